@@ -1,1 +1,49 @@
-"""."""
+"""The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
+
+from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
+from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.obs import optimal_budget_selection
+from streamveil.mechanisms.odometer import BudgetExceeded, Odometer
+from streamveil.mechanisms.records import (
+    Categories,
+    ConfigurationError,
+    Domain,
+    Edges,
+    Grid,
+    LedgerEntry,
+    Registry,
+    Release,
+    Requirement,
+    Slots,
+)
+from streamveil.mechanisms.registry import SCHEDULES, mechanism, schedule
+from streamveil.mechanisms.simulation import Simulation, simulate
+from streamveil.mechanisms.stream import ReleaseStream, StreamState
+
+__all__ = [
+    "SCHEDULES",
+    "BudgetExceeded",
+    "Categories",
+    "ConfigurationError",
+    "Domain",
+    "Edges",
+    "Grid",
+    "LedgerEntry",
+    "Mechanism",
+    "NoiseSource",
+    "Odometer",
+    "Population",
+    "Registry",
+    "Release",
+    "ReleaseStream",
+    "Requirement",
+    "Simulation",
+    "SlotInput",
+    "SlotRelease",
+    "Slots",
+    "StreamState",
+    "mechanism",
+    "optimal_budget_selection",
+    "schedule",
+    "simulate",
+]

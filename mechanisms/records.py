@@ -28,10 +28,10 @@ MICROSECONDS = {
 }
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
-# Above this, an epsilon is a typing error: exp(MAX_EPSILON) is no protection at all, and the
-# bound keeps every sum of integer budgets far below 2**63.
-MAX_EPSILON = 2.0**16
-MAX_WINDOW = 2**31 - 1
+# Above this, an epsilon is a typing error: exp(MAX_EPSILON) is no protection at all. The bound
+# keeps integer budgets below 2**53, where a float still holds them exactly.
+MAX_EPSILON = 2.0**12
+MAX_WINDOW = 2**20
 
 PUBLISHED = "published"
 SKIPPED = "skipped"
@@ -61,8 +61,8 @@ class ConfigurationError(ValueError):
 class Requirement:
     """A user's privacy requirement: at most `epsilon` over any `window` consecutive slots.
 
-    Raises ConfigurationError for a window that is not a whole number from 1 to 2**31 - 1, or an
-    epsilon that is not finite, not above 0, or above 65,536.
+    Raises ConfigurationError for a window that is not a whole number from 1 to 2**20, or an
+    epsilon that is not finite, not above 0, or above 4096.
     """
 
     window: int
@@ -429,9 +429,9 @@ class Release:
     published_slot: int | None
     """Slot of the publication that `counts` repeats; None before the first one."""
     epsilon: float
-    """Threshold budget of that publication: its noise has scale 1 / epsilon per contribution."""
+    """Threshold budget of that publication: its noise has scale sensitivity / epsilon."""
     stderr: npt.NDArray[np.float64]
-    """Expected standard error of each count at its publication, shape (bins,)."""
+    """Expected standard error of each count at its publication, shape (bins,); NaN before one."""
     mechanism: str
 
 

@@ -1,0 +1,243 @@
+"""Exact, keyed, replay-safe noise.
+
+A :class:`NoiseSource` turns (secret key, stream, slot, purpose, digest of everything that shapes
+the slot) into an AES-256-CTR stream of random words. The same input gives the same noise, so that
+a runner may run a bundle twice; any other input gives independent noise, so that two runs on
+different data never reveal their difference.
+
+The samplers are exact: they use integers only, and a tie that 64 bits cannot decide is decided
+with more bits.
+
+Source: Canonne, Kamath, Steinke, "The discrete Gaussian for differential privacy" (2020),
+Algorithms 1 and 2, here on vectors.
+"""
+
+from __future__ import annotations
+
+import decimal
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from streamveil.mechanisms.budgets import UNIT_BITS
+
+Words = npt.NDArray[np.uint64]
+
+KEY_BYTES = 32
+
+# The geometric part of the sampler counts successes of probability exp(-1). floor(exp(-45) *
+# 2**64) is 0: a word of 0 ties with it, and more bits tell how many more successes there are.
+_MAX_SUCCESSES = 45
+
+# Words drawn at once: 32 MB.
+_MAX_WORDS = 1 << 22
+
+
+class RandomWords:
+    """A stream of uniform 64-bit words that is a function of its 32-byte key alone."""
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def draw(self, size: int) -> Words:
+        """Return the next `size` words, uint64, shape (size,)."""
+        return np.frombuffer(self._encryptor.update(bytes(8 * size)), dtype="<u8")
+
+
+class SlotNoise:
+    """The randomness of one slot: one independent stream of words for each purpose."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def words(self, purpose: str) -> RandomWords:
+        """Start the stream of words for a purpose; asking again starts the same stream again."""
+        return RandomWords(_prf(self._key, b"purpose", purpose.encode()))
+
+
+class NoiseSource:
+    """The secret from which all noise of one stream of releases is derived.
+
+    Raises ValueError for a key that is not 32 bytes. The key is never shown.
+    """
+
+    def __init__(self, key: bytes, stream: str = "") -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a noise key has {KEY_BYTES} bytes, this one has {len(key)}")
+        self._key = _prf(bytes(key), b"stream", stream.encode())
+
+    def __repr__(self) -> str:
+        return "NoiseSource(<secret>)"
+
+    def slot(self, slot: int, digest: bytes) -> SlotNoise:
+        """Randomness of a slot whose input and history have this digest."""
+        return SlotNoise(_prf(self._key, b"slot", b"%d" % slot, digest))
+
+
+def _prf(key: bytes, *parts: bytes) -> bytes:
+    """Keyed BLAKE2b of length-prefixed parts: 32 bytes."""
+    mac = hashlib.blake2b(key=key, digest_size=32, person=b"streamveil noise")
+    for part in parts:
+        mac.update(len(part).to_bytes(8, "little"))
+        mac.update(part)
+    return mac.digest()
+
+
+def thin(
+    counts: npt.NDArray[np.int64], thresholds: Sequence[int], words: RandomWords
+) -> npt.NDArray[np.int64]:
+    """Keep each counted event of class k with probability thresholds[k] / 2**64, exactly.
+
+    This is a sample of every event by itself: the result has the distribution of drawing for each
+    event and counting afterwards. One word is drawn for each event of a class that is neither
+    kept whole (2**64) nor dropped whole (0).
+
+    Args:
+        counts: events of each class and bin, shape (K, d), not negative.
+        thresholds: K integers from 0 to 2**64.
+        words: where randomness comes from.
+
+    Returns:
+        Kept events, int64, shape (K, d).
+    """
+    kept = counts.copy()
+    drawn = [k for k, threshold in enumerate(thresholds) if threshold < 1 << 64]
+    if not drawn:
+        return kept
+    cells = counts[drawn]
+    events = cells.sum(axis=1)
+    if events.sum() > _MAX_WORDS:
+        half = counts // 2  # each event is drawn by itself, so parts may be thinned apart
+        return thin(half, thresholds, words) + thin(counts - half, thresholds, words)
+    limits = np.repeat(np.array([thresholds[k] for k in drawn], dtype=np.uint64), events)
+    below = np.zeros(limits.size + 1, dtype=np.int64)
+    np.cumsum(words.draw(limits.size) < limits, out=below[1:])
+    ends = np.cumsum(cells.ravel())
+    kept[drawn] = np.diff(below[ends], prepend=0).reshape(cells.shape)
+    return kept
+
+
+def probability_threshold(probability: float) -> int:
+    """Largest safe integer t with t / 2**64 <= the real number that `probability` rounds.
+
+    `probability` is a float computed with a relative error below 2**-48; it is lowered by that
+    much before it is rounded down, so sampling never keeps more than was accounted for. Exactly
+    1.0 stays certain: callers pass it only where sampling is not needed.
+    """
+    if probability >= 1.0:
+        return 1 << 64
+    return int(probability * (1.0 - 2.0**-48) * 2.0**64)
+
+
+def discrete_laplace(units: int, size: int, words: RandomWords) -> npt.NDArray[np.int64]:
+    """Sample integers y with probability proportional to exp(-|y| * units / 2**40).
+
+    Added to a count that one contribution changes by at most 1, it costs `units` of budget.
+
+    Args:
+        units: budget in units of 2**-40 epsilon, from 1 to 2**52.
+        size: how many samples.
+        words: where randomness comes from.
+
+    Returns:
+        int64, shape (size,).
+
+    Raises:
+        ValueError: for units out of range.
+    """
+    if not 1 <= units <= 1 << 52:
+        raise ValueError(f"a budget of {units} units is not from 1 to 2**52: no noise fits it")
+    samples = np.empty(size, dtype=np.int64)
+    filled = 0
+    while filled < size:
+        # Acceptance is at least 0.3, typically above 0.6: a second round is rare.
+        fresh = _laplace_candidates(units, (size - filled) * 7 // 4 + 16, words)
+        taken = min(fresh.size, size - filled)
+        samples[filled : filled + taken] = fresh[:taken]
+        filled += taken
+    return samples
+
+
+def _laplace_candidates(units: int, size: int, words: RandomWords) -> npt.NDArray[np.int64]:
+    """Run the sampler's loop body `size` times side by side; return what was accepted."""
+    first = words.draw(size)
+    fraction = first >> np.uint64(64 - UNIT_BITS)  # uniform in 0 .. 2**40 - 1
+    negative = (first & np.uint64(1)).astype(bool)
+    alive = _bernoulli_exp(fraction, words)
+    fraction, negative = fraction[alive].astype(np.int64), negative[alive]
+    whole = _geometric(fraction.size, words)
+    magnitude = (fraction + (whole << UNIT_BITS)) // units
+    accepted = (magnitude > 0) | ~negative  # zero has one sign only
+    return np.where(negative, -magnitude, magnitude)[accepted]
+
+
+def _bernoulli_exp(fraction: Words, words: RandomWords) -> npt.NDArray[np.bool_]:
+    """Bernoulli(exp(-fraction / 2**40)), by the alternating series: the first failure decides."""
+    odd = np.empty(fraction.size, dtype=bool)
+    index = np.arange(fraction.size)
+    k = 1
+    while index.size:
+        # Success with probability (fraction / 2**40) / k, decided by one word and its tie-break.
+        scaled = fraction << np.uint64(64 - UNIT_BITS)
+        limit, rest = np.divmod(scaled, np.uint64(k))
+        drawn = words.draw(index.size)
+        success = drawn < limit
+        for tie in np.flatnonzero(drawn == limit):
+            success[tie] = _bernoulli_rational(int(rest[tie]), k, words)
+        odd[index[~success]] = k % 2 == 1
+        index, fraction = index[success], fraction[success]
+        k += 1
+    return odd
+
+
+def _bernoulli_rational(numerator: int, denominator: int, words: RandomWords) -> bool:
+    """Bernoulli(numerator / denominator) for numerator <= denominator, exactly."""
+    while True:
+        limit, numerator = divmod(numerator << 64, denominator)
+        word = int(words.draw(1)[0])
+        if word != limit:
+            return word < limit
+
+
+def _geometric(size: int, words: RandomWords) -> npt.NDArray[np.int64]:
+    """Number v of successes of probability exp(-1) before a failure: P(at least v) = exp(-v)."""
+    rising = _exp_table()
+    drawn = words.draw(size)
+    # v is the number of entries above the word.
+    above = np.searchsorted(rising, drawn, side="right")
+    value = _MAX_SUCCESSES - above.astype(np.int64)
+    for tie in np.flatnonzero((above > 0) & (rising[above - 1] == drawn)):
+        value[tie] = _geometric_tail(int(drawn[tie]), words)
+    return value
+
+
+@lru_cache(maxsize=1)
+def _exp_table() -> Words:
+    """floor(exp(-v) * 2**64) for v = 45 down to 1, ascending."""
+    return np.array([_exp_bits(v, 64) for v in range(_MAX_SUCCESSES, 0, -1)], dtype=np.uint64)
+
+
+def _exp_bits(v: int, bits: int) -> int:
+    """floor(exp(-v) * 2**bits)."""
+    with decimal.localcontext() as context:
+        context.prec = bits  # more than three times the digits needed
+        return int((decimal.Decimal(-v).exp() * (1 << bits)).to_integral_value(decimal.ROUND_FLOOR))
+
+
+def _geometric_tail(prefix: int, words: RandomWords) -> int:
+    """Finish a draw whose first 64 bits equal those of some exp(-v): take 64 more at a time."""
+    bits = 64
+    while True:
+        prefix = (prefix << 64) | int(words.draw(1)[0])
+        bits += 64
+        v = 0
+        while prefix < _exp_bits(v + 1, bits):
+            v += 1
+        if prefix != _exp_bits(v + 1, bits):
+            return v
+
+

@@ -1,0 +1,133 @@
+"""A stream of releases: a mechanism, its noise and the odometer, driven slot by slot.
+
+This is the one way from counts to a release; the simulation and the Beam stage both take it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.mechanism import Mechanism, SlotInput, SlotRelease
+from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.odometer import Odometer, OdometerState
+
+
+@dataclass
+class StreamState:
+    """All that a stream remembers between slots."""
+
+    mechanism: Any
+    odometer: OdometerState
+    history: bytes
+    """Digest of the configuration and of every input so far. It is private and never released."""
+    next_slot: int | None = None
+    """The slot to be released next; None before the first."""
+
+
+class ReleaseStream:
+    """Releases slots in order, each once, through the odometer.
+
+    The noise of a slot is derived from the digest of its counts and of the whole history, since
+    the history shapes how the noise is used: a replay gives the same release, anything else
+    gives independent noise.
+    """
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "Stream",
+            "fields": [
+                {"name": "next_slot", "type": ["null", "long"]},
+                {"name": "history", "type": "bytes"},
+                {"name": "odometer", "type": "bytes"},
+                {"name": "mechanism", "type": "bytes"},
+            ],
+        }
+    }
+
+    def __init__(self, mechanism: Mechanism[Any], noise: NoiseSource) -> None:
+        self.mechanism = mechanism
+        self.odometer = Odometer(mechanism.population.requirements)
+        self._noise = noise
+
+    def start(self) -> StreamState:
+        """State before the first slot."""
+        population = self.mechanism.population
+        configuration = repr(
+            (
+                self.mechanism.name,
+                population.requirements,
+                population.sizes.tolist(),
+                population.bins,
+                population.sensitivity,
+            )
+        )
+        return StreamState(
+            self.mechanism.start(), self.odometer.start(), _digest(configuration.encode())
+        )
+
+    def release(
+        self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
+    ) -> tuple[StreamState, SlotRelease]:
+        """Release the next slot.
+
+        Args:
+            state: consumed: use the returned one from now on.
+            slot: the first slot, or the one after the last.
+            counts: bounded events of each class and bin, int64, shape (K, d).
+
+        Raises:
+            BudgetExceeded: when the odometer refuses; nothing is released then.
+            ValueError: for a slot out of order or counts that do not fit the population.
+        """
+        population = self.mechanism.population
+        if state.next_slot not in (None, slot):
+            raise ValueError(f"slot {slot} is out of order: {state.next_slot} comes next")
+        shape = (len(population.requirements), population.bins)
+        if counts.shape != shape or counts.dtype != np.int64 or (counts < 0).any():
+            raise ValueError(
+                f"counts of slot {slot} must be int64 of shape {shape}, none negative; "
+                f"got {counts.dtype} of shape {counts.shape}"
+            )
+        history = _digest(state.history, b"%d" % slot, np.ascontiguousarray(counts).tobytes())
+        inner, release = self.mechanism.step(
+            state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
+        )
+        odometer = self.odometer.charge(state.odometer, release.spent)
+        return StreamState(inner, odometer, history, slot + 1), release
+
+    def encode(self, state: StreamState) -> bytes:
+        """Bytes of the state, readable by this and later versions."""
+        return state_bytes.pack(
+            self.SCHEMAS,
+            {
+                "next_slot": state.next_slot,
+                "history": state.history,
+                "odometer": self.odometer.encode(state.odometer),
+                "mechanism": self.mechanism.encode(state.mechanism),
+            },
+        )
+
+    def decode(self, data: bytes) -> StreamState:
+        """State of bytes."""
+        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        return StreamState(
+            self.mechanism.decode(record["mechanism"]),
+            self.odometer.decode(record["odometer"]),
+            record["history"],
+            record["next_slot"],
+        )
+
+
+def _digest(*parts: bytes) -> bytes:
+    digest = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.digest()
