@@ -96,6 +96,4 @@ def population_of(
     requirements: Sequence[Requirement], sizes: npt.ArrayLike, bins: int, sensitivity: int = 1
 ) -> Population:
     """Make a Population from plain sequences."""
-    return Population(
-        tuple(requirements), np.asarray(sizes, dtype=np.int64), bins, sensitivity
-    )
+    return Population(tuple(requirements), np.asarray(sizes, dtype=np.int64), bins, sensitivity)

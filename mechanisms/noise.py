@@ -239,5 +239,3 @@ def _geometric_tail(prefix: int, words: RandomWords) -> int:
             v += 1
         if prefix != _exp_bits(v + 1, bits):
             return v
-
-

@@ -60,9 +60,7 @@ class PBD(FixedBudgets):
         depth = len(state.ring)
         amounts = offer.publication if published else np.zeros_like(offer.publication)
         state.ring[state.slots % depth] = amounts
-        leaving = state.ring[
-            (state.slots + 1 - self.windows) % depth, np.arange(len(self.windows))
-        ]
+        leaving = state.ring[(state.slots + 1 - self.windows) % depth, np.arange(len(self.windows))]
         return DistributionState(state.ring, state.recent + amounts - leaving, state.slots + 1)
 
     def encode(self, state: DistributionState) -> bytes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import itertools
 import math
 import re
 import weakref
@@ -215,7 +216,7 @@ class Edges:
         object.__setattr__(self, "edges", edges)
         if len(edges) < 2 or not all(map(math.isfinite, edges)):
             raise ConfigurationError(f"numeric edges {edges} must be two or more finite numbers")
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in itertools.pairwise(edges):
             if low >= high:
                 raise ConfigurationError(
                     f"numeric edges must rise strictly: {low!r} comes before {high!r}"
@@ -229,9 +230,7 @@ class Edges:
     @property
     def labels(self) -> tuple[str, ...]:
         """A name for each bin: its bounds."""
-        return tuple(
-            f"[{a:g}, {b:g})" for a, b in zip(self.edges, self.edges[1:], strict=False)
-        )
+        return tuple(f"[{a:g}, {b:g})" for a, b in itertools.pairwise(self.edges))
 
 
 @dataclass(frozen=True)
@@ -348,9 +347,7 @@ class Registry:
                 "the table of requirements is empty and there is no default requirement: "
                 "nobody could be counted"
             )
-        return cls(
-            users, class_of.astype(np.int32), tuple(classes), sizes, default_class, reload
-        )
+        return cls(users, class_of.astype(np.int32), tuple(classes), sizes, default_class, reload)
 
     @classmethod
     def of(

@@ -51,9 +51,7 @@ class Sampling:
         """Threshold budget of a user: the per-unit threshold times the sensitivity."""
         return float(to_epsilon(self.threshold * self.population.sensitivity))
 
-    def sample(
-        self, counts: npt.NDArray[np.int64], words: RandomWords
-    ) -> npt.NDArray[np.int64]:
+    def sample(self, counts: npt.NDArray[np.int64], words: RandomWords) -> npt.NDArray[np.int64]:
         """Thin counts of shape (K, d) and add the classes up: shape (d,)."""
         thresholds = [probability_threshold(p) for p in self.keep.tolist()]
         kept: npt.NDArray[np.int64] = thin(counts, thresholds, words).sum(axis=0)

@@ -64,9 +64,7 @@ def simulate(
         raise ValueError(f"counts are {table.dtype}; give whole numbers")
     table = table.astype(np.int64)
     slots, classes, bins = table.shape
-    population = population_of(
-        [as_requirement(r) for r in requirements], sizes, bins, sensitivity
-    )
+    population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
     stream = ReleaseStream(mechanism(name, population), NoiseSource(key))
     state = stream.start()
     released = np.empty((slots, bins), dtype=np.int64)
