@@ -78,6 +78,11 @@ class NoiseSource:
         return SlotNoise(_prf(self._key, b"slot", b"%d" % slot, digest))
 
 
+def derived_key(key: bytes, purpose: str) -> bytes:
+    """A key for another secret purpose than noise: 32 bytes that say nothing about `key`."""
+    return _prf(key, b"derived", purpose.encode())
+
+
 def _prf(key: bytes, *parts: bytes) -> bytes:
     """Keyed BLAKE2b of length-prefixed parts: 32 bytes."""
     mac = hashlib.blake2b(key=key, digest_size=32, person=b"streamveil noise")

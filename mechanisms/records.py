@@ -324,11 +324,14 @@ class Registry:
         Raises:
             ConfigurationError: for a requirement out of range or an empty registry.
         """
-        pairs = np.empty(len(windows), dtype=[("window", np.int64), ("epsilon", np.float64)])
-        pairs["window"], pairs["epsilon"] = windows, epsilons
-        distinct, class_of = np.unique(pairs, return_inverse=True)
-        sizes = np.bincount(class_of, minlength=len(distinct)).astype(np.int64)
-        classes = [Requirement(int(w), float(e)) for w, e in distinct.tolist()]
+        lengths, window_of = np.unique(windows, return_inverse=True)
+        budgets, budget_of = np.unique(epsilons, return_inverse=True)
+        asked, class_of = np.unique(window_of * len(budgets) + budget_of, return_inverse=True)
+        classes = [
+            Requirement(int(lengths[pair // len(budgets)]), float(budgets[pair % len(budgets)]))
+            for pair in asked.tolist()
+        ]
+        sizes = np.bincount(class_of, minlength=len(classes)).astype(np.int64)
         default_class = None
         if default is not None:
             requirement, count = default

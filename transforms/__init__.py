@@ -1,1 +1,18 @@
-"""."""
+"""Beam transforms: events in, private releases out."""
+
+from streamveil.transforms.histograms import (
+    ADD_REMOVE,
+    REPLACE,
+    Outputs,
+    PrivateHistograms,
+)
+from streamveil.transforms.mapping import REJECTED_SCHEMA, Columns
+
+__all__ = [
+    "ADD_REMOVE",
+    "REJECTED_SCHEMA",
+    "REPLACE",
+    "Columns",
+    "Outputs",
+    "PrivateHistograms",
+]

@@ -1,0 +1,107 @@
+"""Value columns as bins of a public domain."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamveil.mechanisms.records import Categories, ConfigurationError, Domain, Grid
+from streamveil.transforms.text import TextIndex, as_text
+
+NULL_VALUE = "null value"
+NOT_A_NUMBER = "not a number"
+OUTSIDE_DOMAIN = "outside the domain"
+
+_OUTSIDE, _NULL, _NAN = -1, -2, -3
+REASON_OF_CODE = {_OUTSIDE: OUTSIDE_DOMAIN, _NULL: NULL_VALUE, _NAN: NOT_A_NUMBER}
+
+
+class DomainMap:
+    """Maps values to bins of a domain, vectorised."""
+
+    def __init__(self, domain: Domain, columns: tuple[str, ...]) -> None:
+        wanted = 2 if isinstance(domain, Grid) else 1
+        if len(columns) != wanted:
+            raise ConfigurationError(
+                f"a {type(domain).__name__} domain reads {wanted} value column(s), not "
+                f"{', '.join(columns)}" + ("; give longitude,latitude" if wanted == 2 else "")
+            )
+        self.domain = domain
+        self.columns = columns
+
+    @cached_property
+    def _index(self) -> TextIndex:
+        return TextIndex(self.domain.labels)
+
+    def bins(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
+        """Bin of each row, int64, shape (n,); a negative code is a key of `REASON_OF_CODE`.
+
+        Raises ConfigurationError for a column whose type the domain cannot hold.
+        """
+        if isinstance(self.domain, Categories):
+            return self._categories(arrays[0])
+        numbers = [self._numbers(a, c) for a, c in zip(arrays, self.columns, strict=True)]
+        if isinstance(self.domain, Grid):
+            bins = self._cells(*numbers)
+        else:
+            edges = np.array(self.domain.edges)
+            bins = np.searchsorted(edges, numbers[0], side="right") - 1
+            bins[(numbers[0] < edges[0]) | (numbers[0] >= edges[-1])] = _OUTSIDE
+        bins[np.any([np.isnan(n) for n in numbers], axis=0)] = _NAN
+        bins[np.any([_nulls(a) for a in arrays], axis=0)] = _NULL
+        return bins.astype(np.int64)
+
+    def _categories(self, array: pa.Array) -> npt.NDArray[np.int64]:
+        text = as_text(array)
+        if text is None:
+            raise ConfigurationError(
+                f"column {self.columns[0]!r} holds {array.type}; a list of categories matches "
+                "text or whole numbers: convert it, or use numeric edges"
+            )
+        bins = self._index.find(text)
+        if text.null_count:
+            bins[_nulls(text)] = _NULL
+        return bins
+
+    def _cells(self, longitude: Any, latitude: Any) -> npt.NDArray[np.int64]:
+        grid = self.domain
+        assert isinstance(grid, Grid)
+        with np.errstate(invalid="ignore"):  # NaN becomes a null value later
+            inside = (longitude >= grid.west) & (longitude < grid.east)
+            inside &= (latitude >= grid.south) & (latitude < grid.north)
+            x = np.where(inside, (longitude - grid.west) / (grid.east - grid.west), 0)
+            y = np.where(inside, (latitude - grid.south) / (grid.north - grid.south), 0)
+        # A value just below the far edge may round up to it.
+        column = np.minimum((x * grid.columns).astype(np.int64), grid.columns - 1)
+        row = np.minimum((y * grid.rows).astype(np.int64), grid.rows - 1)
+        return np.where(inside, row * grid.columns + column, _OUTSIDE)
+
+    def _numbers(self, array: pa.Array, column: str) -> npt.NDArray[np.float64]:
+        """Numbers of a column; what is no number is NaN."""
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        kind = array.type
+        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+            numeric = r"^\s*[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?\s*$"
+            good = pc.match_substring_regex(array, numeric)
+            array = pc.utf8_trim_whitespace(pc.if_else(good, array, None))
+        elif not (
+            pa.types.is_integer(kind)
+            or pa.types.is_floating(kind)
+            or pa.types.is_decimal(kind)
+            or pa.types.is_null(kind)
+        ):
+            raise ConfigurationError(f"column {column!r} holds {kind}; this domain needs numbers")
+        values = array.cast(pa.float64(), safe=False)
+        numbers: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
+        return numbers
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls

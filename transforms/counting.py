@@ -1,0 +1,255 @@
+"""From events to counts per slot, class and bin, in two steps around one shuffle.
+
+Before the shuffle, a batch becomes a few narrow arrays of codes, one for each block of slots,
+with what one user sent too much of already dropped. After it, the codes of a block are bounded
+once more and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.records import Registry
+from streamveil.transforms.bounding import bound, mix, runs
+from streamveil.transforms.mapping import Events
+
+Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.unsignedinteger]
+
+# Slots that are shuffled together. Input that is not sorted by time then still makes arrays
+# worth the name, and counting needs a table of one block only.
+_MOST_SLOTS = 64
+_FEWEST_SLOTS_FOR_NARROW_CODES = 16
+_MOST_CELLS = 1 << 22
+
+MEMBERS = 0
+STRANGERS = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an event becomes one number, and which numbers travel together.
+
+    A member's event is coded ((slot in block * users) + user) * bins + bin; that of a user
+    outside the registry is a row (digest, digest, slot in block * bins + bin).
+    """
+
+    block: int
+    """Slots in a block."""
+    users: int
+    """Registered users."""
+    classes: int
+    bins: int
+    shards: int
+    """Parts into which a block's users are split, for very busy slots."""
+
+    @classmethod
+    def choose(cls, registry: Registry, bins: int, shards: int, timely: bool) -> Layout:
+        """Pick the block so that codes fit 32 bits and tables stay small, or 1 slot if timely."""
+        users, classes = max(len(registry.users), 1), len(registry.classes)
+        block = 1 if timely else _MOST_SLOTS
+        while block > 1 and block * classes * bins > _MOST_CELLS:
+            block //= 2
+        narrow = block
+        while narrow > 1 and narrow * users * bins > 1 << 32:
+            narrow //= 2
+        if narrow >= min(block, _FEWEST_SLOTS_FOR_NARROW_CODES):
+            block = narrow
+        return cls(block, users, classes, bins, shards)
+
+    @property
+    def span(self) -> int:
+        """Codes in a block."""
+        return self.block * self.users * self.bins
+
+    def slots_of(self, counts: BlockCounts) -> Integers:
+        """Slot of each cell of a block's counts."""
+        return counts.block * self.block + counts.cells // (self.classes * self.bins)
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """Type of a member's code."""
+        return np.dtype(np.uint32 if self.span <= 1 << 32 else np.uint64)
+
+
+def pack(
+    events: Events, layout: Layout, most: int
+) -> Iterator[tuple[int, tuple[int, int], Codes, int]]:
+    """Turn a batch of events into arrays to shuffle.
+
+    Args:
+        events: the batch.
+        layout: how events are coded.
+        most: contributions to keep of a user in a slot.
+
+    Yields:
+        (block, (MEMBERS or STRANGERS, shard), codes, number of events dropped). Codes of members
+        ascend and have shape (n,); those of strangers have shape (n, 3), uint64.
+    """
+    member = events.members >= 0
+    everyone = bool(member.all())
+    slots, bins = (
+        (events.slots, events.bins) if everyone else (events.slots[member], events.bins[member])
+    )
+    users = events.members if everyone else events.members[member]
+    for block, codes, dropped in _member_codes(slots, users, bins, layout, most):
+        if layout.shards == 1:
+            yield block, (MEMBERS, 0), codes, dropped
+            continue
+        shard = codes // codes.dtype.type(layout.bins) % codes.dtype.type(layout.users)
+        shard %= codes.dtype.type(layout.shards)
+        for s in range(layout.shards):
+            mine = codes[shard == s]
+            if len(mine):
+                yield block, (MEMBERS, s), mine, dropped
+                dropped = 0
+    if not everyone:
+        yield from _stranger_rows(
+            events.slots[~member], events.strangers, events.bins[~member], layout
+        )
+
+
+def _member_codes(
+    slots: Integers, users: Integers, bins: Integers, layout: Layout, most: int
+) -> Iterator[tuple[int, Codes, int]]:
+    """Bounded, ascending codes of each block of a batch."""
+    if not len(slots):
+        return
+    blocks = slots // layout.block
+    first = int(blocks.min())
+    if (int(blocks.max()) - first + 1) * layout.span >= 1 << 63:
+        # Times far apart: a code could not hold them, so take the blocks one by one.
+        for block in np.unique(blocks):
+            there = blocks == block
+            yield from _member_codes(slots[there], users[there], bins[there], layout, most)
+        return
+    codes = ((slots - first * layout.block) * layout.users + users) * layout.bins + bins
+    wide = codes.astype(np.uint32 if int(codes.max()) < 1 << 32 else np.uint64)
+    wide.sort()
+    starts, lengths = runs(wide)
+    distinct = wide[starts]
+    kept = bound_members(distinct, lengths, first, layout, most)
+    total = np.repeat(distinct, kept) if most > 1 else distinct[kept > 0]
+    edges = np.flatnonzero(np.diff(total // distinct.dtype.type(layout.span)))
+    dropped = len(wide) - len(total)
+    for part in np.split(total, edges + 1):
+        block = int(part[0]) // layout.span
+        narrow = (part - part.dtype.type(block * layout.span)).astype(layout.dtype)
+        yield first + block, narrow, dropped
+        dropped = 0
+
+
+def bound_members(
+    codes: Codes, repeats: Integers, first_block: int, layout: Layout, most: int
+) -> Integers:
+    """Bound ascending distinct codes that count from the start of `first_block`."""
+    start = np.uint64(first_block * layout.span % (1 << 64))
+
+    def rank(groups: Integers) -> npt.NDArray[np.uint64]:
+        return mix(codes[groups].astype(np.uint64) + start)
+
+    return bound(codes // codes.dtype.type(layout.bins), repeats, most, rank)
+
+
+def _stranger_rows(
+    slots: Integers, digests: npt.NDArray[np.uint64], bins: Integers, layout: Layout
+) -> Iterator[tuple[int, tuple[int, int], Codes, int]]:
+    blocks = slots // layout.block
+    cells = ((slots - blocks * layout.block) * layout.bins + bins).astype(np.uint64)
+    rows = np.column_stack((digests, cells))
+    shard = (digests[:, 0] % np.uint64(layout.shards)).astype(np.int64)
+    order = np.lexsort((shard, blocks))
+    rows, blocks, shard = rows[order], blocks[order], shard[order]
+    edges = np.flatnonzero((np.diff(blocks) != 0) | (np.diff(shard) != 0)) + 1
+    for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
+        yield int(blocks[start]), (STRANGERS, int(shard[start])), rows[start:end], 0
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCounts:
+    """Bounded events of some of a block's users, by cell (slot in block, class, bin)."""
+
+    block: int
+    cells: Integers
+    """(slot in block * classes + class) * bins + bin of each cell with events, ascending."""
+    counts: Integers
+    """Events in each of `cells`, above 0."""
+    dropped: int
+    """Events that bounding dropped here."""
+
+    @classmethod
+    def empty(cls, block: int) -> BlockCounts:
+        """A block without events."""
+        return cls(block, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+
+
+def count(
+    kind: int,
+    block: int,
+    arrays: Iterable[Codes],
+    layout: Layout,
+    class_of: npt.NDArray[np.int32],
+    most: int,
+) -> BlockCounts:
+    """Bound and count one block's events of one shard.
+
+    Args:
+        kind: MEMBERS or STRANGERS.
+        block: number of the block.
+        arrays: what :func:`pack` made of every batch, in any order.
+        layout: how events are coded.
+        class_of: the class of each registered user, and last that of all others.
+        most: contributions to keep of a user in a slot.
+    """
+    codes = np.concatenate(list(arrays))
+    if kind == MEMBERS:
+        codes.sort(kind="stable")  # a merge: each part ascends
+        starts, repeats = runs(codes)
+        distinct = codes[starts]
+        kept = bound_members(distinct, repeats, block, layout, most)
+        visits, bins = np.divmod(distinct.astype(np.int64), layout.bins)
+        slots, users = np.divmod(visits, layout.users)
+        classes = class_of[users]
+    else:
+        order = np.lexsort((codes[:, 2], codes[:, 1], codes[:, 0]))
+        codes = codes[order]
+        fresh = (codes[1:] != codes[:-1]).any(axis=1)
+        starts = np.flatnonzero(np.append(True, fresh))
+        repeats = np.diff(starts, append=len(codes))
+        slots, bins, kept = _bound_strangers(codes[starts], repeats, block, layout, most)
+        classes = np.full(len(slots), class_of[-1])
+    cells = (slots * layout.classes + classes) * layout.bins + bins
+    table = np.bincount(cells, weights=kept, minlength=1)  # exact: far below 2**53
+    filled = np.flatnonzero(table)
+    return BlockCounts(block, filled, table[filled].astype(np.int64), len(codes) - int(kept.sum()))
+
+
+def _bound_strangers(
+    rows: npt.NDArray[np.uint64], repeats: Integers, block: int, layout: Layout, most: int
+) -> tuple[Integers, Integers, Integers]:
+    """Slot in block, bin and kept events of distinct rows in order of user, slot and bin."""
+    slots, bins = np.divmod(rows[:, 2].astype(np.int64), layout.bins)
+    fresh = (rows[1:, :2] != rows[:-1, :2]).any(axis=1) | (np.diff(slots) != 0)
+    visits = np.cumsum(np.append(0, fresh))
+
+    def rank(groups: Integers) -> npt.NDArray[np.uint64]:
+        cells = (slots[groups] + block * layout.block) * layout.bins + bins[groups]
+        return mix(mix(mix(rows[groups, 0]) ^ rows[groups, 1]) + cells.astype(np.uint64))
+
+    return slots, bins, bound(visits, repeats, most, rank)
+
+
+def slot_tables(
+    block: int, parts: Iterable[BlockCounts], layout: Layout
+) -> Iterator[tuple[int, Integers]]:
+    """Add up the parts of a block: (slot, counts of shape (K, d)) in slot order, busy or not."""
+    table = np.zeros(layout.block * layout.classes * layout.bins, dtype=np.int64)
+    for part in parts:
+        table[part.cells] += part.counts  # the cells of one part are distinct
+    shaped = table.reshape(layout.block, layout.classes, layout.bins)
+    for i in range(layout.block):
+        yield block * layout.block + i, shaped[i]

@@ -1,0 +1,30 @@
+"""The counters of a pipeline, all in one namespace.
+
+All but those of slots and of window use count raw events: they are for the operator who may see
+the input, never for publication.
+"""
+
+from __future__ import annotations
+
+from apache_beam.metrics import Metrics
+
+NAMESPACE = "streamveil"
+
+EVENTS_READ = "events_read"
+EVENTS_ACCEPTED = "events_accepted"
+EVENTS_BOUNDED_AWAY = "events_bounded_away"
+EVENTS_LATE = "events_late"
+REJECTED_PREFIX = "rejected: "
+SLOTS_PREFIX = "slots_"
+WINDOW_USE = "largest_window_use_ppm"
+
+
+def count(name: str, amount: int) -> None:
+    """Add to a counter; nothing is made of 0."""
+    if amount:
+        Metrics.counter(NAMESPACE, name).inc(amount)
+
+
+def observe(name: str, value: int) -> None:
+    """Add an observation to a distribution, whose maximum is what people look at."""
+    Metrics.distribution(NAMESPACE, name).update(value)

@@ -1,0 +1,256 @@
+"""The release stage: counts of blocks of slots in, one private release a slot out, in order."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from apache_beam.coders import BytesCoder, FastPrimitivesCoder
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms.budgets import to_epsilon
+from streamveil.mechanisms.mechanism import Population, SlotRelease
+from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.records import (
+    ConfigurationError,
+    LedgerEntry,
+    Release,
+    Slots,
+    format_time,
+)
+from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.stream import ReleaseStream, StreamState
+from streamveil.transforms import metrics
+from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
+from streamveil.transforms.mapping import REJECTED_SCHEMA
+from streamveil.transforms.wire import block_of, counts_from_bytes, counts_to_bytes
+
+LEDGER = "ledger"
+REJECTED = "rejected"
+LATE = "late"
+
+# Without a range to release, a gap this long is a mistake, not a quiet time.
+MOST_QUIET_SLOTS = 1_000_000
+
+Counts = npt.NDArray[np.int64]
+
+_PROGRESS = logging.getLogger("streamveil.progress")
+
+
+@dataclass(frozen=True)
+class ReleaseConfig:
+    """Everything the release stage is made of: public, but for the key."""
+
+    mechanism: str
+    population: Population
+    slots: Slots
+    layout: Layout
+    noise_key: Callable[[], bytes]
+    stream: str = ""
+    first_slot: int | None = None
+    """First slot to release; the first with events when None."""
+    last_slot: int | None = None
+    """Last slot to release, busy or not; the last with events when None."""
+    bounded: bool = True
+
+    def release_stream(self) -> ReleaseStream:
+        """The mechanism with its noise and odometer."""
+        return ReleaseStream(
+            mechanism(self.mechanism, self.population),
+            NoiseSource(self.noise_key(), self.stream),
+        )
+
+
+class _ReleaseSlotsFn(beam.DoFn):
+    """Drives any mechanism over slots in order, quiet ones included; each slot once.
+
+    Input: (stream, BlockCounts as bytes), in any order. State, per stream: the counts that wait;
+    the next slot to release and the first and last slot that wait; the release stream's bytes.
+
+    Timer `due`, in event time, armed by `process` and by itself: at the end of the first waiting
+    slot in a stream without end; in a bounded input at the end of the last one, so that all of it
+    is released at once. When it fires every slot that ended by then is released, and if counts
+    are left waiting it is armed again.
+    """
+
+    WAITING = BagStateSpec("waiting", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
+    STREAM = ReadModifyWriteStateSpec("stream", BytesCoder())
+    DUE = TimerSpec("due", beam.TimeDomain.WATERMARK)
+
+    def __init__(self, config: ReleaseConfig) -> None:
+        self._config = config
+
+    def setup(self) -> None:
+        self._stream = self._config.release_stream()
+
+    def process(  # type: ignore[override]
+        self,
+        element: tuple[str, bytes],
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        data = element[1]
+        next_slot, first, last = progress.read() or (None, None, None)
+        start = block_of(data) * self._config.layout.block
+        end = start + self._config.layout.block - 1
+        if next_slot is not None and start < next_slot:
+            late, data = self._split_late(counts_from_bytes(data), next_slot)
+            yield beam.pvalue.TaggedOutput(REJECTED, late)
+            if data is None:
+                return
+            start = next_slot
+        first = start if first is None else min(first, start)
+        last = end if last is None else max(last, end)
+        waiting.add(data)
+        progress.write((next_slot, first, last))
+        self._arm(due, first, last)
+
+    def _arm(self, due: Any, first: int, last: int) -> None:
+        slot = last if self._config.bounded else first
+        due.set(Timestamp(micros=self._config.slots.end(slot)))
+
+    def _split_late(
+        self, counts: BlockCounts, next_slot: int
+    ) -> tuple[pa.RecordBatch, bytes | None]:
+        """Dead letters for slots that are released already, and what is left to count."""
+        layout = self._config.layout
+        slots = layout.slots_of(counts)
+        late = slots < next_slot
+        events = int(counts.counts[late].sum())
+        metrics.count(metrics.EVENTS_LATE, events)
+        lost = np.unique(slots[late]).tolist()
+        batch = pa.RecordBatch.from_pylist(
+            [
+                {
+                    "reason": LATE,
+                    "detail": f"slot {slot} was released before these events came",
+                    "record": json.dumps(
+                        {"slot": slot, "events": int(counts.counts[slots == slot].sum())}
+                    ),
+                }
+                for slot in lost
+            ],
+            schema=REJECTED_SCHEMA,
+        )
+        if late.all():
+            return batch, None
+        rest = BlockCounts(counts.block, counts.cells[~late], counts.counts[~late], counts.dropped)
+        return batch, counts_to_bytes(rest)
+
+    @on_timer(DUE)
+    def _release_due(
+        self,
+        timestamp: Any = beam.DoFn.TimestampParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        stream: Any = beam.DoFn.StateParam(STREAM),
+        due: Any = beam.DoFn.TimerParam(DUE),
+    ) -> Iterator[Any]:
+        config = self._config
+        until = config.slots.index(timestamp.micros) - 1
+        next_slot, _, last = progress.read()
+        ended: dict[int, list[bytes]] = {}
+        rest = []
+        for data in waiting.read():
+            block = block_of(data)
+            if (block + 1) * config.layout.block - 1 <= until:
+                ended.setdefault(block, []).append(data)
+            else:
+                rest.append(data)
+        busy = (
+            (slot, table)
+            for block in sorted(ended)
+            for slot, table in slot_tables(
+                block, map(counts_from_bytes, ended[block]), config.layout
+            )
+        )
+        written = stream.read()
+        state = self._stream.start() if written is None else self._stream.decode(written)
+        if next_slot is None:
+            next_slot = config.first_slot
+        for slot, table in self._every_slot(busy, next_slot, until):
+            state, release = self._stream.release(state, slot, table)
+            yield from self._outputs(slot, release, state)
+            next_slot = slot + 1
+        stream.write(self._stream.encode(state))
+        waiting.clear()
+        for data in rest:
+            waiting.add(data)
+        first = min(block_of(data) for data in rest) * config.layout.block if rest else None
+        progress.write((next_slot, first, last if rest else None))
+        if first is not None:
+            self._arm(due, first, last)
+
+    def _every_slot(
+        self, busy: Iterable[tuple[int, Counts]], next_slot: int | None, until: int
+    ) -> Iterator[tuple[int, Counts]]:
+        """Fill the quiet slots in, from the first slot to be released to the last."""
+        config = self._config
+        quiet = np.zeros((config.layout.classes, config.layout.bins), dtype=np.int64)
+        last = config.last_slot if config.bounded else until
+        for slot, table in busy:
+            if not table.any():
+                continue
+            if next_slot is None:
+                next_slot = slot
+            if last is None and slot - next_slot > MOST_QUIET_SLOTS:
+                raise ConfigurationError(
+                    f"no event from slot {next_slot} to {slot}, "
+                    f"{format_time(config.slots.start(slot))}: more than {MOST_QUIET_SLOTS} quiet "
+                    "slots are a wrong time or too short a slot; give the range to release "
+                    "(--start and --end), which rejects what is outside it"
+                )
+            for missed in range(next_slot, slot):
+                yield missed, quiet
+            yield slot, table
+            next_slot = slot + 1
+        if next_slot is not None and last is not None:
+            for missed in range(next_slot, min(last, until) + 1):
+                yield missed, quiet
+
+    def _outputs(self, slot: int, release: SlotRelease, state: StreamState) -> Iterator[Any]:
+        config, odometer = self._config, self._stream.odometer
+        metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
+        use = odometer.largest_use(state.odometer)
+        metrics.observe(metrics.WINDOW_USE, int(np.ceil(use * 1e6)))
+        _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
+        start, end = config.slots.start(slot), config.slots.end(slot)
+        at = Timestamp(micros=end - 1)
+        yield TimestampedValue(
+            Release(
+                slot,
+                start,
+                end,
+                release.counts,
+                release.status,
+                release.published_slot,
+                release.epsilon,
+                release.stderr,
+                config.mechanism,
+            ),
+            at,
+        )
+        entry = LedgerEntry(
+            slot,
+            config.population.requirements,
+            config.population.sizes,
+            to_epsilon(release.spent),
+            to_epsilon(state.odometer.in_window),
+        )
+        yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))

@@ -1,0 +1,197 @@
+"""Time columns as microseconds since 1970-01-01T00:00Z, row by row valid or with a reason."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamveil.mechanisms.records import MICROSECONDS, ConfigurationError, parse_time
+
+NULL_TIME = "null time"
+UNPARSABLE_TIME = "unparsable time"
+AMBIGUOUS_TIME = "ambiguous time"
+
+Micros = npt.NDArray[np.int64]
+# Reason of each bad row, by row number.
+Reasons = dict[int, str]
+
+# Years 1 to 9999: what ISO 8601 can write, and far inside what Beam's timestamps hold.
+EARLIEST = parse_time("0001-01-01")
+LATEST = parse_time("9999-12-31T23:59:59")
+
+_DATE = r"\d{4}-\d{2}-\d{2}"
+_CLOCK = r"\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?"
+_NAIVE = rf"^{_DATE}([T ]{_CLOCK})?$"
+_ZONED = rf"^{_DATE}[T ]{_CLOCK} ?(Z|[+-]\d{{2}}(:?\d{{2}})?)$"
+
+
+def to_micros(
+    column: pa.Array, *, zone: str = "UTC", unit: str | None = None, name: str = "time"
+) -> tuple[Micros, Reasons]:
+    """Read a time column.
+
+    Timestamps and dates are taken as they are; text is read as ISO 8601; whole and floating
+    numbers count `unit`s since 1970-01-01T00:00Z. Times without an offset are clock times in
+    `zone`; one that the zone's clock shows twice or never is ambiguous.
+
+    Args:
+        column: Arrow array of n rows.
+        zone: IANA name of the time zone of times without an offset.
+        unit: `s`, `ms`, `us` or `ns` for numbers.
+        name: the column's name, for errors.
+
+    Returns:
+        Microseconds, int64, shape (n,), and the reason of each row that has none.
+
+    Raises:
+        ConfigurationError: for a column that cannot hold times, or numbers without a unit.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        values, reasons = to_micros(column.dictionary, zone=zone, unit=unit, name=name)
+        return _through_dictionary(column, values, reasons)
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+        return _from_timestamps(column, zone)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return _from_text(column.cast(pa.large_string()), zone)
+    if pa.types.is_null(kind):
+        return np.zeros(len(column), np.int64), dict.fromkeys(range(len(column)), NULL_TIME)
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return _from_numbers(column, unit, name)
+    raise ConfigurationError(
+        f"column {name!r} holds {kind}, which is no time: give timestamps, dates, ISO 8601 text, "
+        "or numbers with --time_unit"
+    )
+
+
+def _through_dictionary(
+    column: pa.Array, values: Micros, reasons: Reasons
+) -> tuple[Micros, Reasons]:
+    indices = column.indices
+    missing = indices.is_null().to_numpy(zero_copy_only=False)
+    at = indices.fill_null(0).to_numpy(zero_copy_only=False)
+    rows = dict.fromkeys(np.flatnonzero(missing).tolist(), NULL_TIME)
+    for bad, reason in reasons.items():
+        rows.update(dict.fromkeys(np.flatnonzero((at == bad) & ~missing).tolist(), reason))
+    return (values[at] if len(values) else np.zeros(len(at), np.int64)), rows
+
+
+def _nulls(column: pa.Array) -> Reasons:
+    if not column.null_count:
+        return {}
+    rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+    return dict.fromkeys(rows.tolist(), NULL_TIME)
+
+
+def _from_timestamps(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
+    reasons = _nulls(column)
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.timestamp("s" if pa.types.is_date32(column.type) else "ms"))
+    unit, tz = column.type.unit, column.type.tz
+    raw = pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    # Compared in the column's own unit: a far year in seconds would overflow in microseconds.
+    per_micro = {"s": (1, 1_000_000), "ms": (1, 1000), "us": (1, 1), "ns": (1000, 1)}[unit]
+    outside = (raw > LATEST * per_micro[0] // per_micro[1]) | (
+        raw < EARLIEST * per_micro[0] // per_micro[1]
+    )
+    if unit != "ns" and outside.any():
+        reasons.update(dict.fromkeys(np.flatnonzero(outside).tolist(), UNPARSABLE_TIME))
+        raw = np.where(outside, 0, raw)
+    micros = raw // per_micro[0] * per_micro[1] if unit != "us" else raw
+    if tz is None and zone != "UTC":
+        micros, unclear = _localize(micros, zone)
+        reasons = {**unclear, **reasons}
+    return micros, reasons
+
+
+def _localize(micros: Micros, zone: str) -> tuple[Micros, Reasons]:
+    """Clock times of a zone as instants."""
+    clock = pa.array(micros).cast(pa.timestamp("us"))
+    first, last = (
+        pc.assume_timezone(clock, zone, ambiguous=side, nonexistent=side)
+        .cast(pa.int64())
+        .to_numpy(zero_copy_only=False)
+        for side in ("earliest", "latest")
+    )
+    return first, dict.fromkeys(np.flatnonzero(first != last).tolist(), AMBIGUOUS_TIME)
+
+
+def _from_numbers(column: pa.Array, unit: str | None, name: str) -> tuple[Micros, Reasons]:
+    if unit is None:
+        raise ConfigurationError(
+            f"column {name!r} holds {column.type}, which could count seconds or nanoseconds: "
+            "say --time_unit=s, ms, us or ns, or give timestamps"
+        )
+    scale = {**MICROSECONDS, "us": 1, "ns": 1e-3}[unit]
+    values = pc.fill_null(column.cast(pa.float64(), safe=False), np.nan)
+    near = values.to_numpy(zero_copy_only=False) * scale
+    outside = ~((near >= EARLIEST) & (near <= LATEST))
+    if pa.types.is_integer(column.type):
+        whole = np.where(outside, 0, pc.fill_null(column, 0).to_numpy(zero_copy_only=False))
+        micros = whole.astype(np.int64) // 1000 if unit == "ns" else whole.astype(np.int64) * scale
+    else:
+        micros = np.floor(np.where(outside, 0.0, near)).astype(np.int64)
+    reasons = dict.fromkeys(np.flatnonzero(outside).tolist(), UNPARSABLE_TIME)
+    return micros.astype(np.int64), {**reasons, **_nulls(column)}
+
+
+def _from_text(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
+    reasons = _nulls(column)
+    text = pc.utf8_trim_whitespace(column)
+    micros = np.zeros(len(column), np.int64)
+    unread = pc.fill_null(column.is_valid(), False).to_numpy(zero_copy_only=False)
+    for pattern, kind in ((_ZONED, pa.timestamp("us", "UTC")), (_NAIVE, pa.timestamp("us"))):
+        matches = pc.fill_null(pc.match_substring_regex(text, pattern), False)
+        rows = np.flatnonzero(matches.to_numpy(zero_copy_only=False))
+        if not len(rows):
+            continue
+        subset = text if len(rows) == len(text) else text.take(pa.array(rows))
+        values, good = _cast_all(subset, lambda part, kind=kind: part.cast(kind))
+        if kind.tz is None and zone != "UTC":
+            values, unclear = _localize(values, zone)
+            reasons.update({int(rows[i]): reason for i, reason in unclear.items() if good[i]})
+        micros[rows[good]] = values[good]
+        unread[rows[good]] = False
+    # What is left is not ISO 8601, or has more digits or another form than Arrow reads.
+    for row in np.flatnonzero(unread).tolist():
+        value = _parse_one(text[row].as_py(), zone)
+        if value is None:
+            reasons[row] = UNPARSABLE_TIME
+        else:
+            micros[row] = value
+    return micros, reasons
+
+
+def _cast_all(
+    column: pa.Array, cast: Callable[[pa.Array], pa.Array]
+) -> tuple[Micros, npt.NDArray[np.bool_]]:
+    """Cast what can be cast: Arrow refuses a whole column for one bad row, so halve and retry."""
+    try:
+        values = cast(column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return values, np.ones(len(column), bool)
+    except pa.ArrowInvalid:
+        if len(column) <= 1:
+            return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
+    half = len(column) // 2
+    parts = [_cast_all(part, cast) for part in (column[:half], column[half:])]
+    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
+
+
+def _parse_one(text: str, zone: str) -> int | None:
+    shortened = re.sub(r"([.]\d{6})\d+", r"\1", text)  # beyond microseconds: cut
+    try:
+        value = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", shortened))
+    except ValueError:
+        return None
+    if value.tzinfo is None and zone != "UTC":
+        return None
+    try:
+        return parse_time(value)
+    except OverflowError:
+        return None
