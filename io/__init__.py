@@ -1,1 +1,49 @@
-"""."""
+"""Events, requirements and results, to and from files on any filesystem of Beam."""
+
+from streamveil.io.coders import RecordBatchCoder
+from streamveil.io.domain import read_domain
+from streamveil.io.events import (
+    REJECTED_SCHEMA,
+    Events,
+    ReadEvents,
+    check_events,
+    read_part,
+    split_file,
+)
+from streamveil.io.files import match_files
+from streamveil.io.releases import (
+    BINS_METADATA,
+    LEDGER_SCHEMA,
+    WriteLedger,
+    WriteRejected,
+    WriteReleases,
+    release_schema,
+)
+from streamveil.io.requirements import read_requirements
+from streamveil.io.results import read_ledger, read_releases
+from streamveil.io.tables import WriteTable, check_output, read_table, write_table
+
+__all__ = [
+    "BINS_METADATA",
+    "LEDGER_SCHEMA",
+    "REJECTED_SCHEMA",
+    "Events",
+    "ReadEvents",
+    "RecordBatchCoder",
+    "WriteLedger",
+    "WriteRejected",
+    "WriteReleases",
+    "WriteTable",
+    "check_events",
+    "check_output",
+    "match_files",
+    "read_domain",
+    "read_ledger",
+    "read_part",
+    "read_releases",
+    "read_requirements",
+    "read_table",
+    "release_schema",
+    "split_file",
+    "write_table",
+]

@@ -42,7 +42,7 @@ def optimal_budget_selection(
     if (users < 0).any():
         raise ValueError("sizes must not be negative")
     distinct, inverse = np.unique(eps, return_inverse=True)
-    counts = np.bincount(inverse, weights=users, minlength=distinct.size)
+    counts = np.bincount(inverse, weights=users, minlength=distinct.size).astype(np.float64)
     present = (distinct > 0) & (counts > 0)
     if not present.any():
         return 0.0, float("inf")

@@ -368,6 +368,10 @@ class Registry:
             default=default,
         )
 
+    def classes_with_other(self) -> npt.NDArray[np.int32]:
+        """`class_of`, and last the class of users outside the table (0 if they are rejected)."""
+        return np.append(self.class_of, np.int32(self.default_class or 0))
+
     @property
     def fingerprint(self) -> str:
         """Digest of everything but the ids themselves: two loads of one table agree on it."""

@@ -9,6 +9,7 @@ never changes what bounding the whole keeps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -72,7 +73,7 @@ def mix(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-def runs(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
+def runs(values: npt.NDArray[Any]) -> tuple[Integers, Integers]:
     """Starts and lengths of the runs of equal neighbours."""
     if not len(values):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)

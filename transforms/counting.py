@@ -128,18 +128,19 @@ def _member_codes(
             yield from _member_codes(slots[there], users[there], bins[there], layout, most)
         return
     codes = ((slots - first * layout.block) * layout.users + users) * layout.bins + bins
-    wide = codes.astype(np.uint32 if int(codes.max()) < 1 << 32 else np.uint64)
+    narrow = max(int(codes.max()), layout.span) < 1 << 32
+    wide: Codes = codes.astype(np.uint32 if narrow else np.uint64)
     wide.sort()
     starts, lengths = runs(wide)
-    distinct = wide[starts]
+    distinct: Codes = wide[starts]
     kept = bound_members(distinct, lengths, first, layout, most)
     total = np.repeat(distinct, kept) if most > 1 else distinct[kept > 0]
     edges = np.flatnonzero(np.diff(total // distinct.dtype.type(layout.span)))
     dropped = len(wide) - len(total)
     for part in np.split(total, edges + 1):
         block = int(part[0]) // layout.span
-        narrow = (part - part.dtype.type(block * layout.span)).astype(layout.dtype)
-        yield first + block, narrow, dropped
+        own = (part - part.dtype.type(block * layout.span)).astype(layout.dtype)
+        yield first + block, own, dropped
         dropped = 0
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
 import pyarrow as pa
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
@@ -175,7 +174,8 @@ class PrivateHistograms(beam.PTransform):
                 )
             )
             | "GatherBlocks" >> beam.GroupByKey()
-            | "CountBlocks" >> beam.ParDo(_CountBlocksFn(self, layout)).with_output_types(tuple[str, bytes])
+            | "CountBlocks"
+            >> beam.ParDo(_CountBlocksFn(self, layout)).with_output_types(tuple[str, bytes])
             | "WindowIntoStream" >> beam.WindowInto(GlobalWindows())
         )
         # (stream, BlockCounts as bytes), timestamped at the end of their block
@@ -282,12 +282,14 @@ class _CountBlocksFn(beam.DoFn):
 
     def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
         self._slots = transform.slots
-        registry = transform.registry
-        self._class_of = np.append(registry.class_of, np.int32(registry.default_class or 0))
+        self._registry = transform.registry
         self._layout = layout
         self._most = transform.max_contributions
 
-    def process(  # type: ignore[override]
+    def setup(self) -> None:
+        self._class_of = self._registry.classes_with_other()
+
+    def process(
         self,
         element: tuple[tuple[int, int], Iterable[bytes]],
         window: Any = beam.DoFn.WindowParam,

@@ -98,7 +98,7 @@ class _ReleaseSlotsFn(beam.DoFn):
     def setup(self) -> None:
         self._stream = self._config.release_stream()
 
-    def process(  # type: ignore[override]
+    def process(
         self,
         element: tuple[str, bytes],
         waiting: Any = beam.DoFn.StateParam(WAITING),
@@ -110,11 +110,11 @@ class _ReleaseSlotsFn(beam.DoFn):
         start = block_of(data) * self._config.layout.block
         end = start + self._config.layout.block - 1
         if next_slot is not None and start < next_slot:
-            late, data = self._split_late(counts_from_bytes(data), next_slot)
+            late, rest = self._split_late(counts_from_bytes(data), next_slot)
             yield beam.pvalue.TaggedOutput(REJECTED, late)
-            if data is None:
+            if rest is None:
                 return
-            start = next_slot
+            data, start = rest, next_slot
         first = start if first is None else min(first, start)
         last = end if last is None else max(last, end)
         waiting.add(data)

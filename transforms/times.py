@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -152,7 +151,7 @@ def _from_text(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
         if not len(rows):
             continue
         subset = text if len(rows) == len(text) else text.take(pa.array(rows))
-        values, good = _cast_all(subset, lambda part, kind=kind: part.cast(kind))
+        values, good = _cast_all(subset, kind)
         if kind.tz is None and zone != "UTC":
             values, unclear = _localize(values, zone)
             reasons.update({int(rows[i]): reason for i, reason in unclear.items() if good[i]})
@@ -168,18 +167,16 @@ def _from_text(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
     return micros, reasons
 
 
-def _cast_all(
-    column: pa.Array, cast: Callable[[pa.Array], pa.Array]
-) -> tuple[Micros, npt.NDArray[np.bool_]]:
+def _cast_all(column: pa.Array, kind: pa.DataType) -> tuple[Micros, npt.NDArray[np.bool_]]:
     """Cast what can be cast: Arrow refuses a whole column for one bad row, so halve and retry."""
     try:
-        values = cast(column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        values = column.cast(kind).cast(pa.int64()).to_numpy(zero_copy_only=False)
         return values, np.ones(len(column), bool)
     except pa.ArrowInvalid:
         if len(column) <= 1:
             return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
     half = len(column) // 2
-    parts = [_cast_all(part, cast) for part in (column[:half], column[half:])]
+    parts = [_cast_all(part, kind) for part in (column[:half], column[half:])]
     return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
 
 

@@ -1,0 +1,175 @@
+"""Reading events: files in, Arrow record batches out, what cannot be parsed to one side."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
+
+from streamveil.io.avro import avro_columns, read_avro
+from streamveil.io.delimited import csv_columns, read_csv
+from streamveil.io.files import (
+    AVRO,
+    CSV,
+    JSON_LINES,
+    PARQUET,
+    Columns,
+    Patterns,
+    format_of,
+    input_files,
+    require_columns,
+)
+from streamveil.io.jsonlines import json_columns, read_json
+from streamveil.io.lines import Reject
+from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
+from streamveil.mechanisms.records import REJECTED_COLUMNS, ROW_COLUMN, ConfigurationError
+
+UNPARSABLE = "unparsable"
+REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
+REJECTED_TAG = "rejected"
+# A line of another kind of file, read as text, may be the whole file.
+MAX_RECORD_BYTES = 1 << 16
+
+_COLUMNS = {
+    PARQUET: parquet_columns,
+    AVRO: avro_columns,
+    CSV: csv_columns,
+    JSON_LINES: json_columns,
+}
+_PROGRESS = logging.getLogger("streamveil.progress")
+
+
+class Events(NamedTuple):
+    """What comes out of ReadEvents."""
+
+    batches: PCollection[pa.RecordBatch]
+    """The named columns and `__row__`, int64; the schema's metadata names the file."""
+    rejected: PCollection[pa.RecordBatch]
+    """Lines that cannot be parsed, as batches of REJECTED_COLUMNS."""
+
+
+def check_events(pattern: Patterns, columns: Columns) -> None:
+    """Open the header of every file that matches, before anything runs.
+
+    Raises ConfigurationError when nothing matches, or for a file that is empty, cut off, not of
+    the format that its name says, or without one of the columns.
+    """
+    names = _distinct(columns)
+    for path in input_files(pattern):
+        require_columns(path, names, _COLUMNS[format_of(path)](path))
+
+
+def split_file(path: str, columns: Columns) -> list[Part]:
+    """Parts of a file that can be read independently of each other."""
+    return split_parquet(path, columns) if format_of(path) == PARQUET else [Part(path)]
+
+
+def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
+    """Read a part of a file in batches of the named columns and `__row__`, in the file's order.
+
+    `reject` is called with (line number, what is wrong, bytes) for a line that cannot be parsed,
+    always before the batch of its neighbours, which may be empty.
+    Raises ConfigurationError when the file cannot be read to its end.
+    """
+    kind = format_of(part.path)
+    if kind == PARQUET:
+        return read_parquet(part, columns)
+    if kind == AVRO:
+        return read_avro(part.path, columns)
+    return (read_csv if kind == CSV else read_json)(part.path, columns, reject)
+
+
+@dataclass(eq=False)
+class ReadEvents(beam.PTransform):
+    """Reads the named columns of all files that match, in parallel.
+
+    Formats go by the name: .parquet, .avro, .csv, .jsonl, .json and .ndjson, and .gz after a text
+    format. Columns keep the type that they have in the file; those of CSV are strings, and a
+    string column of Parquet whose values repeat is a dictionary. `__row__` is the index of the
+    row, from 0, in Parquet and Avro, and the number of the line, from 1, in text files. Raises
+    ConfigurationError at construction for a column `__row__`, and while it runs for what
+    :func:`check_events` finds earlier.
+    """
+
+    file_pattern: Patterns
+    """A path or glob on any filesystem of Beam, or several."""
+    _: KW_ONLY
+    columns: Columns
+    """The columns to read, in the order wanted."""
+
+    def __post_init__(self) -> None:
+        """Check the columns."""
+        super().__init__()
+        self.columns = _distinct(self.columns)
+
+    def expand(self, pbegin: PBegin) -> Events:
+        """Build the steps: match, split, spread over the workers, read."""
+        read = (
+            pbegin
+            | "Pattern" >> beam.Create([self.file_pattern])
+            | "Split" >> beam.FlatMap(_split, self.columns).with_output_types(Part)
+            | "Spread" >> beam.Reshuffle()
+            | "Read"
+            >> beam.ParDo(_ReadFn(self.columns))
+            .with_output_types(pa.RecordBatch)
+            .with_outputs(REJECTED_TAG, main="batches")
+        )
+        read[REJECTED_TAG].element_type = pa.RecordBatch
+        return Events(read["batches"], read[REJECTED_TAG])
+
+
+def _distinct(columns: Columns) -> tuple[str, ...]:
+    if isinstance(columns, str) or not columns:
+        raise ConfigurationError(f"columns {columns!r} must be a list of one name or more")
+    if ROW_COLUMN in columns:
+        raise ConfigurationError(
+            f"a column named {ROW_COLUMN!r} cannot be read, the name is taken: rename the column"
+        )
+    return tuple(dict.fromkeys(columns))
+
+
+def _split(pattern: Patterns, columns: Columns) -> Iterator[Part]:
+    for path in input_files(pattern):
+        yield from split_file(path, columns)
+
+
+class _ReadFn(beam.DoFn):
+    def __init__(self, columns: Columns):
+        self._columns = columns
+
+    def process(self, part: Part) -> Iterator[Any]:
+        rejected: list[tuple[int, str, bytes]] = []
+
+        def reject(row: int, detail: str, record: bytes) -> None:
+            rejected.append((row, detail, record))
+
+        for batch in read_part(part, self._columns, reject):
+            events = batch.num_rows + len(rejected)
+            if batch.num_rows:
+                yield batch
+            if rejected:
+                yield TaggedOutput(REJECTED_TAG, rejected_batch(part.path, rejected))
+                rejected.clear()
+            _PROGRESS.info("read %d events", events, extra={"events": events})
+
+
+def rejected_batch(path: str, lines: list[tuple[int, str, bytes]]) -> pa.RecordBatch:
+    """Dead-letter batch of lines given as (number, what is wrong, bytes)."""
+    rows, details, records = zip(*lines, strict=True)
+    texts = [r[:MAX_RECORD_BYTES].decode(errors="replace").rstrip("\r\n") for r in records]
+    count = len(lines)
+    return pa.RecordBatch.from_pydict(
+        {
+            "source": [path] * count,
+            "row": rows,
+            "reason": [UNPARSABLE] * count,
+            "detail": details,
+            "record": texts,
+        },
+        schema=REJECTED_SCHEMA,
+    )

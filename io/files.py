@@ -1,0 +1,165 @@
+"""Finding and opening files on any filesystem that Beam knows, with errors that name the file."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from apache_beam.io.filesystem import CompressionTypes, FileMetadata
+from apache_beam.io.filesystems import FileSystems
+
+from streamveil.mechanisms.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
+
+PARQUET, AVRO, CSV, JSON_LINES = "parquet", "avro", "csv", "json lines"
+EXTENSIONS = {
+    ".parquet": PARQUET,
+    ".avro": AVRO,
+    ".csv": CSV,
+    ".jsonl": JSON_LINES,
+    ".json": JSON_LINES,
+    ".ndjson": JSON_LINES,
+}
+TEXT_FORMATS = (CSV, JSON_LINES)
+
+Columns = Sequence[str]
+Patterns = str | Sequence[str]
+
+
+def format_of(path: str) -> str:
+    """Format of an input file by its name; a text format may end in `.gz`.
+
+    Raises ConfigurationError for an extension that is not known.
+    """
+    known = _extension_format(path)
+    if known is None and path.lower().endswith(".gz"):
+        known = _extension_format(path[:-3])
+        known = known if known in TEXT_FORMATS else None
+    if known is None:
+        raise ConfigurationError(
+            f"{path}: the format of this file is not known by its name: use one of "
+            f"{', '.join(EXTENSIONS)}, or a text format with .gz"
+        )
+    return known
+
+
+def output_format_of(path: str) -> str:
+    """Format of an output file by its name; raises ConfigurationError when there is none."""
+    known = _extension_format(path)
+    if known is None:
+        raise ConfigurationError(
+            f"{path}: the format to write is not known by this name: end it in one of "
+            f"{', '.join(EXTENSIONS)}"
+        )
+    return known
+
+
+def _extension_format(path: str) -> str | None:
+    return next((EXTENSIONS[e] for e in EXTENSIONS if path.lower().endswith(e)), None)
+
+
+def row_word(path: str) -> str:
+    """What the rows of a file are called: `line` (from 1) in text files, `row` (from 0) else."""
+    return "line" if format_of(path) in TEXT_FORMATS else "row"
+
+
+def match_files(pattern: Patterns) -> list[FileMetadata]:
+    """Files that match a glob, or any of several: path and size in bytes, by path, each once.
+
+    Raises ConfigurationError when a pattern matches nothing or its filesystem is not known.
+    """
+    patterns = [pattern] if isinstance(pattern, str) else list(pattern)
+    if not patterns:
+        raise ConfigurationError("no file pattern was given: name at least one file")
+    found: dict[str, FileMetadata] = {}
+    for glob in patterns:
+        try:
+            matched = FileSystems.match([glob])[0].metadata_list
+        except Exception as error:
+            raise ConfigurationError(
+                f"files {glob!r} cannot be listed: {error}: check the scheme of the path and that "
+                "Beam's package for that filesystem is installed"
+            ) from error
+        if not matched:
+            raise ConfigurationError(
+                f"no file matches {glob!r}: check the path, and that this machine may read it"
+            )
+        found.update((metadata.path, metadata) for metadata in matched)
+    return [found[path] for path in sorted(found)]
+
+
+def input_files(pattern: Patterns) -> list[str]:
+    """Paths that match; raises ConfigurationError for one of no bytes or of unknown format."""
+    paths = []
+    for metadata in match_files(pattern):
+        format_of(metadata.path)
+        if metadata.size_in_bytes == 0:
+            raise ConfigurationError(
+                f"{metadata.path}: the file is empty (0 bytes): write it again or leave it out"
+            )
+        paths.append(metadata.path)
+    return paths
+
+
+@contextlib.contextmanager
+def open_file(path: str) -> Iterator[BinaryIO]:
+    """Open for reading; the bytes of a `.gz` file come decompressed."""
+    raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    with contextlib.closing(raw):
+        # Beam's own decompression takes a truncated file for a complete one.
+        gz = path.lower().endswith(".gz")
+        yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if gz else raw)
+
+
+class Reading:
+    """Context in which any failure becomes a ConfigurationError with the file and the place."""
+
+    def __init__(self, path: str, *, row: int | None = None):
+        """`row` is where reading stands; the reader moves it on."""
+        self.path = path
+        self.row = row
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, Exception) or isinstance(error, ConfigurationError):
+            return
+        place = "" if self.row is None else f" from {row_word(self.path)} {self.row} on"
+        raise ConfigurationError(
+            f"{self.path}: the file cannot be read{place}: {type(error).__name__}: {error}: "
+            "check that it is complete and of the format that its name says"
+        ) from error
+
+
+def require_columns(path: str, columns: Columns, present: Sequence[str]) -> None:
+    """Raise ConfigurationError when a file lacks one of the columns, or has it twice."""
+    for column in columns:
+        count = list(present).count(column)
+        if count != 1:
+            what = "has no column" if count == 0 else f"has {count} columns named"
+            raise ConfigurationError(
+                f"{path}: the file {what} {column!r}; its columns are "
+                f"{', '.join(map(repr, present)) or 'none'}: name one of them"
+            )
+
+
+def event_batch(
+    path: str, columns: Columns, arrays: Sequence[pa.Array], rows: npt.NDArray[np.int64]
+) -> pa.RecordBatch:
+    """Batch of the named columns and where each row stood in the file."""
+    fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
+    fields.append(pa.field(ROW_COLUMN, pa.int64(), nullable=False))
+    metadata: dict[Any, Any] = {SOURCE_METADATA: path.encode()}
+    schema = pa.schema(fields, metadata=metadata)
+    return pa.RecordBatch.from_arrays([*arrays, pa.array(rows, pa.int64())], schema=schema)

@@ -1,0 +1,174 @@
+"""Files of results: the releases, what they cost, and the events that were rejected."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.pvalue import PCollection
+
+from streamveil.io.avro import UTC_MICROSECONDS
+from streamveil.io.events import REJECTED_SCHEMA
+from streamveil.io.files import output_format_of
+from streamveil.io.tables import WriteTable
+from streamveil.mechanisms.records import LedgerEntry, Release
+
+BINS_METADATA = "streamveil.bins"
+# Releases of 10,000 bins take 16 MB at this number.
+BATCH_SLOTS = 100
+
+
+def _list_of(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", kind, nullable=False))
+
+
+_RELEASE_FIELDS = (
+    pa.field("slot", pa.int64(), nullable=False),
+    pa.field("start", UTC_MICROSECONDS, nullable=False),
+    pa.field("end", UTC_MICROSECONDS, nullable=False),
+    pa.field("counts", _list_of(pa.int64()), nullable=False),
+    pa.field("status", pa.string(), nullable=False),
+    pa.field("published_slot", pa.int64()),
+    pa.field("epsilon", pa.float64(), nullable=False),
+    pa.field("stderr", _list_of(pa.float64()), nullable=False),
+    pa.field("mechanism", pa.string(), nullable=False),
+)
+LEDGER_SCHEMA = pa.schema(
+    [
+        pa.field("slot", pa.int64(), nullable=False),
+        pa.field("window", pa.int64(), nullable=False),
+        pa.field("epsilon", pa.float64(), nullable=False),
+        pa.field("users", pa.int64(), nullable=False),
+        pa.field("spent", pa.float64(), nullable=False),
+        pa.field("spent_in_window", pa.float64(), nullable=False),
+    ]
+)
+
+
+def release_schema(labels: Sequence[str] | None = None) -> pa.Schema:
+    """Schema of a table of releases; the labels of the bins go to its metadata as a JSON list."""
+    metadata: dict[Any, Any] | None = None
+    if labels is not None:
+        metadata = {BINS_METADATA: json.dumps(list(labels), ensure_ascii=False)}
+    return pa.schema(_RELEASE_FIELDS, metadata=metadata)
+
+
+def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.RecordBatch:
+    """One row per release, in the order given."""
+    columns: dict[str, Any] = {
+        name: [getattr(release, name) for release in releases]
+        for name in ("slot", "start", "end", "status", "published_slot", "epsilon", "mechanism")
+    }
+    columns["counts"] = _lists([release.counts for release in releases], schema.field("counts"))
+    columns["stderr"] = _lists([release.stderr for release in releases], schema.field("stderr"))
+    arrays = [
+        columns[field.name]
+        if isinstance(columns[field.name], pa.Array)
+        else pa.array(columns[field.name], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _lists(rows: Sequence[np.ndarray], field: pa.Field) -> pa.Array:
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int32)
+    values = pa.array(np.concatenate(rows) if rows else [], field.type.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=field.type)
+
+
+def ledger_to_batch(entries: Sequence[LedgerEntry]) -> pa.RecordBatch:
+    """One row per slot and class of users, in the order given."""
+    rows = [
+        (entry.slot, requirement.window, requirement.epsilon)
+        for entry in entries
+        for requirement in entry.classes
+    ]
+    slots, windows, epsilons = zip(*rows, strict=True) if rows else ((), (), ())
+    columns: dict[str, Any] = {"slot": slots, "window": windows, "epsilon": epsilons}
+    for name in ("users", "spent", "spent_in_window"):
+        parts = [np.asarray(getattr(entry, name)) for entry in entries]
+        columns[name] = np.concatenate(parts) if parts else []
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[field.name], field.type) for field in LEDGER_SCHEMA],
+        schema=LEDGER_SCHEMA,
+    )
+
+
+def _in_batches() -> beam.PTransform:
+    return beam.BatchElements(min_batch_size=BATCH_SLOTS, max_batch_size=BATCH_SLOTS)
+
+
+@dataclass(eq=False)
+class WriteReleases(beam.PTransform):
+    """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
+
+    Columns: slot int64, start and end timestamp[us, UTC], counts list<int64>, status string,
+    published_slot int64 or null, epsilon double, stderr list<double>, mechanism string.
+    """
+
+    path: str
+    _: KW_ONLY
+    labels: Sequence[str] | None = None
+    """Names of the bins, kept in the metadata of a Parquet or Avro file."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        super().__init__()
+        output_format_of(self.path)
+
+    def expand(self, releases: PCollection[Release]) -> PCollection[str]:
+        """Build the steps: batch, convert, write."""
+        schema = release_schema(self.labels)
+        return (
+            releases
+            | "Batch" >> _in_batches()
+            | "Convert" >> beam.Map(releases_to_batch, schema).with_output_types(pa.RecordBatch)
+            | "Write" >> WriteTable(self.path, schema, sort_by="slot")
+        )
+
+
+@dataclass(eq=False)
+class WriteLedger(beam.PTransform):
+    """Writes what every slot cost every class, sorted by slot and class; gives the path.
+
+    Columns: slot int64, window int64, epsilon double, users int64 (public size of the class),
+    spent double (in the slot), spent_in_window double (in the window that ends with it).
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        super().__init__()
+        output_format_of(self.path)
+
+    def expand(self, entries: PCollection[LedgerEntry]) -> PCollection[str]:
+        """Build the steps: batch, convert, write."""
+        sort_by = ("slot", "window", "epsilon")
+        return (
+            entries
+            | "Batch" >> _in_batches()
+            | "Convert" >> beam.Map(ledger_to_batch).with_output_types(pa.RecordBatch)
+            | "Write" >> WriteTable(self.path, LEDGER_SCHEMA, sort_by=sort_by)
+        )
+
+
+@dataclass(eq=False)
+class WriteRejected(beam.PTransform):
+    """Writes rejected events, batches of REJECTED_COLUMNS, as they come; gives the path."""
+
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        super().__init__()
+        output_format_of(self.path)
+
+    def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
+        """Build the step: write."""
+        return batches | "Write" >> WriteTable(self.path, REJECTED_SCHEMA)

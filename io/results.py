@@ -1,0 +1,57 @@
+"""Releases and ledgers read back from files, for pages, tests and notebooks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+
+from streamveil.io.tables import read_table
+from streamveil.mechanisms.records import LedgerEntry, Release, Requirement, parse_time
+
+
+def read_releases(path: str) -> list[Release]:
+    """Releases of a file that WriteReleases made, in slot order, from any of its formats."""
+    return [
+        Release(
+            slot=int(row["slot"]),
+            start=parse_time(row["start"]),
+            end=parse_time(row["end"]),
+            counts=np.array(_values(row["counts"]), dtype=np.int64),
+            status=row["status"],
+            published_slot=_optional(row["published_slot"]),
+            epsilon=float(row["epsilon"]),
+            stderr=np.array(_values(row["stderr"]), dtype=np.float64),
+            mechanism=row["mechanism"],
+        )
+        for row in read_table(path).to_pylist()
+    ]
+
+
+def read_ledger(path: str) -> list[LedgerEntry]:
+    """Ledger entries of a file that WriteLedger made, one for each slot, in slot order."""
+    entries = []
+    rows = read_table(path).to_pylist()
+    for slot, group in itertools.groupby(rows, key=lambda row: int(row["slot"])):
+        classes = list(group)
+        entries.append(
+            LedgerEntry(
+                slot,
+                tuple(Requirement(int(r["window"]), float(r["epsilon"])) for r in classes),
+                np.array([int(r["users"]) for r in classes], dtype=np.int64),
+                np.array([float(r["spent"]) for r in classes]),
+                np.array([float(r["spent_in_window"]) for r in classes]),
+            )
+        )
+    return entries
+
+
+def _values(value: Any) -> list[Any]:
+    values: list[Any] = json.loads(value) if isinstance(value, str) else value
+    return [np.nan if v is None else v for v in values]
+
+
+def _optional(value: Any) -> int | None:
+    return None if value is None or value == "" else int(value)

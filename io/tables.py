@@ -1,0 +1,222 @@
+"""Writing one table to one file, whole or not at all, and reading it back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass
+from typing import BinaryIO, cast
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.localfilesystem import LocalFileSystem
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.window import GlobalWindows
+
+from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
+from streamveil.io.delimited import NULLS, write_csv
+from streamveil.io.files import AVRO, CSV, PARQUET, Reading, format_of, open_file, output_format_of
+from streamveil.io.jsonlines import write_json
+from streamveil.io.parquet import write_parquet
+from streamveil.mechanisms.records import ConfigurationError
+
+GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
+_WRITERS = {PARQUET: write_parquet, AVRO: write_avro, CSV: write_csv}
+
+
+def check_output(path: str) -> None:
+    """Refuse, before anything runs, a path that cannot be written.
+
+    Raises ConfigurationError for an unknown format, a file that exists, or, on a local
+    filesystem, a directory that does not exist or may not be written to.
+    """
+    output_format_of(path)
+    try:
+        local = isinstance(FileSystems.get_filesystem(path), LocalFileSystem)
+        exists = FileSystems.exists(path)
+    except Exception as error:
+        raise ConfigurationError(
+            f"{path}: this output cannot be looked up: {error}: check the scheme of the path and "
+            "that Beam's package for that filesystem is installed"
+        ) from error
+    if exists:
+        raise ConfigurationError(
+            f"{path}: the output exists already and is never overwritten: delete it, or choose "
+            "another name"
+        )
+    folder = os.path.dirname(os.path.abspath(path))
+    if local and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+        raise ConfigurationError(
+            f"{path}: {folder} is not a directory that may be written to: create it, or choose "
+            "another path"
+        )
+
+
+def write_table(path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches of `schema` to one file, in the format of its name, as they come.
+
+    The file is written under a temporary name beside it and then renamed: under its own name it
+    is never seen half-written. An existing file is replaced.
+    Raises ConfigurationError for an unknown format or a type that the format cannot hold, and
+    TypeError for a batch of another schema.
+    """
+    write = _WRITERS.get(output_format_of(path), write_json)
+    folder, name = FileSystems.split(path)
+    temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
+    try:
+        handle = FileSystems.create(temporary, compression_type=CompressionTypes.UNCOMPRESSED)
+        with contextlib.closing(handle):
+            write(cast(BinaryIO, handle), schema, _grouped(schema, batches))
+        FileSystems.rename([temporary], [path])
+    except BaseException:
+        with contextlib.suppress(Exception):
+            FileSystems.delete([temporary])
+        raise
+
+
+def _grouped(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Join small batches, for every row group of a Parquet file has a price."""
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        if not batch.schema.equals(schema):
+            raise TypeError(f"a batch has the schema\n{batch.schema}\nin place of\n{schema}")
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= GROUP_ROWS:
+            yield from _joined(schema, waiting)
+            waiting, rows = [], 0
+    yield from _joined(schema, waiting)
+
+
+def _joined(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    table = pa.Table.from_batches(batches, schema)
+    return table.combine_chunks().to_batches() if table.num_rows else []
+
+
+@dataclass(eq=False)
+class WriteTable(beam.PTransform):
+    """Writes record batches to one file under exactly that name; gives its path when it is there.
+
+    The format goes by the name: .parquet, .avro, .csv, or .jsonl, .json and .ndjson. One worker
+    writes it all, so it is for results, not for events. Without any batch the table is empty.
+    Raises ConfigurationError at construction for an unknown format, and ValueError when applied
+    to an unbounded or a windowed PCollection, which would never be one table.
+    """
+
+    path: str
+    schema: pa.Schema
+    """Schema of every batch; Parquet and Avro files keep its metadata."""
+    _: KW_ONLY
+    sort_by: str | tuple[str, ...] | None = None
+    """Columns to sort the rows by, which gathers them in memory; None writes them as they come."""
+
+    def __post_init__(self) -> None:
+        """Check the name and the columns."""
+        super().__init__()
+        output_format_of(self.path)
+        keys = (self.sort_by,) if isinstance(self.sort_by, str) else self.sort_by or ()
+        for key in keys:
+            if key not in self.schema.names:
+                raise ConfigurationError(
+                    f"{self.path}: the table has no column {key!r} to sort by; its columns are "
+                    f"{', '.join(self.schema.names)}"
+                )
+        self._keys = tuple(keys)
+
+    def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
+        """Build the steps: bring all batches to one worker and write."""
+        if not batches.is_bounded:
+            raise ValueError(f"{self.path}: an unbounded PCollection cannot be written as one file")
+        if not isinstance(batches.windowing.windowfn, GlobalWindows):
+            raise ValueError(
+                f"{self.path}: a windowed PCollection cannot be written as one file: put it into "
+                "GlobalWindows first"
+            )
+        # Nothing would be written without an element: one empty batch is always there.
+        empty = pa.RecordBatch.from_pylist([], self.schema)
+        seed = batches.pipeline | "Seed" >> beam.Create([empty])
+        return (
+            (batches, seed)
+            | "Join" >> beam.Flatten()
+            | "Key" >> beam.Map(_keyed).with_output_types(tuple[int, pa.RecordBatch])
+            | "Gather" >> beam.GroupByKey()  # (0, batches)
+            | "Write" >> beam.Map(_write, self.path, self.schema, self._keys).with_output_types(str)
+        )
+
+
+def _keyed(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
+    return 0, batch
+
+
+def _write(
+    element: tuple[int, Iterable[pa.RecordBatch]],
+    path: str,
+    schema: pa.Schema,
+    keys: tuple[str, ...],
+) -> str:
+    batches = element[1]
+    if keys:
+        table = pa.Table.from_batches(batches, schema)
+        batches = table.sort_by([(key, "ascending") for key in keys]).to_batches()
+    write_table(path, schema, batches)
+    return path
+
+
+def read_table(path: str) -> pa.Table:
+    """Read back one whole file of any format that WriteTable writes, of moderate size.
+
+    Text formats do not say their types: those are inferred, ISO 8601 times with a Z become
+    timestamp[us, UTC] again, and JSON lists in the cells of a CSV file become lists.
+    Raises ConfigurationError when the file cannot be read.
+    """
+    kind = format_of(path)
+    if kind == AVRO:
+        names = avro_columns(path)
+        return (
+            pa.Table.from_batches(read_avro(path, names))
+            .select(names)
+            .replace_schema_metadata(avro_metadata(path))
+        )
+    with Reading(path), open_file(path) as handle:
+        if kind == PARQUET:
+            return pq.read_table(handle, use_threads=False)
+        return _read_text(handle, kind)
+
+
+def _read_text(handle: BinaryIO, kind: str) -> pa.Table:
+    data = handle.read()
+    if not data.strip():
+        return pa.table({})
+    if kind == CSV:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(data),
+            parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
+            convert_options=pyarrow.csv.ConvertOptions(**NULLS),
+        )
+    else:
+        options = pyarrow.json.ReadOptions(block_size=len(data) + 1)
+        table = pyarrow.json.read_json(pa.BufferReader(data), read_options=options)
+    columns = [_restored(column, lists=kind == CSV) for column in table.columns]
+    return pa.table(columns, names=table.column_names)
+
+
+def _restored(column: pa.ChunkedArray, *, lists: bool) -> pa.ChunkedArray | pa.Array:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(UTC_MICROSECONDS)
+    if pa.types.is_string(column.type) and column.null_count < len(column):
+        if pc.all(pc.match_substring_regex(column, r"^\d{4}-\d\d-\d\dT[\d:.]+Z$")).as_py():
+            return column.cast(UTC_MICROSECONDS)
+        if lists and pc.all(pc.match_substring_regex(column, r"^\[.*\]$")).as_py():
+            with contextlib.suppress(ValueError):
+                return pa.array([cell and json.loads(cell) for cell in column.to_pylist()])
+    return column

@@ -1,0 +1,124 @@
+"""`streamveil demo`: a year of real flights released privately, and a page that shows it."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pyarrow.parquet as pq
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamveil.io import read_ledger, read_releases, read_requirements
+from streamveil.mechanisms.records import Categories, ConfigurationError, Slots
+from streamveil.pipelines.flights import (
+    DESTINATIONS,
+    TIME,
+    USER,
+    VALUE,
+    airport_names,
+    write_demo_input,
+)
+from streamveil.pipelines.launch import Summary
+from streamveil.pipelines.release import DEFAULT_MECHANISM, ReleaseJob
+from streamveil.pipelines.report import Report, write_page, write_picture
+from streamveil.transforms import Columns, PrivateHistograms
+from streamveil.transforms.exact import exact_counts
+
+_OUTPUTS = ("releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html")
+
+
+class DemoOptions(PipelineOptions):
+    """Release every flight that left New York in 2013, and show the result on a page.
+
+    The aircraft is the user, its destination the value: owners do ask that their aircraft cannot
+    be followed.
+    """
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add(
+            "--output_dir",
+            default="streamveil-demo",
+            metavar="FOLDER",
+            help="where releases, ledger and page go (default streamveil-demo); "
+            "an earlier demo there is replaced",
+        )
+        add(
+            "--hourly",
+            nargs="?",
+            const="true",
+            default="false",
+            metavar="true|false",
+            help="slots of an hour instead of a day",
+        )
+        add(
+            "--demo_mechanism",
+            default=DEFAULT_MECHANISM,
+            metavar="NAME",
+            help=f"mechanism (default {DEFAULT_MECHANISM})",
+        )
+        add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
+
+
+def main(options: PipelineOptions) -> int:
+    """Run the command; returns the exit code."""
+    given = options.view_as(DemoOptions)
+    hourly = {"true": True, "false": False}.get(given.hourly.lower())
+    if hourly is None:
+        raise ConfigurationError(f"--hourly={given.hourly} is neither true nor false")
+    folder = Path(given.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _OUTPUTS:
+        (folder / name).unlink(missing_ok=True)
+    events, requirements = write_demo_input(folder, hourly)
+    job = ReleaseJob(
+        input=str(events),
+        output=str(folder / "releases.parquet"),
+        transform=PrivateHistograms(
+            registry=read_requirements(str(requirements)),
+            domain=Categories(DESTINATIONS),
+            slots=Slots.of("1h" if hourly else "1d"),
+            columns=Columns(USER, (VALUE,), TIME),
+            mechanism=given.demo_mechanism,
+        ),
+        ledger=str(folder / "ledger.parquet"),
+        rejected=str(folder / "rejected.jsonl"),
+    )
+    job.check()
+    summary = job.run(options, "streamveil demo")
+    report = _report(job, summary, hourly)
+    write_page(report, str(folder / "index.html"))
+    if given.picture:
+        write_picture(report, given.picture)
+    print(summary.text(dead_letters=job.rejected))
+    print(
+        f"error:    {report.relative_error:.1%} of all counts (L1), "
+        f"{report.mean_error:.2f} per airport and {report.slot_name}"
+    )
+    print(f"look at   {folder / 'index.html'}")
+    return 0
+
+
+def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
+    releases = read_releases(job.output)
+    flights = pq.read_table(job.input)
+    facts = dict(line.split(":", 1) for line in summary.text(job.rejected).splitlines())
+    return Report(
+        title="Where New York's aircraft flew in 2013, without following any of them",
+        subject="aircraft from New York by destination, each counted once a "
+        + ("hour" if hourly else "day"),
+        labels=DESTINATIONS,
+        label_names=airport_names(),
+        slots=job.transform.slots,
+        slot_name="hour" if hourly else "day",
+        user_name="aircraft",
+        releases=releases,
+        ledger=read_ledger(job.ledger or ""),
+        true_counts=exact_counts(
+            job.transform, flights.to_batches(), [release.slot for release in releases]
+        ),
+        facts={name.strip(): text.strip() for name, text in facts.items()},
+        bin_name="airport",
+        repeat="streamveil demo" + (" --hourly" if hourly else ""),
+    )

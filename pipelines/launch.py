@@ -1,0 +1,162 @@
+"""Running a pipeline for a person: strict flags, progress, a summary, errors in plain words."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.runner import PipelineState
+
+from streamveil.mechanisms.odometer import BudgetExceeded
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.progress import progress
+from streamveil.transforms import metrics
+
+# Errors of ours that a worker raised, inside the text that a runner reports.
+_OURS = re.compile(
+    rf"(?:\w+[.])*({ConfigurationError.__name__}|{BudgetExceeded.__name__}): (.+?)"
+    r"(?: \[while running .*?\])?(?:\\n|\n|$)"
+)
+
+
+def parse_flags(
+    command: str, options: type[PipelineOptions], argv: Sequence[str]
+) -> PipelineOptions:
+    """Read a command's flags and Beam's; an unknown one is an error, not a warning.
+
+    Exits with help for --help. Raises ConfigurationError.
+    """
+    own = argparse.ArgumentParser(
+        prog=f"streamveil {command}",
+        description=(options.__doc__ or "").strip(),
+        epilog="All options of Apache Beam pass through, such as --runner; without it the pipeline "
+        "runs in this process.",
+        allow_abbrev=False,
+    )
+    options._add_argparse_args(own)
+    if "-h" in argv or "--help" in argv:
+        own.print_help()
+        raise SystemExit(0)
+    everything = _StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    for kind in _all_subclasses(PipelineOptions):
+        kind._add_argparse_args(everything)
+    _, unknown = everything.parse_known_args(list(argv))
+    known = [name for action in everything._actions for name in action.option_strings]
+    for flag in unknown:
+        near = difflib.get_close_matches(flag.split("=")[0], known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see streamveil {command} --help"
+        raise ConfigurationError(f"unknown option {flag}: {hint}")
+    return PipelineOptions(list(argv))
+
+
+class _StrictParser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        raise ConfigurationError(message)
+
+
+def _all_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    for child in kind.__subclasses__():
+        if "_add_argparse_args" in vars(child):
+            yield child
+        yield from _all_subclasses(child)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a finished run counted; empty where the runner keeps no counters."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    largest_window_use: float | None = None
+    """Largest share of any class's window that was spent, from 0 to 1."""
+
+    def text(self, dead_letters: str | None = None) -> str:
+        """A few lines for the operator."""
+        counted = self.counters.get
+        reasons = {
+            name.removeprefix(metrics.REJECTED_PREFIX): number
+            for name, number in sorted(self.counters.items())
+            if name.startswith(metrics.REJECTED_PREFIX)
+        }
+        lines = [
+            f"events:   {counted(metrics.EVENTS_READ, 0):,} read, "
+            f"{counted(metrics.EVENTS_ACCEPTED, 0):,} accepted, "
+            f"{counted(metrics.EVENTS_BOUNDED_AWAY, 0):,} of them over the users' contribution "
+            "bound"
+        ]
+        if reasons:
+            listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons.items())
+            where = "" if dead_letters else " (give --rejected=FILE to keep them)"
+            lines.append(f"rejected: {listed}{where}")
+        statuses = [
+            f"{counted(metrics.SLOTS_PREFIX + status, 0):,} {status}"
+            for status in ("published", "skipped", "nullified")
+        ]
+        lines.append(f"slots:    {', '.join(statuses)}")
+        if self.largest_window_use is not None:
+            lines.append(
+                f"budget:   at most {self.largest_window_use:.1%} of any user's window was spent"
+            )
+        return "\n".join(lines)
+
+
+def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title: str) -> Summary:
+    """Run a pipeline to its end and sum up its counters.
+
+    Without a runner chosen it runs in this process: Beam's own default would first try to
+    download one. Raises ConfigurationError or BudgetExceeded with the text of what a worker
+    raised, RuntimeError for a pipeline that ended otherwise than done.
+    """
+    chosen = options.view_as(StandardOptions).runner
+    pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
+    with progress(title), _plain_errors():
+        build(pipeline)
+        result = pipeline.run()
+        state = result.wait_until_finish()
+    if state not in (None, PipelineState.DONE):
+        raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
+    return _summary(result)
+
+
+def _summary(result: Any) -> Summary:
+    try:
+        query = result.metrics().query(
+            beam.metrics.MetricsFilter().with_namespace(metrics.NAMESPACE)
+        )
+    except (AttributeError, NotImplementedError):
+        return Summary()
+    counters: dict[str, int] = {}
+    for counter in query["counters"]:
+        name = counter.key.metric.name
+        counters[name] = counters.get(name, 0) + (counter.committed or counter.attempted or 0)
+    uses = [
+        found.result.max
+        for found in query["distributions"]
+        if found.key.metric.name == metrics.WINDOW_USE and found.result is not None
+    ]
+    return Summary(counters, max(uses) / 1e6 if uses else None)
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Raise what a worker of ours raised, not the runner's report around it."""
+    try:
+        yield
+    except (ConfigurationError, BudgetExceeded):
+        raise
+    except Exception as error:
+        found = _OURS.findall(f"{error}")
+        if not found:
+            raise
+        name, text = found[-1]
+        kind = BudgetExceeded if name == BudgetExceeded.__name__ else ConfigurationError
+        logging.getLogger(__name__).debug("the runner's report", exc_info=True)
+        raise kind(text) from error

@@ -1,0 +1,82 @@
+"""The command line: `streamveil COMMAND [options]`."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+USAGE = """usage: streamveil COMMAND [options]
+
+Publish statistics of an event stream, keeping every user's privacy requirement.
+
+commands:
+  release   events from files, private histograms per slot to a file
+  demo      a year of real flights, released and shown on a page
+
+streamveil COMMAND --help lists a command's options.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code: 0 done, 1 failed, 2 asked for what cannot be done."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if arguments else 2
+    if arguments[0] == "--version":
+        print(version("streamveil"))
+        return 0
+    command, rest = arguments[0], arguments[1:]
+    if command not in _COMMANDS:
+        print(f"streamveil: unknown command {command!r}\n\n{USAGE}", file=sys.stderr)
+        return 2
+    _quiet_beam()
+    from streamveil.mechanisms import BudgetExceeded, ConfigurationError
+
+    try:
+        return _COMMANDS[command](rest)
+    except ConfigurationError as error:
+        print(f"streamveil {command}: {error}", file=sys.stderr)
+        return 2
+    except BudgetExceeded as error:
+        print(f"streamveil {command}: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        print(
+            f"streamveil {command}: failed, and wrote nothing under the output's name: "
+            f"{reason[-1]}",
+            file=sys.stderr,
+        )
+        return 1
+
+
+def _release(argv: Sequence[str]) -> int:
+    from streamveil.pipelines import release
+    from streamveil.pipelines.launch import parse_flags
+
+    return release.main(parse_flags("release", release.ReleaseOptions, argv))
+
+
+def _demo(argv: Sequence[str]) -> int:
+    from streamveil.pipelines import demo
+    from streamveil.pipelines.launch import parse_flags
+
+    return demo.main(parse_flags("demo", demo.DemoOptions, argv))
+
+
+# Commands import what they need when they run: --help does not wait for Beam.
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"release": _release, "demo": _demo}
+
+
+def _quiet_beam() -> None:
+    """Keep warnings, but not Beam's remarks about clouds that nobody asked for."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger().addFilter(lambda record: "apitools not found" not in record.getMessage())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,67 @@
+"""What a person sees while a pipeline runs: a bar on a terminal, plain lines elsewhere.
+
+Sources and the release stage log to `streamveil.progress` how many events they read and slots
+they released. A local run shows that; on a cluster it is in the workers' logs.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+_LOGGER = logging.getLogger("streamveil.progress")
+_SECONDS_BETWEEN_LINES = 5.0
+
+
+class _ProgressHandler(logging.Handler):
+    """Adds up log records that carry `events` or `slots`."""
+
+    def __init__(self, title: str) -> None:
+        super().__init__(logging.INFO)
+        self._title = title
+        self._totals = {"events": 0, "slots": 0}
+        self._last_line = time.monotonic()
+        self._bar = (
+            tqdm(desc=title, unit=" events", unit_scale=True, leave=False)
+            if sys.stderr.isatty()
+            else None
+        )
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for unit in self._totals:
+            self._totals[unit] += getattr(record, unit, 0)
+        if self._bar is not None:
+            self._bar.update(getattr(record, "events", 0))
+            if self._totals["slots"]:
+                self._bar.set_postfix_str(f"{self._totals['slots']:,} slots", refresh=False)
+        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            events, slots = self._totals["events"], self._totals["slots"]
+            print(f"{self._title}: {events:,} events read, {slots:,} slots", file=sys.stderr)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        super().close()
+
+
+@contextmanager
+def progress(title: str) -> Iterator[None]:
+    """Show progress while the block runs."""
+    handler = _ProgressHandler(title)
+    level, propagate = _LOGGER.level, _LOGGER.propagate
+    _LOGGER.addHandler(handler)
+    _LOGGER.setLevel(logging.INFO)
+    _LOGGER.propagate = False
+    try:
+        yield
+    finally:
+        _LOGGER.removeHandler(handler)
+        _LOGGER.setLevel(level)
+        _LOGGER.propagate = propagate
+        handler.close()

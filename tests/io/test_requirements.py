@@ -1,0 +1,135 @@
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from streamveil.io import read_requirements, write_table
+from streamveil.mechanisms.records import MAX_EPSILON, ConfigurationError, Requirement
+
+USERS = ["ann", "bob", "007", "zoé", "bob"]
+WINDOWS = [3, 5, 3, 1, 5]
+EPSILONS = [0.5, 1.0, 0.5, 2.0, 1.0]
+GOOD = "user,window,epsilon\nann,3,0.5\n"
+
+
+def save(path, users=USERS, windows=WINDOWS, epsilons=EPSILONS):
+    if not users:
+        users, windows, epsilons = pa.array([], "string"), pa.array([], "int64"), pa.array([], "f8")
+    table = pa.table({"epsilon": epsilons, "user": users, "window": windows})
+    write_table(str(path), table.schema, table.to_batches())
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "avro", "csv", "jsonl"])
+def test_every_format_gives_the_same_registry(tmp_path, kind):
+    registry = read_requirements(save(tmp_path / f"r.{kind}"))
+    assert isinstance(registry.users, pa.StringArray)
+    assert registry.users.to_pylist() == ["ann", "bob", "007", "zoé"]
+    assert registry.classes == (Requirement(1, 2.0), Requirement(3, 0.5), Requirement(5, 1.0))
+    assert registry.class_of.tolist() == [1, 2, 1, 0]
+    assert registry.sizes.tolist() == [1, 2, 1]
+
+
+def test_integer_users_repeated_text_and_several_files(tmp_path):
+    save(tmp_path / "a.jsonl", [7, 8], [1, 1], [1, 1.5])
+    save(tmp_path / "b.parquet", ["x"] * 5000 + ["8"], [2] * 5000 + [1], [3.0] * 5000 + [1.5])
+    registry = read_requirements(str(tmp_path / "*"), default=(Requirement(9, 1), 10))
+    assert registry.users.to_pylist() == ["7", "8", "x"]
+    assert registry.sizes.tolist() == [1, 1, 1, 10]
+    assert registry.default_class == 3
+
+
+def test_pickled_it_is_the_way_to_read_it_again(tmp_path):
+    path = save(tmp_path / "r.csv")
+    registry = read_requirements(path, default=(Requirement(9, 1), 10))
+    data = pickle.dumps(registry)
+    assert len(data) < 1_000
+    assert pickle.loads(data) is registry
+    reload, fingerprint = registry.reload, registry.fingerprint
+    del registry
+    again = pickle.loads(data)
+    assert (again.fingerprint, again.reload) == (fingerprint, reload)
+    assert again.users.to_pylist() == ["ann", "bob", "007", "zoé"]
+
+
+@pytest.mark.parametrize("change", [{"users": ["amy", *USERS[1:]]}, {"epsilons": [0.25] * 5}])
+def test_a_table_that_changed_is_noticed(tmp_path, change):
+    registry = read_requirements(save(tmp_path / "r.csv"))
+    data = pickle.dumps(registry)
+    save(tmp_path / "r.csv", **change)
+    del registry
+    with pytest.raises(ConfigurationError, match="changed after the pipeline was built"):
+        pickle.loads(data)
+
+
+def test_an_empty_table_needs_a_default(tmp_path):
+    for kind in ("csv", "parquet", "avro"):
+        path = save(tmp_path / f"r.{kind}", [], [], [])
+        with pytest.raises(ConfigurationError, match=r"r\.\w+: .* no rows"):
+            read_requirements(path)
+        registry = read_requirements(path, default=(Requirement(2, 1), 5))
+        assert (len(registry.users), registry.sizes.tolist()) == (0, [5])
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (",1,1", ["line 3", "user", "missing"]),
+        ('"",1,1', ["line 3", "user ''", "empty"]),
+        ("bob,,1", ["line 3", "window", "missing"]),
+        ("bob,1,", ["line 3", "epsilon", "missing"]),
+        ("bob,0,1", ["line 3", "window '0'", "whole number"]),
+        ("bob,-1,1", ["line 3", "window '-1'", "whole number"]),
+        ("bob,1.5,1", ["line 3", "window '1.5'", "whole number"]),
+        ("bob,2147483648,1", ["line 3", "window '2147483648'", "whole number"]),
+        ("bob,one,1", ["line 3", "window 'one'", "not a number"]),
+        ("bob,1,0", ["line 3", "epsilon '0'", "above 0"]),
+        ("bob,1,-0.5", ["line 3", "epsilon '-0.5'", "above 0"]),
+        ("bob,1,nan", ["line 3", "epsilon 'nan'", "not a number"]),
+        ("bob,1,inf", ["line 3", "epsilon 'inf'", "not a number"]),
+        ("bob,1,1e999", ["line 3", "epsilon '1e999'", "above 0 and at most"]),
+        (f"bob,1,{MAX_EPSILON + 1}", ["line 3", "at most", f"{MAX_EPSILON:g}"]),
+        ("bob,1", ["line 3", "cannot be parsed", "'bob,1'"]),
+        ("ann,3,0.25", ["'ann'", "line 2", "line 3", "0.5", "0.25", "keep one"]),
+    ],
+)
+def test_a_bad_row_is_named(tmp_path, line, words):
+    (tmp_path / "r.csv").write_text(GOOD + line + "\n")
+    with pytest.raises(ConfigurationError) as error:
+        read_requirements(str(tmp_path / "r.csv"))
+    for word in [str(tmp_path / "r.csv"), *words]:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("user", [1.5, 2.0], ["column 'user'", "double", "text or an integer"]),
+        ("user", [True, False], ["column 'user'", "bool"]),
+        ("user", ["a", None], ["row 1", "user", "missing"]),
+        ("window", [True, False], ["column 'window'", "bool", "a number"]),
+        ("window", [1, None], ["row 1", "window", "missing"]),
+        ("window", [1.0, 1.5], ["row 1", "window 1.5"]),
+        ("epsilon", [1.0, np.nan], ["row 1", "epsilon nan", "above 0"]),
+        ("epsilon", [1.0, np.inf], ["row 1", "epsilon inf", "at most"]),
+        ("epsilon", [[1.0], [2.0]], ["column 'epsilon'", "list"]),
+    ],
+)
+def test_a_bad_column_is_named(tmp_path, column, values, words):
+    table = {"user": ["a", "b"], "window": [1, 1], "epsilon": [1.0, 1.0], column: values}
+    path = str(tmp_path / "r.parquet")
+    pq.write_table(pa.table(table), path)
+    with pytest.raises(ConfigurationError) as error:
+        read_requirements(path)
+    for word in [path, *words]:
+        assert word in str(error.value)
+
+
+def test_a_missing_column_or_file_is_named(tmp_path):
+    (tmp_path / "r.csv").write_text("user,epsilon\na,1\n")
+    with pytest.raises(ConfigurationError, match="no column 'window'"):
+        read_requirements(str(tmp_path / "r.csv"))
+    with pytest.raises(ConfigurationError, match="no file matches"):
+        read_requirements(str(tmp_path / "s.csv"))

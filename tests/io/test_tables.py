@@ -1,0 +1,144 @@
+import csv
+import datetime as dt
+import json
+import math
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.transforms.window import FixedWindows
+
+from streamveil.io import WriteTable, check_output, read_table, write_table
+from streamveil.mechanisms.records import ConfigurationError
+
+FORMATS = ("parquet", "avro", "csv", "jsonl", "json", "ndjson")
+UTC = dt.timezone.utc
+SCHEMA = pa.schema(
+    [
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("x", pa.float64()),
+        pa.field("text", pa.string()),
+        pa.field("time", pa.timestamp("us", tz="UTC")),
+        pa.field("list", pa.list_(pa.int64())),
+    ],
+    metadata={"streamveil.test": "kept"},
+)
+ROWS = [
+    {
+        "n": n,
+        "x": n / 4,
+        "text": ['a "quoted", text', "", None, "two\nlines"][n % 4],
+        "time": dt.datetime(2024, 3, 31, n, tzinfo=UTC) + dt.timedelta(microseconds=n),
+        "list": [n, -n],
+    }
+    for n in range(10)
+]
+
+
+def batches():
+    return [pa.RecordBatch.from_pylist(ROWS[i : i + 3], SCHEMA) for i in (6, 0, 3, 9)]
+
+
+def names_in(path):
+    return sorted(entry.name for entry in path.iterdir())
+
+
+def test_every_format_gives_back_the_rows_sorted(tmp_path):
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        source = pipeline | beam.Create(batches())
+        for kind in FORMATS:
+            path = str(tmp_path / f"out.{kind}")
+            _ = source | kind >> WriteTable(path, SCHEMA, sort_by="n")
+    assert names_in(tmp_path) == sorted(f"out.{kind}" for kind in FORMATS)
+    for kind in FORMATS:
+        table = read_table(str(tmp_path / f"out.{kind}"))
+        assert table.to_pylist() == ROWS
+        assert table.schema.types == SCHEMA.types
+    for kind in ("parquet", "avro"):
+        assert read_table(str(tmp_path / f"out.{kind}")).schema.metadata == SCHEMA.metadata
+    assert pq.read_metadata(tmp_path / "out.parquet").num_row_groups == 1
+    with (tmp_path / "out.csv").open(newline="") as handle:
+        rows = list(csv.reader(handle))
+    assert rows[0] == SCHEMA.names
+    assert rows[2] == ["1", "0.25", "", "2024-03-31T01:00:00.000001Z", "[1,-1]"]
+    with (tmp_path / "out.jsonl").open() as handle:
+        assert json.loads(handle.readline())["time"] == "2024-03-31T00:00:00Z"
+
+
+def test_the_path_comes_when_the_file_is_there_and_empty_is_a_table_too(tmp_path):
+    def check(path):
+        assert read_table(path).num_rows == 0
+
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        for kind in FORMATS:
+            source = pipeline | f"None {kind}" >> beam.Create([])
+            path = str(tmp_path / f"out.{kind}")
+            done = source | kind >> WriteTable(path, SCHEMA)
+            _ = done | f"Check {kind}" >> beam.Map(check)
+    assert len(names_in(tmp_path)) == len(FORMATS)
+    assert (tmp_path / "out.csv").read_text() == "n,x,text,time,list\n"
+    for kind in ("parquet", "avro"):
+        schema = read_table(str(tmp_path / f"out.{kind}")).schema
+        assert (schema.types, schema.metadata) == (SCHEMA.types, SCHEMA.metadata)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_failing_write_leaves_nothing_and_a_second_one_replaces(tmp_path, kind):
+    path = tmp_path / f"out.{kind}"
+
+    def failing():
+        yield batches()[0]
+        raise RuntimeError("lost")
+
+    with pytest.raises(RuntimeError, match="lost"):
+        write_table(str(path), SCHEMA, failing())
+    with pytest.raises(TypeError, match="schema"):
+        write_table(str(path), SCHEMA, [pa.record_batch({"n": [1]})])
+    assert names_in(tmp_path) == []
+    for _ in range(2):
+        write_table(str(path), SCHEMA, batches()[1:2])
+        assert read_table(str(path)).to_pylist() == ROWS[:3]
+    assert names_in(tmp_path) == [path.name]
+
+
+def test_what_json_lacks_becomes_null(tmp_path):
+    schema = pa.schema([("x", pa.float64()), ("list", pa.list_(pa.float64()))])
+    batch = pa.RecordBatch.from_pylist([{"x": math.nan, "list": [1.0, math.inf]}], schema)
+    write_table(str(tmp_path / "out.jsonl"), schema, [batch])
+    assert (tmp_path / "out.jsonl").read_text() == '{"x":null,"list":[1.0,null]}\n'
+
+
+def test_outputs_that_are_refused(tmp_path):
+    (tmp_path / "there.csv").write_text("x")
+    check_output(str(tmp_path / "new.csv"))
+    for name, words in {
+        "there.csv": "exists already .* delete it",
+        "no/such/x.csv": "not a directory",
+        "x.txt": r"known by this name.*\.parquet",
+        "x.csv.gz": "known by this name",
+    }.items():
+        with pytest.raises(ConfigurationError, match=words):
+            check_output(str(tmp_path / name))
+    with pytest.raises(ConfigurationError, match="cannot be looked up"):
+        check_output("nowhere://bucket/x.csv")
+    with pytest.raises(ConfigurationError, match="known by this name"):
+        WriteTable("x.txt", SCHEMA)
+    with pytest.raises(ConfigurationError, match="no column 'm'"):
+        WriteTable("x.csv", SCHEMA, sort_by="m")
+    with pytest.raises(ConfigurationError, match="cannot be named so in Avro"):
+        write_table(str(tmp_path / "x.avro"), pa.schema([("a b", pa.int64())]), [])
+    with pytest.raises(ConfigurationError, match="cannot be written to Avro"):
+        write_table(str(tmp_path / "x.avro"), pa.schema([("a", pa.duration("s"))]), [])
+    assert names_in(tmp_path) == ["there.csv"]
+
+
+def test_only_one_bounded_table_can_be_written():
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    source = pipeline | beam.Create(batches())
+    with pytest.raises(ValueError, match="windowed"):
+        source | beam.WindowInto(FixedWindows(1)) | WriteTable("x.csv", SCHEMA)
+    source.is_bounded = False
+    with pytest.raises(ValueError, match="unbounded"):
+        source | "Unbounded" >> WriteTable("x.csv", SCHEMA)

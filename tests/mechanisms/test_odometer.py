@@ -1,0 +1,171 @@
+"""The odometer against a brute-force sum over every window."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Odometer, Requirement
+
+PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+
+
+def of_units(window: int, units: int) -> Requirement:
+    return Requirement(window, math.ldexp(units, -40))
+
+
+def amounts(*units: int) -> np.ndarray:
+    return np.array(units, dtype=np.int64)
+
+
+def overflows(booked, row, requirements, caps) -> bool:
+    """Whether any window that ends with `row` would exceed its cap."""
+    for k, requirement in enumerate(requirements):
+        recent = [old[k] for old in booked[max(0, len(booked) - requirement.window + 1) :]]
+        if sum(recent) + row[k] > caps[k]:
+            return True
+    return False
+
+
+@st.composite
+def ledgers(draw):
+    """Small windows and budgets of a few units, spent against until they overflow."""
+    caps = draw(st.lists(st.integers(1, 60), min_size=1, max_size=4))
+    requirements = [of_units(draw(st.integers(1, 8)), cap) for cap in caps]
+    row = st.lists(st.integers(0, 25), min_size=len(caps), max_size=len(caps))
+    return requirements, caps, draw(st.lists(row, min_size=1, max_size=40))
+
+
+# A slot is refused exactly when some window would overflow. A refusal changes nothing: the next
+# amounts are judged as if it had not been asked.
+@PROPERTY
+@given(ledgers(), st.data())
+def test_against_brute_force(ledger, data):
+    requirements, caps, rows = ledger
+    odometer = Odometer(requirements)
+    state = odometer.start()
+    booked = []
+    for row in rows:
+        if overflows(booked, row, requirements, caps):
+            before = odometer.encode(state)
+            with pytest.raises(BudgetExceeded):
+                odometer.charge(state, amounts(*row))
+            assert odometer.encode(state) == before
+        else:
+            state = odometer.charge(state, amounts(*row))
+            booked.append(row)
+        if data.draw(st.booleans()):
+            state = Odometer(requirements).decode(odometer.encode(state))
+    for k, requirement in enumerate(requirements):
+        recent = [row[k] for row in booked[-requirement.window :]]
+        assert state.in_window[k] == sum(recent)
+    assert state.slots == len(booked)
+
+
+# A state that was written and read is the same state: bytes, sums and what is left.
+@PROPERTY
+@given(ledgers())
+def test_state_bytes_round_trip(ledger):
+    requirements, caps, rows = ledger
+    odometer = Odometer(requirements)
+    state = odometer.start()
+    booked = []
+    for row in rows:
+        data = odometer.encode(state)
+        read = odometer.decode(data)
+        assert odometer.encode(read) == data
+        np.testing.assert_array_equal(read.in_window, state.in_window)
+        np.testing.assert_array_equal(read.ring, state.ring)
+        if not overflows(booked, row, requirements, caps):
+            state = odometer.charge(state, amounts(*row))
+            booked.append(row)
+
+
+# The message says for whom, and requested, remaining and difference add up.
+def test_refusal_names_the_numbers():
+    odometer = Odometer([Requirement(10, 4.0), Requirement(3, 1.0)])
+    state = odometer.charge(odometer.start(), amounts(2**40, 2**39))
+    with pytest.raises(BudgetExceeded) as refused:
+        odometer.charge(state, amounts(2**40, 3 * 2**38))
+    message = str(refused.value)
+    assert "Requirement(window=3, epsilon=1.0)" in message
+    numbers = re.search(r"requested (\S+) epsilon, remaining (\S+) in .*difference (\S+)", message)
+    assert [float(number) for number in numbers.groups()] == [0.75, 0.5, 0.25]
+
+
+# One unit is enough to be refused, and the exact budget is not.
+def test_last_unit():
+    odometer = Odometer([Requirement(2, 4096.0)])
+    state = odometer.charge(odometer.start(), amounts(2**52 - 1))
+    with pytest.raises(BudgetExceeded):
+        odometer.charge(state, amounts(2))
+    state = odometer.charge(state, amounts(1))
+    with pytest.raises(BudgetExceeded):
+        odometer.charge(state, amounts(2**52))
+    odometer.charge(state, amounts(2**52 - 1))
+
+
+# No amount is too large to be refused: sums do not wrap around.
+@pytest.mark.parametrize("spent", [0, 1, 2**39])
+def test_largest_amount_is_refused(spent):
+    odometer = Odometer([Requirement(5, 1.0)])
+    state = odometer.charge(odometer.start(), amounts(spent))
+    with pytest.raises(BudgetExceeded):
+        odometer.charge(state, amounts(2**63 - 1))
+
+
+# A window longer than the stream counts all of it, before and after the state is written.
+def test_window_longer_than_the_stream():
+    odometer = Odometer([of_units(1000, 10), of_units(2, 10)])
+    state = odometer.start()
+    for _ in range(5):
+        state = odometer.decode(odometer.encode(odometer.charge(state, amounts(2, 5))))
+    with pytest.raises(BudgetExceeded, match="window=1000"):
+        odometer.charge(state, amounts(1, 0))
+    odometer.charge(state, amounts(0, 5))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        np.array([1, -1], dtype=np.int64),
+        np.array([1.0, 0.0]),
+        np.array([1, 0], dtype=np.int32),
+        np.array([1, 0], dtype=np.uint64),
+        np.array([True, False]),
+        np.array([1], dtype=np.int64),
+        np.array([[1, 0]], dtype=np.int64),
+        np.array(1, dtype=np.int64),
+    ],
+)
+def test_what_is_no_amount_is_refused(row):
+    odometer = Odometer([Requirement(2, 1.0), Requirement(3, 1.0)])
+    state = odometer.start()
+    with pytest.raises(ValueError, match="2 int64 amounts, none negative"):
+        odometer.charge(state, row)
+    assert state.slots == 0
+    assert not state.ring.any()
+
+
+def test_unknown_version_is_refused():
+    odometer = Odometer([Requirement(2, 1.0)])
+    data = odometer.encode(odometer.start())
+    with pytest.raises(ValueError, match="version 77"):
+        odometer.decode(b"\x4d" + data[1:])
+
+
+# A history that would not fit is refused when the odometer is made, not when memory is gone.
+def test_too_much_history_is_refused():
+    with pytest.raises(ConfigurationError, match="use longer slots"):
+        Odometer([of_units(2**20, k + 1) for k in range(33)])
+
+
+def test_largest_use():
+    odometer = Odometer([Requirement(2, 1.0), Requirement(4, 2.0)])
+    state = odometer.charge(odometer.start(), amounts(2**38, 2**40))
+    assert odometer.largest_use(state) == 0.5
+    state = odometer.charge(state, amounts(2**38 + 2**39, 0))
+    assert odometer.largest_use(state) == 1.0

@@ -1,0 +1,197 @@
+"""The page holds everything it needs, says the right figures, and trusts no label."""
+
+import re
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms.records import (
+    NULLIFIED,
+    PUBLISHED,
+    SKIPPED,
+    ConfigurationError,
+    LedgerEntry,
+    Release,
+    Requirement,
+    Slots,
+)
+from streamveil.pipelines.report import Report, write_page, write_picture
+
+CLASSES = (Requirement(2, 1.0), Requirement(3, 4.0))
+STATUSES = (SKIPPED, PUBLISHED, SKIPPED, NULLIFIED)
+
+
+def make(true, released, *, labels=None, length="1d", **fields):
+    slots = Slots.of(length, "2013-01-01T05:00Z")
+    true, released = np.array(true, np.int64), np.array(released, np.int64)
+    bins = true.shape[1]
+    releases, ledger = [], []
+    for t, counts in enumerate(released):
+        before = t == 0
+        stderr = np.full(bins, np.inf if before else 2.0)
+        status = STATUSES[t % len(STATUSES)]
+        place = None if before else 1
+        releases.append(
+            Release(t, slots.start(t), slots.end(t), counts, status, place, 0.5, stderr, "pbd<&>")
+        )
+        spent = np.array([0.25, 0.5]) if t % 2 else np.array([0.5, 2.5])
+        ledger.append(LedgerEntry(t, CLASSES, np.array([1200, 34]), spent, spent))
+    return Report(
+        title="Flights",
+        subject="flights from New York",
+        labels=[f"L{j}" for j in range(bins)] if labels is None else labels,
+        label_names=fields.pop("label_names", {}),
+        slots=slots,
+        slot_name="day" if length == "1d" else "hour",
+        user_name="aircraft",
+        releases=releases,
+        ledger=ledger,
+        true_counts=true,
+        facts={"Events read": "336,776"},
+        **fields,
+    )
+
+
+def page(report, tmp_path):
+    path = tmp_path / "page.html"
+    write_page(report, str(path))
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def year():
+    rng = np.random.default_rng(5)
+    true = rng.poisson(60 / np.arange(1, 106), (365, 105))
+    released = true + np.rint(rng.laplace(0, 8, true.shape)).astype(int)
+    labels = ["<b>bold</b>", '"><script>alert(1)</script>', "$x_1$ {{ 7 * 7 }}"]
+    labels += [f"L{j}" for j in range(3, 105)]
+    names = {labels[0]: "<i>long</i>"}
+    return make(true, released, labels=labels, label_names=names, repeat="run <it>")
+
+
+@pytest.fixture(scope="module")
+def html(year, tmp_path_factory):
+    return page(year, tmp_path_factory.mktemp("page"))
+
+
+def test_page_needs_nothing_else(html):
+    assert not re.search(r"https?:|<script|<link|<img|<iframe|@import|@font-face", html)
+    outside = re.findall(r"""(?:src|href)=["']([^"'#][^"']*)|url\(([^#)][^)]*)\)""", html)
+    assert not outside
+    assert len(html.encode()) < 2_000_000
+
+
+def test_page_is_sound_html(html):
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', html))
+    assert used <= set(ids)
+    charts = re.findall(r'<svg[^>]*role="img" aria-label="[^"]+"[^>]*><title>[^<]', html)
+    assert len(charts) == html.count("<svg") == 2 * (6 + 1 + 2) + len(CLASSES)
+    assert html.count("How to read it") == 6
+
+
+def test_charts_follow_the_colour_scheme(html):
+    charts = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
+    assert "var(--released)" in charts
+    assert set(re.findall(r"#[0-9a-f]{6}\b", charts)) <= {"#ffffff"}
+
+
+def test_labels_are_text(html):
+    assert "<b>bold" not in html
+    assert "<i>long" not in html
+    assert "alert(1)</script>" not in html
+    assert "&lt;b&gt;bold&lt;/b&gt;" in html
+    assert "&lt;i&gt;long" in html
+    assert "{{ 7 * 7 }}" in html
+    assert "run &lt;it&gt;" in html
+    assert "pbd&lt;&amp;&gt;" in html
+
+
+def test_figures():
+    # Errors: 10 and 0, 2 and 2, 2 and 1, 0 and 3; they sum to 20 where the truth sums to 80.
+    true = [[10, 0], [20, 10], [20, 1], [9, 10]]
+    released = [[0, 0], [22, 8], [22, 0], [9, 7]]
+    report = make(true, released)
+    assert report.relative_error == 20 / 80
+    assert report.mean_error == 20 / 8
+    assert [report.slots_with(s) for s in (PUBLISHED, SKIPPED, NULLIFIED)] == [1, 2, 1]
+    assert report.users == 1234
+    assert report.largest_use == 2.5 / 4
+    users, use = report.budget_use[CLASSES[0]]
+    assert users == 1200
+    assert use.tolist() == [0.5, 0.25, 0.5, 0.25]
+    assert report.busiest == [0, 1]
+    assert np.isnan(report.stderr[0]).all()
+    assert (report.stderr[1:] == 2).all()
+
+
+def test_figures_on_the_page(tmp_path):
+    report = make(
+        [[10, 0], [20, 10], [20, 1], [9, 10]],
+        [[0, 0], [22, 8], [22, 0], [9, 7]],
+        bin_name="airport",
+    )
+    text = re.sub(r"<svg.*?</svg>|<style.*?</style>|<[^>]+>", " ", page(report, tmp_path), flags=16)
+    text = " ".join(text.split())
+    assert "Relative L1 error 25.0%" in text
+    assert "Mean absolute error 2.5" in text
+    assert "Published 1 of 4 days" in text
+    assert "Skipped 2" in text
+    assert "Nullified 1" in text
+    assert "Largest budget use 62.5%" in text
+    assert "1,234 users" in text
+    # The day whose slot starts at 05:00 UTC is the first of January where the data was made.
+    assert "every day from 1 Jan 2013 to 4 Jan 2013" in text
+    assert "2 days 1 1,200 50.0% 37.5%" in text
+    assert "Events read 336,776" in text
+    assert "real publication must never do that" in text
+    assert "Of the 2 truly busiest airports, 2 are among" in text
+
+
+@pytest.mark.parametrize(
+    ("true", "released"),
+    [([[7]], [[5]]), ([[0, 0]], [[-3, 4]]), ([[0, 0]] * 3, [[0, 0]] * 3)],
+    ids=["one slot, one bin", "nothing there", "zero everywhere"],
+)
+def test_small_reports(true, released, tmp_path):
+    report = make(true, released)
+    assert np.isnan(report.relative_error) == (not np.any(true))
+    assert "nan" not in re.sub(r"<svg.*?</svg>", "", page(report, tmp_path), flags=re.DOTALL)
+    write_picture(report, str(tmp_path / "picture.svg"))
+
+
+def test_many_slots_show_a_window(tmp_path):
+    counts = np.tile(np.arange(24)[:, None], (50, 1))
+    html = page(make(counts, counts + 1, length="1h"), tmp_path)
+    assert "1,200 hours are too many to tell apart" in html
+    assert re.search(
+        r"show the middle\s+672: 12 Jan 2013, 05:00 UTC to 9 Feb 2013, 04:00 UTC", html
+    )
+    assert "mean of 6 hours in a row" in html
+
+
+def test_no_ledger(tmp_path):
+    full = make([[1], [2]], [[1], [3]])
+    report = Report(**{**vars(full), "ledger": []})
+    assert report.largest_use == 0
+    assert "The run kept no ledger" in page(report, tmp_path)
+
+
+def test_picture(year, tmp_path):
+    path = tmp_path / "picture.png"
+    write_picture(year, str(path))
+    head = path.read_bytes()[:24]
+    assert head.startswith(b"\x89PNG")
+    width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
+    assert width == 2 * height
+    assert width >= 800
+
+
+def test_refuses_shapes_that_disagree():
+    with pytest.raises(ConfigurationError, match=r"\(1, 2\).*1 releases of 3 labels"):
+        make([[1, 2]], [[1, 2]], labels=["a", "b", "c"])
+    with pytest.raises(ConfigurationError, match=r"slot 0 has \(3,\) counts.*2 labels"):
+        make([[1, 2]], [[1, 2, 3]])
+    with pytest.raises(ConfigurationError, match="at least one release"):
+        make(np.zeros((0, 2)), np.zeros((0, 2)))

@@ -1,0 +1,197 @@
+"""What the tests of the transforms share: events as rows, pinned runners, and collected outputs.
+
+DoFns are pickled, so outputs come back through files, one for each output.
+"""
+
+import itertools
+import pickle
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from streamveil.mechanisms import Categories, Registry, Slots
+from streamveil.mechanisms.mechanism import Population
+from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.transforms import Columns, PrivateHistograms
+
+HOUR = 3_600_000_000
+RUNNERS = {"fn_api": FnApiRunner, "bundle_based": BundleBasedDirectRunner}
+
+
+@pytest.fixture(params=RUNNERS)
+def runner(request):
+    """Name of a runner: a test that takes this runs on each of them."""
+    return request.param
+
+
+def as_batch(rows):
+    """One record batch of (user, value, slot) rows: one event a millisecond into its hour."""
+    users, values, slots = zip(*rows, strict=True) if rows else ((), (), ())
+    times = np.array(slots, np.int64) * HOUR + 1000
+    return pa.RecordBatch.from_pydict(
+        {
+            "user": pa.array(users, pa.string()),
+            "value": pa.array(values, pa.string()),
+            "time": pa.array(times, pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def histograms(registry, domain="ab", **options):
+    """The transform over hourly slots and one bin for each letter."""
+    options = {"noise_key": bytes(32), **options}
+    slots = options.pop("slots", Slots.of("1h"))
+    columns = options.pop("columns", Columns("user", ("value",), "time"))
+    return PrivateHistograms(registry, Categories(tuple(domain)), slots, columns, **options)
+
+
+def bounded_counts(rows, registry: Registry, domain="ab"):
+    """Brute force: counts (K, d) of each slot, for input that needs no bounding."""
+    users = list(registry.users)
+    tables = defaultdict(lambda: np.zeros((len(registry.classes), len(domain)), np.int64))
+    for user, value, slot in rows:
+        k = registry.class_of[users.index(user)] if user in users else registry.default_class
+        if k is not None:
+            tables[slot][k, domain.index(value)] += 1
+    return tables
+
+
+def direct(tables, slots, transform):
+    """Releases and ledger of ReleaseStream without Beam, over `slots` in order."""
+    population: Population = transform.population
+    shape = (len(population.requirements), population.bins)
+    stream = ReleaseStream(
+        mechanism(transform.mechanism, population),
+        NoiseSource(transform.noise_key, "histogram"),
+    )
+    state = stream.start()
+    results = []
+    for slot in slots:
+        counts = tables.get(slot, np.zeros(shape, np.int64))
+        state, release = stream.release(state, slot, counts)
+        results.append((slot, release, state.odometer.in_window.copy()))
+    return results
+
+
+@dataclass
+class Ran:
+    """What one run of a pipeline gave."""
+
+    releases: list[Any]
+    ledger: list[Any]
+    rejected: list[pa.RecordBatch]
+    counters: dict[str, int]
+    distributions: dict[str, Any]
+
+    @property
+    def slots(self):
+        return [release.slot for release in self.releases]
+
+    @property
+    def dead_letters(self):
+        return [row for batch in self.rejected for row in batch.to_pylist()]
+
+
+class Collect(beam.PTransform):
+    """Appends every element of a PCollection to a file, with one write each."""
+
+    def __init__(self, path):
+        super().__init__()
+        self._path = str(path)
+
+    def expand(self, elements):
+        path = self._path
+
+        def append(element):
+            with open(path, "ab", buffering=0) as file:
+                file.write(pickle.dumps(element))
+
+        return elements | beam.Map(append)
+
+
+def collected(path):
+    """Read a file that Collect wrote, in the order of writing."""
+    found = []
+    if path.exists():
+        with path.open("rb") as file:
+            while True:
+                try:
+                    found.append(pickle.load(file))
+                except EOFError:
+                    break
+    return found
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a transform over batches, or over another source, and collect what comes out."""
+    numbers = itertools.count()
+
+    def run(transform, batches, runner="fn_api", options=()):
+        folder = tmp_path / f"run{next(numbers)}"
+        folder.mkdir()
+        source = batches
+        if not isinstance(batches, beam.PTransform):
+            source = beam.Create(batches, reshuffle=False)
+        pipeline = beam.Pipeline(runner=RUNNERS[runner](), options=PipelineOptions(list(options)))
+        outputs = pipeline | "Events" >> source | "Release" >> transform
+        for name, output in outputs._asdict().items():
+            output | f"Collect {name}" >> Collect(folder / name)
+        result = pipeline.run()
+        result.wait_until_finish()
+        found = result.metrics().query()
+        counters, distributions = (
+            {
+                metric.key.metric.name: metric.committed
+                for metric in found[kind]
+                if metric.key.metric.namespace == "streamveil"
+            }
+            for kind in ("counters", "distributions")
+        )
+        lists = [collected(folder / name) for name in outputs._fields]
+        return Ran(*lists, counters, distributions)
+
+    return run
+
+
+def assert_same_releases(mine, theirs):
+    """Two lists of Release agree in every field."""
+    assert [r.slot for r in mine] == [r.slot for r in theirs]
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a.start, a.end, a.status, a.published_slot, a.epsilon, a.mechanism) == (
+            b.start,
+            b.end,
+            b.status,
+            b.published_slot,
+            b.epsilon,
+            b.mechanism,
+        )
+        np.testing.assert_array_equal(a.counts, b.counts)
+        np.testing.assert_array_equal(a.stderr, b.stderr)
+
+
+@pytest.fixture
+def kit():
+    """The functions above, for test modules, which cannot import this file."""
+
+    class Kit:
+        batch = staticmethod(as_batch)
+        histograms = staticmethod(histograms)
+        bounded_counts = staticmethod(bounded_counts)
+        direct = staticmethod(direct)
+        assert_same_releases = staticmethod(assert_same_releases)
+        collect = Collect
+        collected = staticmethod(collected)
+        runners = RUNNERS
+
+    return Kit
