@@ -106,8 +106,7 @@ def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
     facts = dict(line.split(":", 1) for line in summary.text(job.rejected).splitlines())
     return Report(
         title="Where New York's aircraft flew in 2013, without following any of them",
-        subject="aircraft from New York by destination, each counted once a "
-        + ("hour" if hourly else "day"),
+        subject="Aircraft leaving New York, by destination",
         labels=DESTINATIONS,
         label_names=airport_names(),
         slots=job.transform.slots,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from streamveil.io import (
     read_domain,
     read_requirements,
 )
-from streamveil.mechanisms.records import ConfigurationError, Requirement, Slots, parse_time
+from streamveil.mechanisms.records import ConfigurationError, Registry, Requirement, Slots, parse_time
 from streamveil.mechanisms.registry import SCHEDULES
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
@@ -169,7 +170,10 @@ class ReleaseJob:
         )
         slots = Slots.of(given.slot, given.origin)
         default = _default_requirement(given.default_requirement)
-        registry = read_requirements(given.requirements, default=default)
+        if given.requirements:
+            registry = read_requirements(given.requirements, default=default)
+        else:
+            registry = Registry.of(default=default)
         transform = PrivateHistograms(
             registry=registry,
             domain=read_domain(given.domain),
@@ -243,8 +247,6 @@ def _default_requirement(text: str | None) -> tuple[Requirement, int] | None:
 
 
 def _zone(name: str) -> str:
-    import zoneinfo
-
     try:
         zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError):
