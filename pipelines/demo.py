@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements
-from streamveil.mechanisms.records import Categories, ConfigurationError, Slots
+from streamveil.mechanisms.records import Categories, ConfigurationError, Slots, parse_time
 from streamveil.pipelines.flights import (
     DESTINATIONS,
     TIME,
@@ -72,15 +72,18 @@ def main(options: PipelineOptions) -> int:
     for name in _OUTPUTS:
         (folder / name).unlink(missing_ok=True)
     events, requirements = write_demo_input(folder, hourly)
+    slots = Slots.of("1h" if hourly else "1d")
     job = ReleaseJob(
         input=str(events),
         output=str(folder / "releases.parquet"),
         transform=PrivateHistograms(
             registry=read_requirements(str(requirements)),
             domain=Categories(DESTINATIONS),
-            slots=Slots.of("1h" if hourly else "1d"),
+            slots=slots,
             columns=Columns(USER, (VALUE,), TIME),
             mechanism=given.demo_mechanism,
+            first_slot=slots.index(parse_time("2013-01-01")),
+            last_slot=slots.index(parse_time("2013-12-31T23:00:00")),
         ),
         ledger=str(folder / "ledger.parquet"),
         rejected=str(folder / "rejected.jsonl"),

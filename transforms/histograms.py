@@ -36,6 +36,8 @@ REPLACE = "replace"
 
 _STREAM = "histogram"
 
+_LOGGER = logging.getLogger("streamveil")
+
 
 class Outputs(NamedTuple):
     """What :class:`PrivateHistograms` gives."""
@@ -145,6 +147,11 @@ class PrivateHistograms(beam.PTransform):
         """Build the pipeline: batches -> codes -> counts -> releases."""
         _refuse_windows(batches)
         bounded = batches.is_bounded
+        if bounded and (self.first_slot is None or self.last_slot is None):
+            _LOGGER.warning(
+                "the range of slots is taken from the events, so a single event can extend it: "
+                "give its start and end to keep that private"
+            )
         key = self.noise_key
         if not callable(key):
             key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
