@@ -1,0 +1,243 @@
+"""An empirical privacy audit: what an attacker can tell from releases stays within the claim.
+
+Two neighbouring inputs are run many times under different keys. If the claim is epsilon, no event
+is more than exp(epsilon) times as likely for one as for the other. Half of the runs choose the
+event that tells the two apart best; the other half count it, and Clopper-Pearson bounds give an
+epsilon that the mechanism has at least, at confidence 1 - 1e-6 (FLAKINESS). That bound must not
+exceed the claim. Keys are fixed, so a result stays what it is.
+
+An audit that cannot fail says nothing: mechanisms that were broken on purpose must exceed it.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from streamveil.mechanisms import (
+    SCHEDULES,
+    NoiseSource,
+    Population,
+    ReleaseStream,
+    Requirement,
+    mechanism,
+    noise,
+    sampling,
+)
+from streamveil.mechanisms.dissimilarity import dissimilarity
+from streamveil.mechanisms.sampling import Sampling
+
+FLAKINESS = 1e-6
+KEY = bytes(range(32))
+RUNS = 2400
+
+# Neighbours by adjacency: how much the target can change a slot, and the bin of the target's
+# event in every slot of the window, in either world (None: no event).
+ADJACENCY = {"add_remove": (1, (0, None)), "replace": (2, (0, 1))}
+
+
+# ---- the auditor ----------------------------------------------------------------------------
+
+
+def lower_bound(hits: int, other_hits: int, runs: int, flakiness: float) -> float:
+    """Epsilon that P(event) >= exp(epsilon) P(other event) proves, wrong with this probability."""
+    low = stats.beta.ppf(flakiness / 2, hits, runs - hits + 1) if hits else 0.0
+    high = stats.beta.ppf(1 - flakiness / 2, other_hits + 1, runs - other_hits)
+    high = 1.0 if other_hits == runs else high
+    return math.log(low / high) if low > 0 else -math.inf
+
+
+def audit(a: np.ndarray, b: np.ndarray) -> float:
+    """Largest epsilon proven by the outcomes of two worlds, integers of shape (runs, parts)."""
+    half = len(a) // 2
+    proven = []
+    for x, y in ((a, b), (b, a)):
+        # Each part's outcome scores by how much likelier it was in the first half of x's runs.
+        scores_x, scores_y = np.zeros(len(x)), np.zeros(len(y))
+        for part in range(x.shape[1]):
+            values = np.unique(np.concatenate([x[:half, part], y[:half, part]]))
+            tables = [
+                np.append((world[:half, part, None] == values).sum(axis=0), 0) for world in (x, y)
+            ]
+            gain = np.log(tables[0] + 1.0) - np.log(tables[1] + 1.0)
+            for world, scores in ((x, scores_x), (y, scores_y)):
+                at = np.searchsorted(values, world[:, part])
+                seen = values[np.minimum(at, values.size - 1)] == world[:, part]
+                scores += gain[np.where(seen, at, values.size)]
+        chosen = max(
+            np.unique(scores_x[:half])[-200:],
+            key=lambda cut: lower_bound(
+                (scores_x[:half] >= cut).sum(), (scores_y[:half] >= cut).sum(), half, FLAKINESS / 2
+            ),
+        )
+        hits = [int((scores[half:] >= chosen).sum()) for scores in (scores_x, scores_y)]
+        proven.append(lower_bound(*hits, len(x) - half, FLAKINESS / 2))
+    return max(proven)
+
+
+# The bound is what it says: of two worlds whose odds are known, it is near and not above.
+def test_the_auditor_itself():
+    rng = np.random.default_rng(1)
+    n = 200_000
+    a, b = rng.random((2, n, 1)) < [[[0.5]], [[0.5 / math.e]]]
+    assert 0.9 < audit(a.astype(int), b.astype(int)) <= 1.0
+    assert audit(a[::2].astype(int), a[1::2].astype(int)) <= 0.0
+
+
+# ---- whole mechanisms over a window ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thresholds_once():
+    """Thresholds are a function of public facts: choose each of them once, not in every run."""
+    choose, chosen = Sampling.choose, {}
+
+    def choose_once(budgets, population):
+        key = (budgets.tobytes(), population.sizes.tobytes(), population.sensitivity)
+        if key not in chosen:
+            chosen[key] = choose(budgets, population)
+        return chosen[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Sampling, "choose", choose_once)
+        yield
+
+
+def world(name, requirements, adjacency, target_bin, others, runs=RUNS) -> np.ndarray:
+    """What each slot of a window shows in every run: its status and each bin's side of `others`.
+
+    The target is in the first class, in `target_bin` in every slot of its window (None: nowhere);
+    `others` of the second class are in each of two bins.
+    """
+    sensitivity, _ = ADJACENCY[adjacency]
+    window = requirements[0].window
+    people = Population(requirements, np.array([1, 50]), 2, sensitivity)
+    counts = np.zeros((window, 2, 2), dtype=np.int64)
+    counts[:, 1] = others
+    if target_bin is not None:
+        counts[:, 0, target_bin] = 1
+    machine = mechanism(name, people)
+    outcomes = np.zeros((runs, window), dtype=np.int64)
+    for run in range(runs):
+        stream = ReleaseStream(machine, NoiseSource(KEY, f"{name} {target_bin} {run}"))
+        state = stream.start()
+        for slot in range(window):
+            state, release = stream.release(state, slot, counts[slot])
+            if release.status == "published":
+                high = release.counts > others
+                outcomes[run, slot] = 2 + 2 * high[0] + high[1]
+            else:
+                outcomes[run, slot] = release.status == "nullified"
+    return outcomes
+
+
+def audit_mechanism(name, requirements, adjacency, others, runs=RUNS) -> float:
+    worlds = [
+        world(name, requirements, adjacency, target_bin, others, runs)
+        for target_bin in ADJACENCY[adjacency][1]
+    ]
+    return audit(*worlds)
+
+
+# A budget that a few thousand runs can see, and one above it: the target is really sampled.
+CLAIM = (Requirement(3, 4.0), Requirement(3, 6.0))
+
+
+# The releases of a whole window tell no more about a user than the user's own requirement allows;
+# nor is the audit blind: it proves a part of what is claimed.
+@pytest.mark.parametrize("name", list(SCHEDULES))
+@pytest.mark.parametrize(("adjacency", "others"), [("add_remove", 0), ("replace", 3)])
+def test_a_window_keeps_its_claim(name, adjacency, others):
+    others = 3 if name == "pbd" else others  # with nobody else there, PBD seldom publishes
+    proven = audit_mechanism(name, CLAIM, adjacency, others)
+    print(f"audit of {name}, {adjacency}: at least {proven:.2f} of {CLAIM[0].epsilon}")
+    assert 0.1 < proven <= CLAIM[0].epsilon
+
+
+def eightfold_noise_budget(patch) -> None:
+    """Break the noise: an eighth of its scale."""
+    exact = noise.discrete_laplace
+    patch.setattr(
+        sampling, "discrete_laplace", lambda units, size, words: exact(8 * units, size, words)
+    )
+
+
+def no_thinning(patch) -> None:
+    """Break SM: keep everybody, also those whose budget is below the threshold."""
+    patch.setattr(sampling, "thin", lambda counts, thresholds, words: counts.copy())
+
+
+STRICT = (Requirement(3, 1.0), Requirement(3, 12.0))
+
+
+# The same audit, of a claim of 1, convicts broken mechanisms and acquits the ones that are whole.
+@pytest.mark.parametrize(
+    ("name", "breakage"), [("bd", eightfold_noise_budget), ("pba", no_thinning)]
+)
+def test_the_audit_convicts_broken_mechanisms(
+    monkeypatch, name: str, breakage: Callable[[pytest.MonkeyPatch], None]
+):
+    whole = audit_mechanism(name, STRICT, "add_remove", 0, 1200)
+    breakage(monkeypatch)
+    broken = audit_mechanism(name, STRICT, "add_remove", 0, 1200)
+    print(f"audit of {name} with {breakage.__name__}: {broken:.2f} of 1, {whole:.2f} when whole")
+    assert whole <= 1.0 < broken
+
+
+# ---- the parts, with many more runs ---------------------------------------------------------
+
+
+def sampling_of(sensitivity, bins) -> Sampling:
+    """SM for a target of budget 1 among users of budget 2."""
+    requirements = (Requirement(1, 1.0), Requirement(1, 2.0))
+    people = Population(requirements, np.array([1, 50]), bins, sensitivity)
+    chosen = Sampling.choose(np.array([2**40, 2**41]), people)
+    assert chosen.epsilon == 2.0
+    assert chosen.keep[0] < 1.0
+    return chosen
+
+
+def noisy_samples(adjacency, target_bin, runs) -> np.ndarray:
+    """SM of two bins, as many pairs side by side as there are runs: shape (runs, 2)."""
+    chosen = sampling_of(ADJACENCY[adjacency][0], 2 * runs)
+    counts = np.zeros((2, runs, 2), dtype=np.int64)
+    if target_bin is not None:
+        counts[0, :, target_bin] = 1
+    slot = NoiseSource(KEY, f"{adjacency} {target_bin}").slot(0, b"")
+    sampled = chosen.sample(counts.reshape(2, -1), slot.words("sample"))
+    released = sampled + chosen.noise(sampled.size, slot.words("noise"))
+    return (released > 0).astype(np.int64).reshape(runs, 2)
+
+
+# SM with discrete Laplace noise costs a user below the threshold their own budget: nearly all of
+# it is proven, and no more. Without thinning it would cost the threshold.
+@pytest.mark.parametrize(("adjacency", "least"), [("add_remove", 0.9), ("replace", 0.6)])
+def test_sampling_keeps_its_claim(monkeypatch, adjacency, least):
+    worlds = [noisy_samples(adjacency, target, 300_000) for target in ADJACENCY[adjacency][1]]
+    proven = audit(*worlds)
+    print(f"audit of SM, {adjacency}: at least {proven:.3f} of 1")
+    assert least < proven <= 1.0
+    no_thinning(monkeypatch)
+    worlds = [noisy_samples(adjacency, target, 300_000) for target in ADJACENCY[adjacency][1]]
+    assert audit(*worlds) > 1.0
+
+
+def noisy_dissimilarities(target_bin, runs) -> np.ndarray:
+    """Whether the dissimilarity from nothing, of the target alone, is above 0: shape (runs, 1)."""
+    chosen = sampling_of(1, 2)
+    counts = np.zeros((2, 2), dtype=np.int64)
+    if target_bin is not None:
+        counts[0, target_bin] = 1
+    source = NoiseSource(KEY, f"dissimilarity {target_bin}")
+    last = np.zeros(2, dtype=np.int64)
+    above = [dissimilarity(counts, last, chosen, source.slot(run, b"")) > 0 for run in range(runs)]
+    return np.array(above, dtype=np.int64)[:, None]
+
+
+# The dissimilarity costs its own budget, too.
+def test_dissimilarity_keeps_its_claim():
+    proven = audit(*[noisy_dissimilarities(target, 8000) for target in (0, None)])
+    print(f"audit of the dissimilarity: at least {proven:.3f} of 1")
+    assert 0.4 < proven <= 1.0
