@@ -114,15 +114,16 @@ def thin(
     if not drawn:
         return kept
     cells = counts[drawn]
-    events = cells.sum(axis=1)
-    if events.sum() > _MAX_WORDS:
-        half = counts // 2  # each event is drawn by itself, so parts may be thinned apart
-        return thin(half, thresholds, words) + thin(counts - half, thresholds, words)
-    limits = np.repeat(np.array([thresholds[k] for k in drawn], dtype=np.uint64), events)
-    below = np.zeros(limits.size + 1, dtype=np.int64)
-    np.cumsum(words.draw(limits.size) < limits, out=below[1:])
-    ends = np.cumsum(cells.ravel())
-    kept[drawn] = np.diff(below[ends], prepend=0).reshape(cells.shape)
+    limits = np.array([thresholds[k] for k in drawn], dtype=np.uint64)
+    class_ends = np.cumsum(cells.sum(axis=1))
+    happy = np.empty(int(class_ends[-1]), dtype=bool)
+    for start in range(0, happy.size, _MAX_WORDS):
+        stop = min(start + _MAX_WORDS, happy.size)
+        here = np.diff(np.clip(class_ends, start, stop), prepend=start)
+        happy[start:stop] = words.draw(stop - start) < np.repeat(limits, here)
+    below = np.zeros(happy.size + 1, dtype=np.int64)
+    np.cumsum(happy, out=below[1:])
+    kept[drawn] = np.diff(below[np.cumsum(cells.ravel())], prepend=0).reshape(cells.shape)
     return kept
 
 

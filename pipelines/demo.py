@@ -19,8 +19,9 @@ from streamveil.pipelines.flights import (
     write_demo_input,
 )
 from streamveil.pipelines.launch import Summary
+from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.release import DEFAULT_MECHANISM, ReleaseJob
-from streamveil.pipelines.report import Report, write_page, write_picture
+from streamveil.pipelines.report import Report
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.exact import exact_counts
 

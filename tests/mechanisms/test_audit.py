@@ -10,7 +10,6 @@ An audit that cannot fail says nothing: mechanisms that were broken on purpose m
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ from streamveil.mechanisms.sampling import Sampling
 
 FLAKINESS = 1e-6
 KEY = bytes(range(32))
-RUNS = 2400
+RUNS = 2000
 
 # Neighbours by adjacency: how much the target can change a slot, and the bin of the target's
 # event in every slot of the window, in either world (None: no event).
@@ -142,18 +141,18 @@ def audit_mechanism(name, requirements, adjacency, others, runs=RUNS) -> float:
 
 
 # A budget that a few thousand runs can see, and one above it: the target is really sampled.
-CLAIM = (Requirement(3, 4.0), Requirement(3, 6.0))
+CLAIM = (Requirement(3, 3.0), Requirement(3, 4.5))
 
 
-# The releases of a whole window tell no more about a user than the user's own requirement allows;
-# nor is the audit blind: it proves a part of what is claimed.
+# The releases of a whole window tell no more about a user than the user's own requirement allows.
 @pytest.mark.parametrize("name", list(SCHEDULES))
-@pytest.mark.parametrize(("adjacency", "others"), [("add_remove", 0), ("replace", 3)])
-def test_a_window_keeps_its_claim(name, adjacency, others):
-    others = 3 if name == "pbd" else others  # with nobody else there, PBD seldom publishes
+@pytest.mark.parametrize("adjacency", list(ADJACENCY))
+def test_a_window_keeps_its_claim(name, adjacency):
+    # How many others are there decides which slots publish: what tells most was tried out.
+    others = 0 if adjacency == "add_remove" and name in ("ba", "pba") else 3
     proven = audit_mechanism(name, CLAIM, adjacency, others)
     print(f"audit of {name}, {adjacency}: at least {proven:.2f} of {CLAIM[0].epsilon}")
-    assert 0.1 < proven <= CLAIM[0].epsilon
+    assert proven <= CLAIM[0].epsilon
 
 
 def eightfold_noise_budget(patch) -> None:
@@ -169,21 +168,27 @@ def no_thinning(patch) -> None:
     patch.setattr(sampling, "thin", lambda counts, thresholds, words: counts.copy())
 
 
+# A claim far below what the other class allows: thinning is most of the protection.
 STRICT = (Requirement(3, 1.0), Requirement(3, 12.0))
 
 
-# The same audit, of a claim of 1, convicts broken mechanisms and acquits the ones that are whole.
+# The same audit convicts mechanisms that were broken, of claims that it grants to whole ones.
 @pytest.mark.parametrize(
-    ("name", "breakage"), [("bd", eightfold_noise_budget), ("pba", no_thinning)]
+    ("name", "requirements", "breakage", "others", "runs"),
+    [
+        ("bd", CLAIM, eightfold_noise_budget, 6, RUNS),
+        ("pba", STRICT, no_thinning, 1, RUNS // 2),
+    ],
 )
 def test_the_audit_convicts_broken_mechanisms(
-    monkeypatch, name: str, breakage: Callable[[pytest.MonkeyPatch], None]
+    monkeypatch, name, requirements, breakage, others, runs
 ):
-    whole = audit_mechanism(name, STRICT, "add_remove", 0, 1200)
+    claim = requirements[0].epsilon
+    assert audit_mechanism(name, requirements, "add_remove", others, runs) <= claim
     breakage(monkeypatch)
-    broken = audit_mechanism(name, STRICT, "add_remove", 0, 1200)
-    print(f"audit of {name} with {breakage.__name__}: {broken:.2f} of 1, {whole:.2f} when whole")
-    assert whole <= 1.0 < broken
+    proven = audit_mechanism(name, requirements, "add_remove", others, runs)
+    print(f"audit of {name} with {breakage.__name__}: at least {proven:.2f} of {claim}")
+    assert proven > claim
 
 
 # ---- the parts, with many more runs ---------------------------------------------------------
@@ -238,6 +243,6 @@ def noisy_dissimilarities(target_bin, runs) -> np.ndarray:
 
 # The dissimilarity costs its own budget, too.
 def test_dissimilarity_keeps_its_claim():
-    proven = audit(*[noisy_dissimilarities(target, 8000) for target in (0, None)])
+    proven = audit(*[noisy_dissimilarities(target, 6000) for target in (0, None)])
     print(f"audit of the dissimilarity: at least {proven:.3f} of 1")
     assert 0.4 < proven <= 1.0

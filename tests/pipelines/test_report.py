@@ -1,6 +1,7 @@
 """The page holds everything it needs, says the right figures, and trusts no label."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from streamveil.mechanisms.records import (
     Requirement,
     Slots,
 )
-from streamveil.pipelines.report import Report, write_page, write_picture
+from streamveil.pipelines.page import write_page, write_picture
+from streamveil.pipelines.report import Report
 
 CLASSES = (Requirement(2, 1.0), Requirement(3, 4.0))
 STATUSES = (SKIPPED, PUBLISHED, SKIPPED, NULLIFIED)
@@ -172,8 +174,7 @@ def test_many_slots_show_a_window(tmp_path):
 
 
 def test_no_ledger(tmp_path):
-    full = make([[1], [2]], [[1], [3]])
-    report = Report(**{**vars(full), "ledger": []})
+    report = replace(make([[1], [2]], [[1], [3]]), ledger=[])
     assert report.largest_use == 0
     assert "The run kept no ledger" in page(report, tmp_path)
 

@@ -1,0 +1,370 @@
+"""The release stage: the releases of ReleaseStream, in slot order, each slot once.
+
+`EXACT` asks for so much budget that releases equal the counts; the other registry is for comparing
+with ReleaseStream driven without Beam.
+"""
+
+from collections import Counter
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.transforms.window import TimestampedValue
+
+from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms.budgets import to_epsilon
+from streamveil.mechanisms.records import PUBLISHED, SKIPPED
+from streamveil.mechanisms.registry import SCHEDULES
+from streamveil.transforms import Columns, PrivateHistograms, metrics
+from streamveil.transforms.release import MOST_QUIET_SLOTS
+
+USERS = [f"u{i}" for i in range(40)]
+REGISTRY = Registry.of({u: (1 + i % 3, 0.5 + i % 2) for i, u in enumerate(USERS)})
+EXACT = Registry.of(dict.fromkeys(USERS, (1, 4096.0)))
+HOUR = 3600  # seconds
+
+# The stage works in blocks of 64 slots: negative ones, neighbours, both sides of a block's edge,
+# a gap within a block and a gap of several blocks.
+BUSY = [-70, -65, -64, -1, 0, 1, 2, 63, 64, 65, 400]
+ROWS = [(u, "ab"[(i * slot) % 2], slot) for slot in BUSY for i, u in enumerate(USERS) if i % 5 != 1]
+
+
+def assert_equals_direct(ran, expected):
+    """Releases and ledger are those of ReleaseStream: (slot, release, spent in the window)."""
+    assert [r.slot for r in ran.releases] == [slot for slot, _, _ in expected]
+    for release, entry, (slot, theirs, in_window) in zip(
+        ran.releases, ran.ledger, expected, strict=True
+    ):
+        np.testing.assert_array_equal(release.counts, theirs.counts)
+        np.testing.assert_array_equal(release.stderr, theirs.stderr)
+        assert release.status == theirs.status
+        assert release.published_slot == theirs.published_slot
+        assert release.epsilon == theirs.epsilon
+        assert entry.slot == slot
+        np.testing.assert_array_equal(entry.spent, to_epsilon(theirs.spent))
+        np.testing.assert_array_equal(entry.spent_in_window, to_epsilon(in_window))
+
+
+# ---- equality with ReleaseStream ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_every_mechanism_releases_what_it_does_without_beam(run, kit, name):
+    transform = kit.histograms(REGISTRY, mechanism=name, noise_key=bytes(range(32)))
+    ran = run(transform, [kit.batch(ROWS[::2]), kit.batch(ROWS[1::2])])
+    expected = kit.direct(kit.bounded_counts(ROWS, REGISTRY), range(-70, 401), transform)
+    assert_equals_direct(ran, expected)
+    assert {r.mechanism for r in ran.releases} == {name}
+
+
+def test_quiet_slots_are_released_on_each_runner(run, kit, runner):
+    transform = kit.histograms(REGISTRY)
+    ran = run(transform, [kit.batch(ROWS)], runner)
+    expected = kit.direct(kit.bounded_counts(ROWS, REGISTRY), range(-70, 401), transform)
+    assert_equals_direct(ran, expected)
+    # The stream is not trivial: all that can happen to a slot happens, also between the events.
+    assert len({release.status for release in ran.releases}) == 3
+    assert any(r.status == PUBLISHED and r.slot not in BUSY for r in ran.releases)
+
+
+def test_release_tells_slot_bounds_classes_and_sizes(run, kit):
+    slots = Slots.of("1h", "1970-01-01T00:15Z")
+    ran = run(kit.histograms(REGISTRY, slots=slots), [kit.batch([("u1", "a", 3)])])
+    (release,), (entry,) = ran.releases, ran.ledger
+    assert (release.slot, release.start, release.end) == (2, slots.start(2), slots.end(2))
+    assert entry.classes == REGISTRY.classes
+    np.testing.assert_array_equal(entry.users, REGISTRY.sizes)
+
+
+# With windows of one slot a publication refers to its own slot, a skip to an earlier one.
+def test_status_and_published_slot(run, kit, runner):
+    rows = [(u, "a", s) for u in USERS[:5] for s in (0, 1, 4)]
+    ran = run(kit.histograms(EXACT), [kit.batch(rows)], runner)
+    told = [(r.slot, r.status, r.published_slot, r.counts.tolist()) for r in ran.releases]
+    assert told == [
+        (0, PUBLISHED, 0, [5, 0]),
+        (1, SKIPPED, 0, [5, 0]),
+        (2, PUBLISHED, 2, [0, 0]),
+        (3, SKIPPED, 2, [0, 0]),
+        (4, PUBLISHED, 4, [5, 0]),
+    ]
+
+
+# Before the first publication nothing is repeated and no error is known.
+def test_before_the_first_publication(run, kit):
+    ran = run(kit.histograms(EXACT, first_slot=0, last_slot=1), [kit.batch([("u1", "a", 1)])])
+    before, after = ran.releases
+    assert (before.status, before.published_slot, before.epsilon) == (SKIPPED, None, 0)
+    assert np.isnan(before.stderr).all()
+    assert (after.status, after.published_slot) == (PUBLISHED, 1)
+    assert (after.stderr >= 0).all()
+
+
+# ---- which slots are released ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [(0, 0), (-3, 200), (60, 70), (63, 64), (-64, -1), (-200, -130)],
+)
+@pytest.mark.parametrize("busy", ["empty", "middle", "outside"])
+def test_a_given_range_is_released_exactly(run, kit, first, last, busy):
+    middle = (first + last) // 2
+    rows = {"empty": [], "middle": [("u1", "a", middle)], "outside": [("u1", "a", last + 1)]}[busy]
+    ran = run(kit.histograms(EXACT, first_slot=first, last_slot=last), [kit.batch(rows)])
+    assert ran.slots == list(range(first, last + 1))
+    assert [entry.slot for entry in ran.ledger] == ran.slots
+    counted = {r.slot for r in ran.releases if r.status == PUBLISHED and r.counts.any()}
+    assert counted == ({middle} if busy == "middle" else set())
+    assert [letter["reason"] for letter in ran.dead_letters] == (
+        ["outside the released slots"] if busy == "outside" else []
+    )
+
+
+def test_a_given_range_without_any_batch(run, kit, runner):
+    assert run(kit.histograms(EXACT, first_slot=-1, last_slot=70), [], runner).slots == list(
+        range(-1, 71)
+    )
+
+
+# One end alone is taken as given, the other from the events.
+def test_first_slot_alone(run, kit):
+    ran = run(kit.histograms(EXACT, first_slot=-100), [kit.batch([("u1", "a", 3)])])
+    assert ran.slots == list(range(-100, 4))
+
+
+def test_last_slot_alone(run, kit):
+    ran = run(kit.histograms(EXACT, last_slot=150), [kit.batch([("u1", "a", 3)])])
+    assert ran.slots == list(range(3, 151))
+
+
+@pytest.mark.parametrize("rows", [[], [("eve", "a", 0), ("u1", "z", 0)]], ids=["none", "rejected"])
+@pytest.mark.parametrize("options", [{}, {"first_slot": 0}, {"last_slot": 9}], ids=str)
+def test_no_event_and_no_range_is_refused(run, kit, rows, options):
+    with pytest.raises(Exception, match="no event was accepted") as raised:
+        run(kit.histograms(EXACT, **options), [kit.batch(rows)])
+    assert ConfigurationError.__name__ in str(raised.value)
+
+
+def test_no_event_and_no_range_is_refused_on_the_other_runner(run, kit):
+    with pytest.raises(Exception, match="no event was accepted"):
+        run(kit.histograms(EXACT), [], "bundle_based")
+
+
+# A single wrong time must not make a million releases.
+def test_a_gap_too_long_is_refused(run, kit):
+    rows = [("u1", "a", 0), ("u1", "a", MOST_QUIET_SLOTS + 1)]
+    with pytest.raises(Exception, match="quiet slots are a wrong time") as raised:
+        run(kit.histograms(EXACT), [kit.batch(rows)])
+    assert ConfigurationError.__name__ in str(raised.value)
+
+
+# Slots that do not divide the block, and an origin that is no multiple of a slot.
+@pytest.mark.parametrize("origin", ["1970-01-01T00:00Z", "2024-02-29T13:07:11.123Z"])
+@pytest.mark.parametrize("length", ["7m", "1d", "500ms"])
+def test_blocks_start_at_the_origin(run, length, origin):
+    slots = Slots.of(length, origin)
+    wanted = [-65, -64, -1, 0, 63, 64]
+    edges = [t for s in wanted for t in (slots.start(s), slots.end(s) - 1)]
+    made = pa.RecordBatch.from_pydict(
+        {
+            "user": [f"u{i % 2}" for i in range(12)],
+            "value": ["a"] * 12,
+            "time": pa.array(edges, pa.timestamp("us", "UTC")),
+        }
+    )
+    columns = Columns("user", ("value",), "time")
+    transform = PrivateHistograms(EXACT, Categories(("a",)), slots, columns, noise_key=bytes(32))
+    ran = run(transform, [made])
+    assert ran.slots == list(range(-65, 65))
+    counted = {r.slot: int(r.counts[0]) for r in ran.releases}
+    assert {slot: n for slot, n in counted.items() if n} == dict.fromkeys(wanted, 2)
+
+
+# The first and the last slot of the calendar are in reach of Beam's timestamps and timers.
+@pytest.mark.parametrize("year", [1, 9999])
+def test_times_at_both_ends_of_the_calendar(run, kit, runner, year):
+    day = {1: "0001-01-01T00:00:00Z", 9999: "9999-12-31T23:59:58Z"}[year]
+    made = pa.RecordBatch.from_pydict({"user": ["u1"], "value": ["a"], "time": [day]})
+    ran = run(kit.histograms(EXACT), [made], runner)
+    assert [r.counts.tolist() for r in ran.releases] == [[1, 0]]
+
+
+# ---- unbounded input ------------------------------------------------------------------------
+
+
+def at(slot, rows, kit):
+    """A batch whose element stands at the start of a slot."""
+    return TimestampedValue(kit.batch(rows), slot * HOUR)
+
+
+class Told(beam.PTransform):
+    """Notes in a file what comes in and what goes out, in the order in which it happens."""
+
+    def __init__(self, transform, path, collect):
+        super().__init__()
+        self.transform, self.path, self.collect = transform, path, collect
+
+    def expand(self, batches):
+        noted = batches | "Tell in" >> beam.Map(lambda batch: ("in", batch.to_pylist()))
+        noted | "Note in" >> self.collect(self.path)
+        outputs = batches | self.transform
+        told = outputs.releases | "Tell out" >> beam.Map(lambda r: ("out", r.slot))
+        told | "Note out" >> self.collect(self.path)
+        return outputs
+
+
+@pytest.fixture
+def live(run, kit, tmp_path, monkeypatch):
+    """Run on a TestStream; give what ran, the order of things, and all that was counted.
+
+    The BundleBasedDirectRunner loses the metrics of all but a first bundle and of timers, so the
+    calls are counted.
+    """
+
+    def live(transform, stream):
+        counted = Counter()
+
+        def note(name, amount):
+            counted[name] += amount
+
+        monkeypatch.setattr(metrics, "count", note)
+        path = tmp_path / "told"
+        told = Told(transform, path, kit.collect)
+        ran = run(told, stream, "bundle_based", ["--streaming"])
+        order = [slot if kind == "out" else kind for kind, slot in kit.collected(path)]
+        return ran, order, counted
+
+    return live
+
+
+def test_unbounded_slots_are_released_as_the_watermark_passes_them(live, kit):
+    stream = (
+        TestStream()
+        .advance_watermark_to(0)
+        .add_elements([at(0, [("u1", "a", 0), ("u2", "b", 1)], kit)])
+        .add_elements([at(2, [("u3", "a", 2)], kit)])
+        .advance_watermark_to(1 * HOUR + 1)
+        .add_elements([at(1, [("u4", "b", 1), ("u4", "b", 1)], kit)])
+        .advance_watermark_to(2 * HOUR + 1)
+        .add_elements([at(4, [("u5", "a", 4)], kit)])
+        .advance_watermark_to(4 * HOUR)
+        .add_elements([at(4, [("u6", "a", 4)], kit)])
+        .advance_watermark_to_infinity()
+    )
+    ran, order, counted = live(kit.histograms(EXACT), stream)
+    assert order == ["in", "in", 0, "in", 1, "in", 2, "in", 3, 4]
+    assert [r.counts.tolist() for r in ran.releases] == [[1, 0], [0, 2], [1, 0], [0, 0], [2, 0]]
+    assert ran.dead_letters == []
+    assert counted[metrics.EVENTS_READ] == counted[metrics.EVENTS_ACCEPTED] == 7
+    assert counted[metrics.EVENTS_BOUNDED_AWAY] == 1
+    assert counted[metrics.EVENTS_LATE] == 0
+    assert counted[metrics.SLOTS_PREFIX + PUBLISHED] == 5
+
+
+# The moment of a release must not tell that an event came: quiet slots are released when their
+# time has passed, not with the next event.
+@pytest.mark.parametrize("options", [{}, {"first_slot": 0, "last_slot": 5}], ids=["open", "range"])
+def test_unbounded_quiet_slots_do_not_wait_for_an_event(live, kit, options):
+    stream = (
+        TestStream()
+        .advance_watermark_to(0)
+        .add_elements([at(0, [("u1", "a", 0)], kit)])
+        .advance_watermark_to(3 * HOUR + 1)
+        .add_elements([at(5, [("u1", "a", 5)], kit)])
+        .advance_watermark_to_infinity()
+    )
+    _, order, _ = live(kit.histograms(EXACT, **options), stream)
+    assert order == ["in", 0, 1, 2, "in", 3, 4, 5]
+
+
+# Between the end of a slot and the moment Beam's rule calls it late, an event reaches the stage.
+def test_events_that_come_right_after_their_release_are_rejected(live, kit):
+    stream = (
+        TestStream()
+        .advance_watermark_to(0)
+        .add_elements([at(0, [("u1", "a", 0)], kit)])
+        .advance_watermark_to(1 * HOUR)
+        .add_elements([at(0, [("u2", "b", 0), ("u3", "b", 0), ("u3", "a", 1)], kit)])
+        .advance_watermark_to_infinity()
+    )
+    ran, order, counted = live(kit.histograms(EXACT), stream)
+    assert order == ["in", 0, "in", 1]
+    assert [r.counts.tolist() for r in ran.releases] == [[1, 0], [1, 0]]
+    (letter,) = ran.dead_letters
+    assert letter["reason"] == "late"
+    assert letter["detail"] == "slot 0 was released before these events came"
+    assert letter["record"] == '{"slot": 0, "events": 2}'
+    assert counted[metrics.EVENTS_LATE] == 2
+
+
+def late_stream(kit, late_slot, watermark):
+    return (
+        TestStream()
+        .advance_watermark_to(0)
+        .add_elements([at(0, [("u1", "a", 0)], kit)])
+        .advance_watermark_to(watermark * HOUR + 1)
+        .add_elements([at(late_slot, [("u2", "b", late_slot)], kit)])
+        .add_elements([at(5, [("u3", "a", 5), ("u4", "b", late_slot)], kit)])
+        .advance_watermark_to_infinity()
+    )
+
+
+# Long after the end of its slot Beam drops an event, alone or among events that are in time.
+@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4), (2, 4)])
+def test_late_events_are_in_no_release_and_no_slot_comes_twice(live, kit, late_slot, watermark):
+    ran, _, counted = live(kit.histograms(EXACT), late_stream(kit, late_slot, watermark))
+    assert ran.slots == list(range(6))
+    expected = {0: [1, 0], 5: [1, 0]}
+    assert [r.counts.tolist() for r in ran.releases] == [expected.get(s, [0, 0]) for s in range(6)]
+    assert counted[metrics.EVENTS_READ] == 4
+
+
+# Dropping must not be silent: whoever runs the pipeline must see how much is lost.
+@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4), (2, 4)])
+def test_late_events_are_counted(live, kit, late_slot, watermark):
+    ran, _, counted = live(kit.histograms(EXACT), late_stream(kit, late_slot, watermark))
+    assert counted[metrics.EVENTS_LATE] == 2
+    assert {letter["reason"] for letter in ran.dead_letters} == {"late"}
+
+
+@pytest.mark.parametrize("rows", [[], [("u1", "a", 2)], [("u1", "a", 99)]], ids=str)
+def test_unbounded_range_is_released_exactly(live, kit, rows):
+    stream = TestStream().advance_watermark_to(0)
+    if rows:
+        stream = stream.add_elements([at(0, rows, kit)])
+    stream = stream.advance_watermark_to(3 * HOUR).advance_watermark_to_infinity()
+    ran, _, _ = live(kit.histograms(EXACT, first_slot=1, last_slot=6), stream)
+    assert ran.slots == list(range(1, 7))
+    counted = {r.slot for r in ran.releases if r.counts.any()}
+    assert counted == ({2} if rows and rows[0][2] == 2 else set())
+
+
+def test_unbounded_and_bounded_input_give_the_same_releases(live, run, kit):
+    rows = [(u, "ab"[(i + s) % 2], s) for s in range(8) for i, u in enumerate(USERS[: 5 * s])]
+    transform = kit.histograms(REGISTRY)
+    stream = TestStream().advance_watermark_to(0)
+    for slot in range(8):
+        mine = [row for row in rows if row[2] == slot]
+        if mine:
+            stream = stream.add_elements([at(slot, mine, kit)])
+        stream = stream.advance_watermark_to((slot + 1) * HOUR)
+    ran, _, _ = live(transform, stream.advance_watermark_to_infinity())
+    kit.assert_same_releases(ran.releases, run(transform, [kit.batch(rows)]).releases)
+    tables = kit.bounded_counts(rows, REGISTRY)
+    assert_equals_direct(ran, kit.direct(tables, range(1, 8), transform))
+
+
+# Users outside the registry come by another way to the same slot.
+def test_unbounded_strangers(live, kit):
+    registry = Registry.of({"u1": (1, 4096.0)}, default=(Requirement(1, 4096.0), 9))
+    stream = (
+        TestStream()
+        .advance_watermark_to(0)
+        .add_elements([at(0, [("u1", "a", 0), ("x", "b", 0), ("y", "b", 0), ("x", "b", 1)], kit)])
+        .advance_watermark_to_infinity()
+    )
+    ran, _, _ = live(kit.histograms(registry, shards=3), stream)
+    assert [r.counts.tolist() for r in ran.releases] == [[1, 2], [0, 1]]
