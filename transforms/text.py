@@ -1,11 +1,12 @@
 """Text columns as integers, exactly and without a Python object per row.
 
-An Arrow text array becomes 64-bit words: the bytes of each text, eight at a time, and its length.
-Two texts are equal if and only if their words are.
+An Arrow text array becomes 64-bit words: the bytes of each text and one end mark, eight at a time,
+then zeros. Two texts are equal if and only if their words are.
 """
 
 from __future__ import annotations
 
+import itertools
 import secrets
 from collections.abc import Sequence
 
@@ -18,7 +19,10 @@ from streamveil.mechanisms.noise import RandomWords
 
 Words = npt.NDArray[np.uint64]
 
-_BYTE_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
+# By the number of bytes left of a text, from none after the end mark (at -1, so last) to 8.
+_BYTE_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)] + [0], dtype=np.uint64)
+_NO_WORD = np.uint64(0)
+_END_MARKS = np.array([0x80 << (8 * n) for n in range(8)] + [0, 0], dtype=np.uint64)
 
 
 def as_text(array: pa.Array) -> pa.Array | None:
@@ -40,30 +44,25 @@ def as_text(array: pa.Array) -> pa.Array | None:
 
 
 def text_words(array: pa.Array) -> list[Words]:
-    """Words of a text array without nulls: column 0 the length in bytes, then its bytes.
+    """Words of a text array without nulls, as many columns as the longest text needs.
 
-    As many columns as the longest text needs, uint64, each of shape (len(array),).
+    Each uint64, of shape (len(array),); a shorter text has zeros in the columns after its end.
     """
-    wide = pa.types.is_large_string(array.type)
+    offset_type = np.dtype(np.int64 if pa.types.is_large_string(array.type) else np.int32)
     _, offset_buffer, data = array.buffers()
-    ends = np.frombuffer(
-        offset_buffer,
-        np.int64 if wide else np.int32,
-        len(array) + 1,
-        array.offset * (8 if wide else 4),
-    ).astype(np.int64)
-    starts, lengths = ends[:-1], np.diff(ends)
-    columns = [lengths.astype(np.uint64)]
-    if not len(array) or not lengths.max():
-        return columns
-    # Every text may be read eight bytes at a time, the last one past its end.
-    padded = np.zeros(ends[-1] - ends[0] + 8, dtype=np.uint8)
-    padded[:-8] = np.frombuffer(data, np.uint8, ends[-1] - ends[0], ends[0])
-    starts = starts - ends[0]
-    at = np.ndarray(padded.size - 7, np.dtype("<u8"), padded, strides=(1,))
-    for done in range(0, int(lengths.max()), 8):
-        left = np.clip(lengths - done, 0, 8)
-        columns.append(at[np.where(left > 0, starts + done, 0)] & _BYTE_MASKS[left])
+    skipped = array.offset * offset_type.itemsize
+    ends = np.frombuffer(offset_buffer, offset_type, len(array) + 1, skipped).astype(np.int64)
+    size = int(ends[-1] - ends[0])
+    # Every text may be read eight bytes at a time, the last word past its end.
+    padded = np.zeros(size + 8, dtype=np.uint8)
+    if size:
+        padded[:-8] = np.frombuffer(data, np.uint8, size, ends[0])
+    at = np.ndarray(size + 1, np.dtype("<u8"), padded, strides=(1,))
+    starts, lengths = ends[:-1] - ends[0], np.diff(ends)
+    columns = []
+    for done in range(0, int(lengths.max(initial=0)) + 1, 8):
+        left = np.clip(lengths - done, -1, 8)
+        columns.append(at[np.minimum(starts + done, size)] & _BYTE_MASKS[left] | _END_MARKS[left])
     return columns
 
 
@@ -80,7 +79,7 @@ class TextIndex:
         self._words = text_words(array)
         # The multipliers only spread the texts over the table: they never show in a result.
         self._multipliers = np.frombuffer(secrets.token_bytes(8 * 16), np.uint64) | np.uint64(1)
-        self._mask = np.uint64((1 << max(4, (2 * len(array)).bit_length())) - 1)
+        self._mask = np.int64((1 << max(4, (4 * len(array)).bit_length())) - 1)
         self._table = self._build(len(array))
 
     def _build(self, size: int) -> npt.NDArray[np.int32]:
@@ -91,18 +90,18 @@ class TextIndex:
             free = table[place] < 0
             table[place[free]] = waiting[free]  # of several for one place, one stays
             lost = table[place] != waiting
-            waiting, place = waiting[lost], (place[lost] + np.uint64(1)) & self._mask
+            waiting, place = waiting[lost], (place[lost] + 1) & self._mask
         return table
 
-    def _hash(self, words: list[Words]) -> Words:
+    def _hash(self, words: list[Words]) -> npt.NDArray[np.int64]:
         # A word of 0 adds 0: how far the longest text of a batch reaches must not matter.
-        mixed = words[0] * self._multipliers[0]
-        for i, word in enumerate(words[1:], 1):
+        mixed = np.zeros_like(words[0])
+        for i, word in enumerate(words, 1):
             term = word * self._multipliers[i % len(self._multipliers)]
             term ^= term >> np.uint64(29)
             term *= self._multipliers[0]
             mixed += term
-        return (mixed >> np.uint64(32)) & self._mask
+        return (mixed >> np.uint64(32)).view(np.int64) & self._mask
 
     def find(self, array: pa.Array) -> npt.NDArray[np.int64]:
         """Position of each text of `array` (text, or a dictionary of it), -1 if not there.
@@ -110,11 +109,12 @@ class TextIndex:
         int64, shape (len(array),); a null is -1.
         """
         if pa.types.is_dictionary(array.type):
-            found = np.append(self.find(array.dictionary), -1)
-            indices = array.indices
-            if indices.null_count:
-                indices = indices.fill_null(len(array.dictionary))
-            return found[indices.to_numpy(zero_copy_only=False)]
+            at = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+            known = self.find(array.dictionary)
+            found = known[at] if len(known) else np.full(len(at), -1, dtype=np.int64)
+            if array.null_count:
+                found[array.is_null().to_numpy(zero_copy_only=False)] = -1
+            return found
         if array.null_count:
             found = self.find(pc.fill_null(array, ""))
             found[array.is_null().to_numpy(zero_copy_only=False)] = -1
@@ -126,16 +126,18 @@ class TextIndex:
         place = self._hash(words)
         asking = np.arange(size)
         while asking.size:
-            candidate = self._table[place]
+            candidate = self._table.take(place)
             some = candidate >= 0
             if not some.all():
                 asking, place, candidate = asking[some], place[some], candidate[some]
             equal = np.ones(asking.size, dtype=bool)
-            # Where one side has no more words, the other is longer: column 0 told them apart.
-            for mine, theirs in zip(words, self._words, strict=False):
-                equal &= theirs[candidate] == (mine if asking.size == size else mine[asking])
+            for mine, theirs in itertools.zip_longest(words, self._words):
+                # The side with fewer columns has zeros from there on.
+                mine = _NO_WORD if mine is None else mine if asking.size == size else mine[asking]
+                equal &= mine == (_NO_WORD if theirs is None else theirs.take(candidate))
             found[asking[equal]] = candidate[equal]
-            asking, place = asking[~equal], (place[~equal] + np.uint64(1)) & self._mask
+            missed = np.flatnonzero(~equal)
+            asking, place = asking[missed], (place[missed] + 1) & self._mask
         return found
 
 

@@ -26,6 +26,7 @@ from streamveil.mechanisms import (
     pwsm,
     simulate,
 )
+from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.obs import keep_probability
 from streamveil.mechanisms.pba import PBA, AbsorptionState
 from streamveil.mechanisms.pwsm import PWSM
@@ -300,6 +301,27 @@ def test_configuration_changes_all_noise(monkeypatch):
         for stream in streams
     ]
     assert_unrelated(*noise)
+
+
+# No words are drawn twice: within a slot every sample and every noise has a purpose of its own, and
+# no two slots share a key.
+@NAMES
+def test_no_randomness_is_used_twice(monkeypatch, name):
+    asked = []
+    words = SlotNoise.words
+
+    def watch(self, purpose):
+        asked.append((self._key, purpose))
+        return words(self, purpose)
+
+    monkeypatch.setattr(SlotNoise, "words", watch)
+    people = population([(3, 1.0), (5, 4.0)], [20, 30], bins=3)
+    releases, _ = run(stream_of(name, people), counts_of(3, 30, 2, 3, jumps=True))
+    statuses = [release.status for release in releases]
+    assert len(set(asked)) == len(asked)
+    looks = len(statuses) - statuses.count("nullified")
+    assert len(asked) == 2 * looks + 2 * statuses.count("published")
+    assert statuses.count("published") > 0
 
 
 # ---- control flow ---------------------------------------------------------------------------

@@ -127,12 +127,22 @@ def test_large_index_and_large_question():
     np.testing.assert_array_equal(found, np.where(asked < 20_000, asked, -1))
 
 
-def test_words_tell_the_length_first():
-    assert [column.tolist() for column in text_words(pa.array(["", "a", "\0"]))] == [
-        [0, 1, 1],
-        [0, 97, 0],
-    ]
+def test_words_mark_the_end_of_a_text():
+    texts = ["", "a", "\0", "eight by", "nine byte"]
+    first, second = (column.tolist() for column in text_words(pa.array(texts)))
+    eight = int.from_bytes(b"eight by", "little")
+    assert first == [0x80, 0x8061, 0x8000, eight, int.from_bytes(b"nine byt", "little")]
+    assert second == [0, 0, 0, 0x80, 0x8065]
     assert [column.tolist() for column in text_words(pa.array([], pa.string()))] == [[]]
+
+
+# A file may hold bytes that are no UTF-8: a text that ends in the end mark's byte is another text.
+def test_the_end_mark_is_not_mistaken_for_text():
+    texts = [b"a", b"a\x80", b"a\x80" + bytes(6), b"a\x80" + bytes(6) + b"b"]
+    array = pa.array(texts, pa.binary()).view(pa.string())
+    for known in range(1, 4):
+        found = TextIndex(array[:known]).find(array).tolist()
+        assert found == [*range(known), *[-1] * (4 - known)]
 
 
 # ---- keyed_digest ---------------------------------------------------------------------------
