@@ -86,12 +86,12 @@ class Odometer:
             raise ValueError(f"spending must be {len(self._caps)} int64 amounts, none negative")
         # The slot that leaves each window; before the first slots the ring holds zeros.
         leaving = state.ring[(state.slots - self._windows) % self._depth, self._columns]
-        in_window = state.in_window - leaving + amounts
-        over = np.flatnonzero(in_window > self._caps)
+        before = state.in_window - leaving
+        over = np.flatnonzero(amounts > self._caps - before)  # this way nothing can overflow
         if over.size:
-            self._refuse(int(over[0]), amounts, state.in_window - leaving)
+            self._refuse(int(over[0]), amounts, before)
         state.ring[state.slots % self._depth] = amounts
-        return OdometerState(state.ring, in_window, state.slots + 1)
+        return OdometerState(state.ring, before + amounts, state.slots + 1)
 
     def _refuse(self, k: int, amounts: Units, before: Units) -> None:
         remaining = self._caps[k] - before[k]
@@ -103,7 +103,7 @@ class Odometer:
 
     def largest_use(self, state: OdometerState) -> float:
         """Largest share of any class's window that is spent, from 0 to 1."""
-        return float((state.in_window / self._caps).max())
+        return float((state.in_window / np.maximum(self._caps, 1)).max())
 
     def encode(self, state: OdometerState) -> bytes:
         """Bytes of the state; equal neighbouring slots are written once."""

@@ -90,6 +90,9 @@ class PWSM:
                 sampled.size, noise.words("publication noise")
             )
             state.stderr = publishing.standard_error(state.counts)
+            # Later slots repeat these very arrays: whoever receives them must not change them.
+            state.counts.setflags(write=False)
+            state.stderr.setflags(write=False)
             state.published_slot = slot_input.slot
             state.epsilon = publishing.epsilon
         spent = offer.dissimilarity + (status == PUBLISHED) * offer.publication

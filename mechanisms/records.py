@@ -289,7 +289,8 @@ class Registry:
     class_of: npt.NDArray[np.int32]
     """Class of each of `users`, shape (users,)."""
     classes: tuple[Requirement, ...]
-    """The distinct requirements, sorted: shape (K,)."""
+    """The distinct requirements, shape (K,): those of the table sorted, then one that only users
+    outside it have."""
     sizes: npt.NDArray[np.int64]
     """Public number of users in each class, shape (K,)."""
     default_class: int | None = None

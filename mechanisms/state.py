@@ -68,8 +68,13 @@ def runs_of(rows: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
 
 
 def rows_of(runs: list[dict[str, Any]], width: int) -> npt.NDArray[np.int64]:
-    """Read rows of shape (T, width) back from runs."""
+    """Read rows of shape (T, width) back from runs. Raises ValueError for another width."""
     if not runs:
         return np.zeros((0, width), dtype=np.int64)
     rows = np.array([run["row"] for run in runs], dtype=np.int64)
+    if rows.shape[1:] != (width,):
+        raise ValueError(
+            f"the state is for {rows.shape[1]} classes of users, not {width}: it belongs to another "
+            "table of requirements"
+        )
     return np.repeat(rows, [run["repeat"] for run in runs], axis=0)

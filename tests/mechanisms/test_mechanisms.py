@@ -38,7 +38,7 @@ LAPLACE_KURTOSIS = 6
 
 KEY = bytes(range(32))
 NAMES = pytest.mark.parametrize("name", list(SCHEDULES))
-PROPERTY = settings(max_examples=120, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 ALWAYS, NEVER = math.inf, -math.inf
 
