@@ -5,7 +5,7 @@ DoFns are pickled, so outputs come back through files, one for each output.
 
 import itertools
 import pickle
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,14 +150,14 @@ def run(tmp_path):
         result = pipeline.run()
         result.wait_until_finish()
         found = result.metrics().query()
-        counters, distributions = (
-            {
-                metric.key.metric.name: metric.committed
-                for metric in found[kind]
-                if metric.key.metric.namespace == "streamveil"
-            }
-            for kind in ("counters", "distributions")
-        )
+        # A counter of one name may come from several steps.
+        counters, distributions = Counter(), {}
+        for metric in found["counters"]:
+            if metric.key.metric.namespace == "streamveil":
+                counters[metric.key.metric.name] += metric.committed
+        for metric in found["distributions"]:
+            if metric.key.metric.namespace == "streamveil":
+                distributions[metric.key.metric.name] = metric.committed
         lists = [collected(folder / name) for name in outputs._fields]
         return Ran(*lists, counters, distributions)
 

@@ -10,15 +10,14 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.records import PUBLISHED, SKIPPED
 from streamveil.mechanisms.registry import SCHEDULES
-from streamveil.transforms import Columns, PrivateHistograms, metrics
-from streamveil.transforms.release import MOST_QUIET_SLOTS
+from streamveil.transforms import Columns, PrivateHistograms, metrics, release
 
 USERS = [f"u{i}" for i in range(40)]
 REGISTRY = Registry.of({u: (1 + i % 3, 0.5 + i % 2) for i, u in enumerate(USERS)})
@@ -27,21 +26,21 @@ HOUR = 3600  # seconds
 
 # The stage works in blocks of 64 slots: negative ones, neighbours, both sides of a block's edge,
 # a gap within a block and a gap of several blocks.
-BUSY = [-70, -65, -64, -1, 0, 1, 2, 63, 64, 65, 400]
+BUSY = [-70, -65, -64, -1, 0, 1, 2, 63, 64, 65, 260]
 ROWS = [(u, "ab"[(i * slot) % 2], slot) for slot in BUSY for i, u in enumerate(USERS) if i % 5 != 1]
 
 
 def assert_equals_direct(ran, expected):
     """Releases and ledger are those of ReleaseStream: (slot, release, spent in the window)."""
     assert [r.slot for r in ran.releases] == [slot for slot, _, _ in expected]
-    for release, entry, (slot, theirs, in_window) in zip(
+    for mine, entry, (slot, theirs, in_window) in zip(
         ran.releases, ran.ledger, expected, strict=True
     ):
-        np.testing.assert_array_equal(release.counts, theirs.counts)
-        np.testing.assert_array_equal(release.stderr, theirs.stderr)
-        assert release.status == theirs.status
-        assert release.published_slot == theirs.published_slot
-        assert release.epsilon == theirs.epsilon
+        np.testing.assert_array_equal(mine.counts, theirs.counts)
+        np.testing.assert_array_equal(mine.stderr, theirs.stderr)
+        assert mine.status == theirs.status
+        assert mine.published_slot == theirs.published_slot
+        assert mine.epsilon == theirs.epsilon
         assert entry.slot == slot
         np.testing.assert_array_equal(entry.spent, to_epsilon(theirs.spent))
         np.testing.assert_array_equal(entry.spent_in_window, to_epsilon(in_window))
@@ -54,7 +53,7 @@ def assert_equals_direct(ran, expected):
 def test_every_mechanism_releases_what_it_does_without_beam(run, kit, name):
     transform = kit.histograms(REGISTRY, mechanism=name, noise_key=bytes(range(32)))
     ran = run(transform, [kit.batch(ROWS[::2]), kit.batch(ROWS[1::2])])
-    expected = kit.direct(kit.bounded_counts(ROWS, REGISTRY), range(-70, 401), transform)
+    expected = kit.direct(kit.bounded_counts(ROWS, REGISTRY), range(-70, 261), transform)
     assert_equals_direct(ran, expected)
     assert {r.mechanism for r in ran.releases} == {name}
 
@@ -62,18 +61,18 @@ def test_every_mechanism_releases_what_it_does_without_beam(run, kit, name):
 def test_quiet_slots_are_released_on_each_runner(run, kit, runner):
     transform = kit.histograms(REGISTRY)
     ran = run(transform, [kit.batch(ROWS)], runner)
-    expected = kit.direct(kit.bounded_counts(ROWS, REGISTRY), range(-70, 401), transform)
+    expected = kit.direct(kit.bounded_counts(ROWS, REGISTRY), range(-70, 261), transform)
     assert_equals_direct(ran, expected)
     # The stream is not trivial: all that can happen to a slot happens, also between the events.
-    assert len({release.status for release in ran.releases}) == 3
+    assert len({r.status for r in ran.releases}) == 3
     assert any(r.status == PUBLISHED and r.slot not in BUSY for r in ran.releases)
 
 
 def test_release_tells_slot_bounds_classes_and_sizes(run, kit):
     slots = Slots.of("1h", "1970-01-01T00:15Z")
     ran = run(kit.histograms(REGISTRY, slots=slots), [kit.batch([("u1", "a", 3)])])
-    (release,), (entry,) = ran.releases, ran.ledger
-    assert (release.slot, release.start, release.end) == (2, slots.start(2), slots.end(2))
+    (told,), (entry,) = ran.releases, ran.ledger
+    assert (told.slot, told.start, told.end) == (2, slots.start(2), slots.end(2))
     assert entry.classes == REGISTRY.classes
     np.testing.assert_array_equal(entry.users, REGISTRY.sizes)
 
@@ -107,7 +106,7 @@ def test_before_the_first_publication(run, kit):
 
 @pytest.mark.parametrize(
     ("first", "last"),
-    [(0, 0), (-3, 200), (60, 70), (63, 64), (-64, -1), (-200, -130)],
+    [(0, 0), (-3, 200), (63, 64), (-200, -130)],
 )
 @pytest.mark.parametrize("busy", ["empty", "middle", "outside"])
 def test_a_given_range_is_released_exactly(run, kit, first, last, busy):
@@ -140,12 +139,19 @@ def test_last_slot_alone(run, kit):
     assert ran.slots == list(range(3, 151))
 
 
-@pytest.mark.parametrize("rows", [[], [("eve", "a", 0), ("u1", "z", 0)]], ids=["none", "rejected"])
-@pytest.mark.parametrize("options", [{}, {"first_slot": 0}, {"last_slot": 9}], ids=str)
+@pytest.mark.parametrize(
+    ("rows", "options"),
+    [
+        ([], {}),
+        ([("eve", "a", 0), ("u1", "z", 0)], {}),
+        ([], {"first_slot": 0}),
+        ([], {"last_slot": 9}),
+    ],
+    ids=["nothing", "all rejected", "first slot alone", "last slot alone"],
+)
 def test_no_event_and_no_range_is_refused(run, kit, rows, options):
-    with pytest.raises(Exception, match="no event was accepted") as raised:
+    with pytest.raises(ConfigurationError, match="no event was accepted"):
         run(kit.histograms(EXACT, **options), [kit.batch(rows)])
-    assert ConfigurationError.__name__ in str(raised.value)
 
 
 def test_no_event_and_no_range_is_refused_on_the_other_runner(run, kit):
@@ -153,17 +159,24 @@ def test_no_event_and_no_range_is_refused_on_the_other_runner(run, kit):
         run(kit.histograms(EXACT), [], "bundle_based")
 
 
-# A single wrong time must not make a million releases.
-def test_a_gap_too_long_is_refused(run, kit):
-    rows = [("u1", "a", 0), ("u1", "a", MOST_QUIET_SLOTS + 1)]
-    with pytest.raises(Exception, match="quiet slots are a wrong time") as raised:
-        run(kit.histograms(EXACT), [kit.batch(rows)])
-    assert ConfigurationError.__name__ in str(raised.value)
+# A single wrong time must not make a million releases: as many quiet slots as allowed, or one more.
+def test_a_gap_too_long_is_refused(run, kit, monkeypatch):
+    assert release.MOST_QUIET_SLOTS == 1_000_000
+    monkeypatch.setattr(release, "MOST_QUIET_SLOTS", 100)
+    gap = [[("u1", "a", 0), ("u1", "a", last)] for last in (101, 102)]
+    assert run(kit.histograms(EXACT), [kit.batch(gap[0])]).slots == list(range(102))
+    with pytest.raises(ConfigurationError, match="quiet slots are a wrong time"):
+        run(kit.histograms(EXACT), [kit.batch(gap[1])])
+    # A given range says that so many are meant.
+    ran = run(kit.histograms(EXACT, first_slot=0, last_slot=150), [kit.batch(gap[1])])
+    assert ran.slots == list(range(151))
 
 
 # Slots that do not divide the block, and an origin that is no multiple of a slot.
-@pytest.mark.parametrize("origin", ["1970-01-01T00:00Z", "2024-02-29T13:07:11.123Z"])
-@pytest.mark.parametrize("length", ["7m", "1d", "500ms"])
+@pytest.mark.parametrize(
+    ("length", "origin"),
+    [("7m", "1970-01-01T00:00Z"), ("7m", "2024-02-29T13:07:11.123Z"), ("1d", "1969-07-20T20:17Z")],
+)
 def test_blocks_start_at_the_origin(run, length, origin):
     slots = Slots.of(length, origin)
     wanted = [-65, -64, -1, 0, 63, 64]
@@ -242,7 +255,7 @@ def live(run, kit, tmp_path, monkeypatch):
 
 def test_unbounded_slots_are_released_as_the_watermark_passes_them(live, kit):
     stream = (
-        TestStream()
+        Stream()
         .advance_watermark_to(0)
         .add_elements([at(0, [("u1", "a", 0), ("u2", "b", 1)], kit)])
         .add_elements([at(2, [("u3", "a", 2)], kit)])
@@ -269,7 +282,7 @@ def test_unbounded_slots_are_released_as_the_watermark_passes_them(live, kit):
 @pytest.mark.parametrize("options", [{}, {"first_slot": 0, "last_slot": 5}], ids=["open", "range"])
 def test_unbounded_quiet_slots_do_not_wait_for_an_event(live, kit, options):
     stream = (
-        TestStream()
+        Stream()
         .advance_watermark_to(0)
         .add_elements([at(0, [("u1", "a", 0)], kit)])
         .advance_watermark_to(3 * HOUR + 1)
@@ -283,7 +296,7 @@ def test_unbounded_quiet_slots_do_not_wait_for_an_event(live, kit, options):
 # Between the end of a slot and the moment Beam's rule calls it late, an event reaches the stage.
 def test_events_that_come_right_after_their_release_are_rejected(live, kit):
     stream = (
-        TestStream()
+        Stream()
         .advance_watermark_to(0)
         .add_elements([at(0, [("u1", "a", 0)], kit)])
         .advance_watermark_to(1 * HOUR)
@@ -302,7 +315,7 @@ def test_events_that_come_right_after_their_release_are_rejected(live, kit):
 
 def late_stream(kit, late_slot, watermark):
     return (
-        TestStream()
+        Stream()
         .advance_watermark_to(0)
         .add_elements([at(0, [("u1", "a", 0)], kit)])
         .advance_watermark_to(watermark * HOUR + 1)
@@ -313,7 +326,7 @@ def late_stream(kit, late_slot, watermark):
 
 
 # Long after the end of its slot Beam drops an event, alone or among events that are in time.
-@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4), (2, 4)])
+@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4)])
 def test_late_events_are_in_no_release_and_no_slot_comes_twice(live, kit, late_slot, watermark):
     ran, _, counted = live(kit.histograms(EXACT), late_stream(kit, late_slot, watermark))
     assert ran.slots == list(range(6))
@@ -323,7 +336,7 @@ def test_late_events_are_in_no_release_and_no_slot_comes_twice(live, kit, late_s
 
 
 # Dropping must not be silent: whoever runs the pipeline must see how much is lost.
-@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4), (2, 4)])
+@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4)])
 def test_late_events_are_counted(live, kit, late_slot, watermark):
     ran, _, counted = live(kit.histograms(EXACT), late_stream(kit, late_slot, watermark))
     assert counted[metrics.EVENTS_LATE] == 2
@@ -332,7 +345,7 @@ def test_late_events_are_counted(live, kit, late_slot, watermark):
 
 @pytest.mark.parametrize("rows", [[], [("u1", "a", 2)], [("u1", "a", 99)]], ids=str)
 def test_unbounded_range_is_released_exactly(live, kit, rows):
-    stream = TestStream().advance_watermark_to(0)
+    stream = Stream().advance_watermark_to(0)
     if rows:
         stream = stream.add_elements([at(0, rows, kit)])
     stream = stream.advance_watermark_to(3 * HOUR).advance_watermark_to_infinity()
@@ -345,7 +358,7 @@ def test_unbounded_range_is_released_exactly(live, kit, rows):
 def test_unbounded_and_bounded_input_give_the_same_releases(live, run, kit):
     rows = [(u, "ab"[(i + s) % 2], s) for s in range(8) for i, u in enumerate(USERS[: 5 * s])]
     transform = kit.histograms(REGISTRY)
-    stream = TestStream().advance_watermark_to(0)
+    stream = Stream().advance_watermark_to(0)
     for slot in range(8):
         mine = [row for row in rows if row[2] == slot]
         if mine:
@@ -361,7 +374,7 @@ def test_unbounded_and_bounded_input_give_the_same_releases(live, run, kit):
 def test_unbounded_strangers(live, kit):
     registry = Registry.of({"u1": (1, 4096.0)}, default=(Requirement(1, 4096.0), 9))
     stream = (
-        TestStream()
+        Stream()
         .advance_watermark_to(0)
         .add_elements([at(0, [("u1", "a", 0), ("x", "b", 0), ("y", "b", 0), ("x", "b", 1)], kit)])
         .advance_watermark_to_infinity()

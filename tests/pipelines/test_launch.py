@@ -1,0 +1,279 @@
+"""Flags, summaries and failures of a run."""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from streamveil.io import tables
+from streamveil.mechanisms.odometer import BudgetExceeded
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.demo import DemoOptions
+from streamveil.pipelines.launch import Summary, parse_flags, run
+from streamveil.pipelines.release import ReleaseOptions
+from streamveil.transforms import metrics
+
+# ---- commands and flags ----------------------------------------------------------------------
+
+
+def options_of(kind):
+    parser = argparse.ArgumentParser(add_help=False)
+    kind._add_argparse_args(parser)
+    return [action.option_strings[0] for action in parser._actions]
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("release", ReleaseOptions), ("demo", DemoOptions)]
+)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_lists_every_flag(toolbox, command, options, flag):
+    outcome = toolbox.run(command, flag)
+    assert outcome.code == 0
+    for name in options_of(options):
+        assert f"{name} " in outcome.out
+    assert "Apache Beam" in outcome.out
+    assert outcome.err == ""
+
+
+def test_help_of_the_contract(toolbox):
+    out = toolbox.run("release", "--help").out
+    for name in (
+        *("input", "output", "user_column", "value_column", "time_column", "slot", "domain"),
+        *("requirements", "default_requirement", "mechanism", "rejected", "ledger"),
+        *("noise_key_file", "max_contributions", "adjacency", "origin", "start", "end"),
+        *("time_zone", "time_unit"),
+    ):
+        assert f"--{name} " in out
+    assert "bd, ba, pbd, pba" in out
+    assert "WINDOW,EPSILON,USERS" in out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
+def test_help_of_all(toolbox, arguments):
+    outcome = toolbox.run(*arguments)
+    assert outcome.code == 0
+    assert "release" in outcome.out
+    assert "demo" in outcome.out
+
+
+def test_no_command(toolbox):
+    outcome = toolbox.run()
+    assert outcome.code == 2
+    assert "usage: streamveil COMMAND" in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize("command", ["releas", "Release", "--input=x"])
+def test_unknown_command(toolbox, command):
+    outcome = toolbox.run(command)
+    assert outcome.code == 2
+    assert f"unknown command '{command}'" in outcome.err
+    assert "release  " in outcome.err
+    assert outcome.out == ""
+
+
+def test_version(toolbox):
+    outcome = toolbox.run("--version")
+    assert outcome.code == 0
+    assert outcome.out.strip()[0].isdigit()
+
+
+def test_help_does_not_wait_for_beam():
+    code = (
+        "import sys; from streamveil.pipelines.main import main; main(['--help']);"
+        "sys.exit('apache_beam' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "hint"),
+    [
+        ("--ouput=x", "did you mean --output?"),
+        ("--mechansim=ba", "did you mean --mechanism?"),
+        ("--user-column=x", "did you mean --user_column?"),
+        ("--max_contribution=2", "did you mean --max_contributions?"),
+        ("--runnr=x", "did you mean --runner?"),
+        ("--wholly_unknown=1", "streamveil release --help"),
+        ("stray", "streamveil release --help"),
+        ("-x", "streamveil release --help"),
+    ],
+)
+def test_unknown_flag(job, flag, hint):
+    before = job.files()
+    outcome = job(flag)
+    assert outcome.code == 2
+    assert f"unknown option {flag}: " in outcome.message
+    assert hint in outcome.message
+    assert job.files() == before
+
+
+def test_hint_is_no_other_thing(job):
+    """Beam has hundreds of flags: one that sounds alike by chance leads astray."""
+    assert "--region" not in job("--epsilon=1").message
+
+
+def test_shortened_flags_are_unknown(job):
+    outcome = job("--mech=bd")
+    assert outcome.code == 2
+    assert "--mech=bd" in outcome.message
+
+
+def test_flag_without_its_value(job):
+    outcome = job("--ledger")
+    assert outcome.code == 2
+    assert "--ledger" in outcome.message
+    assert "expected one argument" in outcome.message
+
+
+@pytest.mark.parametrize("flag", ["--mechanism=bd", "--slot=1h", "--output=x.csv"])
+def test_flags_of_another_command_are_unknown(flag):
+    """Taken and ignored, they would seem to have worked."""
+    with pytest.raises(ConfigurationError, match="unknown option"):
+        parse_flags("demo", DemoOptions, [flag])
+
+
+def test_flags_reach_beam():
+    options = parse_flags("release", ReleaseOptions, ["--runner=SomeRunner", "--slot=1h"])
+    assert options.view_as(StandardOptions).runner == "SomeRunner"
+    assert options.view_as(ReleaseOptions).slot == "1h"
+
+
+# ---- summaries -------------------------------------------------------------------------------
+
+
+def test_summary():
+    counters = {
+        metrics.EVENTS_READ: 1_234_567,
+        metrics.EVENTS_ACCEPTED: 1_234_560,
+        metrics.EVENTS_BOUNDED_AWAY: 1000,
+        metrics.REJECTED_PREFIX + "null user": 2,
+        metrics.REJECTED_PREFIX + "ambiguous time": 5,
+        metrics.SLOTS_PREFIX + "published": 3,
+        metrics.SLOTS_PREFIX + "nullified": 1,
+    }
+    lines = Summary(counters, 0.98765).text(dead_letters="no.csv").splitlines()
+    assert lines == [
+        "events:   1,234,567 read, 1,234,560 accepted, 1,000 of them over the users' contribution "
+        "bound",
+        "rejected: ambiguous time 5, null user 2",
+        "slots:    3 published, 0 skipped, 1 nullified",
+        "budget:   at most 98.8% of any user's window was spent",
+    ]
+    assert "--rejected=FILE" in Summary(counters).text()
+
+
+def test_summary_of_nothing():
+    lines = Summary().text().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["events", "slots"]
+
+
+# ---- failures --------------------------------------------------------------------------------
+
+
+def run_raising(error):
+    def fail(_):
+        raise error
+
+    def build(pipeline):
+        pipeline | beam.Create([1]) | "Fail" >> beam.Map(fail)
+
+    return run(build, PipelineOptions([]), "test")
+
+
+@pytest.mark.parametrize("kind", [ConfigurationError, BudgetExceeded])
+def test_errors_of_workers_come_as_they_were(kind):
+    with pytest.raises(kind) as caught:
+        run_raising(kind("the file x is wrong: mend it"))
+    assert str(caught.value) == "the file x is wrong: mend it"
+
+
+def test_errors_of_several_lines_come_whole():
+    with pytest.raises(ConfigurationError, match=r"(?s)first.*second: mend it"):
+        run_raising(ConfigurationError("first\nsecond: mend it"))
+
+
+def test_other_errors_are_not_disguised():
+    with pytest.raises(Exception, match="some bug") as caught:
+        run_raising(ZeroDivisionError("some bug"))
+    assert not isinstance(caught.value, (ConfigurationError, BudgetExceeded))
+
+
+def full_disk(name):
+    """A writer that fails after a first part, for outputs whose name has that in it."""
+    write_json = tables.write_json
+
+    def write(handle, schema, batches):
+        if name in schema.names:
+            handle.write(b"half a li")
+            raise OSError(28, "No space left on device")
+        write_json(handle, schema, batches)
+
+    return write
+
+
+def test_failing_write_leaves_nothing(job, monkeypatch):
+    monkeypatch.setattr(tables, "write_json", full_disk("published_slot"))
+    before = job.files()
+    outcome = job()
+    assert outcome.code == 1
+    assert "No space left on device" in outcome.message
+    assert job.files() == before
+
+
+@pytest.mark.parametrize("column", ["published_slot", "spent_in_window", "reason"])
+def test_failing_write_of_one_output_is_told_as_it_is(job, monkeypatch, column):
+    """Nobody is told that nothing was written while other outputs are there."""
+    monkeypatch.setattr(tables, "write_json", full_disk(column))
+    paths = [job.path(f"{name}.jsonl") for name in ("out", "ledger", "no")]
+    outcome = job(ledger=paths[1], rejected=paths[2])
+    assert outcome.code == 1
+    assert "No space left on device" in outcome.message
+    left = [path for path in paths if Path(path).exists()]
+    assert len(left) < 3
+    assert all(path in outcome.message for path in left), (left, outcome.message)
+
+
+# Stops just before the output gets its name, says so, and waits for the end.
+SLOW = """
+import sys, time
+from streamveil.io import tables
+def wait(*_):
+    print("now", flush=True)
+    time.sleep(60)
+tables.FileSystems.rename = wait
+from streamveil.pipelines.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "interrupt"])
+def test_stopped_in_the_middle(job, number):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, *job.arguments()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "now\n"
+    os.kill(process.pid, number)
+    try:
+        _, err = process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        pytest.fail("an interrupt does not stop it")
+    assert process.returncode != 0
+    assert not Path(job.path("out.jsonl")).exists()
+    if number == signal.SIGINT:
+        traces = err.count("Traceback")
+        assert traces == 0, err.strip().splitlines()[-1]
+    # The same command works afterwards.
+    job.done()
+    assert len(job.rows()) == 3

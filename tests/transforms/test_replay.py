@@ -1,0 +1,283 @@
+"""A bundle may run twice, and neither that nor who is present may change what is decided.
+
+The noise of a slot is a function of the key, the slot and all counts so far; the control flow is
+a function of what was released, never of the counts themselves.
+"""
+
+import copy
+
+import numpy as np
+import pytest
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms import Registry, Requirement, Slots
+from streamveil.mechanisms.mechanism import Population
+from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
+from streamveil.mechanisms.registry import SCHEDULES, mechanism
+from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.transforms.counting import BlockCounts, Layout
+from streamveil.transforms.histograms import GivenKey
+from streamveil.transforms.release import ReleaseConfig, _ReleaseSlotsFn
+from streamveil.transforms.wire import counts_to_bytes
+
+KEY = bytes(range(32))
+SECOND = 1_000_000
+USERS = [f"u{i}" for i in range(24)]
+REGISTRY = Registry.of({u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)})
+
+
+# ---- the release stage, driven by hand ---------------------------------------------------------
+
+
+class Cell:
+    """State of one stage: a bag, a value or a timer, as a runner would keep it."""
+
+    def __init__(self):
+        self.value, self.bag, self.time = None, [], None
+
+    def read(self):
+        return self.value
+
+    def write(self, value):
+        self.value = value
+
+    def set(self, time):
+        self.time = time
+
+
+class Bag(Cell):
+    def read(self):
+        return list(self.bag)
+
+    def add(self, item):
+        self.bag.append(item)
+
+    def clear(self):
+        self.bag = []
+
+
+class Stage:
+    """The release stage and its state for one stream."""
+
+    def __init__(self, config):
+        self.config = config
+        self.waiting, self.progress, self.stream, self.due = Bag(), Cell(), Cell(), Cell()
+
+    def _fn(self):
+        fn = _ReleaseSlotsFn(self.config)  # every bundle may be another worker's
+        fn.setup()
+        return fn
+
+    def process(self, data):
+        element = ("histogram", data)
+        return list(self._fn().process(element, self.waiting, self.progress, self.due))
+
+    def fire(self):
+        """Let the timer ring, and forget that it was set."""
+        time, self.due.time = self.due.time, None
+        fired = self._fn()._release_due(time, self.waiting, self.progress, self.stream, self.due)
+        return list(fired)
+
+
+def told(outputs):
+    """What a bundle put out, as plain values that can be compared."""
+    plain = []
+    for output in outputs:
+        value = getattr(output, "value", output)
+        value = getattr(value, "value", value)
+        if isinstance(value, Release):
+            plain.append((value.slot, value.status, value.counts.tolist(), str(value.stderr)))
+        elif isinstance(value, LedgerEntry):
+            plain.append((value.slot, value.spent.tolist(), value.spent_in_window.tolist()))
+        else:
+            plain.append(value.to_pylist())
+    return plain
+
+
+def stage(*, bounded, block):
+    population = facts()
+    layout = Layout(block, len(USERS), len(population.requirements), population.bins, 1)
+    slots = Slots(SECOND)
+    return Stage(
+        ReleaseConfig("pba", population, slots, layout, GivenKey(KEY), "histogram", bounded=bounded)
+    )
+
+
+def facts():
+    return Population(REGISTRY.classes, REGISTRY.sizes, 3)
+
+
+def parts(block, config, seed):
+    """Counts of a block from two shards."""
+    generator = np.random.default_rng(seed)
+    size = config.layout.block * config.layout.classes * config.layout.bins
+    for _ in range(2):
+        cells = np.sort(generator.choice(size, size // 2, replace=False))
+        yield counts_to_bytes(BlockCounts(block, cells, generator.integers(1, 9, cells.size), 0))
+
+
+@pytest.mark.parametrize(("bounded", "block"), [(True, 4), (False, 1)])
+def test_a_bundle_that_runs_twice_from_the_same_state_gives_the_same(bounded, block):
+    made = stage(bounded=bounded, block=block)
+    for data in [*parts(3, made.config, 1), *parts(0, made.config, 2), *parts(1, made.config, 3)]:
+        again = copy.deepcopy(made)
+        assert told(made.process(data)) == told(again.process(data)) == []
+        assert vars(made.progress) == vars(again.progress)
+    slots = []
+    while made.due.time is not None:
+        again = copy.deepcopy(made)
+        first, second = told(made.fire()), told(again.fire())
+        assert first == second != []
+        # The state that is left is the same as well, byte by byte.
+        for name in ("waiting", "progress", "stream", "due"):
+            assert vars(getattr(made, name)) == vars(getattr(again, name))
+        slots += [output[0] for output in first[::2]]
+    assert slots == list(range(0, 4 * block))
+
+
+# The order in which counts reach the stage, and how they are cut, are up to the runner.
+def test_order_of_elements_does_not_matter():
+    results = []
+    for seed in range(4):
+        made = stage(bounded=True, block=4)
+        elements = [data for block in (0, 1, 5) for data in parts(block, made.config, block)]
+        for i in np.random.default_rng(seed).permutation(len(elements)):
+            made.process(elements[i])
+        assert made.due.time == Timestamp(micros=24 * SECOND)
+        results.append(told(made.fire()))
+    assert all(result == results[0] for result in results)
+    assert [output[0] for output in results[0][::2]] == list(range(24))
+
+
+# Counts that come for a slot already released are refused, the rest of their block is kept.
+def test_late_part_of_a_block_is_split_off():
+    made = stage(bounded=True, block=4)
+    made.process(counts_to_bytes(BlockCounts(0, np.array([0]), np.array([2]), 0)))
+    assert [output[0] for output in told(made.fire())[::2]] == [0]
+    assert made.progress.value == (1, None, None)
+    made.progress.write((2, None, None))  # as if slot 1 had been released as well
+    width = made.config.layout.classes * made.config.layout.bins
+    cells = np.array([0, 1, width, 2 * width, 3 * width + 1])
+    late = told(made.process(counts_to_bytes(BlockCounts(0, cells, np.arange(1, 6), 0))))
+    assert [(letter["reason"], letter["record"]) for letter in late[0]] == [
+        ("late", '{"slot": 0, "events": 3}'),
+        ("late", '{"slot": 1, "events": 3}'),
+    ]
+    (kept,) = made.waiting.bag
+    assert kept == counts_to_bytes(BlockCounts(0, cells[3:], np.array([4, 5]), 0))
+    assert made.progress.value == (2, 2, 3)
+
+
+# ---- the stream of releases ----------------------------------------------------------------------
+
+
+def tables(seed, slots=40):
+    shape = (len(REGISTRY.classes), 3)
+    return np.random.default_rng(seed).integers(0, 6, (slots, *shape))
+
+
+def release_all(name, counts, restart):
+    """Releases of a stream whose state goes through bytes before every slot, or never."""
+    population = facts()
+    stream = ReleaseStream(mechanism(name, population), NoiseSource(KEY, "histogram"))
+    state, found = stream.start(), []
+    for slot, table in enumerate(counts):
+        if restart:
+            stream = ReleaseStream(mechanism(name, population), NoiseSource(KEY, "histogram"))
+            data = stream.encode(state)
+            state = stream.decode(data)
+            assert stream.encode(state) == data
+        state, made = stream.release(state, slot, table)
+        found.append((made.status, made.counts.tolist(), made.spent.tolist(), made.epsilon))
+    return found
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_stream_that_goes_through_bytes_releases_the_same(name):
+    counts = tables(1)
+    once = release_all(name, counts, restart=False)
+    assert once == release_all(name, counts, restart=True)
+    assert len({status for status, *_ in once}) > 1
+
+
+# Decoding does not consume the bytes: a slot released again from them is the same release, and
+# with one more event it has other noise.
+def test_a_slot_released_again_from_the_same_state(monkeypatch):
+    always = "streamveil.mechanisms.pwsm.dissimilarity"
+    monkeypatch.setattr(always, lambda *args: float("inf"))
+    counts = tables(2)
+    population = facts()
+    stream = ReleaseStream(mechanism("bd", population), NoiseSource(KEY, "histogram"))
+    state = stream.start()
+    for slot in range(10):
+        data = stream.encode(state)
+        _, again = stream.release(stream.decode(data), slot, counts[slot])
+        state, made = stream.release(stream.decode(data), slot, counts[slot])
+        assert (made.status, made.spent.tolist()) == (again.status, again.spent.tolist())
+        np.testing.assert_array_equal(made.counts, again.counts)
+        assert stream.encode(state) != data
+    other = counts[slot].copy()
+    other[0, 0] += 1
+    _, changed = stream.release(stream.decode(data), slot, other)
+    difference = changed.counts - made.counts
+    assert made.status == changed.status == PUBLISHED
+    assert np.count_nonzero(difference) > 1  # the same noise would show the one event
+
+
+@pytest.mark.parametrize("name", ["pba", "pbd"])
+def test_a_pipeline_run_twice_gives_the_same(run, kit, runner, name):
+    rows = [(u, "ab"[(i * s) % 2], s) for s in (0, 3, 4, 70) for i, u in enumerate(USERS)]
+    transform = kit.histograms(REGISTRY, mechanism=name, noise_key=KEY)
+    once, twice = (run(transform, [kit.batch(rows)], runner) for _ in range(2))
+    kit.assert_same_releases(once.releases, twice.releases)
+    assert once.slots == list(range(71))
+
+
+# ---- presence does not steer ------------------------------------------------------------------
+
+CROWDS = {
+    "nobody": [],
+    "one": [("u0", "a", 3)],
+    "some": [(u, "a", s) for u in USERS[::4] for s in range(12)],
+    "all but those": [(u, "b", s) for i, u in enumerate(USERS) if i % 4 for s in range(12)],
+    "strangers too": [(f"x{i}", "a", s) for i in range(30) for s in range(0, 12, 2)],
+}
+
+
+# With the one noisy answer that may steer fixed, whoever is present: same statuses, thresholds,
+# errors and prices, in every slot.
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_presence_does_not_change_the_control_flow(run, kit, monkeypatch, name):
+    registry = Registry.of(
+        {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)},
+        default=(Requirement(3, 1.0), 50),
+    )
+    # Whether a slot that may publish does so; fixed, whatever is in it.
+    answers = [False, True, False, False, True, True, False, True, True, False, False, True]
+    told = set()
+    for rows in CROWDS.values():
+        left = iter(answers)
+        monkeypatch.setattr(
+            "streamveil.mechanisms.pwsm.dissimilarity",
+            lambda *_, left=left: float("inf") if next(left) else float("-inf"),
+        )
+        transform = kit.histograms(
+            registry, mechanism=name, noise_key=KEY, first_slot=0, last_slot=11
+        )
+        ran = run(transform, [kit.batch(rows)])
+        told.add(
+            (
+                tuple((r.slot, r.status, r.published_slot, r.epsilon) for r in ran.releases),
+                tuple(
+                    (e.slot, e.users.tobytes(), e.spent.tobytes(), e.spent_in_window.tobytes())
+                    for e in ran.ledger
+                ),
+                str(ran.distributions),
+                tuple(sorted((k, n) for k, n in ran.counters.items() if k.startswith("slots_"))),
+            )
+        )
+    assert len(told) == 1
+    ((releases, *_),) = told
+    statuses = [status for _, status, _, _ in releases]
+    assert {PUBLISHED, SKIPPED} <= set(statuses) <= {PUBLISHED, SKIPPED, NULLIFIED}
