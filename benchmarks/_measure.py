@@ -189,20 +189,17 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def save(
-    folder: str, name: str, options: dict[str, Any], tables: Sequence[Table], **more: Any
-) -> Path:
+def save(folder: str, name: str, options: dict[str, Any], tables: Sequence[Table]) -> None:
     """Append this run to the results of a benchmark; the last run is the one reported."""
     path = Path(folder) / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     runs = json.loads(path.read_text()) if path.exists() else []
     runs.append(
         {
-            "machine": machine() | more,
+            "machine": machine(),
             "options": options,
             "tables": [vars(one) for one in tables],
         }
     )
     path.write_text(json.dumps(runs, indent=1) + "\n")
     print(f"\nappended to {path.name}")
-    return path

@@ -35,8 +35,14 @@ def main() -> None:
     options = parser(__doc__)
     add = options.add_argument
     add("--events", type=int, default=10_000_000, help="events of the largest file")
+    add("--sizes", type=int, nargs="+", help="other sizes of streamveil's files")
     add("--many_users", type=int, default=MANY, help="users of the file with many")
-    add("--pipeline_dp_events", type=int, default=300_000, help="events given to PipelineDP")
+    add(
+        "--pipeline_dp_events",
+        type=int,
+        default=300_000,
+        help="events given to PipelineDP; 0 leaves it out",
+    )
     add(
         "--pipeline_dp_python",
         default=sys.executable,
@@ -45,9 +51,9 @@ def main() -> None:
     )
     given = options.parse_args()
     with data_folder(given.folder) as folder:
-        tables, more = run(Bench(folder, given.repeats), given)
+        tables = run(Bench(folder, given.repeats), given)
     kept = {n: getattr(given, n) for n in ("events", "many_users", "pipeline_dp_events", "repeats")}
-    save(given.results, "end_to_end", kept, tables, **more)
+    save(given.results, "end_to_end", kept, tables)
 
 
 class Bench:
@@ -121,7 +127,7 @@ class Bench:
         return measure_case("_pipeline_dp.py", case, self.repeats, python)
 
 
-def run(bench: Bench, given) -> tuple[list, dict]:
+def run(bench: Bench, given) -> list:
     many = given.many_users
     columns = [
         *("events", "users", "order", "CPU s", "wall s", "peak MB"),
@@ -136,11 +142,15 @@ def run(bench: Bench, given) -> tuple[list, dict]:
         "9 classes of users.",
     )
     rate = {}
-    sizes = sorted({given.events // 10, given.events * 3 // 10, given.events})
+    tenth = given.events // 10
+    sizes = sorted({*(given.sizes or (tenth, 3 * tenth)), given.events})
     cases = [(size, FEW, True) for size in sizes]
-    cases += [(given.events, FEW, False), (sizes[0], many, True), (given.events, many, True)]
-    startup = {users: bench.streamveil(FEWEST, users).cpu for users in {FEW, many}}
-    for events, users, ordered in cases:
+    cases += [
+        (given.events, FEW, False),
+        *((size, many, True) for size in sorted({sizes[0], given.events})),
+    ]
+    startup = {users: bench.streamveil(FEWEST, users).cpu for users in sorted({FEW, many})}
+    for events, users, ordered in dict.fromkeys(cases):
         found = bench.streamveil(events, users, ordered)
         without = _rate(events, found.cpu - startup[users])
         rate[events, users, ordered] = events / found.cpu, without
@@ -159,7 +169,7 @@ def run(bench: Bench, given) -> tuple[list, dict]:
         "Bounds contributions and counts per slot, class and bin; no Beam, no checks of the "
         "input, no budgets, no noise, no files written.",
     )
-    for users in (FEW, many):
+    for users in sorted({FEW, many}):
         start = bench.bare_loop(FEWEST, users).cpu
         found = bench.bare_loop(given.events, users)
         whole, without = given.events / found.cpu, _rate(given.events, found.cpu - start)
@@ -169,12 +179,14 @@ def run(bench: Bench, given) -> tuple[list, dict]:
             *(whole / us[0], _ratio(without, us[1])),
         )
     tables = [ours, bare]
+    if not given.pipeline_dp_events:
+        return tables
     python = given.pipeline_dp_python
     versions = _pipeline_dp(python)
     if versions is None:
         where = "that Python" if python != sys.executable else "this environment"
         print(f"\npipeline-dp is not installed in {where}: left out (--pipeline_dp_python=PATH)")
-        return tables, {}
+        return tables
     size = given.pipeline_dp_events
     theirs = table(
         "PipelineDP on Beam (FnApiRunner): a private count per slot and bin",
@@ -199,7 +211,7 @@ def run(bench: Bench, given) -> tuple[list, dict]:
             *(events, found.cpu, found.peak, whole, start, without),
             *(us[0] / whole, _ratio(us[1], without)),
         )
-    return [*tables, theirs], {}
+    return [*tables, theirs]
 
 
 def _rate(events: int, seconds: float) -> float | None:

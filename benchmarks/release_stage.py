@@ -34,8 +34,8 @@ def main() -> None:
         "users present, and independent of the window and, when as many are present, of the "
         "registered users. The bins change from slot to slot, so that most slots that may publish "
         "do. Grid: 5 windows x 5 epsilons; there the threshold is the lowest budget once classes "
-        "are large, and nobody is sampled. Near: epsilons that differ by a ten-millionth, the "
-        "worst case: all but the highest class are sampled, one random word for each user "
+        "are large, and nobody is sampled. Near: epsilons of 0.1 that differ by a ten-millionth, "
+        "the worst case: all but the highest class are sampled, one random word for each user "
         "present, twice in a published slot.",
     )
     fewest = min(given.users)
@@ -69,7 +69,7 @@ def run(
     from streamveil.mechanisms import NoiseSource, Population, ReleaseStream, Requirement, mechanism
 
     requirements = [
-        Requirement(window, 1 - 1e-7 * (5 * w + e))
+        Requirement(window, 0.1 * (1 - 1e-7 * (5 * w + e)))
         if near
         else Requirement(max(window * w // 5, 1), 0.2 * e)
         for w in range(1, 6)

@@ -33,6 +33,16 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 # keeps integer budgets below 2**53, where a float still holds them exactly.
 MAX_EPSILON = 2.0**12
 MAX_WINDOW = 2**20
+# Half of a budget is spent in equal shares over the window; a share below this is no budget.
+SMALLEST_SHARE = 2.0**-40
+
+MAX_SLOT = 36_525 * MICROSECONDS["d"]  # a hundred years
+
+# A date, or a date and a clock time with or without an offset. Python would read more, such as
+# an offset right after a date as a clock time.
+_ISO_TIME = re.compile(
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?(Z|z|[+-]\d{2}:\d{2})?)?"
+)
 
 PUBLISHED = "published"
 SKIPPED = "skipped"
@@ -47,6 +57,11 @@ REJECTED_COLUMNS = (
     ("detail", "string"),
     ("record", "string"),
 )
+
+# Beam's counters, in one namespace.
+METRICS_NAMESPACE = "streamveil"
+EVENTS_READ = "events_read"
+REJECTED_PREFIX = "rejected: "
 
 # A batch of events may say where its rows stood: this key of the schema's metadata names the
 # source, this column (int64) the row in it.
@@ -84,6 +99,11 @@ class Requirement:
             raise ConfigurationError(
                 f"epsilon {epsilon!r} is not a finite number above 0 and at most {MAX_EPSILON:g}"
             )
+        if epsilon / (2 * window) < SMALLEST_SHARE:
+            raise ConfigurationError(
+                f"epsilon {epsilon!r} over a window of {window} slots leaves less than 2**-40 for "
+                "a slot, which is nothing: ask for more, or for a shorter window"
+            )
         object.__setattr__(self, "window", int(window))
         object.__setattr__(self, "epsilon", float(epsilon))
 
@@ -106,6 +126,10 @@ class Slots:
 
     def __post_init__(self) -> None:
         """Check both fields: Beam's windows count in milliseconds."""
+        if self.length > MAX_SLOT:
+            raise ConfigurationError(
+                f"slot length {self.length} us is more than a hundred years: use shorter slots"
+            )
         if self.length <= 0 or self.length % 1000 or self.origin % 1000:
             raise ConfigurationError(
                 f"slot length {self.length} us and origin {self.origin} us must be whole "
@@ -145,8 +169,11 @@ def parse_time(text: str | dt.datetime) -> int:
     """Microseconds since 1970-01-01T00:00Z of an ISO 8601 time; without an offset it is UTC."""
     if isinstance(text, str):
         try:
-            # Python 3.10 does not read a final Z.
-            value = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+            if not _ISO_TIME.fullmatch(text.strip()):
+                raise ValueError
+            # Python 3.10 reads neither a final Z nor a fraction of other than 3 or 6 digits.
+            full = re.sub(r"[.]\d+", lambda m: m[0].ljust(7, "0"), text.strip())
+            value = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", full))
         except ValueError:
             raise ConfigurationError(
                 f"time {text!r} is not ISO 8601: write 2024-03-31 or 2024-03-31T00:00:00+02:00"

@@ -74,7 +74,7 @@ def rows_of(runs: list[dict[str, Any]], width: int) -> npt.NDArray[np.int64]:
     rows = np.array([run["row"] for run in runs], dtype=np.int64)
     if rows.shape[1:] != (width,):
         raise ValueError(
-            f"the state is for {rows.shape[1]} classes of users, not {width}: it belongs to another "
-            "table of requirements"
+            f"the state is for {rows.shape[1]} classes of users, not {width}: it belongs to "
+            "another table of requirements"
         )
     return np.repeat(rows, [run["repeat"] for run in runs], axis=0)

@@ -129,7 +129,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
 def _summary(result: Any) -> Summary:
     try:
         query = result.metrics().query(
-            beam.metrics.MetricsFilter().with_namespace(metrics.NAMESPACE)
+            beam.metrics.MetricsFilter().with_namespace(metrics.METRICS_NAMESPACE)
         )
     except (AttributeError, NotImplementedError):
         return Summary()

@@ -64,7 +64,7 @@ class DomainMap:
                 "text or whole numbers: convert it, or use numeric edges"
             )
         bins = self._index.find(text)
-        if text.null_count:
+        if (bins < 0).any():
             bins[_nulls(text)] = _NULL
         return bins
 
@@ -104,4 +104,6 @@ class DomainMap:
 
 def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
     nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        nulls |= _nulls(array.dictionary)[array.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     return nulls

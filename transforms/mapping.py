@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -110,6 +111,13 @@ class EventMapper:
 
         Raises ConfigurationError for a missing column or one of a type that cannot be read.
         """
+        try:
+            return self._map(batch)
+        except ConfigurationError as error:
+            source = _source(batch)
+            raise ConfigurationError(f"{source}: {error}" if source else str(error)) from error
+
+    def _map(self, batch: pa.RecordBatch) -> tuple[Events, pa.RecordBatch]:
         columns = self.columns
         arrays = {name: self._column(batch, name) for name in columns.names}
         micros, bad_times = to_micros(
@@ -145,7 +153,7 @@ class EventMapper:
         at = batch.schema.get_field_index(name)
         if at < 0:
             raise ConfigurationError(
-                f"there is no column {name!r} in {_source(batch) or 'the events'}; there are: "
+                f"the events have no column {name!r}; there are: "
                 f"{', '.join(n for n in batch.schema.names if n != ROW_COLUMN)}"
             )
         return batch.column(at)
@@ -173,7 +181,12 @@ class EventMapper:
         """Dead letters of the faulty rows: where each stood, why, and the record as JSON."""
         rows = sorted(faults)
         names = [name for name in batch.schema.names if name != ROW_COLUMN]
-        records = batch.select(names).take(pa.array(rows, pa.int64())).to_pylist()
+        records = [
+            dict(zip(names, values, strict=True))
+            for values in zip(
+                *(_json_values(batch.column(name), rows) for name in names), strict=True
+            )
+        ]
         at = batch.schema.get_field_index(ROW_COLUMN)
         places = batch.column(at).take(pa.array(rows, pa.int64())) if at >= 0 else None
         return pa.RecordBatch.from_arrays(
@@ -185,7 +198,7 @@ class EventMapper:
                     [self._detail(faults[row], r) for row, r in zip(rows, records, strict=True)],
                     pa.string(),
                 ),
-                pa.array([json.dumps(record, default=str) for record in records], pa.string()),
+                pa.array([json.dumps(record) for record in records], pa.string()),
             ],
             schema=REJECTED_SCHEMA,
         )
@@ -198,7 +211,36 @@ class EventMapper:
             names = columns.value
         else:
             names = (columns.time,)
-        return ", ".join(f"{name} is {record[name]!s}" for name in names)
+        return ", ".join(
+            f"{name} is {'null' if record[name] is None else record[name]}" for name in names
+        )
+
+
+def _json_values(column: pa.Array, rows: list[int]) -> list[Any]:
+    """Values of some rows as strict JSON has them: times and what it lacks become text."""
+    picked = column.take(pa.array(rows, pa.int64()))
+    if pa.types.is_dictionary(picked.type):
+        picked = picked.dictionary_decode()
+    kind = picked.type
+    if pa.types.is_temporal(kind):
+        try:
+            return picked.cast(pa.string()).to_pylist()  # Python's own times are narrower
+        except pa.ArrowInvalid:
+            return picked.cast(pa.int64()).cast(pa.string()).to_pylist()
+    try:
+        return [_plain(value) for value in picked.to_pylist()]
+    except (OverflowError, ValueError):  # a far time inside a list or a struct
+        return [str(scalar) for scalar in picked]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
 
 
 def _source(batch: pa.RecordBatch) -> str | None:

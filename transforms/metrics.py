@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from apache_beam.metrics import Metrics
 
-NAMESPACE = "streamveil"
+from streamveil.mechanisms.records import EVENTS_READ, METRICS_NAMESPACE, REJECTED_PREFIX
 
-EVENTS_READ = "events_read"
+__all__ = ["EVENTS_READ", "METRICS_NAMESPACE", "REJECTED_PREFIX"]
+
 EVENTS_ACCEPTED = "events_accepted"
 EVENTS_BOUNDED_AWAY = "events_bounded_away"
 EVENTS_LATE = "events_late"
-REJECTED_PREFIX = "rejected: "
 SLOTS_PREFIX = "slots_"
 WINDOW_USE = "largest_window_use_ppm"
 
@@ -22,9 +22,9 @@ WINDOW_USE = "largest_window_use_ppm"
 def count(name: str, amount: int) -> None:
     """Add to a counter; nothing is made of 0."""
     if amount:
-        Metrics.counter(NAMESPACE, name).inc(amount)
+        Metrics.counter(METRICS_NAMESPACE, name).inc(amount)
 
 
 def observe(name: str, value: int) -> None:
     """Add an observation to a distribution, whose maximum is what people look at."""
-    Metrics.distribution(NAMESPACE, name).update(value)
+    Metrics.distribution(METRICS_NAMESPACE, name).update(value)

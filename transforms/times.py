@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import re
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -25,9 +22,12 @@ EARLIEST = parse_time("0001-01-01")
 LATEST = parse_time("9999-12-31T23:59:59")
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
+_LONG_FRACTION = r"([.]\d{6})\d+"  # beyond microseconds: cut
+_APART = r" +([+-]\d{2}(:?\d{2})?)$"  # an offset after a space
+_WHOLE = r"^[+-]?\d{1,18}$"
 _CLOCK = r"\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?"
 _NAIVE = rf"^{_DATE}([T ]{_CLOCK})?$"
-_ZONED = rf"^{_DATE}[T ]{_CLOCK} ?(Z|[+-]\d{{2}}(:?\d{{2}})?)$"
+_ZONED = rf"^{_DATE}[T ]{_CLOCK}(Z|[+-]\d{{2}}(:?\d{{2}})?)$"
 
 
 def to_micros(
@@ -35,9 +35,9 @@ def to_micros(
 ) -> tuple[Micros, Reasons]:
     """Read a time column.
 
-    Timestamps and dates are taken as they are; text is read as ISO 8601; whole and floating
-    numbers count `unit`s since 1970-01-01T00:00Z. Times without an offset are clock times in
-    `zone`; one that the zone's clock shows twice or never is ambiguous.
+    Timestamps and dates are taken as they are; text is read as ISO 8601, or as a whole number if
+    `unit` is given; numbers count `unit`s since 1970-01-01T00:00Z. Times without an offset are
+    clock times in `zone`; one that the zone's clock shows twice or never is ambiguous.
 
     Args:
         column: Arrow array of n rows.
@@ -58,7 +58,7 @@ def to_micros(
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return _from_timestamps(column, zone)
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return _from_text(column.cast(pa.large_string()), zone)
+        return _from_text(column.cast(pa.large_string()), zone, unit)
     if pa.types.is_null(kind):
         return np.zeros(len(column), np.int64), dict.fromkeys(range(len(column)), NULL_TIME)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
@@ -133,62 +133,51 @@ def _from_numbers(column: pa.Array, unit: str | None, name: str) -> tuple[Micros
     outside = ~((near >= EARLIEST) & (near <= LATEST))
     if pa.types.is_integer(column.type):
         whole = np.where(outside, 0, pc.fill_null(column, 0).to_numpy(zero_copy_only=False))
-        micros = whole.astype(np.int64) // 1000 if unit == "ns" else whole.astype(np.int64) * scale
+        # Nanoseconds may fill 64 bits without a sign.
+        wide = whole.astype(np.uint64 if whole.dtype.kind == "u" else np.int64)
+        micros = wide // 1000 if unit == "ns" else wide.astype(np.int64) * scale
     else:
         micros = np.floor(np.where(outside, 0.0, near)).astype(np.int64)
     reasons = dict.fromkeys(np.flatnonzero(outside).tolist(), UNPARSABLE_TIME)
     return micros.astype(np.int64), {**reasons, **_nulls(column)}
 
 
-def _from_text(column: pa.Array, zone: str) -> tuple[Micros, Reasons]:
+def _from_text(column: pa.Array, zone: str, unit: str | None) -> tuple[Micros, Reasons]:
     reasons = _nulls(column)
     text = pc.utf8_trim_whitespace(column)
+    for untidy in (_LONG_FRACTION, _APART):
+        if pc.any(pc.match_substring_regex(text, untidy)).as_py():
+            text = pc.replace_substring_regex(text, untidy, r"\1")
     micros = np.zeros(len(column), np.int64)
-    unread = pc.fill_null(column.is_valid(), False).to_numpy(zero_copy_only=False)
-    for pattern, kind in ((_ZONED, pa.timestamp("us", "UTC")), (_NAIVE, pa.timestamp("us"))):
+    unread = column.is_valid().to_numpy(zero_copy_only=False)
+    kinds: list[tuple[str, pa.DataType]] = [
+        (_ZONED, pa.timestamp("us", "UTC")),
+        (_NAIVE, pa.timestamp("us")),
+    ]
+    if unit is not None:
+        kinds.append((_WHOLE, pa.int64()))
+    for pattern, kind in kinds:
         matches = pc.fill_null(pc.match_substring_regex(text, pattern), False)
         rows = np.flatnonzero(matches.to_numpy(zero_copy_only=False))
         if not len(rows):
             continue
         subset = text if len(rows) == len(text) else text.take(pa.array(rows))
-        values, good = _cast_all(subset, kind)
-        if kind.tz is None and zone != "UTC":
-            values, unclear = _localize(values, zone)
-            reasons.update({int(rows[i]): reason for i, reason in unclear.items() if good[i]})
+        cast, good = _cast_all(subset, kind)
+        values, bad = to_micros(cast, zone=zone, unit=unit)
+        reasons.update({int(rows[i]): reason for i, reason in bad.items() if good[i]})
         micros[rows[good]] = values[good]
         unread[rows[good]] = False
-    # What is left is not ISO 8601, or has more digits or another form than Arrow reads.
-    for row in np.flatnonzero(unread).tolist():
-        value = _parse_one(text[row].as_py(), zone)
-        if value is None:
-            reasons[row] = UNPARSABLE_TIME
-        else:
-            micros[row] = value
+    reasons.update(dict.fromkeys(np.flatnonzero(unread).tolist(), UNPARSABLE_TIME))
     return micros, reasons
 
 
-def _cast_all(column: pa.Array, kind: pa.DataType) -> tuple[Micros, npt.NDArray[np.bool_]]:
+def _cast_all(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """Cast what can be cast: Arrow refuses a whole column for one bad row, so halve and retry."""
     try:
-        values = column.cast(kind).cast(pa.int64()).to_numpy(zero_copy_only=False)
-        return values, np.ones(len(column), bool)
+        return column.cast(kind), np.ones(len(column), bool)
     except pa.ArrowInvalid:
         if len(column) <= 1:
-            return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
+            return pa.nulls(len(column), kind), np.zeros(len(column), bool)
     half = len(column) // 2
     parts = [_cast_all(part, kind) for part in (column[:half], column[half:])]
-    return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
-
-
-def _parse_one(text: str, zone: str) -> int | None:
-    shortened = re.sub(r"([.]\d{6})\d+", r"\1", text)  # beyond microseconds: cut
-    try:
-        value = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", shortened))
-    except ValueError:
-        return None
-    if value.tzinfo is None and zone != "UTC":
-        return None
-    try:
-        return parse_time(value)
-    except OverflowError:
-        return None
+    return pa.concat_arrays([p[0] for p in parts]), np.concatenate([p[1] for p in parts])

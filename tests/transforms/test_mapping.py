@@ -68,14 +68,14 @@ def test_good_rows_become_slots_members_and_bins():
 GOOD = ("ann", "a", 0)
 # One fault each: the row, the reason and the detail.
 FAULTY = [
-    ((None, "a", 0), "null user", "user is None"),
+    ((None, "a", 0), "null user", "user is null"),
     (("", "a", 0), "null user", "user is "),
     (("eve", "a", 0), "no requirement", "user is eve"),
-    (("ann", None, 0), "null value", "value is None"),
+    (("ann", None, 0), "null value", "value is null"),
     (("ann", "z", 0), "outside the domain", "value is z"),
-    (("ann", "a", None), "null time", "time is None"),
-    (("ann", "a", -1), "outside the released slots", "time is 1969-12-31 23:00:00"),
-    (("ann", "a", 3), "outside the released slots", "time is 1970-01-01 03:00:00"),
+    (("ann", "a", None), "null time", "time is null"),
+    (("ann", "a", -1), "outside the released slots", "time is 1969-12-31 23:00:00.000000"),
+    (("ann", "a", 3), "outside the released slots", "time is 1970-01-01 03:00:00.000000"),
 ]
 
 
@@ -121,7 +121,7 @@ def test_not_a_number_and_both_columns_of_a_grid_in_the_detail():
     _, rejected = mapper(Grid(0, 0, 1, 1, 2, 2), columns=columns).map(made)
     assert [(r["reason"], r["detail"]) for r in rejected.to_pylist()] == [
         ("not a number", "x is nan, y is 0.5"),
-        ("null value", "x is None, y is 0.5"),
+        ("null value", "x is null, y is 0.5"),
         ("outside the domain", "x is 7.0, y is 0.5"),
     ]
 
@@ -322,7 +322,8 @@ def test_missing_column_is_named_with_the_source_and_what_is_there(missing):
     made = made.drop_columns([missing])
     there = ", ".join(n for n in made.schema.names if n != ROW_COLUMN)
     with pytest.raises(
-        ConfigurationError, match=f"no column '{missing}' in part-3.csv; there are: {there}$"
+        ConfigurationError,
+        match=f"part-3.csv: the events have no column '{missing}'; there are: {there}$",
     ):
         mapper().map(made)
 

@@ -1,0 +1,105 @@
+"""Every benchmark runs, at sizes that measure nothing, and the page follows from the results."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+# Options that make each of them small.
+SMALL = {
+    "release_stage": ("--users=250", "--windows=5", "--slots=5", "--repeats=1"),
+    "noise": ("--sizes=10", "--scales=2", "--opendp_size=10", "--seconds=0.01", "--repeats=1"),
+    "state_bytes": ("--slots=20",),
+    "utility": ("--slots=2", "--keys=1", "--draws=1"),
+}
+
+
+def run(script, *options):
+    command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tables(folder, name):
+    (found,) = json.loads((folder / f"{name}.json").read_text())
+    return found["tables"]
+
+
+@pytest.mark.parametrize("name", ["release_stage", "state_bytes"])
+def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
+    run(name, *SMALL[name], f"--results={tmp_path}")
+    (table,) = tables(tmp_path, name)
+    assert table["rows"]
+    assert all(len(row) == len(table["columns"]) for row in table["rows"])
+
+
+def test_noise_is_compared_with_opendp_where_there_is_one(tmp_path):
+    run("noise", *SMALL["noise"], f"--results={tmp_path}")
+    (table,) = tables(tmp_path, "noise")
+    ((_, _, ours, theirs, _),) = table["rows"]
+    assert ours > 0
+    assert (theirs is not None) == (importlib.util.find_spec("opendp") is not None)
+
+
+def test_utility_simulates_a_cell():
+    case = {"stream": "tlns", "budget": 0.2, "draw": 1, "key": 0, "slots": 50}
+    for name in ("pba", "bd", "ba-1"):
+        answer = json.loads(run("utility", f"--case={json.dumps({'name': name, **case})}"))
+        assert answer["error"] > 0
+        assert 0 <= answer["published"] <= 1
+
+
+def test_end_to_end_counts_with_and_without_beam(tmp_path):
+    out = run(
+        "end_to_end",
+        *("--events=20000", "--many_users=10000", "--repeats=1", "--sizes", "20000"),
+        *("--pipeline_dp_events=0", f"--results={tmp_path}"),
+    )
+    ours, bare = tables(tmp_path, "end_to_end")
+    assert {row[0] for row in ours["rows"]} == {20000}
+    assert all(row[6] > 0 for row in ours["rows"])
+    assert [row[1] for row in bare["rows"]] == [10_000]
+    assert "appended" in out
+
+
+@pytest.mark.skipif(importlib.util.find_spec("pipeline_dp") is None, reason="needs pipeline-dp")
+def test_pipeline_dp_counts_the_same_events(tmp_path):
+    events, output = tmp_path / "events.parquet", tmp_path / "counts.csv"
+    case = {"path": str(events), "users": 1000, "slots": 1, "ordered": True, "events": 2000}
+    run("end_to_end", f"--case={json.dumps(case)}")
+    case = {
+        "path": str(events),
+        "output": str(output),
+        "values": ["value-00", "value-01"],
+        "first_slot": 1_704_067_200 // 3600,
+        "slots": 1,
+    }
+    run("_pipeline_dp", f"--case={json.dumps(case)}")
+    assert len(output.read_text().splitlines()) == 2
+
+
+def test_the_bare_loop_counts_what_bounding_keeps(tmp_path):
+    events, requirements = tmp_path / "events.parquet", tmp_path / "requirements.parquet"
+    for path, number in ((requirements, 0), (events, 3000)):
+        case = {"path": str(path), "users": 10, "slots": 3, "ordered": True, "events": number}
+        run("end_to_end", f"--case={json.dumps(case)}")
+    case = {
+        "events": str(events),
+        "requirements": str(requirements),
+        "values": [f"value-{b:02}" for b in range(100)],
+        "dictionary": True,
+    }
+    answer = json.loads(run("_bare_loop", f"--case={json.dumps(case)}"))
+    assert answer == {"counted": 30, "slots": 3}
+
+
+def test_the_page_follows_from_the_results(tmp_path):
+    page = tmp_path / "RESULTS.md"
+    run("report", f"--output={page}")
+    assert page.read_text() == (BENCHMARKS / "RESULTS.md").read_text()
