@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from streamveil.transforms.counting import BlockCounts, Layout, count, pack, slot_tables
 from streamveil.transforms.histograms import PrivateHistograms
-from streamveil.transforms.mapping import EventMapper
 
 
 def exact_counts(
@@ -21,9 +20,7 @@ def exact_counts(
     What PrivateHistograms would count of the same batches, all in memory and without Beam.
     """
     layout = Layout.choose(transform.registry, transform.domain.bins, 1, timely=False)
-    mapper = EventMapper(
-        transform.columns, transform.slots, transform.domain, transform.registry, bytes(32)
-    )
+    mapper = transform.event_mapper()
     parts: dict[tuple[int, int], list[npt.NDArray[np.unsignedinteger]]] = {}
     for batch in batches:
         events, _ = mapper.map(batch)

@@ -5,17 +5,24 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
+from apache_beam.transforms.trigger import (
+    AccumulationMode,
+    AfterCount,
+    AfterWatermark,
+    DefaultTrigger,
+)
 from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
+from apache_beam.utils.windowed_value import PaneInfoTiming
 
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import KEY_BYTES, derived_key
+from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
     Domain,
@@ -23,19 +30,30 @@ from streamveil.mechanisms.records import (
     Registry,
     Release,
     Slots,
+    format_time,
 )
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.counting import BlockCounts, Layout, count, pack
 from streamveil.transforms.mapping import Columns, EventMapper
-from streamveil.transforms.release import LEDGER, REJECTED, ReleaseConfig, _ReleaseSlotsFn
+from streamveil.transforms.release import (
+    LEDGER,
+    REJECTED,
+    ReleaseConfig,
+    _ReleaseSlotsFn,
+    late_letters,
+)
 from streamveil.transforms.wire import array_from_bytes, array_to_bytes, counts_to_bytes
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
 
 _STREAM = "histogram"
+
+# How long Beam keeps a block's window to tell late events apart; later ones it drops by itself.
+_LATENESS = Duration(seconds=7 * 24 * 3600)
+_MOST_SLOTS = 10_000_000
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -79,7 +97,10 @@ class PrivateHistograms(beam.PTransform):
     slots are taken as public. Rejected events, counters and logs are raw and not covered.
 
     Without `first_slot` and `last_slot` the range runs from the first to the last slot with an
-    accepted event, which then counts as public too.
+    accepted event, which then counts as public too. An input without end should have both: then
+    every slot is released as the watermark passes its end; otherwise quiet slots wait for the next
+    event, and the moment of their release tells of it. Events that come after the watermark are
+    rejected as late.
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,
@@ -103,7 +124,7 @@ class PrivateHistograms(beam.PTransform):
     user's events."""
     adjacency: str = ADD_REMOVE
     """`add_remove`, or `replace`, which doubles the sensitivity."""
-    noise_key: bytes | Callable[[], bytes] | None = None
+    noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
     """32 secret bytes, or a picklable way for a worker to get them; fresh ones when None."""
     first_slot: int | None = None
     """First slot to release; events before it are rejected."""
@@ -126,23 +147,36 @@ class PrivateHistograms(beam.PTransform):
             )
         if self.shards < 1:
             raise ConfigurationError(f"shards is {self.shards}: give 1 or more")
-        given = self.first_slot is not None and self.last_slot is not None
-        if given and self.first_slot > self.last_slot:  # type: ignore[operator]
-            raise ConfigurationError(
-                f"the range of slots is empty: {self.first_slot} comes after {self.last_slot}"
-            )
+        _check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         mechanism(self.mechanism, self.population)
+        Odometer(self.registry.classes)
         if isinstance(self.noise_key, bytes) and len(self.noise_key) != KEY_BYTES:
             raise ConfigurationError(
                 f"the noise key has {len(self.noise_key)} bytes: give {KEY_BYTES} random ones"
             )
+        key = self.noise_key
+        if not callable(key):
+            key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
+        self._key = key
 
     @property
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
         return Population(self.registry.classes, self.registry.sizes, self.domain.bins, sensitivity)
+
+    def event_mapper(self) -> EventMapper:
+        """What maps batches of events to slots, users and bins, as this transform does."""
+        return EventMapper(
+            self.columns,
+            self.slots,
+            self.domain,
+            self.registry,
+            derived_key(self._key(), "strangers"),
+            self.first_slot,
+            self.last_slot,
+        )
 
     def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Outputs:
         """Build the pipeline: batches -> codes -> counts -> releases."""
@@ -153,42 +187,35 @@ class PrivateHistograms(beam.PTransform):
                 "the range of slots is taken from the events, so a single event can extend it: "
                 "give its start and end to keep that private"
             )
-        key = self.noise_key
-        if not callable(key):
-            key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
         layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
         config = ReleaseConfig(
             self.mechanism,
             self.population,
             self.slots,
             layout,
-            key,
+            self._key,
             _STREAM,
             self.first_slot,
             self.last_slot,
             bounded,
         )
-        mapped = batches | "MapEvents" >> beam.ParDo(_MapEventsFn(self, layout, key)).with_outputs(
+        mapped = batches | "MapEvents" >> beam.ParDo(_MapEventsFn(self, layout)).with_outputs(
             REJECTED, main="codes"
         )
         # ((kind, shard), codes as bytes), timestamped within their block of slots
-        block = self.slots.length * layout.block
-        counts = (
+        counted = (
             mapped.codes
-            | "WindowIntoBlocks"
-            >> beam.WindowInto(
-                FixedWindows(
-                    Duration(micros=block), offset=Timestamp(micros=self.slots.origin % block)
-                )
-            )
+            | "WindowIntoBlocks" >> _blocks(self.slots, layout, bounded)
             | "GatherBlocks" >> beam.GroupByKey()
             | "CountBlocks"
-            >> beam.ParDo(_CountBlocksFn(self, layout)).with_output_types(tuple[str, bytes])
-            | "WindowIntoStream" >> beam.WindowInto(GlobalWindows())
+            >> beam.ParDo(_CountBlocksFn(self, layout)).with_outputs(REJECTED, main="counts")
         )
+        counted.counts.element_type = tuple[str, bytes]
+        counted[REJECTED].element_type = pa.RecordBatch
+        counts = counted.counts | "WindowIntoStream" >> _one_stream()
         # (stream, BlockCounts as bytes), timestamped at the end of their block
         released = (
-            (counts, self._ticks(counts, layout))
+            (counts, *self._ticks(counts, mapped[REJECTED], layout))
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
             >> beam.ParDo(_ReleaseSlotsFn(config)).with_outputs(LEDGER, REJECTED, main="releases")
@@ -196,32 +223,84 @@ class PrivateHistograms(beam.PTransform):
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[REJECTED].element_type = pa.RecordBatch
-        rejected = (mapped[REJECTED], released[REJECTED]) | "AllRejected" >> beam.Flatten()
+        rejected = (
+            mapped[REJECTED],
+            counted[REJECTED] | "WindowLateIntoOne" >> _one_stream(),
+            released[REJECTED],
+        ) | "AllRejected" >> beam.Flatten()
         return Outputs(released.releases, released[LEDGER], rejected)
 
     def _ticks(
-        self, counts: beam.PCollection[tuple[str, bytes]], layout: Layout
-    ) -> beam.PCollection[tuple[str, bytes]]:
-        """Empty counts that keep the release stage going where there are no events.
+        self,
+        counts: beam.PCollection[tuple[str, bytes]],
+        rejected: beam.PCollection[pa.RecordBatch],
+        layout: Layout,
+    ) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
+        """Empty counts at the given ends of the range, so that it is released without events too.
 
-        With a range of slots given, both its ends; without one, nothing, but an empty input is
-        refused, since nothing then says which slots to release.
+        With an end missing, a bounded input without events is refused: nothing says which slots.
         """
-        if self.first_slot is None or self.last_slot is None:
-            if not counts.is_bounded:
-                return counts.pipeline | "NoTicks" >> beam.Create([]).with_output_types(
-                    tuple[str, bytes]
-                )
-            return (
+        ends = [slot for slot in (self.first_slot, self.last_slot) if slot is not None]
+        if ends:
+            yield counts.pipeline | "Ticks" >> beam.Create(
+                [
+                    (_STREAM, counts_to_bytes(BlockCounts.empty(block)))
+                    for block in sorted({slot // layout.block for slot in ends})
+                ]
+            ).with_output_types(tuple[str, bytes])
+        if len(ends) < 2 and counts.is_bounded:
+            reasons = (
+                rejected
+                | "Reasons" >> beam.FlatMap(_reasons).with_output_types(tuple[str, int])
+                | "CountReasons" >> beam.CombinePerKey(sum)
+            )
+            yield (
                 counts
                 | "CountParts" >> beam.combiners.Count.Globally()
                 | "RefuseNothing"
-                >> beam.FlatMap(_refuse_nothing).with_output_types(tuple[str, bytes])
+                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(reasons)).with_output_types(
+                    tuple[str, bytes]
+                )
             )
-        ends = sorted({self.first_slot // layout.block, self.last_slot // layout.block})
-        return counts.pipeline | "Ticks" >> beam.Create(
-            [(_STREAM, counts_to_bytes(BlockCounts.empty(block))) for block in ends]
-        ).with_output_types(tuple[str, bytes])
+
+
+def _blocks(slots: Slots, layout: Layout, bounded: bool) -> beam.WindowInto:
+    """Windows of a block of slots. Each fires once; what comes later fires apart, as late."""
+    length = slots.length * layout.block
+    windows = FixedWindows(Duration(micros=length), offset=Timestamp(micros=slots.origin % length))
+    if bounded:
+        return beam.WindowInto(windows)
+    return beam.WindowInto(
+        windows,
+        trigger=AfterWatermark(late=AfterCount(1)),
+        accumulation_mode=AccumulationMode.DISCARDING,
+        allowed_lateness=_LATENESS,
+    )
+
+
+def _one_stream() -> beam.WindowInto:
+    return beam.WindowInto(
+        GlobalWindows(),
+        trigger=DefaultTrigger(),
+        accumulation_mode=AccumulationMode.DISCARDING,
+        allowed_lateness=Duration(0),
+    )
+
+
+def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
+    if first is None or last is None:
+        return
+    if first > last:
+        raise ConfigurationError(
+            f"the range of slots is empty: it starts at {format_time(slots.start(first))} and ends "
+            f"at {format_time(slots.end(last))}"
+        )
+    if last - first >= _MOST_SLOTS:
+        raise ConfigurationError(
+            f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
+            f"has {last - first + 1} slots, more than {_MOST_SLOTS}: shorten it, or use longer "
+            "slots"
+        )
 
 
 def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
@@ -238,11 +317,18 @@ def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
         )
 
 
-def _refuse_nothing(parts: int) -> Iterable[tuple[str, bytes]]:
+def _reasons(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
+    for reason in rejected.column("reason").value_counts().to_pylist():
+        yield reason["values"], reason["counts"]
+
+
+def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
     if not parts:
+        found = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
         raise ConfigurationError(
-            "no event was accepted, so nothing says which slots to release: check the rejected "
-            "events, or give the range (--start and --end)"
+            "no event was accepted, so nothing says which slots to release; rejected: "
+            f"{found or 'none'}. Mend the events or the options, or give the range to release "
+            "(--start and --end)"
         )
     return ()
 
@@ -250,24 +336,13 @@ def _refuse_nothing(parts: int) -> Iterable[tuple[str, bytes]]:
 class _MapEventsFn(beam.DoFn):
     """Record batches to ((kind, shard), codes as bytes), and dead letters on the side."""
 
-    def __init__(
-        self, transform: PrivateHistograms, layout: Layout, noise_key: Callable[[], bytes]
-    ) -> None:
-        self._options = (
-            transform.columns,
-            transform.slots,
-            transform.domain,
-            transform.registry,
-        )
-        self._range = (transform.first_slot, transform.last_slot)
+    def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
+        self._transform = transform
         self._layout = layout
         self._most = transform.max_contributions
-        self._noise_key = noise_key
 
     def setup(self) -> None:
-        self._mapper = EventMapper(
-            *self._options, derived_key(self._noise_key(), "strangers"), *self._range
-        )
+        self._mapper = self._transform.event_mapper()
         self._mapper.warm()
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
@@ -275,8 +350,8 @@ class _MapEventsFn(beam.DoFn):
         metrics.count(metrics.EVENTS_READ, element.num_rows)
         metrics.count(metrics.EVENTS_ACCEPTED, len(events.slots))
         if rejected.num_rows:
-            for reason in rejected.column("reason").value_counts().to_pylist():
-                metrics.count(metrics.REJECTED_PREFIX + reason["values"], reason["counts"])
+            for reason, number in _reasons(rejected):
+                metrics.count(metrics.REJECTED_PREFIX + reason, number)
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
         slots, block_slots = self._mapper.slots, self._layout.block
         for block, key, codes, dropped in pack(events, self._layout, self._most):
@@ -286,7 +361,11 @@ class _MapEventsFn(beam.DoFn):
 
 
 class _CountBlocksFn(beam.DoFn):
-    """All codes of a block and shard to (stream, BlockCounts as bytes)."""
+    """All codes of a block and shard to (stream, BlockCounts as bytes).
+
+    A block's window fires once in time. Codes that come later were bounded without the earlier
+    ones, so they must never be counted: they leave as dead letters.
+    """
 
     def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
         self._slots = transform.slots
@@ -301,7 +380,8 @@ class _CountBlocksFn(beam.DoFn):
         self,
         element: tuple[tuple[int, int], Iterable[bytes]],
         window: Any = beam.DoFn.WindowParam,
-    ) -> Iterator[tuple[str, bytes]]:
+        pane: Any = beam.DoFn.PaneInfoParam,
+    ) -> Iterator[Any]:
         (kind, _), parts = element
         block = self._slots.index(window.start.micros) // self._layout.block
         counts = count(
@@ -312,5 +392,9 @@ class _CountBlocksFn(beam.DoFn):
             self._class_of,
             self._most,
         )
+        if pane.timing == PaneInfoTiming.LATE:
+            metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))
+            yield beam.pvalue.TaggedOutput(REJECTED, late_letters(counts, self._layout))
+            return
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, counts.dropped)
         yield _STREAM, counts_to_bytes(counts)

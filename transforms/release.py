@@ -44,7 +44,7 @@ REJECTED = "rejected"
 LATE = "late"
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
-MOST_QUIET_SLOTS = 1_000_000
+MOST_QUIET_SLOTS = 100_000
 
 Counts = npt.NDArray[np.int64]
 
@@ -81,10 +81,10 @@ class _ReleaseSlotsFn(beam.DoFn):
     Input: (stream, BlockCounts as bytes), in any order. State, per stream: the counts that wait;
     the next slot to release and the first and last slot that wait; the release stream's bytes.
 
-    Timer `due`, in event time, armed by `process` and by itself: at the end of the first waiting
-    slot in a stream without end; in a bounded input at the end of the last one, so that all of it
-    is released at once. When it fires every slot that ended by then is released, and if counts
-    are left waiting it is armed again.
+    Timer `due`, in event time, armed by `process` and by itself. In a bounded input it waits for
+    the end of the last waiting slot, so that all of it is released at once. In a stream without
+    end it waits for the end of the next slot to release if the last slot is known, and of the
+    first waiting slot otherwise. When it fires, every slot that ended by then is released.
     """
 
     WAITING = BagStateSpec("waiting", BytesCoder())
@@ -119,39 +119,29 @@ class _ReleaseSlotsFn(beam.DoFn):
         last = end if last is None else max(last, end)
         waiting.add(data)
         progress.write((next_slot, first, last))
-        self._arm(due, first, last)
+        self._arm(due, next_slot, first, last)
 
-    def _arm(self, due: Any, first: int, last: int) -> None:
-        slot = last if self._config.bounded else first
-        due.set(Timestamp(micros=self._config.slots.end(slot)))
+    def _arm(self, due: Any, next_slot: int | None, first: int | None, last: int | None) -> None:
+        """Set the timer, unless nothing waits and nothing more is to be released."""
+        config = self._config
+        slot = last if config.bounded else first
+        if not config.bounded and config.last_slot is not None and next_slot is not None:
+            slot = next_slot if next_slot <= config.last_slot else None
+        if slot is not None:
+            due.set(Timestamp(micros=config.slots.end(slot)))
 
     def _split_late(
         self, counts: BlockCounts, next_slot: int
     ) -> tuple[pa.RecordBatch, bytes | None]:
         """Dead letters for slots that are released already, and what is left to count."""
-        layout = self._config.layout
-        slots = layout.slots_of(counts)
-        late = slots < next_slot
-        events = int(counts.counts[late].sum())
-        metrics.count(metrics.EVENTS_LATE, events)
-        lost = np.unique(slots[late]).tolist()
-        batch = pa.RecordBatch.from_pylist(
-            [
-                {
-                    "reason": LATE,
-                    "detail": f"slot {slot} was released before these events came",
-                    "record": json.dumps(
-                        {"slot": slot, "events": int(counts.counts[slots == slot].sum())}
-                    ),
-                }
-                for slot in lost
-            ],
-            schema=REJECTED_SCHEMA,
+        late = self._config.layout.slots_of(counts) < next_slot
+        lost, rest = (
+            BlockCounts(counts.block, counts.cells[part], counts.counts[part], 0)
+            for part in (late, ~late)
         )
-        if late.all():
-            return batch, None
-        rest = BlockCounts(counts.block, counts.cells[~late], counts.counts[~late], counts.dropped)
-        return batch, counts_to_bytes(rest)
+        metrics.count(metrics.EVENTS_LATE, int(lost.counts.sum()))
+        letters = late_letters(lost, self._config.layout)
+        return letters, None if late.all() else counts_to_bytes(rest)
 
     @on_timer(DUE)
     def _release_due(
@@ -193,9 +183,9 @@ class _ReleaseSlotsFn(beam.DoFn):
         for data in rest:
             waiting.add(data)
         first = min(block_of(data) for data in rest) * config.layout.block if rest else None
-        progress.write((next_slot, first, last if rest else None))
-        if first is not None:
-            self._arm(due, first, last)
+        last = last if rest else None
+        progress.write((next_slot, first, last))
+        self._arm(due, next_slot, first, last)
 
     def _every_slot(
         self, busy: Iterable[tuple[int, Counts]], next_slot: int | None, until: int
@@ -203,26 +193,35 @@ class _ReleaseSlotsFn(beam.DoFn):
         """Fill the quiet slots in, from the first slot to be released to the last."""
         config = self._config
         quiet = np.zeros((config.layout.classes, config.layout.bins), dtype=np.int64)
-        last = config.last_slot if config.bounded else until
         for slot, table in busy:
             if not table.any():
                 continue
             if next_slot is None:
                 next_slot = slot
-            if last is None and slot - next_slot > MOST_QUIET_SLOTS:
-                raise ConfigurationError(
-                    f"no event from slot {next_slot} to {slot}, "
-                    f"{format_time(config.slots.start(slot))}: more than {MOST_QUIET_SLOTS} quiet "
-                    "slots are a wrong time or too short a slot; give the range to release "
-                    "(--start and --end), which rejects what is outside it"
-                )
+            self._check_gap(next_slot, slot)
             for missed in range(next_slot, slot):
                 yield missed, quiet
             yield slot, table
             next_slot = slot + 1
-        if next_slot is not None and last is not None:
-            for missed in range(next_slot, min(last, until) + 1):
+        # In a bounded input the quiet end belongs to it only if its last slot was given.
+        last = until if config.last_slot is None else min(config.last_slot, until)
+        if next_slot is not None and not (config.bounded and config.last_slot is None):
+            self._check_gap(next_slot, last)
+            for missed in range(next_slot, last + 1):
                 yield missed, quiet
+
+    def _check_gap(self, next_slot: int, slot: int) -> None:
+        """Refuse a gap that a wrong time must have made, unless the whole range was given."""
+        config = self._config
+        if config.first_slot is not None and config.last_slot is not None:
+            return
+        if slot - next_slot > MOST_QUIET_SLOTS:
+            since, to = (format_time(config.slots.start(s)) for s in (next_slot, slot))
+            raise ConfigurationError(
+                f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
+                "wrong time or too short a slot; give the range to release (--start and --end), "
+                "which rejects what is outside it"
+            )
 
     def _outputs(self, slot: int, release: SlotRelease, state: StreamState) -> Iterator[Any]:
         config, odometer = self._config, self._stream.odometer
@@ -254,3 +253,21 @@ class _ReleaseSlotsFn(beam.DoFn):
             to_epsilon(state.odometer.in_window),
         )
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
+
+
+def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
+    """Dead letters for events that came after their slot: one a slot, with how many they were."""
+    slots = layout.slots_of(counts)
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                "reason": LATE,
+                "detail": f"slot {slot} was closed before these events came",
+                "record": json.dumps(
+                    {"slot": slot, "events": int(counts.counts[slots == slot].sum())}
+                ),
+            }
+            for slot in np.unique(slots).tolist()
+        ],
+        schema=REJECTED_SCHEMA,
+    )

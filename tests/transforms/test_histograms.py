@@ -232,7 +232,7 @@ REFUSED = [
     ({"max_contributions": 0}, "max_contributions is 0"),
     ({"adjacency": "swap"}, "adjacency 'swap' is unknown"),
     ({"shards": 0}, "shards is 0"),
-    ({"first_slot": 3, "last_slot": 2}, "range of slots is empty: 3 comes after 2"),
+    ({"first_slot": 3, "last_slot": 2}, "range of slots is empty: it starts at 1970-01-01T03"),
     ({"mechanism": "laplace"}, "mechanism 'laplace' is unknown"),
     ({"noise_key": b"short"}, "noise key has 5 bytes"),
     ({"columns": Columns("user", ("x", "y"), "time")}, "reads 1 value column"),
