@@ -58,11 +58,13 @@ def _numbers(text: str, prefix: str) -> list[float]:
 def _file_values(path: str) -> list[str]:
     if path.endswith(_TABLES):
         return _column(read_table(path), path)
-    with FileSystems.open(path) as file:
-        try:
+    try:
+        with FileSystems.open(path) as file:
             content = file.read().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise ConfigurationError(f"it is not UTF-8 text ({error})") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"it is not UTF-8 text ({error})") from None
+    except OSError as error:
+        raise ConfigurationError(f"it cannot be read ({error}): name a file") from None
     if path.endswith(".json"):
         try:
             values = json.loads(content)
@@ -70,7 +72,7 @@ def _file_values(path: str) -> list[str]:
             raise ConfigurationError(f"it is not JSON ({error})") from None
         if not isinstance(values, list):
             raise ConfigurationError("its JSON is no list of values")
-        return [str(value) for value in values]
+        return ["" if value is None else str(value) for value in values]
     lines = content.splitlines()
     if path.endswith(".csv") and lines and _VALUE in lines[0].split(","):
         return _column(read_table(path), path)
@@ -82,4 +84,4 @@ def _column(table: pa.Table, path: str) -> list[str]:
         raise ConfigurationError(
             f"it has no column {_VALUE!r}; there are: {', '.join(table.column_names)}"
         )
-    return [str(value) for value in table[_VALUE].to_pylist()]
+    return ["" if value is None else str(value) for value in table[_VALUE].to_pylist()]

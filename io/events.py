@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.metrics import Metrics
 from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
 
 from streamveil.io.avro import avro_columns, read_avro
@@ -27,7 +28,14 @@ from streamveil.io.files import (
 from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
 from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
-from streamveil.mechanisms.records import REJECTED_COLUMNS, ROW_COLUMN, ConfigurationError
+from streamveil.mechanisms.records import (
+    EVENTS_READ,
+    METRICS_NAMESPACE,
+    REJECTED_COLUMNS,
+    REJECTED_PREFIX,
+    ROW_COLUMN,
+    ConfigurationError,
+)
 
 UNPARSABLE = "unparsable"
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
@@ -153,6 +161,8 @@ class _ReadFn(beam.DoFn):
             if batch.num_rows:
                 yield batch
             if rejected:
+                for name in (EVENTS_READ, REJECTED_PREFIX + UNPARSABLE):
+                    Metrics.counter(METRICS_NAMESPACE, name).inc(len(rejected))
                 yield TaggedOutput(REJECTED_TAG, rejected_batch(part.path, rejected))
                 rejected.clear()
             _PROGRESS.info("read %d events", events, extra={"events": events})

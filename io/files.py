@@ -79,7 +79,9 @@ def match_files(pattern: Patterns) -> list[FileMetadata]:
     found: dict[str, FileMetadata] = {}
     for glob in patterns:
         try:
-            matched = FileSystems.match([glob])[0].metadata_list
+            # Beam takes a local glob without a folder for one of the root.
+            bare = "/" not in glob and "\\" not in glob
+            matched = FileSystems.match([f"./{glob}" if bare else glob])[0].metadata_list
         except Exception as error:
             raise ConfigurationError(
                 f"files {glob!r} cannot be listed: {error}: check the scheme of the path and that "

@@ -10,6 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements
 from streamveil.mechanisms.records import Categories, ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.registry import SCHEDULES
 from streamveil.pipelines.flights import (
     DESTINATIONS,
     TIME,
@@ -68,8 +69,17 @@ def main(options: PipelineOptions) -> int:
     hourly = {"true": True, "false": False}.get(given.hourly.lower())
     if hourly is None:
         raise ConfigurationError(f"--hourly={given.hourly} is neither true nor false")
+    if given.demo_mechanism not in SCHEDULES:
+        raise ConfigurationError(
+            f"--demo_mechanism={given.demo_mechanism}: choose one of {', '.join(SCHEDULES)}"
+        )
     folder = Path(given.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--output_dir={folder} cannot be made a folder: {error}"
+        ) from None
     for name in _OUTPUTS:
         (folder / name).unlink(missing_ok=True)
     events, requirements = write_demo_input(folder, hourly)

@@ -33,7 +33,7 @@ class KeyFile:
 
     def __call__(self) -> bytes:
         """The key: 32 bytes."""
-        if "://" not in self.path and os.path.exists(self.path):
+        if os.path.isfile(self.path):
             mode = os.stat(self.path).st_mode
             if mode & (stat.S_IROTH | stat.S_IWOTH):
                 raise ConfigurationError(

@@ -23,9 +23,9 @@ from streamveil.transforms import metrics
 
 # Errors of ours that a worker raised, inside the text that a runner reports.
 _OURS = re.compile(
-    rf"(?:\w+[.])*({ConfigurationError.__name__}|{BudgetExceeded.__name__}): (.+?)"
-    r"(?: \[while running .*?\])?(?:\\n|\n|$)"
+    rf"(?:\w+[.])*({ConfigurationError.__name__}|{BudgetExceeded.__name__}): (.+?)(?:\\n|\n|$)"
 )
+_WHILE = re.compile(r" \[while running [^\]]*\]")
 
 
 def parse_flags(
@@ -48,14 +48,20 @@ def parse_flags(
         raise SystemExit(0)
     everything = _StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for kind in _all_subclasses(PipelineOptions):
-        kind._add_argparse_args(everything)
+        if kind is options or not kind.__module__.startswith("streamveil."):
+            kind._add_argparse_args(everything)
     _, unknown = everything.parse_known_args(list(argv))
-    known = [name for action in everything._actions for name in action.option_strings]
     for flag in unknown:
-        near = difflib.get_close_matches(flag.split("=")[0], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"see streamveil {command} --help"
+        hint = _near(flag, own, 0.6) or _near(flag, everything, 0.85)
+        hint = f"did you mean {hint}?" if hint else f"see streamveil {command} --help"
         raise ConfigurationError(f"unknown option {flag}: {hint}")
     return PipelineOptions(list(argv))
+
+
+def _near(flag: str, parser: argparse.ArgumentParser, likeness: float) -> str | None:
+    known = [name for action in parser._actions for name in action.option_strings]
+    near = difflib.get_close_matches(flag.split("=")[0], known, n=1, cutoff=likeness)
+    return near[0] if near else None
 
 
 class _StrictParser(argparse.ArgumentParser):
@@ -116,8 +122,11 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     raised, RuntimeError for a pipeline that ended otherwise than done.
     """
     chosen = options.view_as(StandardOptions).runner
-    pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
-    with progress(title), _plain_errors():
+    try:
+        pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
+    except ValueError as error:
+        raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
+    with progress(title), _plain_errors(quiet=not chosen):
         build(pipeline)
         result = pipeline.run()
         state = result.wait_until_finish()
@@ -146,17 +155,27 @@ def _summary(result: Any) -> Summary:
 
 
 @contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Raise what a worker of ours raised, not the runner's report around it."""
+def _plain_errors(quiet: bool) -> Iterator[None]:
+    """Raise what a worker of ours raised, not the runner's report around it.
+
+    If `quiet`, Beam's own log of the error is held back: it is raised here all the same.
+    """
+    logger = logging.getLogger("apache_beam")
+    level = logger.level
+    if quiet:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
-    except (ConfigurationError, BudgetExceeded):
-        raise
+    except (ConfigurationError, BudgetExceeded) as error:
+        raise type(error)(_WHILE.sub("", str(error))) from error
     except Exception as error:
-        found = _OURS.findall(f"{error}")
+        found = _OURS.findall(_WHILE.sub("", str(error)))
+        if "KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt from error
         if not found:
             raise
         name, text = found[-1]
         kind = BudgetExceeded if name == BudgetExceeded.__name__ else ConfigurationError
-        logging.getLogger(__name__).debug("the runner's report", exc_info=True)
         raise kind(text) from error
+    finally:
+        logger.setLevel(level)

@@ -43,14 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BudgetExceeded as error:
         print(f"streamveil {command}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"streamveil {command}: interrupted", file=sys.stderr)
+        return 130
     except Exception as error:
         logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        print(
-            f"streamveil {command}: failed, and wrote nothing under the output's name: "
-            f"{reason[-1]}",
-            file=sys.stderr,
-        )
+        print(f"streamveil {command}: failed: {reason[-1]}", file=sys.stderr)
         return 1
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import zoneinfo
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
@@ -33,6 +35,8 @@ from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
 
 DEFAULT_MECHANISM = "pba"
+
+_LOGGER = logging.getLogger("streamveil")
 
 
 class ReleaseOptions(PipelineOptions):
@@ -174,7 +178,8 @@ class ReleaseJob:
             _zone(given.time_zone),
             given.time_unit,
         )
-        slots = Slots.of(given.slot, given.origin)
+        slots = Slots.of(given.slot)
+        slots = Slots(slots.length, _time("origin", given.origin))
         default = _default_requirement(given.default_requirement)
         if given.requirements:
             registry = read_requirements(given.requirements, default=default)
@@ -189,19 +194,24 @@ class ReleaseJob:
             max_contributions=given.max_contributions,
             adjacency=given.adjacency,
             noise_key=noise_key(given.noise_key_file),
-            first_slot=None if given.start is None else slots.index(parse_time(given.start)),
-            last_slot=None if given.end is None else slots.index(parse_time(given.end) - 1),
+            first_slot=None if given.start is None else slots.index(_time("start", given.start)),
+            last_slot=None if given.end is None else slots.index(_time("end", given.end) - 1),
             shards=given.shards,
         )
         job = cls(given.input, given.output, transform, given.ledger, given.rejected)
         job.check()
         return job
 
+    @property
+    def outputs(self) -> list[str]:
+        """All files that the run writes."""
+        return [path for path in (self.output, self.ledger, self.rejected) if path]
+
     def check(self) -> None:
         """Look at the files before anything runs; raises ConfigurationError."""
-        outputs = [path for path in (self.output, self.ledger, self.rejected) if path]
-        for path in outputs:
-            if outputs.count(path) > 1:
+        places = [path if "://" in path else os.path.realpath(path) for path in self.outputs]
+        for path, place in zip(self.outputs, places, strict=True):
+            if places.count(place) > 1:
                 raise ConfigurationError(f"two outputs are named {path}: name them apart")
             check_output(path)
         check_events(self.input, self.transform.columns.names)
@@ -222,8 +232,21 @@ class ReleaseJob:
 
     def run(self, options: PipelineOptions, title: str = "streamveil release") -> Summary:
         """Run the job to its end."""
-        build: Callable[[beam.Pipeline], None] = self.build
-        return run(build, options, title)
+        try:
+            summary = run(self.build, options, title)
+            for path in self.outputs:
+                if not FileSystems.exists(path):
+                    raise RuntimeError(f"the runner is done, but {path} was not written")
+            return summary
+        except BaseException:
+            for path in self.outputs:
+                if FileSystems.exists(path):
+                    _LOGGER.error(
+                        "%s was whole before the run failed and is kept: move it away before the "
+                        "next run, which spends the budget again unless it has the same noise key",
+                        path,
+                    )
+            raise
 
 
 def main(options: PipelineOptions) -> int:
@@ -231,9 +254,8 @@ def main(options: PipelineOptions) -> int:
     job = ReleaseJob.of(options)
     summary = job.run(options)
     print(summary.text(dead_letters=job.rejected))
-    for path in (job.output, job.ledger, job.rejected):
-        if path:
-            print(f"wrote {path}")
+    for path in job.outputs:
+        print(f"wrote {path}")
     return 0
 
 
@@ -249,7 +271,17 @@ def _default_requirement(text: str | None) -> tuple[Requirement, int] | None:
             f"--default_requirement={text} is not WINDOW,EPSILON,USERS: write for example "
             "7,1.0,5000 for 5000 users with epsilon 1 over 7 slots"
         ) from None
-    return Requirement(window, epsilon), int(users)  # type: ignore[arg-type]
+    try:
+        return Requirement(window, epsilon), int(users)  # type: ignore[arg-type]
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--default_requirement={text}: {error}") from None
+
+
+def _time(option: str, text: str) -> int:
+    try:
+        return parse_time(text)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--{option}: {error}") from None
 
 
 def _zone(name: str) -> str:
