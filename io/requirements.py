@@ -17,6 +17,7 @@ from streamveil.io.files import Patterns, input_files, row_word
 from streamveil.mechanisms.records import (
     MAX_EPSILON,
     MAX_WINDOW,
+    SMALLEST_SHARE,
     ConfigurationError,
     Registry,
     Requirement,
@@ -69,7 +70,7 @@ def read_requirements(
 
     Raises:
         ConfigurationError: for a missing column or one of a wrong type; a row that cannot be
-            parsed or that has no user, a window that is not a whole number from 1 to 2**31 - 1,
+            parsed or that has no user, a window that is not a whole number from 1 to MAX_WINDOW,
             or an epsilon that is not above 0 and at most MAX_EPSILON; a user with two different
             requirements; an empty table without a default.
     """
@@ -111,13 +112,9 @@ def _read(path: str) -> Iterator[_Rows]:
         for batch in read_part(part, COLUMNS, reject):
             check = _Check(path, batch.column(len(COLUMNS)).to_numpy())
             users, windows, epsilons = batch.columns[: len(COLUMNS)]
-            yield _Rows(
-                path,
-                check.users(users),
-                check.windows(windows),
-                check.epsilons(epsilons),
-                check.rows,
-            )
+            lengths = check.windows(windows)
+            budgets = check.epsilons(epsilons, lengths)
+            yield _Rows(path, check.users(users), lengths, budgets, check.rows)
 
 
 @dataclass(frozen=True)
@@ -141,11 +138,13 @@ class _Check:
         self._refuse(~whole, "window", column, remedy)
         return values.astype(np.int64)
 
-    def epsilons(self, column: pa.Array) -> npt.NDArray[np.float64]:
+    def epsilons(self, column: pa.Array, windows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         values = self._numbers("epsilon", column)
         good = (values > 0) & (values <= MAX_EPSILON)
         remedy = f"is not a number above 0 and at most {MAX_EPSILON:g}: write one"
         self._refuse(~good, "epsilon", column, remedy)
+        remedy = "leaves less than 2**-40 for a slot of its window: ask for more"
+        self._refuse(values / (2 * windows) < SMALLEST_SHARE, "epsilon", column, remedy)
         return values
 
     def _numbers(self, name: str, column: pa.Array) -> npt.NDArray[np.float64]:

@@ -126,14 +126,10 @@ class Slots:
 
     def __post_init__(self) -> None:
         """Check both fields: Beam's windows count in milliseconds."""
-        if self.length > MAX_SLOT:
-            raise ConfigurationError(
-                f"slot length {self.length} us is more than a hundred years: use shorter slots"
-            )
-        if self.length <= 0 or self.length % 1000 or self.origin % 1000:
+        if not 0 < self.length <= MAX_SLOT or self.length % 1000 or self.origin % 1000:
             raise ConfigurationError(
                 f"slot length {self.length} us and origin {self.origin} us must be whole "
-                "milliseconds, the length above 0"
+                "milliseconds, the length above 0 and at most a hundred years"
             )
 
     @classmethod
@@ -148,9 +144,12 @@ class Slots:
                 f"slot length {length!r} is not a whole number above 0 with a unit: "
                 "write 1d, 1h, 5m, 60s or 500ms"
             )
-        return cls(
-            int(match[1]) * MICROSECONDS[match[2]], 0 if origin is None else parse_time(origin)
-        )
+        size = int(match[1]) * MICROSECONDS[match[2]]
+        if size > MAX_SLOT:
+            raise ConfigurationError(
+                f"slot length {length!r} is more than a hundred years: use shorter slots"
+            )
+        return cls(size, 0 if origin is None else parse_time(origin))
 
     def start(self, slot: int) -> int:
         """First microsecond of a slot."""

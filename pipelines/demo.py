@@ -71,7 +71,8 @@ def main(options: PipelineOptions) -> int:
         raise ConfigurationError(f"--hourly={given.hourly} is neither true nor false")
     if given.demo_mechanism not in SCHEDULES:
         raise ConfigurationError(
-            f"--demo_mechanism={given.demo_mechanism}: choose one of {', '.join(SCHEDULES)}"
+            f"--demo_mechanism: {given.demo_mechanism!r} is unknown: choose one of "
+            f"{', '.join(SCHEDULES)}"
         )
     folder = Path(given.output_dir)
     try:

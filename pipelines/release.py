@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import zoneinfo
 from dataclasses import dataclass
@@ -35,8 +34,6 @@ from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
 
 DEFAULT_MECHANISM = "pba"
-
-_LOGGER = logging.getLogger("streamveil")
 
 
 class ReleaseOptions(PipelineOptions):
@@ -238,15 +235,15 @@ class ReleaseJob:
                 if not FileSystems.exists(path):
                     raise RuntimeError(f"the runner is done, but {path} was not written")
             return summary
-        except BaseException:
-            for path in self.outputs:
-                if FileSystems.exists(path):
-                    _LOGGER.error(
-                        "%s was whole before the run failed and is kept: move it away before the "
-                        "next run, which spends the budget again unless it has the same noise key",
-                        path,
-                    )
-            raise
+        except Exception as error:
+            whole = [path for path in self.outputs if FileSystems.exists(path)]
+            if not whole:
+                raise
+            raise RuntimeError(
+                f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
+                "them away before the next run, which spends the budget again unless it has the "
+                "same noise key"
+            ) from error
 
 
 def main(options: PipelineOptions) -> int:

@@ -298,8 +298,8 @@ def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
     if last - first >= _MOST_SLOTS:
         raise ConfigurationError(
             f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
-            f"has {last - first + 1} slots, more than {_MOST_SLOTS}: shorten it, or use longer "
-            "slots"
+            f"has {last - first + 1} slots, more than {_MOST_SLOTS}: shorten it (--start and "
+            "--end), or use longer slots"
         )
 
 
