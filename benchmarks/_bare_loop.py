@@ -1,4 +1,4 @@
-"""The end-to-end job without Beam, budgets or noise: the fastest loop we know to write.
+"""The end-to-end job without Beam, budgets or noise: a plain loop over pyarrow and numpy.
 
 It counts what the release stage would be given: at most one event of a user in a slot, per slot,
 class and bin. It trusts its input (time order, known users and values, no nulls) and keeps one of

@@ -1,6 +1,8 @@
-"""Events per CPU second from Parquet to private releases: streamveil, a bare loop, PipelineDP.
+"""Events per CPU second from Parquet to releases: streamveil, a bare loop and PipelineDP.
 
-python benchmarks/end_to_end.py [--events=N] [--pipeline_dp_python=PATH]
+python benchmarks/end_to_end.py [--pipeline_dp_python=PATH]
+
+PipelineDP may live in an environment of its own: it needs pipeline-dp, apache-beam and pyarrow.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ class Bench:
             "events": str(self.events(events, users)),
             "requirements": str(self.requirements(users)),
             "values": VALUES,
-            "dictionary": users <= events // 10,
+            "dictionary": users <= FEW,  # ids that repeat in a row group
         }
         return measure_case("_bare_loop.py", case, self.repeats)
 
@@ -197,8 +199,8 @@ def run(bench: Bench, given) -> list:
         ],
         f"{FEW:,} users; public partitions, one contribution a user and partition, at most one "
         "partition a slot, Laplace noise. The last two columns compare with streamveil on "
-        f"{given.events:,} events; it does less there than streamveil, which accounts per window "
-        "and per user. Versions: "
+        f"{given.events:,} events; PipelineDP has no budgets per window "
+        "and per user to account for. Versions: "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + ".",
     )

@@ -33,10 +33,10 @@ def main() -> None:
         f"CPU milliseconds of one ReleaseStream.release; goal: below {GOAL_MS} with 1,000,000 "
         "users present, and independent of the window and, when as many are present, of the "
         "registered users. The bins change from slot to slot, so that most slots that may publish "
-        "do. Grid: 5 windows x 5 epsilons; there the threshold is the lowest budget once classes "
-        "are large, and nobody is sampled. Near: epsilons of 0.1 that differ by a ten-millionth, "
-        "the worst case: all but the highest class are sampled, one random word for each user "
-        "present, twice in a published slot.",
+        "do. Grid: 5 windows x 5 epsilons; the larger the classes, the fewer of them are sampled, "
+        "at most one of 25 with 1,000,000 users. Near: epsilons of 0.1 that differ by a "
+        "ten-millionth, the worst case: all classes but the highest, or nearly all, are sampled, "
+        "one random word for each user present, twice in a published slot.",
     )
     fewest = min(given.users)
     for name, near, users in itertools.product(("pbd", "pba"), (False, True), given.users):

@@ -18,6 +18,7 @@ MECHANISMS = ("bd", "ba", "pbd", "pba")
 def main() -> None:
     options = parser(__doc__, repeats=1)
     options.add_argument("--slots", type=int, default=1000)
+    options.add_argument("--mechanisms", nargs="+", choices=MECHANISMS, default=MECHANISMS)
     given = options.parse_args()
     sizes = table(
         f"Encoded state after {given.slots:,} slots: {CLASSES} classes, w = {WINDOW}, {BINS} bins",
@@ -26,7 +27,7 @@ def main() -> None:
         "publish, whatever the data. Half: half of these, at random, which leaves no runs of "
         "equal spending to shorten. The last two release counts of about 1,000,000.",
     )
-    for name in MECHANISMS:
+    for name in given.mechanisms:
         for kind, share in (("drift", 0), ("always", 1), ("half", 0.5)):
             case = {"name": name, "share": share, "slots": given.slots}
             found = measure_case("state_bytes.py", case, given.repeats).answers[0]

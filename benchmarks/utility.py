@@ -46,6 +46,8 @@ def main() -> None:
     add("--slots", type=int, default=10_000)
     add("--keys", type=int, default=3, help="noise keys and draws of the data in each cell")
     add("--draws", type=int, default=6, help="draws of the types of users in the second table")
+    add("--streams", nargs="+", choices=STREAMS, default=STREAMS, help="rows of the first table")
+    add("--budgets", nargs="+", type=float, choices=BUDGETS, default=BUDGETS)
     add("--processes", type=int, default=2)
     given = options.parse_args()
     started = time.monotonic()
@@ -71,7 +73,8 @@ def against_reference(given, pool):
         "where the printed PWSM asks for the square root of the error, 1.4 / epsilon. Their ratios "
         "tell which of the two rules the reference followed for BD and BA.",
     )
-    cells = list(itertools.product(("bd", "bd-1", "ba", "ba-1", "pbd", "pba"), STREAMS, BUDGETS))
+    names = ("bd", "bd-1", "ba", "ba-1", "pbd", "pba")
+    cells = list(itertools.product(names, given.streams, given.budgets))
     cases = [
         {"name": n, "stream": s, "budget": e, "draw": TYPES, "key": k, "slots": given.slots}
         for n, s, e in cells
@@ -96,7 +99,7 @@ def over_draws(given, pool):
         "One noise key. What a draw holds decides, above all how many users have the lowest "
         "epsilon and the longest window.",
     )
-    cells = list(itertools.product(("pbd", "pba"), BUDGETS))
+    cells = list(itertools.product(("pbd", "pba"), given.budgets))
     cases = [
         {"name": n, "stream": "sin", "budget": e, "draw": d, "key": 0, "slots": given.slots}
         for n, e in cells

@@ -14,8 +14,8 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SMALL = {
     "release_stage": ("--users=250", "--windows=5", "--slots=5", "--repeats=1"),
     "noise": ("--sizes=10", "--scales=2", "--opendp_size=10", "--seconds=0.01", "--repeats=1"),
-    "state_bytes": ("--slots=20",),
-    "utility": ("--slots=2", "--keys=1", "--draws=1"),
+    "state_bytes": ("--slots=20", "--mechanisms=pba"),
+    "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
 
 
@@ -47,12 +47,12 @@ def test_noise_is_compared_with_opendp_where_there_is_one(tmp_path):
     assert (theirs is not None) == (importlib.util.find_spec("opendp") is not None)
 
 
-def test_utility_simulates_a_cell():
-    case = {"stream": "tlns", "budget": 0.2, "draw": 1, "key": 0, "slots": 50}
-    for name in ("pba", "bd", "ba-1"):
-        answer = json.loads(run("utility", f"--case={json.dumps({'name': name, **case})}"))
-        assert answer["error"] > 0
-        assert 0 <= answer["published"] <= 1
+def test_utility_has_a_row_for_each_mechanism(tmp_path):
+    run("utility", *SMALL["utility"], f"--results={tmp_path}")
+    errors, draws = tables(tmp_path, "utility")
+    assert [row[0] for row in errors["rows"]] == ["bd", "bd-1", "ba", "ba-1", "pbd", "pba"]
+    assert [row[0] for row in draws["rows"]] == ["pbd", "pba"]
+    assert all(row[3] > 0 and 0 <= row[5] <= 1 for row in errors["rows"])
 
 
 def test_end_to_end_counts_with_and_without_beam(tmp_path):
