@@ -25,6 +25,8 @@ Codes = npt.NDArray[np.unsignedinteger]
 _MOST_SLOTS = 64
 _FEWEST_SLOTS_FOR_NARROW_CODES = 16
 _MOST_CELLS = 1 << 22
+# Input sorted by time is sorted slot by slot, twice as fast as at once, if slots are this busy.
+_ROWS_WORTH_A_SORT = 500
 
 MEMBERS = 0
 STRANGERS = 1
@@ -130,7 +132,12 @@ def _member_codes(
     codes = ((slots - first * layout.block) * layout.users + users) * layout.bins + bins
     narrow = max(int(codes.max()), layout.span) < 1 << 32
     wide: Codes = codes.astype(np.uint32 if narrow else np.uint64)
-    wide.sort()
+    edges = np.flatnonzero(np.diff(slots))
+    if len(edges) * _ROWS_WORTH_A_SORT < len(slots) and (slots[edges + 1] > slots[edges]).all():
+        for part in np.split(wide, edges + 1):  # a slot's codes are together: sort them in place
+            part.sort()
+    else:
+        wide.sort()
     starts, lengths = runs(wide)
     distinct: Codes = wide[starts]
     kept = bound_members(distinct, lengths, first, layout, most)
