@@ -17,7 +17,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 
 from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, ConfigurationError
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import metrics
 
@@ -102,11 +102,13 @@ class Summary:
             listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons.items())
             where = "" if dead_letters else " (give --rejected=FILE to keep them)"
             lines.append(f"rejected: {listed}{where}")
-        statuses = [
-            f"{counted(metrics.SLOTS_PREFIX + status, 0):,} {status}"
-            for status in ("published", "skipped", "nullified")
-        ]
-        lines.append(f"slots:    {', '.join(statuses)}")
+        numbers = {
+            status: counted(metrics.SLOTS_PREFIX + status, 0)
+            for status in (PUBLISHED, SKIPPED, NULLIFIED)
+        }
+        if any(numbers.values()):  # some runners lose what is counted in a timer
+            listed = ", ".join(f"{number:,} {status}" for status, number in numbers.items())
+            lines.append(f"slots:    {listed}")
         if self.largest_window_use is not None:
             lines.append(
                 f"budget:   at most {self.largest_window_use:.1%} of any user's window was spent"
