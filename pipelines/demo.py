@@ -19,6 +19,7 @@ from streamveil.pipelines.flights import (
     airport_names,
     write_demo_input,
 )
+from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary
 from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.release import DEFAULT_MECHANISM, ReleaseJob
@@ -94,6 +95,7 @@ def main(options: PipelineOptions) -> int:
             slots=slots,
             columns=Columns(USER, (VALUE,), TIME),
             mechanism=given.demo_mechanism,
+            noise_key=noise_key(None),
             first_slot=slots.index(parse_time("2013-01-01")),
             last_slot=slots.index(parse_time("2013-12-31T23:00:00")),
         ),

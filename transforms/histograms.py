@@ -83,6 +83,7 @@ class GivenKey:
         return "GivenKey(<secret>)"
 
 
+@beam.typehints.with_input_types(pa.RecordBatch)
 @dataclass(eq=False)
 class PrivateHistograms(beam.PTransform):
     """Release a private histogram per slot, keeping every user's requirement.
