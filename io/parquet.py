@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from streamveil.io.files import Columns, Reading, event_batch, open_file, require_columns
 
-BATCH_ROWS = 1 << 20
+BATCH_ROWS = 1 << 18
 # Reading a string column as a dictionary is several times faster while ids repeat, and slower
 # when nearly every row has its own; the size of the encoded column tells which it is.
 DICTIONARY_BYTES_PER_VALUE = 4.0

@@ -87,13 +87,14 @@ def read_requirements(
     users, codes = encoded.dictionary, encoded.indices.to_numpy()
     windows = np.concatenate([np.zeros(0, np.int64), *(part.windows for part in parts)])
     epsilons = np.concatenate([np.zeros(0), *(part.epsilons for part in parts)])
-    first = np.empty(len(users), np.int64)
-    first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last assignment stays: the first row
-    differs = (windows[first[codes]] != windows) | (epsilons[first[codes]] != epsilons)
-    if differs.any():
-        again = int(np.argmax(differs))
-        _refuse_pair(parts, users[int(codes[again])].as_py(), int(first[codes[again]]), again)
-    windows, epsilons = windows[first], epsilons[first]
+    if len(users) < len(codes):  # somebody is listed again
+        first = np.empty(len(users), np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last assignment stays
+        differs = (windows[first[codes]] != windows) | (epsilons[first[codes]] != epsilons)
+        if differs.any():
+            again = int(np.argmax(differs))
+            _refuse_pair(parts, users[int(codes[again])].as_py(), int(first[codes[again]]), again)
+        windows, epsilons = windows[first], epsilons[first]
     digest = _digest(users, windows, epsilons)
     return Registry.build(
         users, windows, epsilons, default=default, reload=_ReadAgain(path, default, digest)

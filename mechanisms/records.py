@@ -347,9 +347,9 @@ class Registry:
         Raises:
             ConfigurationError: for a requirement out of range or an empty registry.
         """
-        lengths, window_of = np.unique(windows, return_inverse=True)
-        budgets, budget_of = np.unique(epsilons, return_inverse=True)
-        asked, class_of = np.unique(window_of * len(budgets) + budget_of, return_inverse=True)
+        lengths, window_of = _distinct(windows)
+        budgets, budget_of = _distinct(epsilons)
+        asked, class_of = _distinct(window_of * len(budgets) + budget_of)
         classes = [
             Requirement(int(lengths[pair // len(budgets)]), float(budgets[pair % len(budgets)]))
             for pair in asked.tolist()
@@ -409,6 +409,12 @@ class Registry:
         if self.reload is not None:
             return _reload_registry, (self.reload, self.fingerprint)
         return Registry, (self.users, self.class_of, self.classes, self.sizes, self.default_class)
+
+
+def _distinct(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Distinct values, ascending, and where each value is among them."""
+    distinct = np.unique(values)
+    return distinct, np.searchsorted(distinct, values)
 
 
 _LIVING: weakref.WeakValueDictionary[str, Registry] = weakref.WeakValueDictionary()
