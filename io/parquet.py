@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 
 from streamveil.io.files import Columns, Reading, event_batch, open_file, require_columns
 
-BATCH_ROWS = 1 << 18
+# Larger batches bound more before the shuffle when input is not sorted by time; smaller ones only
+# save memory.
+BATCH_ROWS = 1 << 20
 # Reading a string column as a dictionary is several times faster while ids repeat, and slower
 # when nearly every row has its own; the size of the encoded column tells which it is.
 DICTIONARY_BYTES_PER_VALUE = 4.0
