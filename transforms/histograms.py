@@ -93,9 +93,12 @@ class PrivateHistograms(beam.PTransform):
 
     Guarantee: (w, E)-event personalised differential privacy. For every user with requirement
     (w, E), the joint distribution of all releases of any w consecutive slots changes by at most a
-    factor exp(E) when that user's events in them are added or removed (`adjacency="add_remove"`)
-    or replaced by others (`"replace"`). The registry, the domain, the slots and the range of
-    slots are taken as public. Rejected events, counters and logs are raw and not covered.
+    factor exp(E) when all of that user's events in them are added or removed
+    (`adjacency="add_remove"`) or any of them replaced by others (`"replace"`). This holds for one
+    run: each run starts a ledger of its own, so runs over adjacent slots add up in the windows
+    that span them, and runs over the same slots add up entirely. The registry, the domain, the
+    slots and the range of slots are taken as public. Rejected events, counters and logs are raw
+    and not covered.
 
     Without `first_slot` and `last_slot` the range runs from the first to the last slot with an
     accepted event, which then counts as public too. An input without end should have both: then
