@@ -16,11 +16,12 @@ from streamveil.mechanisms.records import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.registry import SCHEDULES, mechanism, schedule
+from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism, schedule
 from streamveil.mechanisms.simulation import Simulation, simulate
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 
 __all__ = [
+    "MECHANISMS",
     "SCHEDULES",
     "BudgetExceeded",
     "Categories",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -67,6 +67,8 @@ class SlotRelease:
     """Expected standard error, shape (d,)."""
     spent: Units
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    """What the mechanism wants the analyst to know of this slot, by name."""
 
 
 class Mechanism(Protocol[S]):

@@ -6,6 +6,7 @@ with the schedule (Algorithms 4 and 5) as a part of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.dissimilarity import dissimilarity
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
-from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, Requirement
 from streamveil.mechanisms.sampling import Sampling
 from streamveil.mechanisms.schedule import Schedule
 
@@ -65,6 +66,16 @@ class PWSM:
         self.name = name
         self.schedule = schedule
         self.population = population
+
+    @classmethod
+    def over(
+        cls,
+        schedule: Callable[[Sequence[Requirement]], Schedule[Any]],
+        name: str,
+        population: Population,
+    ) -> PWSM:
+        """Run a budget schedule over the requirements of a population."""
+        return cls(name, schedule(population.requirements), population)
 
     def start(self) -> PublicationState:
         """Nothing published yet: the estimate is zero everywhere."""

@@ -48,6 +48,8 @@ _ISO_TIME = re.compile(
 PUBLISHED = "published"
 SKIPPED = "skipped"
 NULLIFIED = "nullified"
+PREDICTED = "predicted"
+STATUSES = (PUBLISHED, PREDICTED, SKIPPED, NULLIFIED)
 
 # Columns of the dead-letter output, as (name, Arrow type): where the record stood, why it was
 # rejected, what was found there, and the record itself as JSON or as the raw line.

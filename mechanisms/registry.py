@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from streamveil.mechanisms.ba import BA
@@ -21,10 +23,40 @@ SCHEDULES: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
     "pba": PBA,
 }
 
+# A factory takes (name, population) and its options as keywords with defaults of type bool,
+# float, int or str.
+MECHANISMS: Mapping[str, Callable[..., Mechanism[Any]]] = {
+    **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
+}
 
-def mechanism(name: str, population: Population) -> Mechanism[Any]:
-    """Make the mechanism of this name. Raises ConfigurationError for an unknown name."""
-    return PWSM(name, _named(name)(population.requirements), population)
+
+def mechanism(text: str, population: Population) -> Mechanism[Any]:
+    """Make a mechanism.
+
+    Args:
+        text: a key of `MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
+        population: the public facts it may steer by.
+
+    Raises:
+        ConfigurationError: for an unknown name or option, or a value that does not fit.
+    """
+    name, *given = text.split(":")
+    factory = _named(MECHANISMS, name)
+    known = {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(factory).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
+    options: dict[str, Any] = {}
+    for one in given:
+        option, _, value = one.partition("=")
+        if option not in known:
+            listed = ", ".join(known) if known else "none"
+            raise ConfigurationError(
+                f"mechanism {text!r}: {name} has no option {option!r}; its options: {listed}"
+            )
+        options[option] = _read(text, option, value, type(known[option]))
+    return factory(text, population, **options)
 
 
 def schedule(
@@ -41,12 +73,23 @@ def schedule(
     """
     if not requirements:
         raise ConfigurationError("a schedule needs at least one requirement")
-    return ScheduleRun(_named(name)([as_requirement(r) for r in requirements]))
+    return ScheduleRun(_named(SCHEDULES, name)([as_requirement(r) for r in requirements]))
 
 
-def _named(name: str) -> Callable[[Sequence[Requirement]], Schedule[Any]]:
-    if name not in SCHEDULES:
+def _named(known: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any]:
+    if name not in known:
+        raise ConfigurationError(f"mechanism {name!r} is unknown: choose one of {', '.join(known)}")
+    return known[name]
+
+
+def _read(text: str, option: str, value: str, kind: type) -> Any:
+    """Read an option's value as the type of its default."""
+    try:
+        if kind is bool:
+            return {"true": True, "false": False}[value.lower()]
+        return kind(value)
+    except (KeyError, ValueError):
+        expected = "true or false" if kind is bool else f"a value of type {kind.__name__}"
         raise ConfigurationError(
-            f"mechanism {name!r} is unknown: choose one of {', '.join(SCHEDULES)}"
-        )
-    return SCHEDULES[name]
+            f"mechanism {text!r}: option {option} is {value!r}, give {expected}"
+        ) from None

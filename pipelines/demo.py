@@ -10,7 +10,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements
 from streamveil.mechanisms.records import Categories, ConfigurationError, Slots, parse_time
-from streamveil.mechanisms.registry import SCHEDULES
+from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.pipelines.flights import (
     DESTINATIONS,
     TIME,
@@ -70,10 +70,10 @@ def main(options: PipelineOptions) -> int:
     hourly = {"true": True, "false": False}.get(given.hourly.lower())
     if hourly is None:
         raise ConfigurationError(f"--hourly={given.hourly} is neither true nor false")
-    if given.demo_mechanism not in SCHEDULES:
+    if given.demo_mechanism not in MECHANISMS:
         raise ConfigurationError(
             f"--demo_mechanism: {given.demo_mechanism!r} is unknown: choose one of "
-            f"{', '.join(SCHEDULES)}"
+            f"{', '.join(MECHANISMS)}"
         )
     folder = Path(given.output_dir)
     try:

@@ -17,7 +17,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
 
 from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, ConfigurationError
+from streamveil.mechanisms.records import STATUSES, ConfigurationError
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import metrics
 
@@ -102,12 +102,11 @@ class Summary:
             listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons.items())
             where = "" if dead_letters else " (give --rejected=FILE to keep them)"
             lines.append(f"rejected: {listed}{where}")
-        numbers = {
-            status: counted(metrics.SLOTS_PREFIX + status, 0)
-            for status in (PUBLISHED, SKIPPED, NULLIFIED)
-        }
+        numbers = {status: counted(metrics.SLOTS_PREFIX + status, 0) for status in STATUSES}
         if any(numbers.values()):  # some runners lose what is counted in a timer
-            listed = ", ".join(f"{number:,} {status}" for status, number in numbers.items())
+            listed = ", ".join(
+                f"{number:,} {status}" for status, number in numbers.items() if number
+            )
             lines.append(f"slots:    {listed}")
         if self.largest_window_use is not None:
             lines.append(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from streamveil.mechanisms.records import MICROSECONDS, NULLIFIED, PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.records import MICROSECONDS, STATUSES, Requirement
 from streamveil.pipelines.charts import (
     MINUS,
     PALETTE,
@@ -93,7 +93,7 @@ def _context(report: Report) -> dict[str, Any]:
         "bins": len(report.labels),
         "first": _date(report, 0),
         "last": _date(report, slots - 1),
-        "statuses": {s: report.slots_with(s) for s in (PUBLISHED, SKIPPED, NULLIFIED)},
+        "statuses": {s: report.slots_with(s) for s in STATUSES},
         "mean_true": float(report.true_counts.mean()),
         "panels": _panels(report, part),
         "part": {

@@ -28,7 +28,7 @@ from streamveil.mechanisms.records import (
     Slots,
     parse_time,
 )
-from streamveil.mechanisms.registry import SCHEDULES
+from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
@@ -98,7 +98,7 @@ class ReleaseOptions(PipelineOptions):
             "--mechanism",
             default=DEFAULT_MECHANISM,
             metavar="NAME",
-            help=f"{', '.join(SCHEDULES)} (default {DEFAULT_MECHANISM})",
+            help=f"{', '.join(MECHANISMS)} (default {DEFAULT_MECHANISM})",
         )
         add(
             "--max_contributions",

@@ -16,7 +16,7 @@ import pytest
 from scipy import stats
 
 from streamveil.mechanisms import (
-    SCHEDULES,
+    MECHANISMS,
     NoiseSource,
     Population,
     ReleaseStream,
@@ -145,7 +145,7 @@ CLAIM = (Requirement(3, 3.0), Requirement(3, 4.5))
 
 
 # The releases of a whole window tell no more about a user than the user's own requirement allows.
-@pytest.mark.parametrize("name", list(SCHEDULES))
+@pytest.mark.parametrize("name", list(MECHANISMS))
 @pytest.mark.parametrize("adjacency", list(ADJACENCY))
 def test_a_window_keeps_its_claim(name, adjacency):
     # How many others are there decides which slots publish: what tells most was tried out.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streamveil.mechanisms import (
-    SCHEDULES,
+    MECHANISMS,
     BudgetExceeded,
     ConfigurationError,
     NoiseSource,
@@ -37,7 +37,7 @@ SIGMAS = stats.norm.isf(FLAKINESS / 2)
 LAPLACE_KURTOSIS = 6
 
 KEY = bytes(range(32))
-NAMES = pytest.mark.parametrize("name", list(SCHEDULES))
+NAMES = pytest.mark.parametrize("name", list(MECHANISMS))
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 ALWAYS, NEVER = math.inf, -math.inf

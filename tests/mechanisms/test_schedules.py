@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import SCHEDULES, ConfigurationError, Requirement, schedule
+from streamveil.mechanisms import SCHEDULES, ConfigurationError, Requirement, mechanism, schedule
+from streamveil.mechanisms.mechanism import population_of
 from streamveil.mechanisms.pba import PBA
 from streamveil.mechanisms.pbd import PBD
 
@@ -213,3 +214,9 @@ def test_unknown_name_and_no_requirements():
         schedule("pba", [])
     with pytest.raises(ConfigurationError, match="neither"):
         schedule("pba", [3])
+
+
+def test_options_of_a_mechanism():
+    people = population_of([Requirement(3, 1.0)], [5], 2)
+    with pytest.raises(ConfigurationError, match="pba has no option 'speed'; its options: none"):
+        mechanism("pba:speed=2", people)

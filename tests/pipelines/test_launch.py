@@ -163,7 +163,7 @@ def test_summary():
         "events:   1,234,567 read, 1,234,560 accepted, 1,000 of them over the users' contribution "
         "bound",
         "rejected: ambiguous time 5, null user 2",
-        "slots:    3 published, 0 skipped, 1 nullified",
+        "slots:    3 published, 1 nullified",
         "budget:   at most 98.8% of any user's window was spent",
     ]
     assert "--rejected=FILE" in Summary(counters).text()

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.io import read_ledger, read_releases
+from streamveil.mechanisms.records import STATUSES
 
 FORMATS = ("parquet", "avro", "csv", "jsonl")
 MECHANISMS = ("bd", "ba", "pbd", "pba")
@@ -114,10 +115,8 @@ def test_summary(exact):
     out = exact.outcome.out
     events = len(visits())
     assert f"{events} read, {events} accepted, 0 of them over" in out
-    assert (
-        f"{counted['published']} published, {counted['skipped']} skipped, "
-        f"{counted['nullified']} nullified"
-    ) in out
+    listed = ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status])
+    assert f"slots:    {listed}\n" in out
     assert "rejected" not in out
     use = max(row["spent_in_window"] / row["epsilon"] for row in exact.rows("ledger.jsonl"))
     (percent,) = re.findall(r"at most (\d+\.\d)% of any user's window was spent", out)

@@ -16,7 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.records import PUBLISHED, SKIPPED
-from streamveil.mechanisms.registry import SCHEDULES
+from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.transforms import Columns, PrivateHistograms, metrics, release
 
 USERS = [f"u{i}" for i in range(40)]
@@ -49,7 +49,7 @@ def assert_equals_direct(ran, expected):
 # ---- equality with ReleaseStream ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_releases_what_it_does_without_beam(run, kit, name):
     transform = kit.histograms(REGISTRY, mechanism=name, noise_key=bytes(range(32)))
     ran = run(transform, [kit.batch(ROWS[::2]), kit.batch(ROWS[1::2])])

@@ -14,7 +14,7 @@ from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
-from streamveil.mechanisms.registry import SCHEDULES, mechanism
+from streamveil.mechanisms.registry import MECHANISMS, mechanism
 from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms.counting import BlockCounts, Layout
 from streamveil.transforms.histograms import GivenKey
@@ -193,7 +193,7 @@ def release_all(name, counts, restart):
     return found
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_a_stream_that_goes_through_bytes_releases_the_same(name):
     counts = tables(1)
     once = release_all(name, counts, restart=False)
@@ -247,7 +247,7 @@ CROWDS = {
 
 # With the one noisy answer that may steer fixed, whoever is present: same statuses, thresholds,
 # errors and prices, in every slot.
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", MECHANISMS)
 def test_presence_does_not_change_the_control_flow(run, kit, monkeypatch, name):
     registry = Registry.of(
         {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)},
