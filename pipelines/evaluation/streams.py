@@ -1,0 +1,151 @@
+"""Synthetic streams by name, as counts of each slot, class of users and bin.
+
+Sin, TLNS and Log are those of Du et al., "Personalized w-event privacy for infinite stream
+estimation", Section 6: two bins, and in slot t a user is in the second one with probability p_t.
+The others are ours:
+
+- `-fixed`: as many users as expected, instead of a draw for every user and slot.
+- `step`: p_t jumps to another level every 200 to 500 slots.
+- `city`: 100 places of popularity 1 / rank with a daily cycle; in each slot 5 % of the users move
+  to a place drawn anew, and now and then an event draws 3 % of all users a slot into one place.
+- `city-sparse`: the same, but only 30 % of the users report in a slot.
+- `city-10000`: the same with 10,000 places.
+- `-correlated`: who asks for more budget a slot has up to 50 % more of what `p_t` is about (or of
+  the odd places), who asks for less has up to 50 % less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.records import ConfigurationError
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Random = np.random.Generator
+
+DAY = 288
+MOVING = 0.05
+DRAWN_TO_EVENT = 0.03
+CORRELATION = 0.5
+
+
+def wave(slots: int, random: Random) -> Floats:
+    """p_t = 0.05 sin(0.01 t) + 0.075, shape (T,)."""
+    return 0.05 * np.sin(0.01 * np.arange(1, slots + 1)) + 0.075
+
+
+def walk(slots: int, random: Random) -> Floats:
+    """A random walk from 0.05 with steps N(0, 0.0025**2), kept within [0, 1], shape (T,)."""
+    chances = np.empty(slots)
+    p = 0.05
+    for t, step in enumerate(random.normal(0, 0.0025, slots)):
+        p = min(max(p + step, 0.0), 1.0)
+        chances[t] = p
+    return chances
+
+
+def growth(slots: int, random: Random) -> Floats:
+    """Growth to a limit, p_t = 0.25 / (1 + exp(-0.01 t)), shape (T,)."""
+    return 0.25 / (1 + np.exp(-0.01 * np.arange(1, slots + 1)))
+
+
+def levels(slots: int, random: Random) -> Floats:
+    """Levels drawn from [0.05, 0.25], each for 200 to 500 slots, shape (T,)."""
+    chances = np.empty(slots)
+    start = 0
+    while start < slots:
+        length = int(random.integers(200, 501))
+        chances[start : start + length] = random.uniform(0.05, 0.25)
+        start += length
+    return chances
+
+
+def _two_bins(
+    path: Callable[[int, Random], Floats],
+    sizes: Counts,
+    slots: int,
+    random: Random,
+    *,
+    fixed: bool = False,
+    correlation: float = 0.0,
+) -> Iterator[Counts]:
+    tilt = 1 + correlation * np.linspace(-1, 1, len(sizes))
+    for p in path(slots, random):
+        chances = np.clip(p * tilt, 0, 1)
+        ones = (
+            np.rint(sizes * chances).astype(np.int64) if fixed else random.binomial(sizes, chances)
+        )
+        yield np.stack([sizes - ones, ones], axis=1)
+
+
+def _city(
+    sizes: Counts,
+    slots: int,
+    random: Random,
+    *,
+    bins: int = 100,
+    reporting: float = 1.0,
+    correlation: float = 0.0,
+) -> Iterator[Counts]:
+    base = 1 / np.arange(1, bins + 1)
+    phases = random.uniform(0, 2 * np.pi, bins)
+    taste = correlation * np.linspace(-1, 1, len(sizes))
+    tilt = 1 + taste[:, None] * np.where(np.arange(bins) % 2, 1.0, -1.0)
+
+    def popularity(t: int) -> Floats:
+        p = base * (1 + 0.8 * np.sin(2 * np.pi * t / DAY + phases)) * tilt
+        return p / p.sum(axis=1, keepdims=True)
+
+    places = random.multinomial(sizes, popularity(0))
+    event_ends, event_at = 0, 0
+    for t in range(slots):
+        moving = random.binomial(places, MOVING)
+        places = places - moving + random.multinomial(moving.sum(axis=1), popularity(t))
+        if t >= event_ends and random.random() < 1 / 150:
+            event_ends, event_at = t + int(random.integers(15, 41)), int(random.integers(bins))
+        if t < event_ends:
+            drawn = random.binomial(places, DRAWN_TO_EVENT)
+            places = places - drawn
+            places[:, event_at] += drawn.sum(axis=1)
+        yield places if reporting == 1 else random.binomial(places, reporting)
+
+
+_WALKS = {"sin": wave, "tlns": walk, "log": growth, "step": levels}
+
+STREAMS: Mapping[str, Callable[[Counts, int, Random], Iterator[Counts]]] = {
+    **{name: partial(_two_bins, path) for name, path in _WALKS.items()},
+    **{f"{name}-fixed": partial(_two_bins, path, fixed=True) for name, path in _WALKS.items()},
+    "city": _city,
+    "city-sparse": partial(_city, reporting=0.3),
+    "city-10000": partial(_city, bins=10_000),
+    **{
+        f"{name}-correlated": partial(_two_bins, path, correlation=CORRELATION)
+        for name, path in _WALKS.items()
+    },
+    "city-correlated": partial(_city, correlation=CORRELATION),
+}
+
+
+def make_stream(name: str, sizes: Counts, slots: int, seed: int) -> Iterator[Counts]:
+    """Draw a stream, slot by slot.
+
+    Args:
+        name: a key of `STREAMS`.
+        sizes: users of each class, shape (K,).
+        slots: how many slots T.
+        seed: the same seed gives the same stream.
+
+    Returns:
+        T tables of counts by class and bin, int64, shape (K, d).
+
+    Raises:
+        ConfigurationError: for an unknown name.
+    """
+    if name not in STREAMS:
+        raise ConfigurationError(f"stream {name!r} is unknown: choose one of {', '.join(STREAMS)}")
+    return STREAMS[name](sizes, slots, np.random.default_rng([seed, *name.split("-")[0].encode()]))
