@@ -21,14 +21,9 @@ from streamveil.io import (
     read_domain,
     read_requirements,
 )
-from streamveil.mechanisms.records import (
-    ConfigurationError,
-    Registry,
-    Requirement,
-    Slots,
-    parse_time,
-)
+from streamveil.mechanisms.records import ConfigurationError, Requirement, Slots, parse_time
 from streamveil.mechanisms.registry import SCHEDULES
+from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms

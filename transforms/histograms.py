@@ -20,19 +20,19 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Timestamp
 from apache_beam.utils.timestamp import Duration, Timestamp
 from apache_beam.utils.windowed_value import PaneInfoTiming
 
+from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import KEY_BYTES, derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
-    Domain,
     LedgerEntry,
-    Registry,
     Release,
     Slots,
     format_time,
 )
 from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.counting import BlockCounts, Layout, count, pack
@@ -53,7 +53,7 @@ _STREAM = "histogram"
 
 # How long Beam keeps a block's window to tell late events apart; later ones it drops by itself.
 _LATENESS = Duration(seconds=7 * 24 * 3600)
-_MOST_SLOTS = 10_000_000
+_LONGEST_RANGE = 10_000_000  # slots
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -299,10 +299,10 @@ def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
             f"the range of slots is empty: it starts at {format_time(slots.start(first))} and ends "
             f"at {format_time(slots.end(last))}"
         )
-    if last - first >= _MOST_SLOTS:
+    if last - first >= _LONGEST_RANGE:
         raise ConfigurationError(
             f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
-            f"has {last - first + 1} slots, more than {_MOST_SLOTS}: shorten it (--start and "
+            f"has {last - first + 1} slots, more than {_LONGEST_RANGE}: shorten it (--start and "
             "--end), or use longer slots"
         )
 

@@ -13,15 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.records import (
     REJECTED_COLUMNS,
     ROW_COLUMN,
     SOURCE_METADATA,
     ConfigurationError,
-    Domain,
-    Registry,
     Slots,
 )
+from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import REASON_OF_CODE, DomainMap
 from streamveil.transforms.text import TextIndex, as_text, keyed_digest
 from streamveil.transforms.times import to_micros
