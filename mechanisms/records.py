@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 MAX_EPSILON = 2.0**12
 MAX_WINDOW = 2**20
 # Half of a budget is spent in equal shares over the window. A share below one unit of budget is
-# nothing: such a user would never count, so tables that ask for it are refused.
+# nothing: such a user would never count, and silence all others where one schedule is for all.
 SMALLEST_SHARE = 2.0**-40
 
 MAX_SLOT = 36_525 * MICROSECONDS["d"]  # a hundred years
@@ -116,6 +116,21 @@ def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
             f"requirement {value!r} is neither a Requirement nor a (window, epsilon) pair"
         ) from None
     return Requirement(window, epsilon)  # type: ignore[arg-type]
+
+
+def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> None:
+    """Refuse a requirement that leaves nothing to spend in a slot, for any unit of sensitivity.
+
+    Raises ConfigurationError.
+    """
+    for requirement in requirements:
+        shares = 2 * requirement.window * sensitivity
+        if requirement.epsilon < shares * SMALLEST_SHARE:
+            raise ConfigurationError(
+                f"{requirement} leaves less than 2**-40 for a slot of its window at sensitivity "
+                f"{sensitivity}, so such users could never be counted: ask for more epsilon or a "
+                "shorter window"
+            )
 
 
 @dataclass(frozen=True)

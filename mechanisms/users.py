@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.records import ConfigurationError, Requirement, as_requirement
+from streamveil.mechanisms.records import (
+    ConfigurationError,
+    Requirement,
+    as_requirement,
+    check_shares,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +62,17 @@ class Registry:
         """Group users by requirement.
 
         Args:
-            users: distinct ids, length n.
+            users: distinct ids, length n: text or whole numbers, which count by their text.
             windows: slots, shape (n,).
             epsilons: budgets, shape (n,).
             default: requirement of users outside the table and the public number of them.
             reload: see the field.
 
         Raises:
-            ConfigurationError: for a requirement out of range or an empty registry.
+            ConfigurationError: for an id that is missing, empty or listed twice; a requirement
+                out of range or too small for its window; an empty registry.
         """
+        users = _checked(users)
         lengths, window_of = _distinct(windows)
         budgets, budget_of = _distinct(epsilons)
         asked, class_of = _distinct(window_of * len(budgets) + budget_of)
@@ -90,6 +99,7 @@ class Registry:
                 "the table of requirements is empty and there is no default requirement: "
                 "nobody could be counted"
             )
+        check_shares(classes)
         return cls(users, class_of.astype(np.int32), tuple(classes), sizes, default_class, reload)
 
     @classmethod
@@ -100,11 +110,13 @@ class Registry:
         default: tuple[Requirement, int] | None = None,
     ) -> Registry:
         """Make a small registry from a mapping user -> Requirement or (window, epsilon)."""
-        table = {str(user): as_requirement(r) for user, r in dict(requirements).items()}
+        pairs = requirements.items() if isinstance(requirements, Mapping) else requirements
+        users, wanted = tuple(zip(*pairs, strict=True)) or ((), ())
+        asked = [as_requirement(requirement) for requirement in wanted]
         return cls.build(
-            list(table),
-            np.array([r.window for r in table.values()], np.int64),
-            np.array([r.epsilon for r in table.values()], np.float64),
+            users,
+            np.array([r.window for r in asked], np.int64),
+            np.array([r.epsilon for r in asked], np.float64),
             default=default,
         )
 
@@ -126,6 +138,35 @@ class Registry:
         if self.reload is not None:
             return _reload_registry, (self.reload, self.fingerprint)
         return Registry, (self.users, self.class_of, self.classes, self.sizes, self.default_class)
+
+
+def _checked(users: Any) -> Sequence[str]:
+    """Ids as text, each of one user; an Arrow array stays one. Nothing walks over good ids."""
+    if hasattr(users, "null_count"):
+        if str(users.type) not in ("string", "large_string"):
+            raise ConfigurationError(f"the user ids are {users.type} in Arrow: cast them to string")
+        empty = users.null_count > 0 or users.index("").as_py() >= 0
+        distinct = len(users.unique())
+    else:
+        kinds = set(map(type, users))
+        for kind in kinds:
+            if issubclass(kind, bool) or not issubclass(kind, (str, Integral)):
+                raise ConfigurationError(
+                    f"user id {next(user for user in users if type(user) is kind)!r} is neither "
+                    "text nor a whole number: give ids as text"
+                )
+        users = users if kinds <= {str} else list(map(str, users))
+        found = set(users)
+        empty, distinct = "" in found, len(found)
+    if empty:
+        raise ConfigurationError("a user id of the registry is missing or empty: name every user")
+    if distinct < len(users):
+        again = next(user for user, times in Counter(map(str, users)).items() if times > 1)
+        raise ConfigurationError(
+            f"user {again!r} is in the registry twice: list every user once (ids count by their "
+            "text)"
+        )
+    return users
 
 
 def _distinct(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -21,7 +21,13 @@ from streamveil.io import (
     read_domain,
     read_requirements,
 )
-from streamveil.mechanisms.records import ConfigurationError, Requirement, Slots, parse_time
+from streamveil.mechanisms.records import (
+    ConfigurationError,
+    Requirement,
+    Slots,
+    check_shares,
+    parse_time,
+)
 from streamveil.mechanisms.registry import SCHEDULES
 from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.keys import noise_key
@@ -264,7 +270,9 @@ def _default_requirement(text: str | None) -> tuple[Requirement, int] | None:
             "7,1.0,5000 for 5000 users with epsilon 1 over 7 slots"
         ) from None
     try:
-        return Requirement(window, epsilon), int(users)  # type: ignore[arg-type]
+        requirement = Requirement(window, epsilon)  # type: ignore[arg-type]
+        check_shares([requirement])
+        return requirement, int(users)
     except ConfigurationError as error:
         raise ConfigurationError(f"--default_requirement={text}: {error}") from None
 

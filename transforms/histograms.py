@@ -29,6 +29,7 @@ from streamveil.mechanisms.records import (
     LedgerEntry,
     Release,
     Slots,
+    check_shares,
     format_time,
 )
 from streamveil.mechanisms.registry import mechanism
@@ -153,6 +154,7 @@ class PrivateHistograms(beam.PTransform):
             raise ConfigurationError(f"shards is {self.shards}: give 1 or more")
         _check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
+        check_shares(self.registry.classes, self.population.sensitivity)
         mechanism(self.mechanism, self.population)
         Odometer(self.registry.classes)
         if isinstance(self.noise_key, bytes) and len(self.noise_key) != KEY_BYTES:

@@ -591,6 +591,8 @@ def test_simulation_is_the_stream(name):
         ({"requirements": [(1, -1.0)]}, "epsilon -1.0"),
         ({"sizes": [1, 2]}, "as many sizes"),
         ({"sensitivity": 0}, "sensitivity 0"),
+        ({"requirements": [(8, 2.0**-37)]}, r"window=8, .* leaves less than 2\*\*-40"),
+        ({"requirements": [(8, 2.0**-36)], "sensitivity": 2}, "at sensitivity 2"),
     ],
 )
 def test_simulation_refuses(change, message):

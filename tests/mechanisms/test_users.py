@@ -5,6 +5,7 @@ import math
 import pickle
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -84,6 +85,77 @@ def test_bad_requirement_in_a_registry_is_named(requirement, message):
         windows, epsilons = np.array([requirement]).T
         with pytest.raises(ConfigurationError, match=message):
             Registry.build(["bob"], windows.astype(np.int64), epsilons)
+
+
+def built(users, pair=(1, 1.0)):
+    windows, epsilons = (np.full(len(users), value) for value in pair)
+    return Registry.build(users, windows, epsilons)
+
+
+# One id in two rows would be two users with a budget each, of whom only one is ever found.
+@pytest.mark.parametrize(
+    "users",
+    [
+        ["ann", "bob", "ann"],
+        [7, 8, "7"],
+        [np.int64(7), 7],
+        pa.array(["ann", "bob", "ann"]),
+        pa.chunked_array([["ann", "bob"], ["ann"]], pa.large_string()),
+    ],
+)
+def test_a_user_twice_is_refused_and_named(users):
+    with pytest.raises(ConfigurationError, match=r"'(ann|7)' is in the registry twice"):
+        built(users)
+
+
+@pytest.mark.parametrize(
+    "pairs", [{7: (1, 1.0), "7": (2, 1.0)}, [("7", (1, 1.0)), ("7", (1, 1.0))]]
+)
+def test_a_user_twice_in_a_mapping_is_refused(pairs):
+    with pytest.raises(ConfigurationError, match="'7' is in the registry twice"):
+        Registry.of(pairs)
+
+
+@pytest.mark.parametrize(
+    ("users", "message"),
+    [
+        (["ann", ""], "missing or empty"),
+        (pa.array(["ann", ""]), "missing or empty"),
+        (pa.array(["ann", None]), "missing or empty"),
+        (["ann", None], "None is neither text"),
+        ([7.0, 8.0], "7.0 is neither text"),
+        ([True, False], "True is neither text"),
+        ([b"ann", b"bob"], "b'ann' is neither text"),
+        (pa.array([1, 2]), "int64 in Arrow"),
+        (pa.array(["ann", "bob"]).dictionary_encode(), "dictionary.* in Arrow"),
+    ],
+)
+def test_what_names_no_user_is_refused(users, message):
+    with pytest.raises(ConfigurationError, match=message):
+        built(users)
+
+
+def test_ids_are_text():
+    assert list(built([7, np.int64(8), "ann"]).users) == ["7", "8", "ann"]
+    assert built(pa.array(["7", "8"])).users.to_pylist() == ["7", "8"]
+
+
+# A share below one unit can never be spent: such users would be waited for in vain. At exactly
+# one unit they are served.
+@pytest.mark.parametrize("window", [1, 7, 2**20])
+def test_a_budget_too_small_for_its_window_is_refused(window):
+    least = 2 * window * 2.0**-40
+    below = math.nextafter(least, 0)
+    assert built(["ann"], (window, least)).classes == (Requirement(window, least),)
+    assert Registry.of(default=(Requirement(window, least), 5)).sizes.tolist() == [5]
+    message = rf"window={window}, epsilon={below!r}\) leaves less than 2\*\*-40 .*ask for more"
+    for make in (
+        lambda: built(["ann"], (window, below)),
+        lambda: Registry.of({"ann": (window, below), "bob": (1, 1.0)}),
+        lambda: Registry.of(default=(Requirement(window, below), 5)),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            make()
 
 
 # What a worker loads again: changed by a test to be another table than the pipeline was built on.

@@ -353,6 +353,7 @@ def test_malformed_default_requirement(job, text):
         ("7,nan,10", ["epsilon nan"]),
         ("7,1,0", ["default requirement", "0 users", "1 or more"]),
         ("7,1,-5", ["default requirement", "-5 users"]),
+        ("7,1e-12,10", ["--default_requirement=7,1e-12,10", "window=7", "2**-40", "ask for more"]),
     ],
 )
 def test_default_requirement_out_of_range(job, text, words):

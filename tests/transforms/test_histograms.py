@@ -246,6 +246,15 @@ def test_bad_options_are_refused_at_construction(kit, options, message):
     assert "short" not in str(raised.value)
 
 
+# What is enough for one contribution is not for two.
+def test_a_budget_too_small_for_the_sensitivity_is_refused(kit):
+    registry = Registry.of({**TABLE, "shy": (8, 2.0**-36)})
+    assert kit.histograms(registry).population.sensitivity == 1
+    for options in ({"max_contributions": 2}, {"adjacency": REPLACE}):
+        with pytest.raises(ConfigurationError, match=r"window=8, .* at sensitivity 2"):
+            kit.histograms(registry, **options)
+
+
 def test_grid_with_one_column_is_refused_at_construction():
     columns = Columns("user", ("x",), "time")
     with pytest.raises(ConfigurationError, match="give longitude,latitude"):
