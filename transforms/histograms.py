@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -109,8 +110,9 @@ class PrivateHistograms(beam.PTransform):
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,
-            before anything is released, for columns that are missing or of a wrong type, and for
-            an input without any accepted event when no range was given.
+            for columns that are missing or of a wrong type, and for an input without any accepted
+            event when no range was given. A bounded input fails before anything is released; in
+            one without end, slots that were released before the fault stay released.
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
 
@@ -141,17 +143,12 @@ class PrivateHistograms(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
-        if self.max_contributions < 1:
-            raise ConfigurationError(
-                f"max_contributions is {self.max_contributions}: nothing would be counted; "
-                "give 1 or more"
-            )
+        self.max_contributions = _whole("max_contributions", self.max_contributions)
+        self.shards = _whole("shards", self.shards)
         if self.adjacency not in (ADD_REMOVE, REPLACE):
             raise ConfigurationError(
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
-        if self.shards < 1:
-            raise ConfigurationError(f"shards is {self.shards}: give 1 or more")
         _check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_shares(self.registry.classes, self.population.sensitivity)
@@ -291,6 +288,12 @@ def _one_stream() -> beam.WindowInto:
         accumulation_mode=AccumulationMode.DISCARDING,
         allowed_lateness=Duration(0),
     )
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ConfigurationError(f"{name} is {value!r}: give a whole number, 1 or more")
+    return int(value)
 
 
 def _check_range(slots: Slots, first: int | None, last: int | None) -> None:

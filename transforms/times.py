@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 
 from streamveil.mechanisms.records import MICROSECONDS, ConfigurationError, parse_time
 
+UNITS = ("s", "ms", "us", "ns")
+
 NULL_TIME = "null time"
 UNPARSABLE_TIME = "unparsable time"
 AMBIGUOUS_TIME = "ambiguous time"

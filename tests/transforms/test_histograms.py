@@ -229,9 +229,15 @@ def test_noise_grows_with_the_sensitivity(run, kit, monkeypatch):
 
 
 REFUSED = [
-    ({"max_contributions": 0}, "max_contributions is 0"),
+    ({"max_contributions": 0}, "max_contributions is 0: give a whole number, 1 or more"),
+    ({"max_contributions": 1.5}, "max_contributions is 1.5"),
+    ({"max_contributions": 2.0}, "max_contributions is 2.0"),
+    ({"max_contributions": True}, "max_contributions is True"),
+    ({"max_contributions": "2"}, "max_contributions is '2'"),
+    ({"max_contributions": None}, "max_contributions is None"),
     ({"adjacency": "swap"}, "adjacency 'swap' is unknown"),
     ({"shards": 0}, "shards is 0"),
+    ({"shards": 1.5}, "shards is 1.5"),
     ({"first_slot": 3, "last_slot": 2}, "range of slots is empty: it starts at 1970-01-01T03"),
     ({"mechanism": "laplace"}, "mechanism 'laplace' is unknown"),
     ({"noise_key": b"short"}, "noise key has 5 bytes"),
@@ -253,6 +259,11 @@ def test_a_budget_too_small_for_the_sensitivity_is_refused(kit):
     for options in ({"max_contributions": 2}, {"adjacency": REPLACE}):
         with pytest.raises(ConfigurationError, match=r"window=8, .* at sensitivity 2"):
             kit.histograms(registry, **options)
+
+
+def test_whole_numbers_of_any_kind_are_plain_ones(kit):
+    transform = kit.histograms(CLOSED, max_contributions=np.int32(2), shards=np.int64(3))
+    assert (type(transform.max_contributions), type(transform.shards)) == (int, int)
 
 
 def test_grid_with_one_column_is_refused_at_construction():
