@@ -112,8 +112,8 @@ class ReleaseOptions(PipelineOptions):
             "--adjacency",
             choices=(ADD_REMOVE, REPLACE),
             default=ADD_REMOVE,
-            help="what one user may change: events come or go, or become others "
-            "(default add_remove)",
+            help="what one user may change in a window: all of that user's events added or "
+            "removed (add_remove, the default), or any of them replaced (replace, twice the noise)",
         )
         add(
             "--rejected",

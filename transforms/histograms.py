@@ -130,7 +130,9 @@ class PrivateHistograms(beam.PTransform):
     """Events of a user that count in a slot; more are dropped by a rule that looks only at that
     user's events."""
     adjacency: str = ADD_REMOVE
-    """`add_remove`, or `replace`, which doubles the sensitivity."""
+    """What neighbouring inputs differ in, for one user and any w consecutive slots: `add_remove`,
+    all of that user's events added or removed; `replace`, any of them replaced, which doubles the
+    sensitivity and so the noise."""
     noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
     """32 secret bytes, or a picklable way for a worker to get them; fresh ones when None."""
     first_slot: int | None = None
