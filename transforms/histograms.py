@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -23,7 +22,7 @@ from apache_beam.utils.windowed_value import PaneInfoTiming
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import KEY_BYTES, derived_key
+from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
@@ -38,6 +37,7 @@ from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.counting import BlockCounts, Layout, count, pack
+from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
@@ -69,20 +69,6 @@ class Outputs(NamedTuple):
     """One for each slot: what it cost every class; public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
-
-
-@dataclass(frozen=True)
-class GivenKey:
-    """A noise key held in memory; it travels with the pipeline and is never shown."""
-
-    key: bytes
-
-    def __call__(self) -> bytes:
-        """The key."""
-        return self.key
-
-    def __repr__(self) -> str:
-        return "GivenKey(<secret>)"
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -134,7 +120,8 @@ class PrivateHistograms(beam.PTransform):
     all of that user's events added or removed; `replace`, any of them replaced, which doubles the
     sensitivity and so the noise."""
     noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
-    """32 secret bytes, or a picklable way for a worker to get them; fresh ones when None."""
+    """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
+    fresh ones when None."""
     first_slot: int | None = None
     """First slot to release; events before it are rejected."""
     last_slot: int | None = None
@@ -156,14 +143,7 @@ class PrivateHistograms(beam.PTransform):
         check_shares(self.registry.classes, self.population.sensitivity)
         mechanism(self.mechanism, self.population)
         Odometer(self.registry.classes)
-        if isinstance(self.noise_key, bytes) and len(self.noise_key) != KEY_BYTES:
-            raise ConfigurationError(
-                f"the noise key has {len(self.noise_key)} bytes: give {KEY_BYTES} random ones"
-            )
-        key = self.noise_key
-        if not callable(key):
-            key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
-        self._key = key
+        self._key = SameKey.of(self.noise_key)
 
     @property
     def population(self) -> Population:

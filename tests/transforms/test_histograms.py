@@ -99,9 +99,23 @@ def ask_for_key():
     return KEY
 
 
-def test_short_key_from_a_callable_fails_before_any_release(run, kit, rows):
-    with pytest.raises(Exception, match="32 bytes"):
-        run(kit.histograms(CLOSED, noise_key=lambda: b"short"), [kit.batch(rows)])
+def test_short_key_from_a_callable_is_refused_at_construction(kit):
+    with pytest.raises(ConfigurationError, match="noise key has 5 bytes"):
+        kit.histograms(CLOSED, noise_key=lambda: b"short")
+
+
+# A worker whose key is not that of the launch fails before anything is released.
+def test_a_key_that_changed_after_the_launch_fails_before_any_release(
+    run, kit, rows, runner, tmp_path
+):
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    transform = kit.histograms(CLOSED, noise_key=path.read_bytes)
+    path.write_bytes(bytes(32))
+    with pytest.raises(Exception, match="not the one that the launch got") as raised:
+        run(transform, [kit.batch(rows)], runner)
+    assert "ConfigurationError" in repr(raised.value) + str(raised.value)
+    assert kit.collected(tmp_path / "run0" / "releases") == []
 
 
 # What the strangers' digests are keyed with is not what the noise is keyed with.
