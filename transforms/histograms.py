@@ -151,6 +151,21 @@ class PrivateHistograms(beam.PTransform):
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
         return Population(self.registry.classes, self.registry.sizes, self.domain.bins, sensitivity)
 
+    @property
+    def context(self) -> bytes:
+        """What the counts mean, beyond :attr:`population`: the noise is bound to all of it."""
+        return repr(
+            (
+                _STREAM,
+                self.domain,
+                self.slots,
+                self.columns,
+                self.adjacency,
+                self.max_contributions,
+                self.registry.fingerprint,
+            )
+        ).encode()
+
     def event_mapper(self) -> EventMapper:
         """What maps batches of events to slots, users and bins, as this transform does."""
         return EventMapper(
@@ -180,6 +195,7 @@ class PrivateHistograms(beam.PTransform):
             layout,
             self._key,
             _STREAM,
+            self.context,
             self.first_slot,
             self.last_slot,
             bounded,

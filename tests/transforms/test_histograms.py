@@ -8,7 +8,15 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms import trigger, window
 
-from streamveil.mechanisms import Categories, ConfigurationError, Grid, Registry, Requirement, Slots
+from streamveil.mechanisms import (
+    Categories,
+    ConfigurationError,
+    Edges,
+    Grid,
+    Registry,
+    Requirement,
+    Slots,
+)
 from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.pba import PBA, AbsorptionState
@@ -85,6 +93,54 @@ def test_another_key_gives_other_releases(run, kit, rows):
     ]
     told = [tuple(r.counts.tobytes() for r in ran.releases) for ran in runs]
     assert len(set(told)) == 4
+
+
+# One key on two streams whose counts happen to be equal gives no equal noise: that would tell
+# that the counts are equal.
+BOUND = {
+    "bins": {"domain": "cb"},
+    "edges": {"domain": Edges((0, 1, 2))},
+    "grid": {"domain": Grid(0, 0, 2, 1, 2, 1)},
+    "slot length": {"slots": Slots.of("30m")},
+    "origin": {"slots": Slots.of("1h", "1970-01-01T00:30")},
+    "column": {"columns": Columns("user", ("place",), "time")},
+    "time zone": {"columns": Columns("user", ("value",), "time", "Europe/Berlin")},
+    "adjacency": {"adjacency": REPLACE},
+    "contributions": {"max_contributions": 2},
+    "classes": {"registry": Registry.of({**TABLE, "u0": TABLE["u1"], "u1": TABLE["u0"]})},
+}
+
+
+def configured(kit, change):
+    options = {"registry": CLOSED, **change}
+    if isinstance(options.get("domain"), Edges | Grid):
+        value = ("x", "y") if isinstance(options["domain"], Grid) else ("value",)
+        return PrivateHistograms(
+            CLOSED, options["domain"], Slots.of("1h"), Columns("user", value, "time")
+        )
+    return kit.histograms(options.pop("registry"), noise_key=KEY, **options)
+
+
+def test_noise_is_bound_to_all_that_counts_mean(kit):
+    contexts = {name: configured(kit, change).context for name, change in BOUND.items()}
+    contexts["as it is"] = configured(kit, {}).context
+    assert len(set(contexts.values())) == len(contexts)
+    # How the work is split, and how far the range goes, changes no release.
+    for change in ({}, {"shards": 4}, {"first_slot": 0, "last_slot": 9}):
+        assert configured(kit, change).context == contexts["as it is"]
+
+
+def test_equal_counts_of_other_bins_get_other_noise(run, kit, monkeypatch):
+    monkeypatch.setattr("streamveil.mechanisms.pwsm.dissimilarity", lambda *args: float("inf"))
+    events = [kit.batch([(user, "b", slot) for user in USERS for slot in range(SLOTS)])]
+    one, two = (
+        run(kit.histograms(CLOSED, noise_key=KEY, mechanism="bd", domain=domain), events).releases
+        for domain in ("ab", "cb")
+    )
+    assert [(r.slot, r.status, r.epsilon) for r in one] == [
+        (r.slot, r.status, r.epsilon) for r in two
+    ]
+    assert any((a.counts != b.counts).any() for a, b in zip(one, two, strict=True))
 
 
 # A key may come from a callable, which the worker asks; it is the same key then.
