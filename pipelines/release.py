@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import zoneinfo
 from dataclasses import dataclass
 
 import apache_beam as beam
@@ -23,15 +22,17 @@ from streamveil.io import (
 )
 from streamveil.mechanisms.records import (
     ConfigurationError,
-    Registry,
     Requirement,
     Slots,
+    check_shares,
     parse_time,
 )
 from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
+from streamveil.transforms.times import UNITS
 
 DEFAULT_MECHANISM = "pba"
 
@@ -62,7 +63,7 @@ class ReleaseOptions(PipelineOptions):
             default="UTC",
             help="zone of times without an offset (default UTC)",
         )
-        add("--time_unit", choices=("s", "ms", "us", "ns"), help="unit of times given as numbers")
+        add("--time_unit", choices=UNITS, help="unit of times given as numbers")
         add("--slot", metavar="LENGTH", help="length of a slot: 1d, 1h, 5m, 60s")
         add(
             "--origin",
@@ -111,8 +112,8 @@ class ReleaseOptions(PipelineOptions):
             "--adjacency",
             choices=(ADD_REMOVE, REPLACE),
             default=ADD_REMOVE,
-            help="what one user may change: events come or go, or become others "
-            "(default add_remove)",
+            help="what one user may change in a window: all of that user's events added or "
+            "removed (add_remove, the default), or any of them replaced (replace, twice the noise)",
         )
         add(
             "--rejected",
@@ -172,7 +173,7 @@ class ReleaseJob:
             given.user_column,
             tuple(given.value_column.split(",")),
             given.time_column,
-            _zone(given.time_zone),
+            given.time_zone,
             given.time_unit,
         )
         slots = Slots.of(given.slot)
@@ -269,7 +270,9 @@ def _default_requirement(text: str | None) -> tuple[Requirement, int] | None:
             "7,1.0,5000 for 5000 users with epsilon 1 over 7 slots"
         ) from None
     try:
-        return Requirement(window, epsilon), int(users)  # type: ignore[arg-type]
+        requirement = Requirement(window, epsilon)  # type: ignore[arg-type]
+        check_shares([requirement])
+        return requirement, int(users)
     except ConfigurationError as error:
         raise ConfigurationError(f"--default_requirement={text}: {error}") from None
 
@@ -279,13 +282,3 @@ def _time(option: str, text: str) -> int:
         return parse_time(text)
     except ConfigurationError as error:
         raise ConfigurationError(f"--{option}: {error}") from None
-
-
-def _zone(name: str) -> str:
-    try:
-        zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
-        raise ConfigurationError(
-            f"--time_zone={name} is no time zone: write an IANA name such as Europe/Berlin"
-        ) from None
-    return name
