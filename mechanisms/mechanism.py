@@ -68,7 +68,9 @@ class SlotRelease:
     spent: Units
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
-    """What the mechanism wants the analyst to know of this slot, by name."""
+    """What the mechanism wants the analyst to know of this slot, by name; as public as counts."""
+    alarm: bool = False
+    """Whether the mechanism saw a jump in this slot."""
 
 
 class Mechanism(Protocol[S]):
