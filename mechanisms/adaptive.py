@@ -349,6 +349,8 @@ class Adaptive:
 
     def _plan(self, state: AdaptiveState) -> int:
         """The gap between releases that the filter expects to lower the error most."""
+        if not all(choices.thresholds.size for choices in self._plans):
+            return 1  # some window is too long for its budget, or there is nobody
         scale = state.bank.scale
         _, doubt = correlation.belief(state.correlation)
         risk = float((doubt * scale**2).mean())
