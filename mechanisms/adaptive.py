@@ -26,11 +26,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms import correlation, kalman
+from streamveil.mechanisms import kalman
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import Units, to_epsilon, to_units
+from streamveil.mechanisms.correlation import Correlation, CorrelationState, Risk
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
+from streamveil.mechanisms.planning import Plan
 from streamveil.mechanisms.records import PREDICTED, PUBLISHED, ConfigurationError
 from streamveil.mechanisms.weighting import Choices, Weighting
 from streamveil.mechanisms.window_sums import Sums, WindowSums
@@ -52,6 +54,7 @@ USELESS = 10.0
 IMPATIENCE = 3.0
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
+NO_RISK = Risk(0.0, 0.0)
 _MOST = np.iinfo(np.int64).max
 
 _PLAIN = ("slots", "since", "gap", "patience", "usual_gap", "published_slot", "epsilon")
@@ -62,7 +65,7 @@ class AdaptiveState:
     """What the next slot needs to know: everything in it is public."""
 
     bank: kalman.BankState
-    correlation: correlation.CorrelationState
+    correlation: CorrelationState
     spent: Sums
     """Spent by gate and releases from `main_cap`."""
     reserve: Sums
@@ -152,7 +155,8 @@ class Adaptive:
         most = float(population.sizes.sum()) * population.sensitivity
         self.bank = kalman.Bank(most, population.bins)
         self._sums = WindowSums(self.windows)
-        self._plans = [self._choices(self._accrued(gap, gap)) for gap in kalman.GAPS.tolist()]
+        self.correlation = Correlation(population.bins, float(rates.dispersion.max(initial=0.0)))
+        self.plan = Plan([self._choices(self._accrued(gap, gap)) for gap in kalman.GAPS.tolist()])
         # Counts of a complete histogram add up: one of them is known from the others.
         self._freedom = population.bins / np.sqrt(max(population.bins - 1, 1))
 
@@ -160,7 +164,7 @@ class Adaptive:
         """Nothing released yet."""
         return AdaptiveState(
             self.bank.start(),
-            correlation.start(self.population.bins),
+            self.correlation.start(),
             self._sums.start(),
             self._sums.start(),
         )
@@ -191,9 +195,10 @@ class Adaptive:
             mean, variance = forecast.mean, forecast.variance + forecast.white
         else:
             estimate, laplace, other = seen
-            jumped = bool(
-                self.bank.observe(state.bank, estimate, laplace, other, state.since).any()
-            )
+            started = state.published_slot is not None
+            gap = state.since if started else 0
+            jumps = self.bank.observe(state.bank, estimate, laplace, other, gap)
+            jumped = started and bool(jumps.any())
             mean, variance = self.bank.estimate(state.bank, estimate, laplace + other)
             state.published_slot = slot_input.slot
         spent = weighting.spent if weighting else np.zeros_like(room)
@@ -204,8 +209,7 @@ class Adaptive:
             state.epsilon = weighting.epsilon
         state.since = 1 if weighting else state.since + 1
         if seen is not None or state.slots % REPLAN_EVERY == 0:
-            state.gap = self._plan(state)
-            state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
+            self._replan(state)
         state.slots += 1
         most = self.population.sizes.sum() * self.population.sensitivity
         return state, SlotRelease(
@@ -239,10 +243,10 @@ class Adaptive:
         return Choices.of(each, self.population)
 
     def _chosen(
-        self, state: AdaptiveState, offers: Units, choices: Choices, risk: float
+        self, state: AdaptiveState, offers: Units, choices: Choices, risk: Risk
     ) -> Weighting:
-        scale = float(state.bank.scale.mean())
-        threshold = int(choices.thresholds[choices.best(scale, risk)])
+        errors = choices.errors(float(state.bank.scale.mean()), risk)
+        threshold = int(choices.thresholds[errors.argmin()])
         return Weighting.at(threshold, offers // self.population.sensitivity, self.population)
 
     def _weighting(self, state: AdaptiveState, offers: Units, auditing: bool) -> Weighting | None:
@@ -251,15 +255,13 @@ class Adaptive:
         if not choices.thresholds.size:
             return None
         # Beside an audit the weights are those that its comparison is for.
-        weighting = self._chosen(state, offers, choices, 0.0 if auditing else self._risk(state))
+        weighting = self._chosen(state, offers, choices, NO_RISK if auditing else self._risk(state))
         forecast = self.bank.forecast(state.bank)
         doubt = float((forecast.variance + forecast.white).mean())
         return weighting if weighting.noise_variance <= USELESS * doubt else None
 
-    def _risk(self, state: AdaptiveState) -> float:
-        """Expected squared bias of a count for weights of dispersion 1."""
-        _, variance = correlation.belief(state.correlation)
-        return float((variance * state.bank.scale**2).mean())
+    def _risk(self, state: AdaptiveState) -> Risk:
+        return self.correlation.risk(state.correlation, state.bank.scale)
 
     def _look(
         self, state: AdaptiveState, offers: Units, counts: npt.NDArray[np.int64], noise: SlotNoise
@@ -273,17 +275,14 @@ class Adaptive:
         if not choices.thresholds.size:
             return np.zeros_like(offers), 0.0
         weighting = self._chosen(state, offers, choices, self._risk(state))
-        forecast = self.bank.forecast(state.bank)
-        beta, doubt = correlation.belief(state.correlation)
         scale, dispersion = state.bank.scale, weighting.dispersion
-        expected = forecast.mean + beta * scale * np.sqrt(dispersion)
-        target = np.rint(expected / weighting.factor).astype(np.int64)
+        forecast = self.bank.forecast(state.bank)
+        bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)
+        target = np.rint((forecast.mean + bias) / weighting.factor).astype(np.int64)
         distance = np.abs(weighting.histogram(counts) - target).sum(keepdims=True)
         noisy = weighting.add_noise(distance, noise, "gate", target.tobytes())
         deviation = float(noisy[0]) * weighting.factor
-        spread = np.sqrt(
-            forecast.variance + forecast.white + dispersion * scale * (1 + doubt * scale)
-        )
+        spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)
         usual = np.sqrt(2 / np.pi) * spread.sum()
         varies = 3 * np.sqrt(1 - 2 / np.pi) * spread.mean() * self._freedom
         noise_scale = weighting.factor / float(to_epsilon(weighting.unit))
@@ -303,75 +302,52 @@ class Adaptive:
             (estimated counts, variance of the Laplace noise, variance of all other errors), or
             None if there is no release; counts and errors have shape (d,).
         """
-        scale = state.bank.scale
-        released, audited = None, None
+        released = None
         if weighting:
             released = weighting.release(counts, noise, "release")
-        if auditing:
-            everybody = np.full_like(self.main_cap, self.audit // self.population.sensitivity)
-            alike = Weighting.at(int(everybody[0]), everybody, self.population)
-            audited = alike.release(counts, noise, "audit")
-            if weighting and released is not None:
-                lever = scale * np.sqrt(weighting.dispersion)
-                error = (
-                    alike.noise_variance + weighting.noise_variance + scale * weighting.dispersion
-                )
-                correlation.observe(state.correlation, released - audited, lever, error)
-        if released is None or weighting is None:
-            return None if audited is None else (audited, alike.noise_variance, 0 * scale)
-        beta, doubt = correlation.belief(state.correlation)
-        released = released - beta * scale * np.sqrt(weighting.dispersion)
-        laplace, other = (
-            weighting.noise_variance,
-            weighting.dispersion * scale * (1 + doubt * scale),
+            if not auditing:
+                return self._corrected(state, weighting, released)
+        elif not auditing:
+            return None
+        each = np.full_like(self.main_cap, self.audit // self.population.sensitivity)
+        alike = Weighting.at(int(each[0]), each, self.population)
+        audited, laplace = alike.release(counts, noise, "audit"), alike.noise_variance
+        if weighting is None or released is None:
+            return audited, laplace, np.zeros_like(audited)
+        scale = state.bank.scale
+        error = laplace + weighting.noise_variance + weighting.dispersion * scale
+        self.correlation.learn(
+            state.correlation, released - audited, scale, weighting.dispersion, error
         )
-        if audited is None:
-            return released, laplace, other
-        share = alike.noise_variance / (alike.noise_variance + laplace + other)
+        released, noise_variance, other = self._corrected(state, weighting, released)
+        share = laplace / (laplace + noise_variance + other)
         both = share * released + (1 - share) * audited
-        laplaces = share**2 * laplace + (1 - share) ** 2 * alike.noise_variance
+        laplaces = share**2 * noise_variance + (1 - share) ** 2 * laplace
         return both, float(laplaces.mean()), share**2 * other
 
-    def _plan(self, state: AdaptiveState) -> int:
-        """The gap between releases that the filter expects to lower the error most."""
-        if not all(choices.thresholds.size for choices in self._plans):
-            return 1  # some window is too long for its budget, or there is nobody
-        scale = state.bank.scale
-        _, doubt = correlation.belief(state.correlation)
-        risk = float((doubt * scale**2).mean())
-        noise, spread = self._planned(float(scale.mean()), risk)
-        # Bins of about the same scale are planned for together.
-        sizes, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
-        scales = 2 ** (sizes / 2)
-        doubts = 1 + scales * risk / float((scale**2).mean())
-        ratios = noise[:, None] / scales + spread[:, None] * doubts
-        errors, curve = kalman.expected_error(self._beliefs(state), ratios)
-        best = int(np.argmin(errors @ (scales * bins)))
-        state.patience = float(curve[best] @ (scales * bins) / (ratios[best] @ (scales * bins)))
-        return int(kalman.GAPS[best])
-
-    def _planned(self, scale: float, risk: float) -> tuple[Floats, Floats]:
-        """Noise variance and dispersion of the best release after each gap, shape (gaps,)."""
-        best = [choices.best(scale, risk) for choices in self._plans]
-        found = list(zip(self._plans, best, strict=True))
-        return (
-            np.array([choices.noise[i] for choices, i in found]),
-            np.array([choices.dispersion[i] for choices, i in found]),
-        )
+    def _corrected(
+        self, state: AdaptiveState, weighting: Weighting, released: Floats
+    ) -> tuple[Floats, float, Floats]:
+        """Take the expected bias off a release: (counts, variance of noise, other variance)."""
+        scale, dispersion = state.bank.scale, weighting.dispersion
+        bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)
+        return released - bias, weighting.noise_variance, dispersion * scale + doubt
 
     def _impatient(self, state: AdaptiveState) -> bool:
         """Whether the curve is much less certain than the plan expects between releases."""
         if not state.patience:
             return False
         scale = float(state.bank.scale.mean())
-        risk = self._risk(state)
-        choices = self._plans[
-            min(int(np.searchsorted(kalman.GAPS, state.since)), len(self._plans) - 1)
-        ]
-        i = choices.best(scale, risk)
-        error = choices.noise[i] + choices.dispersion[i] * (scale + risk)
+        error = self.plan.error_after(state.since, scale, self._risk(state))
         doubt = self.bank.forecast(state.bank).variance.mean()
         return bool(doubt > IMPATIENCE * state.patience * error)
+
+    def _replan(self, state: AdaptiveState) -> None:
+        if self.plan.possible:
+            state.gap, state.patience = self.plan.best_gap(
+                self._beliefs(state), state.bank.scale, self._risk(state)
+            )
+        state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState) -> Floats:
         """Belief in each member of the bank over all bins, shape (members,)."""
@@ -381,7 +357,7 @@ class Adaptive:
 
     def _diagnostics(self, state: AdaptiveState, surprise: float) -> dict[str, float]:
         beliefs = self._beliefs(state)
-        beta, _ = correlation.belief(state.correlation)
+        beta, _ = self.correlation.belief(state.correlation)
         return {
             "gap": float(state.gap),
             "surprise": surprise,

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units, to_epsilon
+from streamveil.mechanisms.correlation import Risk
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import SlotNoise, discrete_laplace
 
@@ -137,11 +138,14 @@ class Choices:
         dispersion = sizes.sum() * (shares**2 @ sizes) / total**2 - 1
         return cls(thresholds, noise, np.maximum(dispersion, 0.0))
 
-    def best(self, scale: float, risk: float) -> int:
-        """Place of the threshold of least error.
+    def errors(self, scale: float, risk: Risk) -> Floats:
+        """Expected squared error of a count at each threshold, shape (c,).
 
         Args:
             scale: variance s of a count, for which dispersion counts.
-            risk: expected squared bias of a count for a dispersion of 1.
+            risk: of bias, which weights that are spread less than most are harder to foresee in.
         """
-        return int(np.argmin(self.noise + self.dispersion * (scale + risk)))
+        nearness = self.dispersion / max(float(self.dispersion.max()), 1e-12)
+        bias = risk.here + risk.elsewhere * (1 - nearness)
+        found: Floats = self.noise + self.dispersion * (scale + bias)
+        return found

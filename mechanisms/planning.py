@@ -1,0 +1,58 @@
+"""When to release next: the gap that the filter expects to lower the error most.
+
+A longer gap saves budget: the noise variance falls with its square, faster than the curve drifts.
+Everything here is computed from public requirements and from releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms import kalman
+from streamveil.mechanisms.correlation import Risk
+from streamveil.mechanisms.weighting import Choices
+
+Floats = npt.NDArray[np.float64]
+
+
+class Plan:
+    """The releases that are possible after each of `kalman.GAPS`."""
+
+    def __init__(self, choices: Sequence[Choices]) -> None:
+        self._choices = choices
+        self.possible = all(one.thresholds.size for one in choices)
+
+    def error_after(self, since: int, scale: float, risk: Risk) -> float:
+        """Expected squared error of a count in a release after `since` slots."""
+        place = min(int(np.searchsorted(kalman.GAPS, since)), len(self._choices) - 1)
+        choices = self._choices[place]
+        return float(choices.errors(scale, risk).min())
+
+    def best_gap(self, beliefs: Floats, scale: Floats, risk: Risk) -> tuple[int, float]:
+        """Choose the gap.
+
+        Args:
+            beliefs: in each member of the bank, shape (members,).
+            scale: s of each bin, shape (d,).
+            risk: of bias.
+
+        Returns:
+            (gap, expected variance of the curve between releases in parts of a release's error).
+        """
+        errors = [choices.errors(float(scale.mean()), risk) for choices in self._choices]
+        best = [int(one.argmin()) for one in errors]
+        noise = np.array([c.noise[i] for c, i in zip(self._choices, best, strict=True)])
+        # What is not noise is taken to be proportional to s.
+        other = np.array([one[i] for one, i in zip(errors, best, strict=True)]) - noise
+        # Bins of about the same scale are planned for together.
+        exponents, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
+        scales = 2 ** (exponents / 2)
+        ratios = noise[:, None] / scales + other[:, None] / float(scale.mean())
+        expected, curve = kalman.expected_error(beliefs, ratios)
+        weight = scales * bins
+        place = int(np.argmin(expected @ weight))
+        patience = float(curve[place] @ weight / (ratios[place] @ weight))
+        return int(kalman.GAPS[place]), patience
