@@ -3,10 +3,12 @@
 from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.domain import read_domain
 from streamveil.io.events import (
+    DATASETS,
     REJECTED_SCHEMA,
     Events,
     ReadEvents,
     check_events,
+    read_events,
     read_part,
     split_file,
 )
@@ -25,6 +27,7 @@ from streamveil.io.tables import WriteTable, check_output, read_table, write_tab
 
 __all__ = [
     "BINS_METADATA",
+    "DATASETS",
     "LEDGER_SCHEMA",
     "REJECTED_SCHEMA",
     "Events",
@@ -38,6 +41,7 @@ __all__ = [
     "check_output",
     "match_files",
     "read_domain",
+    "read_events",
     "read_ledger",
     "read_part",
     "read_releases",
