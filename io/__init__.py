@@ -23,7 +23,14 @@ from streamveil.io.releases import (
 )
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
-from streamveil.io.tables import WriteTable, check_output, read_table, write_table
+from streamveil.io.tables import (
+    WriteTable,
+    check_output,
+    check_place,
+    read_table,
+    write_table,
+    write_text,
+)
 
 __all__ = [
     "BINS_METADATA",
@@ -39,6 +46,7 @@ __all__ = [
     "WriteTable",
     "check_events",
     "check_output",
+    "check_place",
     "match_files",
     "read_domain",
     "read_events",
@@ -50,4 +58,5 @@ __all__ = [
     "release_schema",
     "split_file",
     "write_table",
+    "write_text",
 ]

@@ -110,8 +110,7 @@ def sentence(choice: Choice) -> str:
     if choice.best is None:
         return "no advice: only comparators were run"
     if choice.tied:
-        names = f"{', '.join(choice.tied[:-1])} and {choice.tied[-1]}" * (len(choice.tied) > 1)
-        text = f"{choice.best}, tied with {names or choice.tied[0]}"
+        text = f"{choice.best}, tied with {' and '.join(choice.tied)}"
     else:
         text = choice.best
         others = {n: r for n, r in choice.ratios.items() if n != choice.best}
@@ -122,6 +121,26 @@ def sentence(choice: Choice) -> str:
     if choice.better_comparators:
         text += f"; less error, but only to compare with: {', '.join(choice.better_comparators)}"
     return text
+
+
+def advice(runs: Sequence[Run]) -> str:
+    """Which mechanism to choose in each case and overall, in lines of text."""
+    cases = errors_by_case(runs)
+    lines = [
+        f"{stream}, E {epsilon:g}, w {window}: {sentence(choose(errors))}"
+        for (stream, epsilon, window), errors in cases.items()
+    ]
+    if len(cases) > 1:
+        lines.append(f"overall: {sentence(choose_overall(list(cases.values())))}")
+    return "\n".join(["Choose, by AMRE:", *lines, *caveats(runs)])
+
+
+def caveats(runs: Sequence[Run]) -> list[str]:
+    """What keeps the runs from telling more."""
+    seeds = len({run.seed for run in runs})
+    if seeds > 1 or len({run.mechanism for run in runs}) < 2:
+        return []
+    return ["One seed cannot tell a difference from noise, so all are tied: give --seeds=5 or more"]
 
 
 def _is_less(one: Values, other: Values) -> bool:

@@ -152,9 +152,9 @@ def figure(mean: float, error: float) -> str:
     if math.isnan(mean):
         return "-"
     text = number(mean)
-    return text if math.isnan(error) else f"{text} ± {number(error)}"
+    return text if math.isnan(error) else f"{text} ± {number(error, 2)}"
 
 
-def number(value: float) -> str:
-    """Three digits, or all before the point."""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+def number(value: float, digits: int = 3) -> str:
+    """So many digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
