@@ -6,6 +6,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -114,8 +115,11 @@ def main(given: argparse.Namespace, command: str) -> int:
         sources: list[tuple[Source, list[tuple[float, int]]]] = [
             (one, _requirements(given, None)) for one in streams
         ]
-        todo = tasks(sources, mechanisms, seeds)  # wrong options show before events are read
+        todo = tasks(sources, mechanisms, seeds)
         if data is not None:
+            # Wrong names show before events are read.
+            example = Synthetic("sin", DEFAULT_USERS, 1)
+            tasks([(example, [(DEFAULT_EPSILON, DEFAULT_WINDOW)])], mechanisms, 1)
             counted = _count(data, Path(folder), given)
             asked = _requirements(given, counted if data.registry else None)
             sources.append((counted, asked))
@@ -165,7 +169,8 @@ def _data(given: argparse.Namespace) -> Data | None:
     if not given.input:
         defaults = argparse.ArgumentParser()
         add_input_options(defaults)
-        for name, default in vars(defaults.parse_args([])).items():
+        unset = {"format": None, "name": None, **vars(defaults.parse_args([]))}
+        for name, default in unset.items():
             if getattr(given, name) != default:
                 meant = " (or did you mean --slots?)" if name == "slot" else ""
                 raise ConfigurationError(f"--{name} is for events: give --input{meant}")
@@ -208,15 +213,22 @@ def _requirements(given: argparse.Namespace, table: Counted | None) -> list[tupl
 
 
 def _check_outputs(given: argparse.Namespace) -> None:
+    """Refuse, before anything runs, what could not be written."""
     wanted = {"output": (".csv", ".md"), "page": (".html",)}
     for name, endings in wanted.items():
         path = getattr(given, name)
+        if path and not path.endswith(endings):
+            raise ConfigurationError(f"--{name}={path}: end the name in {' or '.join(endings)}")
         if path:
-            if not path.endswith(endings):
-                raise ConfigurationError(f"--{name}={path}: end the name in {' or '.join(endings)}")
             check_place(path)
     if given.rejected:
         check_output(given.rejected)
+        if given.rejected == given.output:
+            raise ConfigurationError(f"two outputs are named {given.output}: name them apart")
+    if given.page and not all(map(find_spec, ("jinja2", "matplotlib"))):
+        raise ConfigurationError(
+            "--page needs jinja2 and matplotlib: pip install 'streamveil[demo]'"
+        )
 
 
 def _names(option: str, text: str) -> list[str]:
