@@ -28,7 +28,7 @@ from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
 from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, markdown, rows_of
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
-from streamveil.pipelines.progress import progress, steps
+from streamveil.pipelines.progress import steps
 
 DESCRIPTION = """
 Run mechanisms over the same streams, named synthetic ones or your own events, and report the
@@ -191,8 +191,7 @@ def _data(given: argparse.Namespace) -> Data | None:
 
 def _count(data: Data, folder: Path, given: argparse.Namespace) -> Counted:
     letters = Letters(keep=bool(given.rejected))
-    with progress("streamveil evaluate"):
-        counted = data.count(folder, letters)
+    counted = data.count(folder, letters)
     if letters.reasons:
         listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
         where = "" if given.rejected else " (give --rejected=FILE to keep them)"

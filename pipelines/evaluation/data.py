@@ -21,6 +21,7 @@ from streamveil.mechanisms.records import ConfigurationError, Registry
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.sources import Counted
 from streamveil.pipelines.inputs import Inputs
+from streamveil.pipelines.progress import progress
 from streamveil.transforms import PrivateHistograms
 from streamveil.transforms.exact import class_counts
 
@@ -71,10 +72,12 @@ class Data:
         """
         registry = self.registry
         if registry is None:
-            registry = spread(self._users())
+            with progress("streamveil evaluate, looking for users"):
+                registry = spread(self._users())
         transform = self.inputs.transform(registry, "pba")
         path = folder / "counts.npy"
-        self._write(transform, path, letters)
+        with progress("streamveil evaluate, counting"):
+            self._write(transform, path, letters)
         return Counted(
             self.name,
             str(path),
