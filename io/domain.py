@@ -8,7 +8,8 @@ import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io.tables import read_table
-from streamveil.mechanisms.records import Categories, ConfigurationError, Domain, Edges, Grid
+from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid
+from streamveil.mechanisms.records import ConfigurationError
 
 _EDGES = "edges:"
 _GRID = "grid:"

@@ -43,9 +43,9 @@ def read_json(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
     """Read the named keys, a batch for every block of lines; a missing key is null.
 
     A column has the type of its values in the block: bool is not read, int64, float64 or string,
-    and string for a mixture of strings and numbers. Lines that are not an object, or that hold a
-    boolean, list or object under a named key, go to `reject`. Raises ConfigurationError for a
-    file that cannot be read.
+    and string for a mixture of strings and numbers, where 7.0 is written 7. Lines that are not an
+    object, or that hold a boolean, list or object under a named key, go to `reject`. Raises
+    ConfigurationError for a file that cannot be read.
     """
     schema: pa.Schema | None = None
     for lines in read_lines(path):
@@ -159,8 +159,14 @@ def _column(values: list[Any]) -> pa.Array:
             return pa.array(values, kind)
     except (OverflowError, pa.ArrowInvalid):  # an integer of more than 64 bits
         pass
-    texts = [value if value is None or isinstance(value, str) else repr(value) for value in values]
-    return pa.array(texts, pa.string())
+    return pa.array(map(_text, values), pa.string())
+
+
+def _text(value: str | float | None) -> str | None:
+    """Text of a value; a whole number has one text, written 7 or 7.0: it may be a user's id."""
+    if value is None or isinstance(value, str):
+        return value
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def write_json(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

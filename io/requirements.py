@@ -19,9 +19,9 @@ from streamveil.mechanisms.records import (
     MAX_WINDOW,
     SMALLEST_SHARE,
     ConfigurationError,
-    Registry,
     Requirement,
 )
+from streamveil.mechanisms.users import Registry
 
 COLUMNS = ("user", "window", "epsilon")
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"

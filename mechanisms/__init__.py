@@ -1,17 +1,13 @@
 """The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
 
+from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid
 from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.obs import optimal_budget_selection
 from streamveil.mechanisms.odometer import BudgetExceeded, Odometer
 from streamveil.mechanisms.records import (
-    Categories,
     ConfigurationError,
-    Domain,
-    Edges,
-    Grid,
     LedgerEntry,
-    Registry,
     Release,
     Requirement,
     Slots,
@@ -19,6 +15,7 @@ from streamveil.mechanisms.records import (
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism, schedule
 from streamveil.mechanisms.simulation import Simulation, simulate
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.users import Registry
 
 __all__ = [
     "MECHANISMS",

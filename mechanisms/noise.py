@@ -110,7 +110,8 @@ def thin(
         Kept events, int64, shape (K, d).
     """
     kept = counts.copy()
-    drawn = [k for k, threshold in enumerate(thresholds) if threshold < 1 << 64]
+    kept[[k for k, threshold in enumerate(thresholds) if threshold == 0]] = 0
+    drawn = [k for k, threshold in enumerate(thresholds) if 0 < threshold < 1 << 64]
     if not drawn:
         return kept
     cells = counts[drawn]

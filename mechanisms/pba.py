@@ -77,4 +77,5 @@ class PBA(FixedBudgets):
     def decode(self, data: bytes) -> AbsorptionState:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
+        state_bytes.check_length(record["shares"], len(self.requirements), "classes of users")
         return AbsorptionState(np.array(record["shares"], dtype=np.int64), record["since"])

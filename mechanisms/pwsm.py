@@ -127,6 +127,8 @@ class PWSM:
     def decode(self, data: bytes) -> PublicationState:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
+        for values in (record["counts"], record["stderr"]):
+            state_bytes.check_length(values, self.population.bins, "bins")
         return PublicationState(
             self.schedule.decode(record["schedule"]),
             np.array(record["counts"], dtype=np.int64),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.mechanism import population_of
 from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import Requirement, as_requirement
+from streamveil.mechanisms.records import Requirement, as_requirement, check_shares
 from streamveil.mechanisms.registry import mechanism
 from streamveil.mechanisms.stream import ReleaseStream
 
@@ -65,6 +65,7 @@ def simulate(
     table = table.astype(np.int64)
     slots, classes, bins = table.shape
     population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
+    check_shares(population.requirements, sensitivity)
     stream = ReleaseStream(mechanism(name, population), NoiseSource(key))
     state = stream.start()
     released = np.empty((slots, bins), dtype=np.int64)

@@ -7,12 +7,14 @@ under the next version and keeps the old one.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Any
 
 import fastavro
 import numpy as np
 import numpy.typing as npt
+
+from streamveil.mechanisms.records import ConfigurationError
 
 Schema = dict[str, Any]
 
@@ -68,13 +70,17 @@ def runs_of(rows: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
 
 
 def rows_of(runs: list[dict[str, Any]], width: int) -> npt.NDArray[np.int64]:
-    """Read rows of shape (T, width) back from runs. Raises ValueError for another width."""
-    if not runs:
-        return np.zeros((0, width), dtype=np.int64)
-    rows = np.array([run["row"] for run in runs], dtype=np.int64)
-    if rows.shape[1:] != (width,):
-        raise ValueError(
-            f"the state is for {rows.shape[1]} classes of users, not {width}: it belongs to "
-            "another table of requirements"
-        )
+    """Read rows of shape (T, width) back from runs. Raises ConfigurationError for another width."""
+    for run in runs:
+        check_length(run["row"], width, "classes of users")
+    rows = np.array([run["row"] for run in runs], dtype=np.int64).reshape(-1, width)
     return np.repeat(rows, [run["repeat"] for run in runs], axis=0)
+
+
+def check_length(values: Sized, wanted: int, what: str) -> None:
+    """Refuse state of another configuration: raises ConfigurationError."""
+    if len(values) != wanted:
+        raise ConfigurationError(
+            f"the state is for {len(values)} {what}, not {wanted}: it belongs to another "
+            "configuration; go on with the options that it was written with, or start a new run"
+        )

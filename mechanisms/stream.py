@@ -16,6 +16,7 @@ from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.mechanism import Mechanism, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.odometer import Odometer, OdometerState
+from streamveil.mechanisms.records import ConfigurationError
 
 
 @dataclass
@@ -33,16 +34,17 @@ class StreamState:
 class ReleaseStream:
     """Releases slots in order, each once, through the odometer.
 
-    The noise of a slot is derived from the digest of its counts and of the whole history, since
-    the history shapes how the noise is used: a replay gives the same release, anything else
-    gives independent noise.
+    The noise of a slot is derived from the digest of the configuration, of its counts and of the
+    whole history, since all of them shape how the noise is used: a replay gives the same release,
+    anything else gives independent noise. State of one configuration is refused by another.
     """
 
     SCHEMAS = {
-        1: {
+        2: {
             "type": "record",
             "name": "Stream",
             "fields": [
+                {"name": "configuration", "type": "bytes"},
                 {"name": "next_slot", "type": ["null", "long"]},
                 {"name": "history", "type": "bytes"},
                 {"name": "odometer", "type": "bytes"},
@@ -51,26 +53,24 @@ class ReleaseStream:
         }
     }
 
-    def __init__(self, mechanism: Mechanism[Any], noise: NoiseSource) -> None:
+    def __init__(
+        self, mechanism: Mechanism[Any], noise: NoiseSource, *, context: bytes = b""
+    ) -> None:
+        """Drive a mechanism.
+
+        Args:
+            mechanism: what releases a slot.
+            noise: where its randomness comes from.
+            context: everything else that shapes what is released, such as what the bins mean.
+        """
         self.mechanism = mechanism
         self.odometer = Odometer(mechanism.population.requirements)
         self._noise = noise
+        self._configuration = _digest(_public_facts(mechanism), context)
 
     def start(self) -> StreamState:
         """State before the first slot."""
-        population = self.mechanism.population
-        configuration = repr(
-            (
-                self.mechanism.name,
-                population.requirements,
-                population.sizes.tolist(),
-                population.bins,
-                population.sensitivity,
-            )
-        )
-        return StreamState(
-            self.mechanism.start(), self.odometer.start(), _digest(configuration.encode())
-        )
+        return StreamState(self.mechanism.start(), self.odometer.start(), self._configuration)
 
     def release(
         self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
@@ -107,6 +107,7 @@ class ReleaseStream:
         return state_bytes.pack(
             self.SCHEMAS,
             {
+                "configuration": self._configuration,
                 "next_slot": state.next_slot,
                 "history": state.history,
                 "odometer": self.odometer.encode(state.odometer),
@@ -115,14 +116,33 @@ class ReleaseStream:
         )
 
     def decode(self, data: bytes) -> StreamState:
-        """State of bytes."""
+        """State of bytes. Raises ConfigurationError when another configuration wrote them."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
+        if record["configuration"] != self._configuration:
+            raise ConfigurationError(
+                "this state belongs to another configuration: the mechanism, the requirements, "
+                "the bins, the slots or the columns changed since it was written; go on with the "
+                "options that it was written with, or start a new run"
+            )
         return StreamState(
             self.mechanism.decode(record["mechanism"]),
             self.odometer.decode(record["odometer"]),
             record["history"],
             record["next_slot"],
         )
+
+
+def _public_facts(mechanism: Mechanism[Any]) -> bytes:
+    population = mechanism.population
+    return repr(
+        (
+            mechanism.name,
+            population.requirements,
+            population.sizes.tolist(),
+            population.bins,
+            population.sensitivity,
+        )
+    ).encode()
 
 
 def _digest(*parts: bytes) -> bytes:

@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements
-from streamveil.mechanisms.records import Categories, ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.domains import Categories
+from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
 from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.pipelines.flights import (
     DESTINATIONS,

@@ -6,21 +6,22 @@ Every command that reads events has them, with one meaning.
 from __future__ import annotations
 
 import argparse
-import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from streamveil.io import read_domain, read_requirements
+from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.records import (
     ConfigurationError,
-    Domain,
-    Registry,
     Requirement,
     Slots,
+    check_shares,
     parse_time,
 )
+from streamveil.mechanisms.users import Registry
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
+from streamveil.transforms.times import UNITS
 
 REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
 
@@ -46,7 +47,7 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
         metavar="ZONE",
         help="zone of times without an offset (default UTC)",
     )
-    add("--time_unit", choices=("s", "ms", "us", "ns"), help="unit of times given as numbers")
+    add("--time_unit", choices=UNITS, help="unit of times given as numbers")
     add("--slot", metavar="LENGTH", help="length of a slot: 1d, 1h, 5m, 60s")
     add(
         "--origin",
@@ -89,7 +90,8 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
         "--adjacency",
         choices=(ADD_REMOVE, REPLACE),
         default=ADD_REMOVE,
-        help="what one user may change: events come or go, or become others (default add_remove)",
+        help="what one user may change in a window: all of that user's events added or "
+        "removed (add_remove, the default), or any of them replaced (replace, twice the noise)",
     )
     add(
         "--rejected",
@@ -124,7 +126,7 @@ class Inputs:
                 given.user_column,
                 tuple(given.value_column.split(",")),
                 given.time_column,
-                _zone("UTC" if given.time_zone is None else given.time_zone),
+                "UTC" if given.time_zone is None else given.time_zone,
                 given.time_unit,
             ),
             slots,
@@ -182,7 +184,9 @@ def _default_requirement(text: str | None) -> tuple[Requirement, int] | None:
             "7,1.0,5000 for 5000 users with epsilon 1 over 7 slots"
         ) from None
     try:
-        return Requirement(window, epsilon), int(users)  # type: ignore[arg-type]
+        requirement = Requirement(window, epsilon)  # type: ignore[arg-type]
+        check_shares([requirement])
+        return requirement, int(users)
     except ConfigurationError as error:
         raise ConfigurationError(f"--default_requirement={text}: {error}") from None
 
@@ -192,13 +196,3 @@ def _time(option: str, text: str) -> int:
         return parse_time(text)
     except ConfigurationError as error:
         raise ConfigurationError(f"--{option}: {error}") from None
-
-
-def _zone(name: str) -> str:
-    try:
-        zoneinfo.ZoneInfo(name)
-    except (zoneinfo.ZoneInfoNotFoundError, ValueError):
-        raise ConfigurationError(
-            f"--time_zone={name} is no time zone: write an IANA name such as Europe/Berlin"
-        ) from None
-    return name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _REMEDY = (
     "make one with: python -c 'import secrets; print(secrets.token_hex(32))' > KEYFILE; "
     "chmod 600 KEYFILE"
 )
+_HEX_OR_BASE64 = re.compile(rb"[0-9A-Za-z+/=_-]*")
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class KeyFromEnvironment:
 
     def __call__(self) -> bytes:
         """The key: 32 bytes."""
-        return _key_of(os.environ.get(self.variable, "").encode(), f"variable {self.variable}")
+        return _key_of(os.fsencode(os.environ.get(self.variable, "")), f"variable {self.variable}")
 
 
 def noise_key(path: str | None) -> Callable[[], bytes] | None:
@@ -74,9 +76,20 @@ def noise_key(path: str | None) -> Callable[[], bytes] | None:
 
 
 def _key_of(content: bytes, where: str) -> bytes:
-    secret = content.strip()
+    secret = _without_line_end(content)
     if len(secret) < KEY_BYTES:
         raise ConfigurationError(
             f"{where} holds {len(secret)} bytes, a noise key needs {KEY_BYTES} or more: {_REMEDY}"
         )
     return hashlib.blake2b(secret, digest_size=KEY_BYTES).digest()
+
+
+def _without_line_end(content: bytes) -> bytes:
+    """The key as it was written: editors put white space around text, random bytes are no text."""
+    text = content.strip()
+    if _HEX_OR_BASE64.fullmatch(text):
+        return text
+    for end in (b"\r\n", b"\n"):
+        if content.endswith(end) and len(content) - len(end) >= KEY_BYTES:
+            return content.removesuffix(end)
+    return content

@@ -10,7 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamveil.mechanisms.records import Categories, ConfigurationError, Domain, Grid
+from streamveil.mechanisms.domains import Categories, Domain, Grid
+from streamveil.mechanisms.records import ConfigurationError
 from streamveil.transforms.text import TextIndex, as_text
 
 NULL_VALUE = "null value"

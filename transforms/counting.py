@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.records import Registry
+from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bounding import bound, mix, runs
 from streamveil.transforms.mapping import Events
 
@@ -22,7 +22,7 @@ Codes = npt.NDArray[np.unsignedinteger]
 
 # Slots that are shuffled together. Input that is not sorted by time then still makes arrays
 # worth the name, and counting needs a table of one block only.
-_MOST_SLOTS = 64
+_MOST_SLOTS_IN_A_BLOCK = 64
 _FEWEST_SLOTS_FOR_NARROW_CODES = 16
 _MOST_CELLS = 1 << 22
 # Input sorted by time is sorted slot by slot, twice as fast as at once, if slots are this busy.
@@ -53,7 +53,7 @@ class Layout:
     def choose(cls, registry: Registry, bins: int, shards: int, timely: bool) -> Layout:
         """Pick the block so that codes fit 32 bits and tables stay small, or 1 slot if timely."""
         users, classes = max(len(registry.users), 1), len(registry.classes)
-        block = 1 if timely else _MOST_SLOTS
+        block = 1 if timely else _MOST_SLOTS_IN_A_BLOCK
         while block > 1 and block * classes * bins > _MOST_CELLS:
             block //= 2
         narrow = block

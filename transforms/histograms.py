@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -20,22 +20,24 @@ from apache_beam.transforms.window import FixedWindows, GlobalWindows, Timestamp
 from apache_beam.utils.timestamp import Duration, Timestamp
 from apache_beam.utils.windowed_value import PaneInfoTiming
 
+from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import KEY_BYTES, derived_key
+from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
-    Domain,
     LedgerEntry,
-    Registry,
     Release,
     Slots,
+    check_shares,
     format_time,
 )
 from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.counting import BlockCounts, Layout, count, pack
+from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
@@ -53,7 +55,7 @@ _STREAM = "histogram"
 
 # How long Beam keeps a block's window to tell late events apart; later ones it drops by itself.
 _LATENESS = Duration(seconds=7 * 24 * 3600)
-_MOST_SLOTS = 10_000_000
+_LONGEST_RANGE = 10_000_000  # slots
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -67,20 +69,6 @@ class Outputs(NamedTuple):
     """One for each slot: what it cost every class; public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
-
-
-@dataclass(frozen=True)
-class GivenKey:
-    """A noise key held in memory; it travels with the pipeline and is never shown."""
-
-    key: bytes
-
-    def __call__(self) -> bytes:
-        """The key."""
-        return self.key
-
-    def __repr__(self) -> str:
-        return "GivenKey(<secret>)"
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -108,8 +96,9 @@ class PrivateHistograms(beam.PTransform):
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,
-            before anything is released, for columns that are missing or of a wrong type, and for
-            an input without any accepted event when no range was given.
+            for columns that are missing or of a wrong type, and for an input without any accepted
+            event when no range was given. A bounded input fails before anything is released; in
+            one without end, slots that were released before the fault stay released.
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
 
@@ -127,9 +116,12 @@ class PrivateHistograms(beam.PTransform):
     """Events of a user that count in a slot; more are dropped by a rule that looks only at that
     user's events."""
     adjacency: str = ADD_REMOVE
-    """`add_remove`, or `replace`, which doubles the sensitivity."""
+    """What neighbouring inputs differ in, for one user and any w consecutive slots: `add_remove`,
+    all of that user's events added or removed; `replace`, any of them replaced, which doubles the
+    sensitivity and so the noise."""
     noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
-    """32 secret bytes, or a picklable way for a worker to get them; fresh ones when None."""
+    """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
+    fresh ones when None."""
     first_slot: int | None = None
     """First slot to release; events before it are rejected."""
     last_slot: int | None = None
@@ -140,35 +132,39 @@ class PrivateHistograms(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
-        if self.max_contributions < 1:
-            raise ConfigurationError(
-                f"max_contributions is {self.max_contributions}: nothing would be counted; "
-                "give 1 or more"
-            )
+        self.max_contributions = _whole("max_contributions", self.max_contributions)
+        self.shards = _whole("shards", self.shards)
         if self.adjacency not in (ADD_REMOVE, REPLACE):
             raise ConfigurationError(
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
-        if self.shards < 1:
-            raise ConfigurationError(f"shards is {self.shards}: give 1 or more")
         _check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
+        check_shares(self.registry.classes, self.population.sensitivity)
         mechanism(self.mechanism, self.population)
         Odometer(self.registry.classes)
-        if isinstance(self.noise_key, bytes) and len(self.noise_key) != KEY_BYTES:
-            raise ConfigurationError(
-                f"the noise key has {len(self.noise_key)} bytes: give {KEY_BYTES} random ones"
-            )
-        key = self.noise_key
-        if not callable(key):
-            key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
-        self._key = key
+        self._key = SameKey.of(self.noise_key)
 
     @property
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
         return Population(self.registry.classes, self.registry.sizes, self.domain.bins, sensitivity)
+
+    @property
+    def context(self) -> bytes:
+        """What the counts mean, beyond :attr:`population`: the noise is bound to all of it."""
+        return repr(
+            (
+                _STREAM,
+                self.domain,
+                self.slots,
+                self.columns,
+                self.adjacency,
+                self.max_contributions,
+                self.registry.fingerprint,
+            )
+        ).encode()
 
     def event_mapper(self) -> EventMapper:
         """What maps batches of events to slots, users and bins, as this transform does."""
@@ -199,6 +195,7 @@ class PrivateHistograms(beam.PTransform):
             layout,
             self._key,
             _STREAM,
+            self.context,
             self.first_slot,
             self.last_slot,
             bounded,
@@ -291,6 +288,12 @@ def _one_stream() -> beam.WindowInto:
     )
 
 
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ConfigurationError(f"{name} is {value!r}: give a whole number, 1 or more")
+    return int(value)
+
+
 def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
     if first is None or last is None:
         return
@@ -299,10 +302,10 @@ def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
             f"the range of slots is empty: it starts at {format_time(slots.start(first))} and ends "
             f"at {format_time(slots.end(last))}"
         )
-    if last - first >= _MOST_SLOTS:
+    if last - first >= _LONGEST_RANGE:
         raise ConfigurationError(
             f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
-            f"has {last - first + 1} slots, more than {_MOST_SLOTS}: shorten it (--start and "
+            f"has {last - first + 1} slots, more than {_LONGEST_RANGE}: shorten it (--start and "
             "--end), or use longer slots"
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zoneinfo
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,18 +14,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.records import (
     REJECTED_COLUMNS,
     ROW_COLUMN,
     SOURCE_METADATA,
     ConfigurationError,
-    Domain,
-    Registry,
     Slots,
 )
+from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import REASON_OF_CODE, DomainMap
 from streamveil.transforms.text import TextIndex, as_text, keyed_digest
-from streamveil.transforms.times import to_micros
+from streamveil.transforms.times import UNITS, to_micros
 
 NULL_USER = "null user"
 NO_REQUIREMENT = "no requirement"
@@ -37,7 +38,10 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of a batch hold what, and how times are read."""
+    """Which columns of a batch hold what, and how times are read.
+
+    Raises ConfigurationError for an unknown time zone or unit.
+    """
 
     user: str
     value: tuple[str, ...]
@@ -47,6 +51,20 @@ class Columns:
     """IANA zone of times without an offset."""
     time_unit: str | None = None
     """Unit of times given as numbers: `s`, `ms`, `us` or `ns`."""
+
+    def __post_init__(self) -> None:
+        """Check how times are read."""
+        if self.time_unit not in (None, *UNITS):
+            raise ConfigurationError(
+                f"time unit {self.time_unit!r} (--time_unit) is unknown: choose {', '.join(UNITS)}"
+            )
+        try:
+            zoneinfo.ZoneInfo(self.time_zone)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+            raise ConfigurationError(
+                f"time zone {self.time_zone!r} (--time_zone) is unknown: write an IANA name such "
+                "as Europe/Berlin"
+            ) from None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -61,6 +61,8 @@ class ReleaseConfig:
     layout: Layout
     noise_key: Callable[[], bytes]
     stream: str = ""
+    context: bytes = b""
+    """What the counts mean, so that the noise of streams with the same counts is independent."""
     first_slot: int | None = None
     """First slot to release; the first with events when None."""
     last_slot: int | None = None
@@ -72,6 +74,7 @@ class ReleaseConfig:
         return ReleaseStream(
             mechanism(self.mechanism, self.population),
             NoiseSource(self.noise_key(), self.stream),
+            context=self.context,
         )
 
 

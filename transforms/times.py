@@ -9,6 +9,8 @@ import pyarrow.compute as pc
 
 from streamveil.mechanisms.records import MICROSECONDS, ConfigurationError, parse_time
 
+UNITS = ("s", "ms", "us", "ns")
+
 NULL_TIME = "null time"
 UNPARSABLE_TIME = "unparsable time"
 AMBIGUOUS_TIME = "ambiguous time"
@@ -24,7 +26,7 @@ LATEST = parse_time("9999-12-31T23:59:59")
 _DATE = r"\d{4}-\d{2}-\d{2}"
 _LONG_FRACTION = r"([.]\d{6})\d+"  # beyond microseconds: cut
 _APART = r" +([+-]\d{2}(:?\d{2})?)$"  # an offset after a space
-_WHOLE = r"^[+-]?\d{1,18}$"
+_WHOLE = r"^-?\d{1,18}$"
 _CLOCK = r"\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?"
 _NAIVE = rf"^{_DATE}([T ]{_CLOCK})?$"
 _ZONED = rf"^{_DATE}[T ]{_CLOCK}(Z|[+-]\d{{2}}(:?\d{{2}})?)$"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.odometer import Odometer
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.records import ConfigurationError, check_shares
 from streamveil.mechanisms.registry import mechanism
 from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.pipelines.evaluation.measures import Measured, Meter
@@ -79,6 +79,7 @@ def tasks(
             try:
                 public = source.population(epsilon, window)
                 Odometer(public.requirements)
+                check_shares(public.requirements, public.sensitivity)
             except ConfigurationError as error:
                 raise ConfigurationError(
                     f"stream {source.name} with E={epsilon:g} and w={window}: {error}"

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io import read_events
-from streamveil.mechanisms.records import ConfigurationError, Registry
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.sources import Counted
 from streamveil.pipelines.inputs import Inputs
@@ -92,7 +93,7 @@ class Data:
         found: dict[Any, None] = {}
         for batch, _ in read_events(self.files, [column], self.dataset):
             found.update(dict.fromkeys(batch.column(0).unique().to_pylist()))
-        users = [str(user) for user in found if user is not None and user != ""]
+        users = list(dict.fromkeys(str(user) for user in found if user not in (None, "")))
         if not users:
             raise ConfigurationError(
                 f"{self.files}: no event names a user in column {column!r}: check --user_column"

@@ -296,6 +296,19 @@ def test_json_with_bad_lines_and_mixed_types(tmp_path):
     assert rejected[4][1] == "'user' is a boolean, not a string or a number"
 
 
+def test_json_whole_numbers_among_strings_have_one_text(tmp_path):
+    users = ["7", 7, 7.0, b"7.00", b"70e-1", "7.0", 7.5, -0.0, 1e20, 10**20, 2**1100, None]
+    lines = (
+        b'{"user": %s}' % user if isinstance(user, bytes) else {"user": user} for user in users
+    )
+    rows, _, rejected = jsonl(tmp_path, *lines)
+    assert rejected == []
+    big = str(10**20)
+    assert [row[1] for row in rows] == [
+        *["7"] * 5, "7.0", "7.5", "0", big, big, str(2**1100), None
+    ]  # fmt: skip
+
+
 def test_json_types_may_change_from_block_to_block(tmp_path, small_blocks):
     values = [*range(20), *[0.5] * 20, *["x"] * 20, *range(20)]
     rows, batches, rejected = jsonl(tmp_path, *({"user": "u", "value": v} for v in values))

@@ -49,8 +49,8 @@ def population(requirements, sizes=None, bins=2, sensitivity=1) -> Population:
     return Population(requirements, sizes, bins, sensitivity)
 
 
-def stream_of(name, people, key=KEY, stream="") -> ReleaseStream:
-    return ReleaseStream(mechanism(name, people), NoiseSource(key, stream))
+def stream_of(name, people, key=KEY, stream="", context=b"") -> ReleaseStream:
+    return ReleaseStream(mechanism(name, people), NoiseSource(key, stream), context=context)
 
 
 def run(stream, counts, state=None, first=0):
@@ -282,9 +282,9 @@ def test_one_event_changes_all_noise_from_then_on(monkeypatch, name, changed):
     assert_unrelated(before[published:], after[published:])
 
 
-# Another key and another stream name give independent noise as well.
+# Another key, stream name or meaning of the counts gives independent noise as well.
 @NAMES
-@pytest.mark.parametrize("change", [{"key": bytes(32)}, {"stream": "other"}])
+@pytest.mark.parametrize("change", [{"key": bytes(32)}, {"stream": "other"}, {"context": b"other"}])
 def test_key_and_stream_change_all_noise(monkeypatch, name, change):
     decide(monkeypatch, ALWAYS)
     counts = counts_of(2, 100, 1, 50)
@@ -591,6 +591,8 @@ def test_simulation_is_the_stream(name):
         ({"requirements": [(1, -1.0)]}, "epsilon -1.0"),
         ({"sizes": [1, 2]}, "as many sizes"),
         ({"sensitivity": 0}, "sensitivity 0"),
+        ({"requirements": [(8, 2.0**-37)]}, r"window=8, .* leaves less than 2\*\*-40"),
+        ({"requirements": [(8, 2.0**-36)], "sensitivity": 2}, "at sensitivity 2"),
     ],
 )
 def test_simulation_refuses(change, message):
@@ -643,3 +645,47 @@ def test_unknown_version_is_refused(name):
     for part, state in ((stream, stream.start()), (stream.mechanism, stream.mechanism.start())):
         with pytest.raises(ValueError, match=r"version 9 .*newer"):
             part.decode(b"\x09" + part.encode(state)[1:])
+
+
+# State goes on under the configuration that wrote it, and under no other.
+@NAMES
+def test_state_of_another_configuration_is_refused(name):
+    facts = {"requirements": [(2, 1.0), (3, 2.0)], "sizes": [5, 6], "bins": 2}
+    stream = stream_of(name, population(**facts), context=b"places")
+    state, _ = stream.release(stream.start(), 0, np.ones((2, 2), np.int64))
+    data = stream.encode(state)
+    assert stream_of(name, population(**facts), context=b"places").decode(data).next_slot == 1
+    others = [
+        stream_of(name, population(**{**facts, **change}), context=b"places")
+        for change in (
+            {"requirements": [(2, 1.0), (3, 2.5)]},
+            {"requirements": [(2, 1.0)], "sizes": [5]},
+            {"sizes": [6, 5]},
+            {"bins": 3},
+            {"sensitivity": 2},
+        )
+    ]
+    others.append(stream_of(name, population(**facts), context=b"ages"))
+    another = "pbd" if name == "pba" else "pba"
+    others.append(stream_of(another, population(**facts), context=b"places"))
+    for other in others:
+        with pytest.raises(ConfigurationError, match=r"another configuration: .* start a new run"):
+            other.decode(data)
+
+
+# The parts check what they can by themselves.
+@NAMES
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bins": 3}, "for 2 bins, not 3"),
+        ({"requirements": [(2, 1.0)], "sizes": [5]}, "for 2 classes of users, not 1"),
+    ],
+)
+def test_a_mechanism_refuses_state_of_another_shape(name, change, message):
+    facts = {"requirements": [(2, 1.0), (3, 2.0)], "sizes": [5, 6], "bins": 2}
+    stream = stream_of(name, population(**facts))
+    state, _ = stream.release(stream.start(), 0, np.ones((2, 2), np.int64))
+    data = stream.mechanism.encode(state.mechanism)
+    with pytest.raises(ConfigurationError, match=message):
+        mechanism(name, population(**{**facts, **change})).decode(data)

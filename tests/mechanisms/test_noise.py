@@ -370,10 +370,13 @@ def test_thinning_at_the_threshold():
     assert not words.left
 
 
-# Classes kept whole cost no randomness.
+# Classes kept whole or dropped whole cost no randomness.
 def test_whole_classes_draw_nothing():
     counts = np.array([[5, 3]])
     np.testing.assert_array_equal(thin(counts, [2**64], FixedWords()), counts)
+    assert thin(counts, [0], FixedWords()).tolist() == [[0, 0]]
+    mixed = thin(np.array([[5, 3], [1, 1], [5, 3]]), [0, 100, 2**64], FixedWords(99, 100))
+    assert mixed.tolist() == [[0, 0], [1, 0], [5, 3]]
     assert thin(np.zeros((0, 3), dtype=np.int64), [], FixedWords()).shape == (0, 3)
 
 

@@ -169,3 +169,10 @@ def test_largest_use():
     assert odometer.largest_use(state) == 0.5
     state = odometer.charge(state, amounts(2**38 + 2**39, 0))
     assert odometer.largest_use(state) == 1.0
+
+
+def test_state_of_other_classes_is_refused():
+    odometer = Odometer([Requirement(2, 1.0), Requirement(3, 1.0)])
+    data = odometer.encode(odometer.charge(odometer.start(), np.ones(2, np.int64)))
+    with pytest.raises(ConfigurationError, match=r"for 2 classes of users, not 1: .*new run"):
+        Odometer([Requirement(2, 1.0)]).decode(data)

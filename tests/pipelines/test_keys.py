@@ -1,6 +1,7 @@
 """The noise key: the same key gives the same release, and nobody ever sees it."""
 
 import logging
+import os
 import pickle
 import secrets
 from pathlib import Path
@@ -19,6 +20,19 @@ def noisy(job):
     job.requirements({f"u{u}": (1, 1.0) for u in range(200)})
     job.lines(*(f"u{u},{'ABC'[u % 3]},2024-01-0{d}" for u in range(200) for d in (1, 2, 3)))
     return job
+
+
+@pytest.fixture
+def binary(tmp_path):
+    """The key that is read from a file of these bytes."""
+
+    def read(content):
+        path = tmp_path / "binary"
+        path.write_bytes(content)
+        path.chmod(0o600)
+        return KeyFile(str(path))()
+
+    return read
 
 
 def released(job, name, **flags):
@@ -97,6 +111,38 @@ def test_long_keys_count_whole(job):
     long = secrets.token_hex(64)
     one, other = KeyFile(job.key(long)), KeyFile(job.key(f"{long[:-1]}x", "key2"))
     assert one() != other()
+
+
+# White space is a byte like any other where the key is no text: one random key in 25 has some at an
+# end, and 32 bytes are enough.
+@pytest.mark.parametrize("edge", [b" ", b"\t", b"\n", b"\r", b"\x0b", b"\x0c"])
+def test_binary_keys_keep_their_ends(binary, edge):
+    core = bytes(range(128, 159))
+    keys = {binary(edge + core), binary(core + edge), binary(core + b"\x80")}
+    assert len(keys) == 3
+
+
+# One line end that an editor put after a whole key does not count.
+def test_one_line_end_after_a_binary_key_does_not_count(binary):
+    core = bytes(range(128, 160))
+    assert binary(core) == binary(core + b"\n") == binary(core + b"\r\n")
+    others = {binary(core + more) for more in (b"", b" ", b"\r", b"\n\n", b"\x00")}
+    assert len(others) == 5
+    # 31 bytes and a line end are 32 bytes.
+    assert binary(core[:31] + b"\n") != binary(core[:31] + b"\r\n") == binary(core[:31] + b"\r")
+
+
+@pytest.mark.parametrize("text", [SECRET, SECRET.upper(), "aB3_-+/=" * 6])
+def test_white_space_around_a_text_key_does_not_count(binary, text):
+    key = text.encode()
+    for around in (b"%s\n", b"%s\r\n", b" %s ", b"\n\t%s\n\n"):
+        assert binary(around % key) == binary(key)
+
+
+def test_binary_key_of_the_environment(monkeypatch, binary):
+    core = bytes(range(128, 160))
+    monkeypatch.setenv(ENVIRONMENT, os.fsdecode(core))
+    assert KeyFromEnvironment()() == binary(core)
 
 
 @pytest.mark.parametrize(

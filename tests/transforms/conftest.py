@@ -73,6 +73,7 @@ def direct(tables, slots, transform):
     stream = ReleaseStream(
         mechanism(transform.mechanism, population),
         NoiseSource(transform.noise_key, "histogram"),
+        context=transform.context,
     )
     state = stream.start()
     results = []

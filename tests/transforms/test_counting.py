@@ -204,7 +204,7 @@ def test_slots_of_cells():
 
 def registry_of(users, classes):
     return Registry.build(
-        [""] * users, np.ones(users, np.int64), 1 + np.arange(users) % classes, default=None
+        range(users), np.ones(users, np.int64), 1 + np.arange(users) % classes, default=None
     )
 
 

@@ -8,7 +8,15 @@ import pyarrow as pa
 import pytest
 from apache_beam.transforms import trigger, window
 
-from streamveil.mechanisms import Categories, ConfigurationError, Grid, Registry, Requirement, Slots
+from streamveil.mechanisms import (
+    Categories,
+    ConfigurationError,
+    Edges,
+    Grid,
+    Registry,
+    Requirement,
+    Slots,
+)
 from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.pba import PBA, AbsorptionState
@@ -87,6 +95,54 @@ def test_another_key_gives_other_releases(run, kit, rows):
     assert len(set(told)) == 4
 
 
+# One key on two streams whose counts happen to be equal gives no equal noise: that would tell
+# that the counts are equal.
+BOUND = {
+    "bins": {"domain": "cb"},
+    "edges": {"domain": Edges((0, 1, 2))},
+    "grid": {"domain": Grid(0, 0, 2, 1, 2, 1)},
+    "slot length": {"slots": Slots.of("30m")},
+    "origin": {"slots": Slots.of("1h", "1970-01-01T00:30")},
+    "column": {"columns": Columns("user", ("place",), "time")},
+    "time zone": {"columns": Columns("user", ("value",), "time", "Europe/Berlin")},
+    "adjacency": {"adjacency": REPLACE},
+    "contributions": {"max_contributions": 2},
+    "classes": {"registry": Registry.of({**TABLE, "u0": TABLE["u1"], "u1": TABLE["u0"]})},
+}
+
+
+def configured(kit, change):
+    options = {"registry": CLOSED, **change}
+    if isinstance(options.get("domain"), Edges | Grid):
+        value = ("x", "y") if isinstance(options["domain"], Grid) else ("value",)
+        return PrivateHistograms(
+            CLOSED, options["domain"], Slots.of("1h"), Columns("user", value, "time")
+        )
+    return kit.histograms(options.pop("registry"), noise_key=KEY, **options)
+
+
+def test_noise_is_bound_to_all_that_counts_mean(kit):
+    contexts = {name: configured(kit, change).context for name, change in BOUND.items()}
+    contexts["as it is"] = configured(kit, {}).context
+    assert len(set(contexts.values())) == len(contexts)
+    # How the work is split, and how far the range goes, changes no release.
+    for change in ({}, {"shards": 4}, {"first_slot": 0, "last_slot": 9}):
+        assert configured(kit, change).context == contexts["as it is"]
+
+
+def test_equal_counts_of_other_bins_get_other_noise(run, kit, monkeypatch):
+    monkeypatch.setattr("streamveil.mechanisms.pwsm.dissimilarity", lambda *args: float("inf"))
+    events = [kit.batch([(user, "b", slot) for user in USERS for slot in range(SLOTS)])]
+    one, two = (
+        run(kit.histograms(CLOSED, noise_key=KEY, mechanism="bd", domain=domain), events).releases
+        for domain in ("ab", "cb")
+    )
+    assert [(r.slot, r.status, r.epsilon) for r in one] == [
+        (r.slot, r.status, r.epsilon) for r in two
+    ]
+    assert any((a.counts != b.counts).any() for a, b in zip(one, two, strict=True))
+
+
 # A key may come from a callable, which the worker asks; it is the same key then.
 def test_key_from_a_callable(run, kit, rows):
     given, asked = (
@@ -99,9 +155,23 @@ def ask_for_key():
     return KEY
 
 
-def test_short_key_from_a_callable_fails_before_any_release(run, kit, rows):
-    with pytest.raises(Exception, match="32 bytes"):
-        run(kit.histograms(CLOSED, noise_key=lambda: b"short"), [kit.batch(rows)])
+def test_short_key_from_a_callable_is_refused_at_construction(kit):
+    with pytest.raises(ConfigurationError, match="noise key has 5 bytes"):
+        kit.histograms(CLOSED, noise_key=lambda: b"short")
+
+
+# A worker whose key is not that of the launch fails before anything is released.
+def test_a_key_that_changed_after_the_launch_fails_before_any_release(
+    run, kit, rows, runner, tmp_path
+):
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    transform = kit.histograms(CLOSED, noise_key=path.read_bytes)
+    path.write_bytes(bytes(32))
+    with pytest.raises(Exception, match="not the one that the launch got") as raised:
+        run(transform, [kit.batch(rows)], runner)
+    assert "ConfigurationError" in repr(raised.value) + str(raised.value)
+    assert kit.collected(tmp_path / "run0" / "releases") == []
 
 
 # What the strangers' digests are keyed with is not what the noise is keyed with.
@@ -248,9 +318,15 @@ def test_noise_grows_with_the_sensitivity(run, kit, monkeypatch):
 
 
 REFUSED = [
-    ({"max_contributions": 0}, "max_contributions is 0"),
+    ({"max_contributions": 0}, "max_contributions is 0: give a whole number, 1 or more"),
+    ({"max_contributions": 1.5}, "max_contributions is 1.5"),
+    ({"max_contributions": 2.0}, "max_contributions is 2.0"),
+    ({"max_contributions": True}, "max_contributions is True"),
+    ({"max_contributions": "2"}, "max_contributions is '2'"),
+    ({"max_contributions": None}, "max_contributions is None"),
     ({"adjacency": "swap"}, "adjacency 'swap' is unknown"),
     ({"shards": 0}, "shards is 0"),
+    ({"shards": 1.5}, "shards is 1.5"),
     ({"first_slot": 3, "last_slot": 2}, "range of slots is empty: it starts at 1970-01-01T03"),
     ({"mechanism": "laplace"}, "mechanism 'laplace' is unknown"),
     ({"noise_key": b"short"}, "noise key has 5 bytes"),
@@ -263,6 +339,20 @@ def test_bad_options_are_refused_at_construction(kit, options, message):
     with pytest.raises(ConfigurationError, match=message) as raised:
         kit.histograms(CLOSED, **options)
     assert "short" not in str(raised.value)
+
+
+# What is enough for one contribution is not for two.
+def test_a_budget_too_small_for_the_sensitivity_is_refused(kit):
+    registry = Registry.of({**TABLE, "shy": (8, 2.0**-36)})
+    assert kit.histograms(registry).population.sensitivity == 1
+    for options in ({"max_contributions": 2}, {"adjacency": REPLACE}):
+        with pytest.raises(ConfigurationError, match=r"window=8, .* at sensitivity 2"):
+            kit.histograms(registry, **options)
+
+
+def test_whole_numbers_of_any_kind_are_plain_ones(kit):
+    transform = kit.histograms(CLOSED, max_contributions=np.int32(2), shards=np.int64(3))
+    assert (type(transform.max_contributions), type(transform.shards)) == (int, int)
 
 
 def test_grid_with_one_column_is_refused_at_construction():

@@ -1,6 +1,7 @@
 """Every row of a batch becomes an event or a dead letter with its place, reason and record."""
 
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -106,6 +107,24 @@ def test_unparsable_and_ambiguous_times():
         (1, "unparsable time", "time is noon"),
         (2, "ambiguous time", "time is 1990-09-30T02:30:00"),
     ]
+
+
+@pytest.mark.parametrize("zone", ["Mars/Phobos", "+02:00", "../etc/passwd", "", "Europe", None])
+def test_unknown_time_zone_is_named(zone):
+    with pytest.raises(ConfigurationError, match=rf"time zone {re.escape(repr(zone))} .*Berlin"):
+        Columns("user", ("value",), "time", time_zone=zone)
+
+
+@pytest.mark.parametrize("unit", ["h", "seconds", "", 1])
+def test_unknown_time_unit_is_named(unit):
+    with pytest.raises(ConfigurationError, match=f"time unit {unit!r} .* s, ms, us, ns"):
+        Columns("user", ("value",), "time", time_unit=unit)
+
+
+@pytest.mark.parametrize("unit", [None, "s", "ms", "us", "ns"])
+def test_known_zones_and_units(unit):
+    columns = Columns("user", ("value",), "time", "America/New_York", unit)
+    assert (columns.time_zone, columns.time_unit) == ("America/New_York", unit)
 
 
 def test_not_a_number_and_both_columns_of_a_grid_in_the_detail():

@@ -17,7 +17,7 @@ from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerE
 from streamveil.mechanisms.registry import MECHANISMS, mechanism
 from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms.counting import BlockCounts, Layout
-from streamveil.transforms.histograms import GivenKey
+from streamveil.transforms.keys import GivenKey
 from streamveil.transforms.release import ReleaseConfig, _ReleaseSlotsFn
 from streamveil.transforms.wire import counts_to_bytes
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError
+from streamveil.transforms import times
 from streamveil.transforms.times import (
     AMBIGUOUS_TIME,
     EARLIEST,
@@ -400,6 +401,24 @@ def test_numbers_that_are_no_time(value, kind, unit):
 def test_numbers_at_both_ends_of_time():
     raw = [LATEST // 10**6, EARLIEST // 10**6]
     assert read(raw, pa.int64(), unit="s")[0] == [LATEST, EARLIEST]
+
+
+# What is taken for a whole number in a text is just what Arrow can cast to one.
+@pytest.mark.parametrize("text", ["5", "-5", "007", "-0", "9" * 17])
+def test_whole_numbers_in_text(text):
+    assert read(["1", text, "noon"], pa.string(), unit="us")[0] == [1, int(text), None]
+    assert pa.array([text]).cast(pa.int64())[0].as_py() == int(text)
+
+
+@pytest.mark.parametrize("text", ["+5", "--5", "5.0", "1e3", "5 5", "-", "9" * 19])
+def test_no_whole_numbers_in_text(text, monkeypatch):
+    cast = times._cast_all
+    asked = []
+    monkeypatch.setattr(times, "_cast_all", lambda *args: asked.extend(args[0]) or cast(*args))
+    values, reasons = read(["1", text], pa.string(), unit="us")
+    assert values == [1, None]
+    assert reasons == {1: UNPARSABLE_TIME}
+    assert [value.as_py() for value in asked] == ["1"]
 
 
 # A number outside the range must not disturb a null's reason, nor the other way round.

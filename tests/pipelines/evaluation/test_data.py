@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.io import write_table
-from streamveil.mechanisms.records import Categories, ConfigurationError, Registry, Slots
+from streamveil.mechanisms import Categories, ConfigurationError, Registry, Slots
 from streamveil.pipelines.evaluation import data as module
 from streamveil.pipelines.evaluation.data import Data, Letters, spread
 from streamveil.pipelines.evaluation.presets import preset
