@@ -10,6 +10,7 @@ import hashlib
 import itertools
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -162,13 +163,25 @@ def _finished(todo: Sequence[Task], processes: int) -> Iterator[tuple[int, list[
         return
     # Spawned, not forked: a fork of a process with threads may stop for ever.
     context = multiprocessing.get_context("spawn")
-    with _one_thread_each(), ProcessPoolExecutor(processes, mp_context=context) as pool:
+    others = multiprocessing.active_children()
+    with (
+        _one_thread_each(),
+        # An interrupt ends a child at once: what it was at is lost anyhow.
+        ProcessPoolExecutor(
+            processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)
+        ) as pool,
+    ):
         futures = {pool.submit(run, task): i for i, task in enumerate(todo)}
         try:
             for future in as_completed(futures):
                 yield futures.pop(future), future.result()
-        finally:
+        except BaseException:
+            # Leaving the pool would wait for all that is running, perhaps for minutes.
             pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    child.terminate()
+            raise
 
 
 @contextmanager

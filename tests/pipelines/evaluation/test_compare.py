@@ -87,6 +87,20 @@ def test_what_cannot_run_is_refused_before_anything_runs(change, words):
     assert not [word for word in words if word not in str(caught.value)], caught.value
 
 
+def test_an_interrupt_does_not_wait_for_what_is_running():
+    def interrupt(runs):
+        raise KeyboardInterrupt
+
+    before = multiprocessing.active_children()
+    todo = [*laid(slots=3, seeds=1), *laid(slots=10**8, seeds=1, streams=("city",))]  # days
+    with pytest.raises(KeyboardInterrupt):
+        run_all(todo, 2, interrupt)
+    for child in multiprocessing.active_children():
+        if child not in before:
+            child.join(20)
+            assert not child.is_alive()
+
+
 def test_an_error_in_a_process_comes_out_as_it_was():
     todo = laid(slots=3)
     broken = Synthetic("no such stream", 90, 3)
