@@ -12,7 +12,14 @@ import numpy as np
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, expand_schema
 
-from streamveil.io.files import Columns, Reading, event_batch, open_file, require_columns
+from streamveil.io.files import (
+    Columns,
+    Reading,
+    event_batch,
+    open_file,
+    plain_values,
+    require_columns,
+)
 from streamveil.mechanisms.records import ConfigurationError
 
 BATCH_ROWS = 1 << 16
@@ -54,7 +61,7 @@ def read_avro(path: str, columns: Columns) -> Iterator[pa.RecordBatch]:
     """Read the named columns in batches of BATCH_ROWS rows; an empty file gives an empty batch.
 
     Raises ConfigurationError for a missing column, a column whose type has no Arrow counterpart
-    here (records, maps, unions of two types) or a file that cannot be read.
+    here (records, unions of two types) or a file that cannot be read.
     """
     schema = avro_schema_of(path)
     fields = {field["name"]: field for field in schema["fields"]}
@@ -69,11 +76,15 @@ def read_avro(path: str, columns: Columns) -> Iterator[pa.RecordBatch]:
             batch = list(islice(records, BATCH_ROWS))
             more = len(batch) == BATCH_ROWS
             arrays = [
-                pa.array([record[name] for record in batch], kind)
+                pa.array([_pairs(record[name]) for record in batch], kind)
                 for name, kind in zip(columns, types, strict=True)
             ]
             yield event_batch(path, columns, arrays, np.arange(row, row + len(batch)))
             place.row = row = row + len(batch)
+
+
+def _pairs(value: Any) -> Any:
+    return list(value.items()) if isinstance(value, dict) else value
 
 
 def _narrower(schema: dict[str, Any], fields: list[Any]) -> dict[str, Any] | None:
@@ -108,6 +119,11 @@ def _arrow_type(path: str, column: str, kind: Any) -> pa.DataType:
             nullable = isinstance(items, list) and "null" in items
             item = pa.field("item", _arrow_type(path, column, items), nullable=nullable)
             return pa.list_(item)
+        if kind["type"] == "map":
+            values = kind["values"]
+            nullable = isinstance(values, list) and "null" in values
+            value = pa.field("value", _arrow_type(path, column, values), nullable=nullable)
+            return pa.map_(pa.string(), value)
         if "logicalType" not in kind:
             return _arrow_type(path, column, kind["type"])
     elif kind in _ARROW_TYPES:
@@ -147,6 +163,8 @@ def _avro_type(field: pa.Field) -> Any:
         kind = {"type": "long", "logicalType": f"{local}timestamp-micros"}
     elif pa.types.is_list(field.type):
         kind = {"type": "array", "items": _avro_type(field.type.value_field)}
+    elif pa.types.is_map(field.type) and pa.types.is_string(field.type.key_type):
+        kind = {"type": "map", "values": _avro_type(field.type.item_field)}
     else:
         raise ConfigurationError(
             f"column {field.name!r} of type {field.type} cannot be written to Avro: use Parquet"
@@ -157,16 +175,16 @@ def _avro_type(field: pa.Field) -> Any:
 def write_avro(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Write batches of that schema; the schema's metadata goes to the header."""
     metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
-    rows = (row for batch in batches for row in _plain(batch).to_pylist())
+    rows = (dict(zip(schema.names, row, strict=True)) for b in batches for row in _rows(b))
     fastavro.writer(handle, avro_schema_for(schema), rows, codec="deflate", metadata=metadata)
 
 
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
     # fastavro takes microseconds as they are; datetime objects would be made twice in vain.
-    arrays = [
+    columns = [
         column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
         if pa.types.is_timestamp(column.type)
         else column
         for column in batch.columns
     ]
-    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+    return zip(*map(plain_values, columns), strict=True)

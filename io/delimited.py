@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from streamveil.io.files import Columns, event_batch, require_columns
+from streamveil.io.files import Columns, event_batch, plain_values, require_columns
 from streamveil.io.jsonlines import iso_times, json_text
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
 from streamveil.mechanisms.records import ConfigurationError
@@ -174,7 +174,7 @@ def _is_open(row: bytes) -> bool:
 def write_csv(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Write batches of that schema under a header line.
 
-    Lists become JSON text in the cell, timestamps ISO 8601 in UTC with a Z.
+    Lists and maps become JSON text in the cell, timestamps ISO 8601 in UTC with a Z.
     """
     handle.write((",".join(map(_quoted, schema.names)) + "\n").encode())
     options = pyarrow.csv.WriteOptions(include_header=False)
@@ -190,7 +190,7 @@ def _quoted(name: str) -> str:
 def _cells(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(column.type):
         return pa.array(iso_times(column), pa.string())
-    if pa.types.is_list(column.type):
-        texts = (None if cell is None else json_text(cell) for cell in column.to_pylist())
+    if pa.types.is_list(column.type) or pa.types.is_map(column.type):
+        texts = (None if cell is None else json_text(cell) for cell in plain_values(column))
         return pa.array(texts, pa.string())
     return column

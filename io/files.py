@@ -156,6 +156,14 @@ def require_columns(path: str, columns: Columns, present: Sequence[str]) -> None
             )
 
 
+def plain_values(column: pa.Array) -> list[Any]:
+    """Python's own values of a column; a map becomes a dict."""
+    values: list[Any] = column.to_pylist()
+    if pa.types.is_map(column.type):
+        return [None if value is None else dict(value) for value in values]
+    return values
+
+
 def event_batch(
     path: str, columns: Columns, arrays: Sequence[pa.Array], rows: npt.NDArray[np.int64]
 ) -> pa.RecordBatch:

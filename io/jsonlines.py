@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.json
 
-from streamveil.io.files import Columns, event_batch
+from streamveil.io.files import Columns, event_batch, plain_values
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
 from streamveil.mechanisms.records import ConfigurationError, format_time
 
@@ -176,7 +176,7 @@ def write_json(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordB
     """
     for batch in batches:
         columns = [
-            iso_times(column) if pa.types.is_timestamp(column.type) else column.to_pylist()
+            iso_times(column) if pa.types.is_timestamp(column.type) else plain_values(column)
             for column in batch.columns
         ]
         for row in zip(*columns, strict=True):

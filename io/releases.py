@@ -23,6 +23,9 @@ BINS_METADATA = "streamveil.bins"
 BATCH_SLOTS = 100
 
 
+_NUMBERS_BY_NAME = pa.map_(pa.string(), pa.field("value", pa.float64(), nullable=False))
+
+
 def _list_of(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.field("item", kind, nullable=False))
 
@@ -37,6 +40,8 @@ _RELEASE_FIELDS = (
     pa.field("epsilon", pa.float64(), nullable=False),
     pa.field("stderr", _list_of(pa.float64()), nullable=False),
     pa.field("mechanism", pa.string(), nullable=False),
+    pa.field("alarm", pa.bool_(), nullable=False),
+    pa.field("diagnostics", _NUMBERS_BY_NAME, nullable=False),
 )
 LEDGER_SCHEMA = pa.schema(
     [
@@ -61,9 +66,9 @@ def release_schema(labels: Sequence[str] | None = None) -> pa.Schema:
 def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.RecordBatch:
     """One row per release, in the order given."""
     columns: dict[str, Any] = {
-        name: [getattr(release, name) for release in releases]
-        for name in ("slot", "start", "end", "status", "published_slot", "epsilon", "mechanism")
+        name: [getattr(release, name) for release in releases] for name in schema.names
     }
+    columns["diagnostics"] = [list(release.diagnostics.items()) for release in releases]
     columns["counts"] = _lists([release.counts for release in releases], schema.field("counts"))
     columns["stderr"] = _lists([release.stderr for release in releases], schema.field("stderr"))
     arrays = [
@@ -108,7 +113,8 @@ class WriteReleases(beam.PTransform):
     """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
 
     Columns: slot int64, start and end timestamp[us, UTC], counts list<int64>, status string,
-    published_slot int64 or null, epsilon double, stderr list<double>, mechanism string.
+    published_slot int64 or null, epsilon double, stderr list<double>, mechanism string, alarm
+    bool, diagnostics map<string, double>.
     """
 
     path: str

@@ -25,6 +25,8 @@ def read_releases(path: str) -> list[Release]:
             epsilon=float(row["epsilon"]),
             stderr=np.array(_values(row["stderr"]), dtype=np.float64),
             mechanism=row["mechanism"],
+            alarm=bool(row["alarm"]),
+            diagnostics=_numbers_by_name(row["diagnostics"]),
         )
         for row in read_table(path).to_pylist()
     ]
@@ -51,6 +53,11 @@ def read_ledger(path: str) -> list[LedgerEntry]:
 def _values(value: Any) -> list[Any]:
     values: list[Any] = json.loads(value) if isinstance(value, str) else value
     return [np.nan if v is None else v for v in values]
+
+
+def _numbers_by_name(value: Any) -> dict[str, float]:
+    pairs = json.loads(value).items() if isinstance(value, str) else value
+    return {name: np.nan if number is None else float(number) for name, number in pairs}
 
 
 def _optional(value: Any) -> int | None:

@@ -222,7 +222,8 @@ def read_table(path: str) -> pa.Table:
     """Read back one whole file of any format that WriteTable writes, of moderate size.
 
     Text formats do not say their types: those are inferred, ISO 8601 times with a Z become
-    timestamp[us, UTC] again, and JSON lists in the cells of a CSV file become lists.
+    timestamp[us, UTC] again, JSON lists in the cells of a CSV file become lists, and objects of
+    numbers in JSON Lines become maps (in a CSV file they stay text).
     Raises ConfigurationError when the file cannot be read.
     """
     kind = format_of(path)
@@ -250,9 +251,19 @@ def _read_text(handle: BinaryIO, kind: str) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(**NULLS),
         )
     else:
-        table = pa.Table.from_pylist([json.loads(line) for line in data.splitlines() if line])
+        rows = [json.loads(line) for line in data.splitlines() if line]
+        table = pa.table({name: _array([row.get(name) for row in rows]) for name in rows[0]})
     columns = [_restored(column, lists=kind == CSV) for column in table.columns]
     return pa.table(columns, names=table.column_names)
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """Array of values from JSON; objects of numbers become maps."""
+    if any(isinstance(value, dict) for value in values):
+        with contextlib.suppress(pa.ArrowException, AttributeError):
+            pairs = [None if value is None else list(value.items()) for value in values]
+            return pa.array(pairs, pa.map_(pa.string(), pa.float64()))
+    return pa.array(values)
 
 
 def _restored(column: pa.ChunkedArray, *, lists: bool) -> pa.ChunkedArray | pa.Array:

@@ -67,8 +67,12 @@ class SlotRelease:
     """Expected standard error, shape (d,)."""
     spent: Units
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
+    alarm: bool = False
+    """True when the mechanism saw a jump in this slot."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
-    """What the mechanism wants the analyst to know of this slot, by name."""
+    """What the mechanism wants the analyst to know of this slot, by name; as public as counts."""
+    alarm: bool = False
+    """Whether the mechanism saw a jump in this slot."""
 
 
 class Mechanism(Protocol[S]):

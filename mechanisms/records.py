@@ -11,7 +11,7 @@ import datetime as dt
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -224,14 +224,19 @@ class Release:
     counts: npt.NDArray[np.int64]
     """Private count of each bin, shape (bins,); noise may make it negative."""
     status: str
-    """`published`, `skipped` (the last publication was near enough) or `nullified`."""
+    """`published`, `skipped` (the last publication is repeated), `nullified` (it had to be), or
+    `predicted` (`counts` are a forecast from earlier publications)."""
     published_slot: int | None
-    """Slot of the publication that `counts` repeats; None before the first one."""
+    """Slot of the publication that `counts` repeats or continues; None before the first one."""
     epsilon: float
     """Threshold budget of that publication: its noise has scale sensitivity / epsilon."""
     stderr: npt.NDArray[np.float64]
     """Expected standard error of each count at its publication, shape (bins,); NaN before one."""
     mechanism: str
+    alarm: bool = False
+    """Whether the mechanism saw a jump in this slot."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    """What the mechanism says of itself in this slot, by name."""
 
 
 @dataclass(frozen=True, eq=False)

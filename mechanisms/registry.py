@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.ba import BA
 from streamveil.mechanisms.bd import BD
 from streamveil.mechanisms.mechanism import Mechanism, Population
@@ -26,6 +27,7 @@ SCHEDULES: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
 # A factory takes (name, population) and its options as keywords with defaults of type bool,
 # float, int or str.
 MECHANISMS: Mapping[str, Callable[..., Mechanism[Any]]] = {
+    "adaptive": Adaptive,
     **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
 }
 

@@ -23,13 +23,15 @@ class Simulation:
     released: npt.NDArray[np.int64]
     """Private counts, shape (T, d)."""
     status: npt.NDArray[np.str_]
-    """`published`, `skipped` or `nullified`, shape (T,)."""
+    """`published`, `predicted`, `skipped` or `nullified`, shape (T,)."""
     spent: npt.NDArray[np.float64]
     """Epsilon that each slot cost each class, shape (T, K)."""
     epsilon: npt.NDArray[np.float64]
     """Threshold of the publication repeated in each slot, shape (T,)."""
     stderr: npt.NDArray[np.float64]
     """Expected standard error, shape (T, d)."""
+    alarm: npt.NDArray[np.bool_]
+    """Where the mechanism saw a jump, shape (T,)."""
 
 
 def simulate(
@@ -73,8 +75,10 @@ def simulate(
     spent = np.empty((slots, classes), dtype=np.int64)
     epsilon = np.empty(slots)
     stderr = np.empty((slots, bins))
+    alarm = np.empty(slots, dtype=bool)
     for slot in range(slots):
         state, release = stream.release(state, slot, table[slot])
         released[slot], status[slot], spent[slot] = release.counts, release.status, release.spent
         epsilon[slot], stderr[slot] = release.epsilon, release.stderr
-    return Simulation(released, status, to_epsilon(spent), epsilon, stderr)
+        alarm[slot] = release.alarm
+    return Simulation(released, status, to_epsilon(spent), epsilon, stderr, alarm)

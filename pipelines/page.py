@@ -82,6 +82,7 @@ def _context(report: Report) -> dict[str, Any]:
         "first": _date(report, 0),
         "last": _date(report, slots - 1),
         "statuses": {s: report.slots_with(s) for s in STATUSES},
+        "alarms": sum(release.alarm for release in report.releases),
         "mean_true": float(report.true_counts.mean()),
         "panels": _panels(report, part),
         "part": {

@@ -245,6 +245,8 @@ class _ReleaseSlotsFn(beam.DoFn):
                 release.epsilon,
                 release.stderr,
                 config.mechanism,
+                release.alarm,
+                release.diagnostics,
             ),
             at,
         )

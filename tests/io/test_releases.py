@@ -1,4 +1,6 @@
 import json
+import math
+from dataclasses import replace
 
 import apache_beam as beam
 import numpy as np
@@ -12,9 +14,12 @@ from streamveil.io import (
     WriteLedger,
     WriteRejected,
     WriteReleases,
+    read_releases,
     read_table,
     release_schema,
+    write_table,
 )
+from streamveil.io.releases import releases_to_batch
 from streamveil.mechanisms.records import (
     PUBLISHED,
     SKIPPED,
@@ -42,6 +47,8 @@ def release(slot):
         epsilon=0.25,
         stderr=np.array([1.5, 2.0]),
         mechanism="pbd",
+        alarm=slot == 7,
+        diagnostics={} if first else {"gap": slot / 4, "é": -1.0},
     )
 
 
@@ -90,11 +97,31 @@ def test_releases_are_written_in_slot_order(folder, kind):
         "epsilon": 0.25,
         "stderr": [1.5, 2.0],
         "mechanism": "pbd",
+        "alarm": True,
+        "diagnostics": '{"gap":1.75,"é":-1.0}' if kind == "csv" else [("gap", 1.75), ("é", -1.0)],
     }
+    assert table["alarm"].to_pylist().count(True) == 1
+    assert table["diagnostics"][0].as_py() == ("{}" if kind == "csv" else [])
     assert table["published_slot"][0].as_py() is None
     if kind in ("parquet", "avro"):
         assert table.schema.types == release_schema().types
         assert json.loads(table.schema.metadata[b"streamveil.bins"]) == LABELS
+
+
+# Reading gives back the very records, also a diagnostic that JSON has no number for.
+@pytest.mark.parametrize("kind", FORMATS)
+def test_releases_read_back(tmp_path, kind):
+    path = str(tmp_path / f"releases.{kind}")
+    rows = [release(0), release(7), replace(release(8), diagnostics={"x": math.nan})]
+    schema = release_schema(LABELS)
+    write_table(path, schema, [releases_to_batch(rows, schema)])
+    for row, back in zip(rows, read_releases(path), strict=True):
+        assert repr(back) == repr(row)
+    text = (tmp_path / f"releases.{kind}").read_bytes().decode(errors="ignore")
+    if kind == "jsonl":
+        assert '"alarm":true,"diagnostics":{"gap":1.75,"é":-1.0}}' in text
+    if kind == "csv":
+        assert 'true,"{""gap"":1.75,""é"":-1.0}"' in text
 
 
 @pytest.mark.parametrize("kind", FORMATS)

@@ -72,6 +72,8 @@ def frozen(release) -> SlotRelease:
         release.epsilon,
         release.stderr.copy(),
         release.spent.copy(),
+        dict(release.diagnostics),
+        release.alarm,
     )
 
 
@@ -84,6 +86,8 @@ def fields(release) -> tuple:
         release.epsilon,
         release.stderr.tobytes(),
         release.spent.tobytes(),
+        tuple(release.diagnostics.items()),
+        release.alarm,
     )
 
 
@@ -576,6 +580,7 @@ def test_simulation_is_the_stream(name):
     np.testing.assert_array_equal(simulation.spent * 2**40, [r.spent for r in releases])
     np.testing.assert_array_equal(simulation.epsilon, [r.epsilon for r in releases])
     np.testing.assert_array_equal(simulation.stderr, [r.stderr for r in releases])
+    assert simulation.alarm.tolist() == [r.alarm for r in releases]
 
 
 @pytest.mark.parametrize(

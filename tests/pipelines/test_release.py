@@ -78,7 +78,7 @@ def test_release_rows(exact, toolbox):
     for previous, row in zip([None, *rows], rows, strict=False):
         assert set(row) == {
             *("slot", "start", "end", "counts", "status", "published_slot", "epsilon", "stderr"),
-            "mechanism",
+            *("mechanism", "alarm", "diagnostics"),
         }
         assert previous is None or row["slot"] == previous["slot"] + 1
         assert previous is None or row["start"] == previous["end"]
@@ -150,7 +150,7 @@ def plain(releases):
     return [
         (
             *(r.slot, r.start, r.end, r.counts.tolist(), r.status, r.published_slot),
-            *(r.epsilon, str(r.stderr.tolist()), r.mechanism),
+            *(r.epsilon, str(r.stderr.tolist()), r.mechanism, r.alarm, r.diagnostics),
         )
         for r in releases
     ]

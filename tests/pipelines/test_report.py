@@ -8,6 +8,7 @@ import pytest
 
 from streamveil.mechanisms.records import (
     NULLIFIED,
+    PREDICTED,
     PUBLISHED,
     SKIPPED,
     ConfigurationError,
@@ -108,6 +109,19 @@ def test_labels_are_text(html):
     assert "{{ 7 * 7 }}" in html
     assert "run &lt;it&gt;" in html
     assert "pbd&lt;&amp;&gt;" in html
+
+
+# Only what occurs has a tile; publications always have one.
+def test_tiles(tmp_path):
+    report = make([[5, 1]] * 4, [[5, 1]] * 4)
+
+    def tiles(releases):
+        html = page(replace(report, releases=releases), tmp_path)
+        return dict(re.findall(r"<dt>(\w+)</dt><dd><b>(\d+)</b>", html))
+
+    assert tiles(report.releases) == {"Published": "1", "Skipped": "2", "Nullified": "1"}
+    predicted = [replace(r, status=PREDICTED, alarm=r.slot == 3) for r in report.releases]
+    assert tiles(predicted) == {"Published": "0", "Predicted": "4", "Alarms": "1"}
 
 
 def test_figures():

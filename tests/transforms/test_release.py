@@ -5,6 +5,7 @@ with ReleaseStream driven without Beam.
 """
 
 from collections import Counter
+from dataclasses import replace
 
 import apache_beam as beam
 import numpy as np
@@ -15,6 +16,7 @@ from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.budgets import to_epsilon
+from streamveil.mechanisms.pwsm import PWSM
 from streamveil.mechanisms.records import PUBLISHED, SKIPPED
 from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.transforms import Columns, PrivateHistograms, metrics, release
@@ -41,6 +43,7 @@ def assert_equals_direct(ran, expected):
         assert mine.status == theirs.status
         assert mine.published_slot == theirs.published_slot
         assert mine.epsilon == theirs.epsilon
+        assert (mine.alarm, mine.diagnostics) == (theirs.alarm, theirs.diagnostics)
         assert entry.slot == slot
         np.testing.assert_array_equal(entry.spent, to_epsilon(theirs.spent))
         np.testing.assert_array_equal(entry.spent_in_window, to_epsilon(in_window))
@@ -99,6 +102,23 @@ def test_before_the_first_publication(run, kit):
     assert np.isnan(before.stderr).all()
     assert (after.status, after.published_slot) == (PUBLISHED, 1)
     assert (after.stderr >= 0).all()
+
+
+# What a mechanism says of a slot reaches the release.
+def test_alarm_and_diagnostics_pass_through(run, kit, monkeypatch):
+    step = PWSM.step
+
+    def telling(self, state, slot_input, noise):
+        state, release = step(self, state, slot_input, noise)
+        alarm = slot_input.slot == 1
+        return state, replace(release, alarm=alarm, diagnostics={"slot": slot_input.slot / 2})
+
+    monkeypatch.setattr(PWSM, "step", telling)
+    ran = run(kit.histograms(EXACT, first_slot=0, last_slot=1), [kit.batch([("u1", "a", 1)])])
+    assert [(r.alarm, r.diagnostics) for r in ran.releases] == [
+        (False, {"slot": 0.0}),
+        (True, {"slot": 0.5}),
+    ]
 
 
 # ---- which slots are released ---------------------------------------------------------------

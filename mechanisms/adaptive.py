@@ -1,0 +1,419 @@
+"""The adaptive mechanism: weighted releases when they are worth it, a filter in between.
+
+Nothing is sampled and no budget is switched between distribution and absorption: it is scheduled.
+Each class of users has an exact ledger over its sliding window; a slot is released when the filter
+expects that to lower the error most; every other slot gets the filter's forecast.
+
+Guarantee: (w, E)-EPDP, pure: over any `window` consecutive slots, the releases of a user of class k
+differ in distribution by at most a factor exp(epsilon_k).
+Adjacency: streams that differ in one user's events, all added or removed (sensitivity 1 for one
+contribution a slot); replaced with twice the sensitivity.
+Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
+m_k per contribution (`weighting.py`).
+Proof: gaps, thresholds, weights, forecasts and alarms are functions of the public registry and of
+earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
+for each noisy result, each at most exp(what it is charged). The charges of gate, releases, reserve
+and audits in any window add up to at most E: the first two share `main_cap`, less the room that the
+window has left; the reserve has a cap of its own; an audit costs `audit` once in the longest
+window. The odometer checks the sum.
+Source: our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms import correlation, kalman
+from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.budgets import Units, to_epsilon, to_units
+from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
+from streamveil.mechanisms.noise import SlotNoise
+from streamveil.mechanisms.records import PREDICTED, PUBLISHED, ConfigurationError
+from streamveil.mechanisms.weighting import Choices, Weighting
+from streamveil.mechanisms.window_sums import Sums, WindowSums
+
+Floats = npt.NDArray[np.float64]
+
+# Share of the budget for the gate, for few bins and for many.
+GATE_FEW_BINS, GATE_MANY_BINS, MANY_BINS = 0.2, 0.1, 10
+# An alarm is a deviation so many noise scales and standard deviations above the expected one.
+ALARM = 3.0
+# The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
+RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
+HASTE = 0.6
+SLOW = 0.02
+REPLAN_EVERY = 4
+# A release whose noise variance exceeds the forecast's so many times tells nothing.
+USELESS = 10.0
+# Variance of rounding to whole counts.
+ROUNDING = 1 / 12
+_MOST = np.iinfo(np.int64).max
+
+_PLAIN = ("slots", "since", "gap", "usual_gap", "spread", "published_slot", "epsilon")
+
+
+@dataclass
+class AdaptiveState:
+    """What the next slot needs to know: everything in it is public."""
+
+    bank: kalman.BankState
+    correlation: correlation.CorrelationState
+    spent: Sums
+    """Spent by gate and releases from `main_cap`."""
+    reserve: Sums
+    """Spent from the reserve."""
+    slots: int = 0
+    since: int = 1
+    """Slots from the last release to this one."""
+    gap: int = 1
+    """Planned slots between releases."""
+    usual_gap: float = 0.0
+    """Slow average of `gap`."""
+    spread: float = 0.0
+    """Spread of the weights of the last release."""
+    published_slot: int | None = None
+    epsilon: float = 0.0
+
+
+class Adaptive:
+    """See the module.
+
+    Args:
+        name: what releases say.
+        population: public facts.
+        assume_independent: weigh users by budget, which is unbiased if class and value are
+            independent and corrected by audits if they are not; otherwise weigh all alike.
+        gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
+        audit: share of the smallest budget for audits.
+        reserve: share of the rest that waits for alarms.
+    """
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "Adaptive",
+            "fields": [
+                {"name": "bank", "type": {"type": "array", "items": "bytes"}},
+                {"name": "correlation", "type": {"type": "array", "items": "bytes"}},
+                {"name": "spent", "type": WindowSums.SCHEMA},
+                {"name": "reserve", "type": "WindowSums"},
+                {"name": "slots", "type": "long"},
+                {"name": "since", "type": "long"},
+                {"name": "gap", "type": "long"},
+                {"name": "usual_gap", "type": "double"},
+                {"name": "spread", "type": "double"},
+                {"name": "published_slot", "type": ["null", "long"]},
+                {"name": "epsilon", "type": "double"},
+            ],
+        }
+    }
+
+    def __init__(
+        self,
+        name: str,
+        population: Population,
+        *,
+        assume_independent: bool = True,
+        gate: float = -1.0,
+        audit: float = 0.1,
+        reserve: float = 0.15,
+    ) -> None:
+        if gate == -1.0:
+            gate = GATE_FEW_BINS if population.bins < MANY_BINS else GATE_MANY_BINS
+        for option, share in (("gate", gate), ("audit", audit), ("reserve", reserve)):
+            if not 0 <= share < 1:
+                raise ConfigurationError(
+                    f"mechanism {name!r}: {option} is {share:g}, give a share from 0 to below 1"
+                )
+        if gate + audit >= 1:
+            raise ConfigurationError(
+                f"mechanism {name!r}: gate {gate:g} and audit {audit:g} leave no budget to release"
+            )
+        self.name = name
+        self.population = population
+        self.assume_independent = assume_independent
+        self.windows = np.array([r.window for r in population.requirements], dtype=np.int64)
+        self.longest = int(self.windows.max())
+        budgets = np.array([to_units(r.epsilon) for r in population.requirements], dtype=np.int64)
+        rates = Choices.of(budgets // self.windows, population)
+        weighted = (
+            assume_independent and rates.dispersion.size > 0 and rates.dispersion.max() > 1e-9
+        )
+        self.audit = _part(budgets.min(keepdims=True), audit)[0] if weighted else np.int64(0)
+        self.gate = _part(budgets, gate) // self.windows
+        self.reserve_cap = _part(budgets - self.audit - self.gate * self.windows, reserve)
+        self.main_cap = budgets - self.audit - self.reserve_cap
+        self.rate = (self.main_cap - self.gate * self.windows) // self.windows
+        most = float(population.sizes.sum()) * population.sensitivity
+        self.bank = kalman.Bank(most, population.bins)
+        self._sums = WindowSums(self.windows)
+        self._plans = [self._choices(self._accrued(gap, gap)) for gap in kalman.GAPS.tolist()]
+        # Counts of a complete histogram add up: one of them is known from the others.
+        self._freedom = population.bins / np.sqrt(max(population.bins - 1, 1))
+
+    def start(self) -> AdaptiveState:
+        """Nothing released yet."""
+        return AdaptiveState(
+            self.bank.start(),
+            correlation.start(self.population.bins),
+            self._sums.start(),
+            self._sums.start(),
+        )
+
+    def step(
+        self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
+    ) -> tuple[AdaptiveState, SlotRelease]:
+        """Release one slot."""
+        counts = slot_input.counts
+        if state.slots:
+            self.bank.advance(state.bank)
+        auditing = bool(self.audit) and state.slots % self.longest == 0
+        due = state.since >= state.gap or (auditing and 2 * state.since >= state.gap)
+        room = self.main_cap - state.spent.recent
+        looked, surprise = np.zeros_like(room), 0.0
+        if not due:
+            looked, surprise = self._look(state, np.minimum(self.gate, room), counts, noise)
+        alarmed = surprise > ALARM or not state.slots
+        weighting, regular = None, np.zeros_like(room)
+        if due or alarmed:
+            regular = np.minimum(room - looked, self._accrued(state.since, state.gap))
+            offers = regular + self._from_reserve(state, alarmed)
+            weighting = self._weighting(state, offers, auditing)
+        seen = self._observe(state, weighting, auditing, counts, noise)
+        jumped = False
+        if seen is None:
+            forecast = self.bank.forecast(state.bank)
+            mean, variance = forecast.mean, forecast.variance + forecast.white
+        else:
+            estimate, laplace, other = seen
+            jumped = bool(
+                self.bank.observe(state.bank, estimate, laplace, other, state.since).any()
+            )
+            mean, variance = self.bank.estimate(state.bank, estimate, laplace + other)
+            state.published_slot = slot_input.slot
+        spent = weighting.spent if weighting else np.zeros_like(room)
+        from_main = np.minimum(spent, regular)
+        state.spent = self._sums.add(state.spent, looked + from_main)
+        state.reserve = self._sums.add(state.reserve, spent - from_main)
+        if weighting:
+            state.epsilon, state.spread = weighting.epsilon, np.sqrt(weighting.dispersion)
+        state.since = 1 if weighting else state.since + 1
+        if seen is not None or state.slots % REPLAN_EVERY == 0:
+            state.gap = self._plan(state)
+            state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
+        state.slots += 1
+        most = self.population.sizes.sum() * self.population.sensitivity
+        return state, SlotRelease(
+            np.rint(np.clip(mean, 0, most)).astype(np.int64),
+            PREDICTED if seen is None else PUBLISHED,
+            state.published_slot,
+            state.epsilon,
+            np.sqrt(variance + ROUNDING),
+            looked + spent + (self.audit if auditing else 0),
+            alarm=jumped,
+            diagnostics=self._diagnostics(state, surprise),
+        )
+
+    def _accrued(self, since: int, gap: int) -> Units:
+        """What classes saved up in so many slots; there is no gate when every slot is released."""
+        rate = self.rate if gap > 1 else self.main_cap // self.windows
+        return rate * np.minimum(since, self.windows)
+
+    def _from_reserve(self, state: AdaptiveState, alarmed: bool) -> Units:
+        """Part of the reserve: on alarm, or when the plan turns to much shorter gaps."""
+        left = self.reserve_cap - state.reserve.recent
+        if alarmed:
+            return left // RESERVE_ON_ALARM
+        hasty = state.gap < HASTE * state.usual_gap
+        return left // RESERVE_ON_HASTE if hasty else np.zeros_like(left)
+
+    def _choices(self, offers: Units) -> Choices:
+        each = offers // self.population.sensitivity
+        if not self.assume_independent:
+            each = np.full_like(each, each[self.population.sizes > 0].min(initial=_MOST))
+        return Choices.of(each, self.population)
+
+    def _chosen(
+        self, state: AdaptiveState, offers: Units, choices: Choices, risk: float
+    ) -> Weighting:
+        scale = float(state.bank.scale.mean())
+        threshold = int(choices.thresholds[choices.best(scale, risk)])
+        return Weighting.at(threshold, offers // self.population.sensitivity, self.population)
+
+    def _weighting(self, state: AdaptiveState, offers: Units, auditing: bool) -> Weighting | None:
+        """The best weighting for the offers, or None if its release would tell nothing."""
+        choices = self._choices(offers)
+        if not choices.thresholds.size:
+            return None
+        # Beside an audit the weights are those that its comparison is for.
+        weighting = self._chosen(state, offers, choices, 0.0 if auditing else self._risk(state))
+        forecast = self.bank.forecast(state.bank)
+        doubt = float((forecast.variance + forecast.white).mean())
+        return weighting if weighting.noise_variance <= USELESS * doubt else None
+
+    def _risk(self, state: AdaptiveState) -> float:
+        """Expected squared bias of a count for weights of dispersion 1."""
+        _, variance = correlation.belief(state.correlation)
+        return float((variance * state.bank.scale**2).mean())
+
+    def _look(
+        self, state: AdaptiveState, offers: Units, counts: npt.NDArray[np.int64], noise: SlotNoise
+    ) -> tuple[Units, float]:
+        """The gate: how far the slot is from the forecast, privately.
+
+        Returns:
+            (units spent, shape (K,); surprise in noise scales above what is usual).
+        """
+        choices = self._choices(offers)
+        if not choices.thresholds.size:
+            return np.zeros_like(offers), 0.0
+        weighting = self._chosen(state, offers, choices, self._risk(state))
+        forecast = self.bank.forecast(state.bank)
+        beta, doubt = correlation.belief(state.correlation)
+        scale, dispersion = state.bank.scale, weighting.dispersion
+        expected = forecast.mean + beta * scale * np.sqrt(dispersion)
+        target = np.rint(expected / weighting.factor).astype(np.int64)
+        distance = np.abs(weighting.histogram(counts) - target).sum(keepdims=True)
+        noisy = weighting.add_noise(distance, noise, "gate", target.tobytes())
+        deviation = float(noisy[0]) * weighting.factor
+        spread = np.sqrt(
+            forecast.variance + forecast.white + dispersion * scale * (1 + doubt * scale)
+        )
+        usual = np.sqrt(2 / np.pi) * spread.sum()
+        varies = 3 * np.sqrt(1 - 2 / np.pi) * spread.mean() * self._freedom
+        noise_scale = weighting.factor / float(to_epsilon(weighting.unit))
+        return weighting.spent, float((deviation - usual - varies) / noise_scale)
+
+    def _observe(
+        self,
+        state: AdaptiveState,
+        weighting: Weighting | None,
+        auditing: bool,
+        counts: npt.NDArray[np.int64],
+        noise: SlotNoise,
+    ) -> tuple[Floats, float, Floats] | None:
+        """Make the slot's releases and put them together.
+
+        Returns:
+            (estimated counts, variance of the Laplace noise, variance of all other errors), or
+            None if there is no release; counts and errors have shape (d,).
+        """
+        scale = state.bank.scale
+        released, audited = None, None
+        if weighting:
+            released = weighting.release(counts, noise, "release")
+        if auditing:
+            everybody = np.full_like(self.main_cap, self.audit // self.population.sensitivity)
+            alike = Weighting.at(int(everybody[0]), everybody, self.population)
+            audited = alike.release(counts, noise, "audit")
+            self._compare(state, weighting, released, audited, alike.noise_variance)
+        if released is None or weighting is None:
+            return None if audited is None else (audited, alike.noise_variance, 0 * scale)
+        beta, doubt = correlation.belief(state.correlation)
+        released = released - beta * scale * np.sqrt(weighting.dispersion)
+        laplace, other = (
+            weighting.noise_variance,
+            weighting.dispersion * scale * (1 + doubt * scale),
+        )
+        if audited is None:
+            return released, laplace, other
+        share = alike.noise_variance / (alike.noise_variance + laplace + other)
+        both = share * released + (1 - share) * audited
+        laplaces = share**2 * laplace + (1 - share) ** 2 * alike.noise_variance
+        return both, float(laplaces.mean()), share**2 * other
+
+    def _compare(
+        self,
+        state: AdaptiveState,
+        weighting: Weighting | None,
+        released: Floats | None,
+        audited: Floats,
+        audit_noise: float,
+    ) -> None:
+        """Learn from an audit how far class and value go together."""
+        scale = state.bank.scale
+        if released is not None and weighting is not None:
+            lever = scale * np.sqrt(weighting.dispersion)
+            error = audit_noise + weighting.noise_variance + weighting.dispersion * scale
+            correlation.observe(state.correlation, released - audited, lever, error)
+            return
+        # The forecast was corrected by what was believed so far.
+        forecast = self.bank.forecast(state.bank)
+        lever = scale * state.spread
+        believed = forecast.mean + correlation.belief(state.correlation)[0] * lever
+        error = audit_noise + forecast.variance + forecast.white
+        correlation.observe(state.correlation, believed - audited, lever, error)
+
+    def _plan(self, state: AdaptiveState) -> int:
+        """The gap between releases that the filter expects to lower the error most."""
+        if not all(choices.thresholds.size for choices in self._plans):
+            return 1  # some window is too long for its budget, or there is nobody
+        scale = state.bank.scale
+        _, doubt = correlation.belief(state.correlation)
+        risk = float((doubt * scale**2).mean())
+        best = [choices.best(float(scale.mean()), risk) for choices in self._plans]
+        noise = np.array([c.noise[i] for c, i in zip(self._plans, best, strict=True)])
+        spread = np.array([c.dispersion[i] for c, i in zip(self._plans, best, strict=True)])
+        # Bins of about the same scale are planned for together.
+        sizes, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
+        scales = 2 ** (sizes / 2)
+        doubts = 1 + scales * risk / float((scale**2).mean())
+        ratios = noise[:, None] / scales + spread[:, None] * doubts
+        errors = kalman.expected_error(self._beliefs(state), ratios)
+        return int(kalman.GAPS[np.argmin(errors @ (scales * bins))])
+
+    def _beliefs(self, state: AdaptiveState) -> Floats:
+        """Belief in each member of the bank over all bins, shape (members,)."""
+        scale = state.bank.scale
+        beliefs: Floats = self.bank.weights(state.bank) @ scale / scale.sum()
+        return beliefs
+
+    def _diagnostics(self, state: AdaptiveState, surprise: float) -> dict[str, float]:
+        beliefs = self._beliefs(state)
+        beta, _ = correlation.belief(state.correlation)
+        return {
+            "gap": float(state.gap),
+            "surprise": surprise,
+            "trend": float(beliefs @ kalman.TRENDING[:, 0]),
+            "white": float(beliefs @ kalman.WHITE[:, 0]),
+            "correlation": float(np.sqrt(np.mean(beta**2))),
+        }
+
+    def encode(self, state: AdaptiveState) -> bytes:
+        """Bytes of the state."""
+        record = {
+            **{name: getattr(state, name) for name in _PLAIN},
+            "bank": [part.tobytes() for part in vars(state.bank).values()],
+            "correlation": [part.tobytes() for part in vars(state.correlation).values()],
+            "spent": self._sums.record(state.spent),
+            "reserve": self._sums.record(state.reserve),
+        }
+        return state_bytes.pack(self.SCHEMAS, record)
+
+    def decode(self, data: bytes) -> AdaptiveState:
+        """State of bytes. Raises ValueError if it belongs to another number of bins or classes."""
+        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        state = self.start()
+        for belief in ("bank", "correlation"):
+            parts = vars(getattr(state, belief))
+            for (name, part), stored in zip(parts.items(), record[belief], strict=True):
+                read = np.frombuffer(stored, dtype=np.float64)
+                if read.size != part.size:
+                    raise ValueError(
+                        f"the state holds {read.size} figures of {name}, not {part.size}: it "
+                        "belongs to another domain"
+                    )
+                parts[name] = read.reshape(part.shape).copy()
+        state.spent = self._sums.read(record["spent"])
+        state.reserve = self._sums.read(record["reserve"])
+        for name in _PLAIN:
+            setattr(state, name, record[name])
+        return state
+
+
+def _part(units: Units, share: float) -> Units:
+    """A share of budgets, rounded down: exact, for the share is a whole number of 2**-20."""
+    return (units >> 20) * int(share * (1 << 20))
