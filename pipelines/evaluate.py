@@ -35,7 +35,7 @@ Run mechanisms over the same streams, named synthetic ones or your own events, a
 error, the budget used and which mechanism to choose. What comes out is computed from true counts:
 it is for data that you may see, and not protected.
 """
-DEFAULT_MECHANISMS = ("pba", "pbd")
+DEFAULT_MECHANISMS = ("adaptive", "pba", "pbd")
 DEFAULT_EPSILON = 0.6
 DEFAULT_WINDOW = 120
 DEFAULT_USERS = 10_000

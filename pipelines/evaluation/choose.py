@@ -1,15 +1,16 @@
 """Which mechanism to choose, as far as the runs can tell.
 
-All mechanisms saw the same streams, so they are compared seed by seed. One has less error than
-another when the mean difference is more than its standard error times Student's t at 97.5 %:
-otherwise the difference may be noise, and they are tied. One seed tells nothing about noise.
+All mechanisms saw the same streams, so they are compared seed by seed, by the logarithm of the
+ratio of their errors: errors of one mechanism spread in proportion to their size. One has less
+error than another when that mean logarithm is more than its standard error times Student's t at
+97.5 %: otherwise the difference may be noise, and they are tied. One seed tells nothing about it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -61,16 +62,12 @@ def choose(errors: Mapping[str, Values]) -> Choice:
     Args:
         errors: by mechanism, one value for each seed, in the same order of seeds: shape (seeds,).
     """
-    order = sorted(errors, key=lambda name: float(errors[name].mean()))
-    candidates = [name for name in order if not is_comparator(name)]
-    if not candidates:
-        return Choice(None, (), (), {})
-    best = candidates[0]
-    tied = [name for name in candidates[1:] if not _is_less(errors[best], errors[name])]
-    better = [n for n in order if is_comparator(n) and _is_less(errors[n], errors[best])]
-    least = float(errors[best].mean())
-    ratios = {name: _ratio(float(errors[name].mean()), least) for name in order}
-    return Choice(best, tuple(tied), tuple(better), ratios)
+    means = {name: float(values.mean()) for name, values in errors.items()}
+    found = _choose(means, _logarithms(errors))
+    if found.best is None:
+        return found
+    ratios = {name: _ratio(mean, means[found.best]) for name, mean in means.items()}
+    return replace(found, ratios=ratios)
 
 
 def choose_overall(cases: Sequence[Mapping[str, Values]]) -> Choice:
@@ -79,16 +76,30 @@ def choose_overall(cases: Sequence[Mapping[str, Values]]) -> Choice:
     Args:
         cases: errors of the same mechanisms and seeds, as :func:`choose` takes them.
     """
-    logs = {
-        name: np.mean([np.log(np.maximum(case[name], _LEAST_ERROR)) for case in cases], axis=0)
-        for name in cases[0]
-    }
-    found = choose(logs)
+    logs = [_logarithms(case) for case in cases]
+    together: dict[str, Values] = {n: np.mean([one[n] for one in logs], axis=0) for n in logs[0]}
+    means = {name: float(values.mean()) for name, values in together.items()}
+    found = _choose(means, together)
     if found.best is None:
         return found
-    least = float(logs[found.best].mean())
-    ratios = {name: math.exp(float(logs[name].mean()) - least) for name in logs}
-    return Choice(found.best, found.tied, found.better_comparators, ratios)
+    ratios = {name: math.exp(mean - means[found.best]) for name, mean in means.items()}
+    return replace(found, ratios=ratios)
+
+
+def _choose(means: Mapping[str, float], logs: Mapping[str, Values]) -> Choice:
+    """Choose the least of the means, with what is tied by the logarithms; ratios are left out."""
+    order = sorted(means, key=lambda name: means[name])
+    candidates = [name for name in order if not is_comparator(name)]
+    if not candidates:
+        return Choice(None, (), (), {})
+    best = candidates[0]
+    tied = [name for name in candidates[1:] if not _is_less(logs[best], logs[name])]
+    better = [name for name in order if is_comparator(name) and _is_less(logs[name], logs[best])]
+    return Choice(best, tuple(tied), tuple(better), {})
+
+
+def _logarithms(errors: Mapping[str, Values]) -> dict[str, Values]:
+    return {name: np.log(np.maximum(values, _LEAST_ERROR)) for name, values in errors.items()}
 
 
 def errors_by_case(runs: Sequence[Run]) -> dict[tuple[str, float, int], dict[str, Values]]:
@@ -144,7 +155,7 @@ def caveats(runs: Sequence[Run]) -> list[str]:
 
 
 def _is_less(one: Values, other: Values) -> bool:
-    """Whether the mean of `one` is below that of `other` by more than noise."""
+    """Whether the mean of `one` is below that of `other` by more than noise; shapes (seeds,)."""
     differences = other - one
     seeds = len(differences)
     if seeds < 2:

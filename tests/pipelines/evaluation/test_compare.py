@@ -1,5 +1,6 @@
 """Runs are those of the library's own simulation, in any number of processes."""
 
+import multiprocessing
 from dataclasses import replace
 
 import numpy as np
