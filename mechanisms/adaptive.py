@@ -48,11 +48,13 @@ SLOW = 0.02
 REPLAN_EVERY = 4
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
+# A release comes early when the curve is so many times less certain than planned.
+IMPATIENCE = 3.0
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
 _MOST = np.iinfo(np.int64).max
 
-_PLAIN = ("slots", "since", "gap", "usual_gap", "spread", "published_slot", "epsilon")
+_PLAIN = ("slots", "since", "gap", "patience", "usual_gap", "published_slot", "epsilon")
 
 
 @dataclass
@@ -70,10 +72,10 @@ class AdaptiveState:
     """Slots from the last release to this one."""
     gap: int = 1
     """Planned slots between releases."""
+    patience: float = 0.0
+    """Expected variance of the curve between releases, in parts of that of a release."""
     usual_gap: float = 0.0
     """Slow average of `gap`."""
-    spread: float = 0.0
-    """Spread of the weights of the last release."""
     published_slot: int | None = None
     epsilon: float = 0.0
 
@@ -103,8 +105,8 @@ class Adaptive:
                 {"name": "slots", "type": "long"},
                 {"name": "since", "type": "long"},
                 {"name": "gap", "type": "long"},
+                {"name": "patience", "type": "double"},
                 {"name": "usual_gap", "type": "double"},
-                {"name": "spread", "type": "double"},
                 {"name": "published_slot", "type": ["null", "long"]},
                 {"name": "epsilon", "type": "double"},
             ],
@@ -171,7 +173,7 @@ class Adaptive:
         if state.slots:
             self.bank.advance(state.bank)
         auditing = bool(self.audit) and state.slots % self.longest == 0
-        due = state.since >= state.gap or (auditing and 2 * state.since >= state.gap)
+        due = auditing or state.since >= state.gap or self._impatient(state)
         room = self.main_cap - state.spent.recent
         looked, surprise = np.zeros_like(room), 0.0
         if not due:
@@ -199,7 +201,7 @@ class Adaptive:
         state.spent = self._sums.add(state.spent, looked + from_main)
         state.reserve = self._sums.add(state.reserve, spent - from_main)
         if weighting:
-            state.epsilon, state.spread = weighting.epsilon, np.sqrt(weighting.dispersion)
+            state.epsilon = weighting.epsilon
         state.since = 1 if weighting else state.since + 1
         if seen is not None or state.slots % REPLAN_EVERY == 0:
             state.gap = self._plan(state)
@@ -309,7 +311,12 @@ class Adaptive:
             everybody = np.full_like(self.main_cap, self.audit // self.population.sensitivity)
             alike = Weighting.at(int(everybody[0]), everybody, self.population)
             audited = alike.release(counts, noise, "audit")
-            self._compare(state, weighting, released, audited, alike.noise_variance)
+            if weighting and released is not None:
+                lever = scale * np.sqrt(weighting.dispersion)
+                error = (
+                    alike.noise_variance + weighting.noise_variance + scale * weighting.dispersion
+                )
+                correlation.observe(state.correlation, released - audited, lever, error)
         if released is None or weighting is None:
             return None if audited is None else (audited, alike.noise_variance, 0 * scale)
         beta, doubt = correlation.belief(state.correlation)
@@ -325,28 +332,6 @@ class Adaptive:
         laplaces = share**2 * laplace + (1 - share) ** 2 * alike.noise_variance
         return both, float(laplaces.mean()), share**2 * other
 
-    def _compare(
-        self,
-        state: AdaptiveState,
-        weighting: Weighting | None,
-        released: Floats | None,
-        audited: Floats,
-        audit_noise: float,
-    ) -> None:
-        """Learn from an audit how far class and value go together."""
-        scale = state.bank.scale
-        if released is not None and weighting is not None:
-            lever = scale * np.sqrt(weighting.dispersion)
-            error = audit_noise + weighting.noise_variance + weighting.dispersion * scale
-            correlation.observe(state.correlation, released - audited, lever, error)
-            return
-        # The forecast was corrected by what was believed so far.
-        forecast = self.bank.forecast(state.bank)
-        lever = scale * state.spread
-        believed = forecast.mean + correlation.belief(state.correlation)[0] * lever
-        error = audit_noise + forecast.variance + forecast.white
-        correlation.observe(state.correlation, believed - audited, lever, error)
-
     def _plan(self, state: AdaptiveState) -> int:
         """The gap between releases that the filter expects to lower the error most."""
         if not all(choices.thresholds.size for choices in self._plans):
@@ -354,16 +339,39 @@ class Adaptive:
         scale = state.bank.scale
         _, doubt = correlation.belief(state.correlation)
         risk = float((doubt * scale**2).mean())
-        best = [choices.best(float(scale.mean()), risk) for choices in self._plans]
-        noise = np.array([c.noise[i] for c, i in zip(self._plans, best, strict=True)])
-        spread = np.array([c.dispersion[i] for c, i in zip(self._plans, best, strict=True)])
+        noise, spread = self._planned(float(scale.mean()), risk)
         # Bins of about the same scale are planned for together.
         sizes, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
         scales = 2 ** (sizes / 2)
         doubts = 1 + scales * risk / float((scale**2).mean())
         ratios = noise[:, None] / scales + spread[:, None] * doubts
-        errors = kalman.expected_error(self._beliefs(state), ratios)
-        return int(kalman.GAPS[np.argmin(errors @ (scales * bins))])
+        errors, curve = kalman.expected_error(self._beliefs(state), ratios)
+        best = int(np.argmin(errors @ (scales * bins)))
+        state.patience = float(curve[best] @ (scales * bins) / (ratios[best] @ (scales * bins)))
+        return int(kalman.GAPS[best])
+
+    def _planned(self, scale: float, risk: float) -> tuple[Floats, Floats]:
+        """Noise variance and dispersion of the best release after each gap, shape (gaps,)."""
+        best = [choices.best(scale, risk) for choices in self._plans]
+        found = list(zip(self._plans, best, strict=True))
+        return (
+            np.array([choices.noise[i] for choices, i in found]),
+            np.array([choices.dispersion[i] for choices, i in found]),
+        )
+
+    def _impatient(self, state: AdaptiveState) -> bool:
+        """Whether the curve is much less certain than the plan expects between releases."""
+        if not state.patience:
+            return False
+        scale = float(state.bank.scale.mean())
+        risk = self._risk(state)
+        choices = self._plans[
+            min(int(np.searchsorted(kalman.GAPS, state.since)), len(self._plans) - 1)
+        ]
+        i = choices.best(scale, risk)
+        error = choices.noise[i] + choices.dispersion[i] * (scale + risk)
+        doubt = self.bank.forecast(state.bank).variance.mean()
+        return bool(doubt > IMPATIENCE * state.patience * error)
 
     def _beliefs(self, state: AdaptiveState) -> Floats:
         """Belief in each member of the bank over all bins, shape (members,)."""

@@ -143,7 +143,7 @@ class Bank:
             counts: released estimate of the slot's counts, shape (d,).
             noise: variance of its Laplace noise.
             error: variance of its other errors, shape (d,).
-            gap: slots since the last release.
+            gap: slots since the last release; 0 for the first one.
 
         Returns:
             Where the counts jumped, shape (d,).
@@ -154,11 +154,12 @@ class Bank:
         jumped = surprise > JUMP**2 * usual + JUMP_OF_NOISE**2 * noise
         if jumped.any():
             opened = surprise[jumped]
-            bent = SLOPE_OF_JUMP * TRENDING * opened
             state.level_var[:, jumped] += opened
-            state.covariance[:, jumped] += bent / gap
-            state.slope_var[:, jumped] += bent / gap**2
             state.scores[:, jumped] = 0
+            if gap:
+                bent = SLOPE_OF_JUMP * TRENDING * opened
+                state.covariance[:, jumped] += bent / gap
+                state.slope_var[:, jumped] += bent / gap**2
         total = state.level_var + noise + error + WHITE * state.scale
         missed = counts - state.level
         state.scores *= MEMORY
@@ -204,7 +205,7 @@ def _steady() -> Floats:
     return settled
 
 
-def expected_error(weights: Floats, ratios: Floats) -> Floats:
+def expected_error(weights: Floats, ratios: Floats) -> tuple[Floats, Floats]:
     """Expected squared error of a count per slot for every gap, in multiples of s.
 
     The slot's own deviation counts too, less what a release tells of it.
@@ -225,5 +226,4 @@ def expected_error(weights: Floats, ratios: Floats) -> Floats:
     curve = mixed[gaps, low] * (1 - share) + mixed[gaps, low + 1] * share
     white = float((weights * WHITE[:, 0]).sum())
     seen = white**2 / (white + ratios + curve) if white > 0 else 0.0
-    errors: Floats = curve + white - seen / GAPS[:, None]
-    return errors
+    return curve + white - seen / GAPS[:, None], curve
