@@ -132,19 +132,13 @@ def user_types(budget: float, draw: int) -> list[tuple[int, float]]:
 
 
 def probabilities(stream: str, slots: int):
-    """p_t for t = 1, 2, ..., shape (slots,)."""
+    """p_t for t = 1, 2, ..., shape (slots,): the same walk in every run."""
     import numpy as np
 
-    t = np.arange(1, slots + 1)
-    if stream == "sin":
-        return 0.05 * np.sin(0.01 * t) + 0.075
-    if stream == "log":
-        return 0.25 / (1 + np.exp(-0.01 * t))
-    p, walk = 0.05, []
-    for step in np.random.default_rng(1).normal(0, 0.0025, slots):
-        p = min(max(p + step, 0.0), 1.0)
-        walk.append(p)
-    return np.array(walk)
+    from streamveil.pipelines.evaluation.streams import growth, walk, wave
+
+    path = {"sin": wave, "tlns": walk, "log": growth}[stream]
+    return path(slots, np.random.default_rng(1))
 
 
 def run(name: str, stream: str, budget: float, draw: int, key: int, slots: int) -> dict[str, float]:

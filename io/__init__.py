@@ -3,10 +3,12 @@
 from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.domain import read_domain
 from streamveil.io.events import (
+    DATASETS,
     REJECTED_SCHEMA,
     Events,
     ReadEvents,
     check_events,
+    read_events,
     read_part,
     split_file,
 )
@@ -21,10 +23,18 @@ from streamveil.io.releases import (
 )
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
-from streamveil.io.tables import WriteTable, check_output, read_table, write_table
+from streamveil.io.tables import (
+    WriteTable,
+    check_output,
+    check_place,
+    read_table,
+    write_table,
+    write_text,
+)
 
 __all__ = [
     "BINS_METADATA",
+    "DATASETS",
     "LEDGER_SCHEMA",
     "REJECTED_SCHEMA",
     "Events",
@@ -36,8 +46,10 @@ __all__ = [
     "WriteTable",
     "check_events",
     "check_output",
+    "check_place",
     "match_files",
     "read_domain",
+    "read_events",
     "read_ledger",
     "read_part",
     "read_releases",
@@ -46,4 +58,5 @@ __all__ = [
     "release_schema",
     "split_file",
     "write_table",
+    "write_text",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -23,11 +24,14 @@ from streamveil.io.files import (
     Patterns,
     format_of,
     input_files,
+    match_files,
     require_columns,
 )
+from streamveil.io.foursquare import read_foursquare
 from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
 from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
+from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.records import (
     EVENTS_READ,
     METRICS_NAMESPACE,
@@ -48,6 +52,11 @@ _COLUMNS = {
     AVRO: avro_columns,
     CSV: csv_columns,
     JSON_LINES: json_columns,
+}
+# Published data sets, whose files do not say by their names what they are.
+DATASETS: Mapping[str, Callable[[str, Columns, Reject], Iterator[pa.RecordBatch]]] = {
+    "tdrive": read_tdrive,
+    "foursquare": read_foursquare,
 }
 _PROGRESS = logging.getLogger("streamveil.progress")
 
@@ -90,6 +99,50 @@ def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Recor
     if kind == AVRO:
         return read_avro(part.path, columns)
     return (read_csv if kind == CSV else read_json)(part.path, columns, reject)
+
+
+def read_events(
+    pattern: Patterns, columns: Columns, dataset: str | None = None
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+    """Read all files that match, here and in order of their paths, without Beam.
+
+    Args:
+        pattern: paths or globs.
+        columns: the columns to read.
+        dataset: a key of `DATASETS`; None where the names say the format.
+
+    Yields:
+        A batch as of :func:`read_part`, perhaps empty, and the dead letters that go with it, of
+        `REJECTED_SCHEMA`, if there are any.
+
+    Raises:
+        ConfigurationError: when nothing matches or a file cannot be read to its end.
+    """
+    names = _distinct(columns)
+    if dataset is None:
+        for path in input_files(pattern):
+            for part in split_file(path, names):
+                yield from _with_rejected(path, partial(read_part, part, names))
+        return
+    for metadata in match_files(pattern):
+        read = partial(DATASETS[dataset], metadata.path, names)
+        yield from _with_rejected(metadata.path, read)
+
+
+def _with_rejected(
+    path: str, read: Callable[[Reject], Iterator[pa.RecordBatch]]
+) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
+    """Batches with the dead letters that were rejected before each."""
+    rejected: list[tuple[int, str, bytes]] = []
+
+    def reject(row: int, detail: str, record: bytes) -> None:
+        rejected.append((row, detail, record))
+
+    for batch in read(reject):
+        events = batch.num_rows + len(rejected)
+        yield batch, rejected_batch(path, rejected) if rejected else None
+        rejected.clear()
+        _PROGRESS.info("read %d events", events, extra={"events": events})
 
 
 @dataclass(eq=False)
@@ -151,21 +204,14 @@ class _ReadFn(beam.DoFn):
         self._columns = columns
 
     def process(self, part: Part) -> Iterator[Any]:
-        rejected: list[tuple[int, str, bytes]] = []
-
-        def reject(row: int, detail: str, record: bytes) -> None:
-            rejected.append((row, detail, record))
-
-        for batch in read_part(part, self._columns, reject):
-            events = batch.num_rows + len(rejected)
+        read = partial(read_part, part, self._columns)
+        for batch, rejected in _with_rejected(part.path, read):
             if batch.num_rows:
                 yield batch
-            if rejected:
+            if rejected is not None:
                 for name in (EVENTS_READ, REJECTED_PREFIX + UNPARSABLE):
-                    Metrics.counter(METRICS_NAMESPACE, name).inc(len(rejected))
-                yield TaggedOutput(REJECTED_TAG, rejected_batch(part.path, rejected))
-                rejected.clear()
-            _PROGRESS.info("read %d events", events, extra={"events": events})
+                    Metrics.counter(METRICS_NAMESPACE, name).inc(rejected.num_rows)
+                yield TaggedOutput(REJECTED_TAG, rejected)
 
 
 def rejected_batch(path: str, lines: list[tuple[int, str, bytes]]) -> pa.RecordBatch:

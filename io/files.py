@@ -65,7 +65,7 @@ def _extension_format(path: str) -> str | None:
 
 def row_word(path: str) -> str:
     """What the rows of a file are called: `line` (from 1) in text files, `row` (from 0) else."""
-    return "line" if format_of(path) in TEXT_FORMATS else "row"
+    return "row" if _extension_format(path) in (PARQUET, AVRO) else "line"
 
 
 def match_files(pattern: Patterns) -> list[FileMetadata]:

@@ -41,6 +41,14 @@ def check_output(path: str) -> None:
     filesystem, a directory that does not exist or may not be written to.
     """
     output_format_of(path)
+    check_place(path)
+
+
+def check_place(path: str) -> None:
+    """Refuse a path that exists or, on a local filesystem, whose folder may not be written to.
+
+    Raises ConfigurationError.
+    """
     try:
         local = isinstance(FileSystems.get_filesystem(path), LocalFileSystem)
         exists = FileSystems.exists(path)
@@ -71,12 +79,25 @@ def write_table(path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
     TypeError for a batch of another schema.
     """
     write = _WRITERS.get(output_format_of(path), write_json)
+    with _whole(path) as handle:
+        write(handle, schema, _grouped(schema, batches))
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a text file as UTF-8, whole or not at all, as :func:`write_table` does."""
+    with _whole(path) as handle:
+        handle.write(text.encode())
+
+
+@contextlib.contextmanager
+def _whole(path: str) -> Iterator[BinaryIO]:
+    """A file to write that gets its name when the block has ended well."""
     folder, name = FileSystems.split(path)
     temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
     try:
         handle = FileSystems.create(temporary, compression_type=CompressionTypes.UNCOMPRESSED)
         with contextlib.closing(handle):
-            write(cast(BinaryIO, handle), schema, _grouped(schema, batches))
+            yield cast(BinaryIO, handle)
         FileSystems.rename([temporary], [path])
     except BaseException:
         with contextlib.suppress(Exception):

@@ -7,7 +7,7 @@ dark scheme. Whoever draws or saves a chart does it with `STYLE` in force.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Any
 
@@ -74,17 +74,21 @@ def chart(
     *,
     wide: tuple[int, int],
     narrow: tuple[int, int],
+    palette: Mapping[str, str] = PALETTE,
 ) -> Markup:
-    """Draw a chart for wide screens and again for phones, so that text keeps its size in both."""
+    """Draw a chart for wide screens and again for phones, so that text keeps its size in both.
+
+    The colours of `palette` become CSS variables of their names.
+    """
     drawn = []
     for kind, (width, height) in {"wide": wide, "narrow": narrow}.items():
         figure = Figure(figsize=(width / 72, height / 72), dpi=72)
         draw(figure)
-        drawn.append(_svg(figure, f"{name}-{kind}", kind, title))
+        drawn.append(_svg(figure, f"{name}-{kind}", kind, title, palette))
     return Markup("").join(drawn)
 
 
-def _svg(figure: Figure, prefix: str, kind: str, title: str) -> Markup:
+def _svg(figure: Figure, prefix: str, kind: str, title: str, palette: Mapping[str, str]) -> Markup:
     """Make SVG to stand inside HTML: no prologue, no namespaces, colours by name, own ids."""
     buffer = StringIO()
     figure.savefig(buffer, format="svg", transparent=True)
@@ -93,7 +97,7 @@ def _svg(figure: Figure, prefix: str, kind: str, title: str) -> Markup:
     body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.S)
     body = re.sub(r'<g id="[^"]*"', "<g", body).replace("xlink:href=", "href=")
     body = re.sub(r'((?:id|href)="#?|url\(#)', rf"\g<1>{prefix}-", body)
-    names = {value: f"var(--{key})" for key, value in PALETTE.items()}
+    names = {value: f"var(--{key})" for key, value in palette.items()}
     body = re.sub(
         r"((?:fill|stroke): )(#[0-9a-f]{6})", lambda m: m[1] + names.get(m[2], m[2]), body
     )

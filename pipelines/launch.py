@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import difflib
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +16,7 @@ from apache_beam.runners.runner import PipelineState
 
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import STATUSES, ConfigurationError
+from streamveil.pipelines.flags import StrictParser, help_parser, refuse_unknown, show_help
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import metrics
 
@@ -35,38 +34,20 @@ def parse_flags(
 
     Exits with help for --help. Raises ConfigurationError.
     """
-    own = argparse.ArgumentParser(
-        prog=f"streamveil {command}",
-        description=(options.__doc__ or "").strip(),
-        epilog="All options of Apache Beam pass through, such as --runner; without it the pipeline "
+    own = help_parser(
+        command,
+        options.__doc__ or "",
+        "All options of Apache Beam pass through, such as --runner; without it the pipeline "
         "runs in this process.",
-        allow_abbrev=False,
     )
     options._add_argparse_args(own)
-    if "-h" in argv or "--help" in argv:
-        own.print_help()
-        raise SystemExit(0)
-    everything = _StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    show_help(own, argv)
+    everything = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for kind in _all_subclasses(PipelineOptions):
         if kind is options or not kind.__module__.startswith("streamveil."):
             kind._add_argparse_args(everything)
-    _, unknown = everything.parse_known_args(list(argv))
-    for flag in unknown:
-        hint = _near(flag, own, 0.6) or _near(flag, everything, 0.85)
-        hint = f"did you mean {hint}?" if hint else f"see streamveil {command} --help"
-        raise ConfigurationError(f"unknown option {flag}: {hint}")
+    refuse_unknown(command, argv, own, everything)
     return PipelineOptions(list(argv))
-
-
-def _near(flag: str, parser: argparse.ArgumentParser, likeness: float) -> str | None:
-    known = [name for action in parser._actions for name in action.option_strings]
-    near = difflib.get_close_matches(flag.split("=")[0], known, n=1, cutoff=likeness)
-    return near[0] if near else None
-
-
-class _StrictParser(argparse.ArgumentParser):
-    def error(self, message: str) -> Any:
-        raise ConfigurationError(message)
 
 
 def _all_subclasses(kind: type[Any]) -> Iterator[type[Any]]:

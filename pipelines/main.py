@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -13,6 +14,7 @@ Publish statistics of an event stream, keeping every user's privacy requirement.
 
 commands:
   release   events from files, private histograms per slot to a file
+  evaluate  several mechanisms on the same streams: which one errs least
   demo      a year of real flights, released and shown on a page
 
 streamveil COMMAND --help lists a command's options.
@@ -60,6 +62,14 @@ def _release(argv: Sequence[str]) -> int:
     return release.main(parse_flags("release", release.ReleaseOptions, argv))
 
 
+def _evaluate(argv: Sequence[str]) -> int:
+    from streamveil.pipelines import evaluate
+    from streamveil.pipelines.flags import parse_own_flags
+
+    given = parse_own_flags("evaluate", evaluate.DESCRIPTION, evaluate.add_options, argv)
+    return evaluate.main(given, shlex.join(["streamveil", "evaluate", *argv]))
+
+
 def _demo(argv: Sequence[str]) -> int:
     from streamveil.pipelines import demo
     from streamveil.pipelines.launch import parse_flags
@@ -68,7 +78,11 @@ def _demo(argv: Sequence[str]) -> int:
 
 
 # Commands import what they need when they run: --help does not wait for Beam.
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"release": _release, "demo": _demo}
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "release": _release,
+    "evaluate": _evaluate,
+    "demo": _demo,
+}
 
 
 def _quiet_beam() -> None:

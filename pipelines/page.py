@@ -8,12 +8,10 @@ make one of data that must stay private.
 from __future__ import annotations
 
 import datetime as dt
-import math
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 import matplotlib
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +19,6 @@ from markupsafe import Markup
 
 from streamveil.mechanisms.records import MICROSECONDS, STATUSES, Requirement
 from streamveil.pipelines.charts import (
-    MINUS,
     PALETTE,
     STYLE,
     chart,
@@ -32,8 +29,8 @@ from streamveil.pipelines.charts import (
     on_scale,
     picture,
     shorten,
-    whole,
 )
+from streamveil.pipelines.html import percent, template
 from streamveil.pipelines.report import Report
 
 # More slots than this in one small chart cannot be told apart: a window of them is drawn instead.
@@ -43,8 +40,6 @@ BUSIEST_ROWS = 10
 # Rows of the budget table; a registry with more classes shows those that came nearest the limit.
 CLASS_ROWS = 40
 
-NOTHING = "\N{EN DASH}"
-
 
 def write_page(report: Report, path: str) -> None:
     """Write the page as one HTML file that needs no other.
@@ -53,16 +48,9 @@ def write_page(report: Report, path: str) -> None:
         report: what to show.
         path: file to write.
     """
-    loader = jinja2.FileSystemLoader(Path(__file__).parent)
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(
-        whole=whole, decimal=_decimal, percent=_percent, signed=_signed, several=_several
-    )
-    template = environment.get_template("page.html.jinja")
+    page = template(Path(__file__).parent / "page.html.jinja")
     with matplotlib.rc_context(STYLE):
-        html = template.render(_context(report))
+        html = page.render(_context(report))
     Path(path).write_text(html, encoding="utf-8")
 
 
@@ -224,7 +212,7 @@ def _strip(requirement: Requirement, use: npt.NDArray[np.float64]) -> Markup:
     limit = f"{100 * (1 - 1 / top):.1f}"
     title = (
         f"Share of the budget used in every window of {requirement.window} at epsilon "
-        f"{requirement.epsilon:g}: {_percent(float(use.max()))} at most"
+        f"{requirement.epsilon:g}: {percent(float(use.max()))} at most"
     )
     return Markup(
         '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 100" '
@@ -238,21 +226,3 @@ def _date(report: Report, i: int) -> str:
     time: dt.datetime = report.edges[i].item()
     hour = f", {time:%H:%M} UTC" if report.slots.length % MICROSECONDS["d"] else ""
     return f"{time.day} {time:%b %Y}{hour}"
-
-
-def _decimal(value: float) -> str:
-    if math.isnan(value):
-        return NOTHING
-    return whole(value) if abs(value) >= 100 else f"{value:,.3g}".replace("-", MINUS)
-
-
-def _percent(value: float) -> str:
-    return NOTHING if math.isnan(value) else f"{100 * value:,.1f}%"
-
-
-def _signed(value: float) -> str:
-    return f"{100 * value:+,.1f}%".replace("-", MINUS)
-
-
-def _several(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tqdm import tqdm
@@ -65,3 +65,22 @@ def progress(title: str) -> Iterator[None]:
         _LOGGER.setLevel(level)
         _LOGGER.propagate = propagate
         handler.close()
+
+
+@contextmanager
+def steps(title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+    """Show progress towards a known end; gives what to call with how many more are done."""
+    if sys.stderr.isatty():
+        with tqdm(total=total, desc=title, unit=f" {unit}", leave=False) as bar:
+            yield bar.update
+        return
+    done, last_line = 0, time.monotonic()
+
+    def more(number: int) -> None:
+        nonlocal done, last_line
+        done += number
+        if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
+            last_line = time.monotonic()
+            print(f"{title}: {done:,} of {total:,} {unit}", file=sys.stderr)
+
+    yield more

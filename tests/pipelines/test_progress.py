@@ -14,7 +14,7 @@ import termios
 import pytest
 
 from streamveil.pipelines import progress as module
-from streamveil.pipelines.progress import progress
+from streamveil.pipelines.progress import progress, steps
 
 LOGGER = logging.getLogger("streamveil.progress")
 
@@ -87,6 +87,31 @@ def test_bar_on_a_terminal(monkeypatch):
     assert "job" in text
     assert " events" in text
     # The bar is wiped: the summary stands alone.
+    assert not text.split("\r")[-1].strip()
+
+
+def test_steps_towards_an_end(clock, capsys):
+    with steps("job", 1200, "runs") as done:
+        done(3)
+        clock.now = 6
+        done(1100)
+        clock.now = 7
+        done(97)
+    assert capsys.readouterr().err.splitlines() == ["job: 1,103 of 1,200 runs"]
+
+
+def test_steps_on_a_terminal(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    with steps("job", 12, "runs") as done:
+        done(5)
+    text = shown.getvalue()
+    assert "job:" in text
+    assert "/12" in text
     assert not text.split("\r")[-1].strip()
 
 

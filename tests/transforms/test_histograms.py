@@ -21,7 +21,7 @@ from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.pba import PBA, AbsorptionState
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED
-from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, metrics
+from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, exact, metrics
 from streamveil.transforms.exact import exact_counts
 
 KEY = bytes(range(100, 132))
@@ -211,6 +211,25 @@ def test_exact_counts_are_those_that_are_released(run, kit, most):
     counts = exact_counts(transform, [kit.batch(events[::2]), kit.batch(events[1::2])], range(3))
     assert [r.counts.tolist() for r in ran.releases] == counts.tolist()
     assert counts.sum(axis=1).tolist() == [61 * most, 0, 61 * most]
+
+
+# Batches are joined before they are counted: how many at a time must not show.
+@pytest.mark.parametrize("together", [1, 100, 1 << 18])
+def test_counts_by_class_do_not_depend_on_the_batches(kit, monkeypatch, together):
+    monkeypatch.setattr(exact, "_EVENTS_TOGETHER", together)
+    registry = Registry.of({"ann": (1, 1.0), "bob": (3, 1.0)}, default=(Requirement(2, 1.0), 9))
+    events = [("ann", "a", 70), ("bob", "b", 0), ("x", "b", 0), ("ann", "a", 70), ("y", "b", 0)]
+    transform = kit.histograms(registry)
+    letters = []
+    batches = [kit.batch([event]) for event in [*events, ("bob", "q", 0)]]
+    found = {
+        slot: table.tolist()
+        for slot, table in exact.class_counts(transform, batches, letters.append)
+        if table.any()
+    }
+    # Classes by window: Ann's, Bob's, then that of everybody else.
+    assert found == {0: [[0, 0], [0, 1], [0, 2]], 70: [[1, 0], [0, 0], [0, 0]]}
+    assert [batch.column("reason").to_pylist() for batch in letters] == [["outside the domain"]]
 
 
 # ---- metrics --------------------------------------------------------------------------------

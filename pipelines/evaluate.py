@@ -1,0 +1,263 @@
+"""`streamveil evaluate`: mechanisms side by side on the same streams, and which one to choose."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TypeVar
+
+from streamveil.io import (
+    DATASETS,
+    REJECTED_SCHEMA,
+    check_events,
+    check_output,
+    check_place,
+    write_table,
+    write_text,
+)
+from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.pipelines.evaluation.choose import advice
+from streamveil.pipelines.evaluation.compare import run_all, tasks
+from streamveil.pipelines.evaluation.data import Data, Letters
+from streamveil.pipelines.evaluation.presets import preset
+from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
+from streamveil.pipelines.evaluation.streams import STREAMS
+from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, markdown, rows_of
+from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
+from streamveil.pipelines.progress import steps
+
+DESCRIPTION = """
+Run mechanisms over the same streams, named synthetic ones or your own events, and report the
+error, the budget used and which mechanism to choose. What comes out is computed from true counts:
+it is for data that you may see, and not protected.
+"""
+DEFAULT_MECHANISMS = ("adaptive", "pba", "pbd")
+DEFAULT_EPSILON = 0.6
+DEFAULT_WINDOW = 120
+DEFAULT_USERS = 10_000
+DEFAULT_SLOTS = 3_000
+DEFAULT_SEEDS = 10
+
+T = TypeVar("T")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add = parser.add_argument
+    add("--stream", metavar="NAMES", help=f"synthetic streams: {', '.join(STREAMS)}")
+    add(
+        "--mechanisms",
+        metavar="NAMES",
+        default=",".join(DEFAULT_MECHANISMS),
+        help="mechanisms, with options as NAME:OPTION=VALUE:OPTION=VALUE "
+        f"(default {','.join(DEFAULT_MECHANISMS)})",
+    )
+    add(
+        "--epsilons",
+        metavar="NUMBERS",
+        help="budgets E of the strictest users (default: those of the table of requirements, or "
+        f"{DEFAULT_EPSILON})",
+    )
+    add(
+        "--windows",
+        metavar="NUMBERS",
+        help="longest windows w in slots (default: that of the table of requirements, or "
+        f"{DEFAULT_WINDOW})",
+    )
+    add(
+        "--users",
+        type=int,
+        metavar="N",
+        help=f"users of a synthetic stream (default {DEFAULT_USERS})",
+    )
+    add(
+        "--slots",
+        type=int,
+        metavar="N",
+        help=f"slots of a synthetic stream (default {DEFAULT_SLOTS})",
+    )
+    add(
+        "--seeds",
+        type=int,
+        default=DEFAULT_SEEDS,
+        metavar="N",
+        help=f"draws of each stream and its noise (default {DEFAULT_SEEDS})",
+    )
+    add("--processes", type=int, metavar="N", help="how many run at a time (default: every core)")
+    add("--output", metavar="FILE", help="the table with all figures: .csv, or .md for people")
+    add("--page", metavar="FILE", help="a page with plots: .html")
+    add(
+        "--format",
+        choices=tuple(DATASETS),
+        help="published data set that the input is; its columns, slot and domain are then known",
+    )
+    add("--name", metavar="NAME", help="what the input is called in tables (default: its file)")
+    add_input_options(parser)
+
+
+def main(given: argparse.Namespace, command: str) -> int:
+    """Run the command, which was given as in `command`; returns the exit code."""
+    mechanisms = _names("mechanisms", given.mechanisms)
+    seeds = _at_least_one("seeds", given.seeds)
+    processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
+    streams = _streams(given)
+    data = _data(given)
+    if not streams and data is None:
+        raise ConfigurationError(
+            "--stream is missing: name synthetic streams, or give events of your own as --input"
+        )
+    _check_outputs(given)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        sources: list[tuple[Source, list[tuple[float, int]]]] = [
+            (one, _requirements(given, None)) for one in streams
+        ]
+        todo = tasks(sources, mechanisms, seeds)
+        if data is not None:
+            # Wrong names show before events are read.
+            example = Synthetic("sin", DEFAULT_USERS, 1)
+            tasks([(example, [(DEFAULT_EPSILON, DEFAULT_WINDOW)])], mechanisms, 1)
+            counted = _count(data, Path(folder), given)
+            asked = _requirements(given, counted if data.registry else None)
+            sources.append((counted, asked))
+            todo = tasks(sources, mechanisms, seeds)
+        total = len(todo) * len(mechanisms)
+        with steps("streamveil evaluate", total, "runs") as done:
+            runs = run_all(todo, processes, done)
+    rows = rows_of(runs)
+    print(markdown(rows))
+    print(advice(runs))
+    if given.output:
+        if given.output.endswith(".md"):
+            write_text(given.output, markdown(rows))
+        else:
+            write_table(given.output, SCHEMA, [batch_of(rows)])
+    if given.page:
+        from streamveil.pipelines.evaluation.page import page_of
+
+        write_text(given.page, page_of(runs, command))
+    for path in (given.output, given.page, given.rejected):
+        if path:
+            print(f"wrote {path}")
+    return 0
+
+
+def _streams(given: argparse.Namespace) -> list[Synthetic]:
+    if given.stream is None:
+        for name in ("users", "slots"):
+            if getattr(given, name) is not None:
+                raise ConfigurationError(
+                    f"--{name} is for synthetic streams: give --stream, or leave it out"
+                )
+        return []
+    users = _at_least_one("users", DEFAULT_USERS if given.users is None else given.users)
+    slots = _at_least_one("slots", DEFAULT_SLOTS if given.slots is None else given.slots)
+    names = _names("stream", given.stream)
+    for name in names:
+        if name not in STREAMS:
+            raise ConfigurationError(
+                f"--stream: {name!r} is unknown: choose of {', '.join(STREAMS)}"
+            )
+    return [Synthetic(name, users, slots) for name in names]
+
+
+def _data(given: argparse.Namespace) -> Data | None:
+    """The events that the options name, checked as far as can be before they are read."""
+    if not given.input:
+        defaults = argparse.ArgumentParser()
+        add_input_options(defaults)
+        unset = {"format": None, "name": None, **vars(defaults.parse_args([]))}
+        for name, default in unset.items():
+            if getattr(given, name) != default:
+                meant = " (or did you mean --slots?)" if name == "slot" else ""
+                raise ConfigurationError(f"--{name} is for events: give --input{meant}")
+        return None
+    known = preset(given.format, given.input).options if given.format else {}
+    for name, value in known.items():
+        if getattr(given, name) is None:
+            setattr(given, name, value)
+    for name in REQUIRED:
+        if not getattr(given, name):
+            raise ConfigurationError(f"--{name} is missing: see streamveil evaluate --help")
+    inputs = Inputs.of(given)
+    if not given.format:
+        check_events(given.input, inputs.columns.names)
+    name = given.name or given.format or Path(given.input).name.split(".")[0]
+    return Data(name, given.input, given.format, inputs, registry_of(given))
+
+
+def _count(data: Data, folder: Path, given: argparse.Namespace) -> Counted:
+    letters = Letters(keep=bool(given.rejected))
+    counted = data.count(folder, letters)
+    if letters.reasons:
+        listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
+        where = "" if given.rejected else " (give --rejected=FILE to keep them)"
+        print(f"rejected: {listed}{where}")
+    if given.rejected:
+        write_table(given.rejected, REJECTED_SCHEMA, letters.batches)
+    return counted
+
+
+def _requirements(given: argparse.Namespace, table: Counted | None) -> list[tuple[float, int]]:
+    """All pairs (E, w) asked for; what is not given comes from the table, if there is one."""
+    epsilons = _numbers("epsilons", given.epsilons, float, lambda e: Requirement(1, e))
+    windows = _numbers("windows", given.windows, int, lambda w: Requirement(w, 1.0))
+    longest = preset(given.format, given.input).window if given.format else DEFAULT_WINDOW
+    epsilons = epsilons or [table.epsilon if table else DEFAULT_EPSILON]
+    windows = windows or [table.window if table else longest]
+    return [(epsilon, window) for epsilon in epsilons for window in windows]
+
+
+def _check_outputs(given: argparse.Namespace) -> None:
+    """Refuse, before anything runs, what could not be written."""
+    wanted = {"output": (".csv", ".md"), "page": (".html",)}
+    for name, endings in wanted.items():
+        path = getattr(given, name)
+        if path and not path.endswith(endings):
+            raise ConfigurationError(f"--{name}={path}: end the name in {' or '.join(endings)}")
+        if path:
+            check_place(path)
+    if given.rejected:
+        check_output(given.rejected)
+        if given.rejected == given.output:
+            raise ConfigurationError(f"two outputs are named {given.output}: name them apart")
+    if given.page and not all(map(find_spec, ("jinja2", "matplotlib"))):
+        raise ConfigurationError(
+            "--page needs jinja2 and matplotlib: pip install 'streamveil[demo]'"
+        )
+
+
+def _names(option: str, text: str) -> list[str]:
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise ConfigurationError(f"--{option}={text} has an empty name: write A,B,C")
+    return list(dict.fromkeys(names))
+
+
+def _numbers(
+    option: str, text: str | None, kind: Callable[[str], T], check: Callable[[T], object]
+) -> list[T]:
+    if text is None:
+        return []
+    try:
+        numbers = [kind(part) for part in text.split(",")]
+    except ValueError:
+        whole = "whole " if kind is int else ""
+        raise ConfigurationError(
+            f"--{option}={text}: write {whole}numbers, separated by commas"
+        ) from None
+    for number in numbers:
+        try:
+            check(number)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--{option}={text}: {error}") from None
+    return list(dict.fromkeys(numbers))
+
+
+def _at_least_one(option: str, number: int) -> int:
+    if number < 1:
+        raise ConfigurationError(f"--{option}={number}: give 1 or more")
+    return number

@@ -1,0 +1,170 @@
+"""Which mechanism to choose, as far as the runs can tell.
+
+All mechanisms saw the same streams, so they are compared seed by seed, by the logarithm of the
+ratio of their errors: errors of one mechanism spread in proportion to their size. One has less
+error than another when that mean logarithm is more than its standard error times Student's t at
+97.5 %: otherwise the difference may be noise, and they are tied. One seed tells nothing about it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.pipelines.evaluation.compare import Run
+
+Values = npt.NDArray[np.float64]
+
+# They are there to compare with: never the advice, whatever their error.
+COMPARATORS = frozenset({"ba", "bd"})
+
+# Student's t at 97.5 % for 1 to 30 degrees of freedom; beyond, the last one is on the safe side.
+_STUDENT = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+# Releases without any error have no logarithm; far below what any noise leaves.
+_LEAST_ERROR = 1e-9
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the runs of one case say."""
+
+    best: str | None
+    """Mechanism of the least mean error among those that may be advised; None without any."""
+    tied: tuple[str, ...]
+    """Others that may be advised whose error may as well be less, in order of their means."""
+    better_comparators: tuple[str, ...]
+    """Comparators whose error is less than that of `best` by more than noise."""
+    ratios: Mapping[str, float]
+    """Mean error of each mechanism over that of `best`: NaN where both are 0."""
+
+    @property
+    def advised(self) -> tuple[str, ...]:
+        """The best and what is tied with it."""
+        return () if self.best is None else (self.best, *self.tied)
+
+
+def is_comparator(mechanism: str) -> bool:
+    """Whether a mechanism, given with its options, is never advised."""
+    return mechanism.split(":")[0] in COMPARATORS
+
+
+def choose(errors: Mapping[str, Values]) -> Choice:
+    """Choose by the error of each mechanism and seed.
+
+    Args:
+        errors: by mechanism, one value for each seed, in the same order of seeds: shape (seeds,).
+    """
+    means = {name: float(values.mean()) for name, values in errors.items()}
+    found = _choose(means, _logarithms(errors))
+    if found.best is None:
+        return found
+    ratios = {name: _ratio(mean, means[found.best]) for name, mean in means.items()}
+    return replace(found, ratios=ratios)
+
+
+def choose_overall(cases: Sequence[Mapping[str, Values]]) -> Choice:
+    """Choose by the mean over cases of the logarithm of the error, that is, by their ratios.
+
+    Args:
+        cases: errors of the same mechanisms and seeds, as :func:`choose` takes them.
+    """
+    logs = [_logarithms(case) for case in cases]
+    together: dict[str, Values] = {n: np.mean([one[n] for one in logs], axis=0) for n in logs[0]}
+    means = {name: float(values.mean()) for name, values in together.items()}
+    found = _choose(means, together)
+    if found.best is None:
+        return found
+    ratios = {name: math.exp(mean - means[found.best]) for name, mean in means.items()}
+    return replace(found, ratios=ratios)
+
+
+def _choose(means: Mapping[str, float], logs: Mapping[str, Values]) -> Choice:
+    """Choose the least of the means, with what is tied by the logarithms; ratios are left out."""
+    order = sorted(means, key=lambda name: means[name])
+    candidates = [name for name in order if not is_comparator(name)]
+    if not candidates:
+        return Choice(None, (), (), {})
+    best = candidates[0]
+    tied = [name for name in candidates[1:] if not _is_less(logs[best], logs[name])]
+    better = [name for name in order if is_comparator(name) and _is_less(logs[name], logs[best])]
+    return Choice(best, tuple(tied), tuple(better), {})
+
+
+def _logarithms(errors: Mapping[str, Values]) -> dict[str, Values]:
+    return {name: np.log(np.maximum(values, _LEAST_ERROR)) for name, values in errors.items()}
+
+
+def errors_by_case(runs: Sequence[Run]) -> dict[tuple[str, float, int], dict[str, Values]]:
+    """AMRE of each mechanism and seed, by (stream, E, w) in order of the runs."""
+    found: dict[tuple[str, float, int], dict[str, list[tuple[int, float]]]] = {}
+    for run in runs:
+        case = found.setdefault((run.stream, run.epsilon, run.window), {})
+        case.setdefault(run.mechanism, []).append((run.seed, run.measured.amre))
+    return {
+        key: {
+            name: np.array([error for _, error in sorted(values)]) for name, values in case.items()
+        }
+        for key, case in found.items()
+    }
+
+
+def sentence(choice: Choice) -> str:
+    """What a choice says, in words."""
+    if choice.best is None:
+        return "no advice: only comparators were run"
+    if choice.tied:
+        text = f"{choice.best}, tied with {' and '.join(choice.tied)}"
+    else:
+        text = choice.best
+        others = {n: r for n, r in choice.ratios.items() if n != choice.best}
+        rivals = {n: r for n, r in others.items() if not is_comparator(n)}
+        if rivals:
+            next_best = min(rivals, key=lambda name: rivals[name])
+            text += f": {next_best} has {rivals[next_best]:.3g} times its error"
+    if choice.better_comparators:
+        text += f"; less error, but only to compare with: {', '.join(choice.better_comparators)}"
+    return text
+
+
+def advice(runs: Sequence[Run]) -> str:
+    """Which mechanism to choose in each case and overall, in lines of text."""
+    cases = errors_by_case(runs)
+    lines = [
+        f"{stream}, E {epsilon:g}, w {window}: {sentence(choose(errors))}"
+        for (stream, epsilon, window), errors in cases.items()
+    ]
+    if len(cases) > 1:
+        lines.append(f"overall: {sentence(choose_overall(list(cases.values())))}")
+    return "\n".join(["Choose, by AMRE:", *lines, *caveats(runs)])
+
+
+def caveats(runs: Sequence[Run]) -> list[str]:
+    """What keeps the runs from telling more."""
+    seeds = len({run.seed for run in runs})
+    if seeds > 1 or len({run.mechanism for run in runs}) < 2:
+        return []
+    return ["One seed cannot tell a difference from noise, so all are tied: give --seeds=5 or more"]
+
+
+def _is_less(one: Values, other: Values) -> bool:
+    """Whether the mean of `one` is below that of `other` by more than noise; shapes (seeds,)."""
+    differences = other - one
+    seeds = len(differences)
+    if seeds < 2:
+        return False
+    noise = float(differences.std(ddof=1)) / math.sqrt(seeds)
+    return float(differences.mean()) > _STUDENT[min(seeds - 1, len(_STUDENT)) - 1] * noise
+
+
+def _ratio(error: float, least: float) -> float:
+    if least > 0:
+        return error / least
+    return math.inf if error > 0 else math.nan

@@ -1,0 +1,197 @@
+"""Running mechanisms side by side on the same streams, in processes.
+
+The unit of work is a task: one stream, one seed and one requirement (E, w). All mechanisms take
+its slots at the same time, so that a stream is drawn once for them and never held in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from streamveil.mechanisms.mechanism import Population
+from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
+from streamveil.mechanisms.odometer import Odometer
+from streamveil.mechanisms.records import ConfigurationError, check_shares
+from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.pipelines.evaluation.measures import Measured, Meter
+from streamveil.pipelines.evaluation.sources import Source
+
+# In a child process the libraries below NumPy must not start a thread for every core again.
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one process does at a time."""
+
+    source: Source
+    epsilon: float
+    """Strictest budget E."""
+    window: int
+    """Longest window w, in slots."""
+    seed: int
+    mechanisms: tuple[str, ...]
+    """Names with options, see `streamveil.mechanisms.mechanism`."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One mechanism over one whole stream."""
+
+    stream: str
+    epsilon: float
+    window: int
+    mechanism: str
+    seed: int
+    users: int
+    slots: int
+    bins: int
+    measured: Measured
+
+
+def tasks(
+    sources: Iterable[tuple[Source, Sequence[tuple[float, int]]]],
+    mechanisms: Sequence[str],
+    seeds: int,
+) -> list[Task]:
+    """Lay out a comparison and check all of it before anything runs.
+
+    Args:
+        sources: each with the (E, w) to run it under.
+        mechanisms: names with options.
+        seeds: how many streams and noises to draw of each.
+
+    Raises:
+        ConfigurationError: for an unknown mechanism or option, or a requirement out of range.
+    """
+    laid = []
+    for source, asked in sources:
+        for epsilon, window in asked:
+            try:
+                public = source.population(epsilon, window)
+                Odometer(public.requirements)
+                check_shares(public.requirements, public.sensitivity)
+            except ConfigurationError as error:
+                raise ConfigurationError(
+                    f"stream {source.name} with E={epsilon:g} and w={window}: {error}"
+                ) from None
+            for name in mechanisms:
+                mechanism(name, public)
+        laid += [
+            Task(source, epsilon, window, seed, tuple(mechanisms))
+            for seed, (epsilon, window) in itertools.product(range(seeds), asked)
+        ]
+    return laid
+
+
+def run(task: Task) -> list[Run]:
+    """Do a task: a run of each mechanism. Raises BudgetExceeded when an odometer refuses."""
+    public = task.source.population(task.epsilon, task.window)
+    lanes = [_Lane(name, public, noise_key(task.seed)) for name in task.mechanisms]
+    slots = 0
+    for slots, counts in enumerate(task.source.tables(task.epsilon, task.window, task.seed), 1):
+        true = counts.sum(axis=0)
+        for lane in lanes:
+            started = time.process_time()
+            lane.state, release = lane.stream.release(lane.state, slots - 1, counts)
+            lane.seconds += time.process_time() - started
+            lane.meter.add(true, release)
+    return [
+        Run(
+            task.source.name,
+            task.epsilon,
+            task.window,
+            name,
+            task.seed,
+            int(public.sizes.sum()),
+            slots,
+            public.bins,
+            lane.meter.measured(lane.seconds),
+        )
+        for name, lane in zip(task.mechanisms, lanes, strict=True)
+    ]
+
+
+class _Lane:
+    """A mechanism on its way through a stream."""
+
+    def __init__(self, name: str, public: Population, key: bytes) -> None:
+        self.stream = ReleaseStream(mechanism(name, public), NoiseSource(key))
+        self.state = self.stream.start()
+        self.meter = Meter(public.requirements)
+        self.seconds = 0.0
+
+
+def noise_key(seed: int) -> bytes:
+    """The noise key of a seed: known to everybody, so never for a release that protects anyone."""
+    return hashlib.blake2b(b"streamveil evaluate %d" % seed, digest_size=KEY_BYTES).digest()
+
+
+def run_all(
+    todo: Sequence[Task], processes: int, done: Callable[[int], None] = lambda runs: None
+) -> list[Run]:
+    """Do all tasks; the runs come in the order of the tasks, whoever did them.
+
+    Args:
+        todo: the tasks.
+        processes: how many at a time; with 1 they run in this process.
+        done: called with the number of runs that were just finished.
+
+    Raises:
+        BudgetExceeded: when an odometer refuses a release.
+    """
+    found: dict[int, list[Run]] = {}
+    for i, runs in _finished(todo, min(processes, len(todo))):
+        found[i] = runs
+        done(len(runs))
+    return [one for i in sorted(found) for one in found[i]]
+
+
+def _finished(todo: Sequence[Task], processes: int) -> Iterator[tuple[int, list[Run]]]:
+    if processes <= 1:
+        yield from ((i, run(task)) for i, task in enumerate(todo))
+        return
+    # Spawned, not forked: a fork of a process with threads may stop for ever.
+    context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
+    with (
+        _one_thread_each(),
+        # An interrupt ends a child at once: what it was at is lost anyhow.
+        ProcessPoolExecutor(
+            processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)
+        ) as pool,
+    ):
+        futures = {pool.submit(run, task): i for i, task in enumerate(todo)}
+        try:
+            for future in as_completed(futures):
+                yield futures.pop(future), future.result()
+        except BaseException:
+            # Leaving the pool would wait for all that is running, perhaps for minutes.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    child.terminate()
+            raise
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Let children inherit an environment in which every core has one process, not one each."""
+    before = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update({name: value or "1" for name, value in before.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]

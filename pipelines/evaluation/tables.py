@@ -1,0 +1,160 @@
+"""The table of a comparison: a row for each stream, E, w and mechanism, as CSV or Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from streamveil.pipelines.evaluation.choose import Choice, choose, errors_by_case
+from streamveil.pipelines.evaluation.compare import Run
+from streamveil.pipelines.evaluation.measures import MEASURES
+
+BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
+
+
+@dataclass(frozen=True)
+class Row:
+    """All runs of one mechanism on one stream under one requirement."""
+
+    stream: str
+    epsilon: float
+    window: int
+    mechanism: str
+    users: int
+    slots: int
+    bins: int
+    seeds: int
+    means: Mapping[str, float]
+    """Mean over seeds of each of `MEASURES`, by name; seeds where it is NaN left out."""
+    errors: Mapping[str, float]
+    """Standard error of each mean, NaN with fewer than two seeds."""
+    advice: str
+    """`choose`, `tie` (both are advised alike), `less error, comparator`, or nothing."""
+
+    @property
+    def case(self) -> tuple[str, float, int]:
+        """What the row is compared on."""
+        return self.stream, self.epsilon, self.window
+
+
+def rows_of(runs: Sequence[Run]) -> list[Row]:
+    """Sum the runs up, in their order."""
+    groups: dict[tuple[str, float, int, str], list[Run]] = {}
+    for run in runs:
+        groups.setdefault((run.stream, run.epsilon, run.window, run.mechanism), []).append(run)
+    choices = {case: choose(errors) for case, errors in errors_by_case(runs).items()}
+    return [
+        Row(
+            *key,
+            group[0].users,
+            group[0].slots,
+            group[0].bins,
+            len(group),
+            *_means(group),
+            _advice(choices[key[:3]], key[3]),
+        )
+        for key, group in groups.items()
+    ]
+
+
+def _means(group: Sequence[Run]) -> tuple[dict[str, float], dict[str, float]]:
+    means, errors = {}, {}
+    for measure in MEASURES:
+        values = np.array([getattr(run.measured, measure.name) for run in group], dtype=float)
+        known = values[~np.isnan(values)]
+        means[measure.name] = float(known.mean()) if len(known) else math.nan
+        spread = float(known.std(ddof=1)) / math.sqrt(len(known)) if len(known) > 1 else math.nan
+        errors[measure.name] = spread
+    return means, errors
+
+
+def _advice(choice: Choice, mechanism: str) -> str:
+    if mechanism in choice.better_comparators:
+        return BETTER_COMPARATOR
+    if mechanism in choice.advised:
+        return TIED if choice.tied else BEST
+    return ""
+
+
+_PLAIN: Mapping[str, pa.DataType] = {
+    "stream": pa.string(),
+    "epsilon": pa.float64(),
+    "window": pa.int64(),
+    "mechanism": pa.string(),
+    "users": pa.int64(),
+    "slots": pa.int64(),
+    "bins": pa.int64(),
+    "seeds": pa.int64(),
+    "advice": pa.string(),
+}
+SCHEMA = pa.schema(
+    [
+        *_PLAIN.items(),
+        *((name + end, pa.float64()) for name, *_ in MEASURES for end in ("", "_stderr")),
+    ]
+)
+"""Columns of the CSV: what was run, the advice, and each measure with its standard error."""
+
+
+def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
+    """All rows with all figures, of `SCHEMA`; what is not known is null."""
+
+    def known(value: float) -> float | None:
+        return None if math.isnan(value) else value
+
+    return pa.RecordBatch.from_pylist(
+        [
+            {
+                **{name: getattr(row, name) for name in _PLAIN},
+                **{name: known(value) for name, value in row.means.items()},
+                **{f"{name}_stderr": known(value) for name, value in row.errors.items()},
+            }
+            for row in rows
+        ],
+        schema=SCHEMA,
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table for people, aligned, with the figures rounded to what their noise allows."""
+    titles = ["stream", "E", "w", "mechanism", *(m.title for m in MEASURES), "advice"]
+    cells = [titles, *(list(_cells(row)) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(titles))]
+    right = [title not in ("stream", "mechanism", "advice") for title in titles]
+
+    def line(texts: Sequence[str]) -> str:
+        aligned = (
+            text.rjust(width) if number else text.ljust(width)
+            for text, width, number in zip(texts, widths, right, strict=True)
+        )
+        return f"| {' | '.join(aligned)} |"
+
+    rule = (
+        "-" * (width - 1) + (":" if number else "-")
+        for width, number in zip(widths, right, strict=True)
+    )
+    return "\n".join([line(titles), f"| {' | '.join(rule)} |", *map(line, cells[1:])]) + "\n"
+
+
+def _cells(row: Row) -> Iterator[str]:
+    yield from (row.stream, f"{row.epsilon:g}", str(row.window), row.mechanism)
+    for measure in MEASURES:
+        yield figure(row.means[measure.name], row.errors[measure.name])
+    yield row.advice
+
+
+def figure(mean: float, error: float) -> str:
+    """A mean with its standard error, as in `1,478 ± 20`; a dash when it is not known."""
+    if math.isnan(mean):
+        return "-"
+    text = number(mean)
+    return text if math.isnan(error) else f"{text} ± {number(error, 2)}"
+
+
+def number(value: float, digits: int = 3) -> str:
+    """So many digits, or all before the point."""
+    return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

@@ -1,0 +1,49 @@
+"""Pages as templates: one HTML file that needs nothing else, and figures as people read them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import jinja2
+
+from streamveil.pipelines.charts import MINUS, whole
+
+NOTHING = "\N{EN DASH}"
+_HERE = Path(__file__).parent
+
+
+def template(path: Path) -> jinja2.Template:
+    """A template, with the filters below; it may include those of this folder."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([path.parent, _HERE]),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        whole=whole, decimal=decimal, percent=percent, signed=signed, several=several
+    )
+    return environment.get_template(path.name)
+
+
+def decimal(value: float) -> str:
+    """Three digits, or all before the point."""
+    if math.isnan(value):
+        return NOTHING
+    return whole(value) if abs(value) >= 100 else f"{value:,.3g}".replace("-", MINUS)
+
+
+def percent(value: float) -> str:
+    """A share as per cent."""
+    return NOTHING if math.isnan(value) else f"{100 * value:,.1f}%"
+
+
+def signed(value: float) -> str:
+    """A change as per cent, with its sign."""
+    return f"{100 * value:+,.1f}%".replace("-", MINUS)
+
+
+def several(count: int, noun: str) -> str:
+    """A number and what it counts."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,122 @@
+"""What is called best, what a tie, and that comparators are never advised."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.pipelines.evaluation import choose as module
+from streamveil.pipelines.evaluation.choose import (
+    COMPARATORS,
+    advice,
+    choose,
+    choose_overall,
+    is_comparator,
+    sentence,
+)
+from streamveil.pipelines.evaluation.compare import Run
+from streamveil.pipelines.evaluation.measures import Measured
+
+
+def errors(**values):
+    return {name: np.array(one, float) for name, one in values.items()}
+
+
+def run(mechanism, seed, amre, stream="sin"):
+    return Run(stream, 0.6, 12, mechanism, seed, 90, 5, 2, Measured(amre, 0, 0, 0, 1, 0.9, 0.1))
+
+
+def test_clear_difference():
+    found = choose(errors(pba=[10, 11, 12], pbd=[30, 31, 33]))
+    assert found.best == "pba"
+    assert found.advised == ("pba",)
+    assert found.ratios["pbd"] == pytest.approx(94 / 33)
+    assert sentence(found) == "pba: pbd has 2.85 times its error"
+
+
+def test_difference_within_noise_is_a_tie():
+    found = choose(errors(pba=[10, 30, 20], pbd=[40, 15, 22]))
+    assert found.advised == ("pba", "pbd")
+    assert sentence(found) == "pba, tied with pbd"
+
+
+def test_mechanisms_are_compared_seed_by_seed():
+    # The streams differ much more than the mechanisms do, which are always 5 % apart or so.
+    found = choose(errors(pba=[100, 1000, 9], pbd=[105, 1049, 9.46]))
+    assert found.advised == ("pba",)
+
+
+def test_errors_spread_in_proportion_to_their_size():
+    # The larger error varies more, but is 26 times the smaller one in every run.
+    found = choose(errors(adaptive=[1468, 1460], pba=[35000, 42000]))
+    assert found.advised == ("adaptive",)
+
+
+def test_one_seed_tells_nothing():
+    found = choose(errors(pba=[1], pbd=[100]))
+    assert found.advised == ("pba", "pbd")
+    text = advice([run("pba", 0, 1.0), run("pbd", 0, 100.0)])
+    assert "One seed cannot tell a difference from noise" in text
+    assert "One seed" not in advice([run("pba", 0, 1.0)])
+
+
+def test_equal_errors_are_a_tie():
+    assert choose(errors(pba=[3, 3], pbd=[3, 3])).advised == ("pba", "pbd")
+
+
+def test_comparators_are_never_advised():
+    found = choose(errors(ba=[1, 1.1], bd=[50, 51], pba=[10, 11]))
+    assert found.advised == ("pba",)
+    assert found.better_comparators == ("ba",)
+    assert sentence(found) == "pba; less error, but only to compare with: ba"
+    assert choose(errors(ba=[1, 1.1])).advised == ()
+    assert sentence(choose(errors(ba=[1, 1.1]))) == "no advice: only comparators were run"
+
+
+def test_comparators_are_mechanisms():
+    assert set(MECHANISMS) >= COMPARATORS
+    assert is_comparator("ba:option=1")
+    assert not is_comparator("pba")
+
+
+def test_no_error_at_all():
+    found = choose(errors(pba=[0, 0], pbd=[1, 1.5]))
+    assert found.advised == ("pba",)
+    assert math.isinf(found.ratios["pbd"])
+    assert math.isnan(found.ratios["pba"])
+
+
+def test_overall_is_by_ratios():
+    # Twice the error of the other in each case; one case is a million times the other.
+    cases = [errors(pba=[1e6, 1.1e6, 1.2e6], pbd=[2e6, 2.3e6, 2.4e6])]
+    cases += [errors(pba=[1, 1.1, 1.2], pbd=[2, 2.3, 2.4])]
+    found = choose_overall(cases)
+    assert found.advised == ("pba",)
+    assert found.ratios["pbd"] == pytest.approx((2 * 2.3 / 1.1 * 2) ** (1 / 3), rel=1e-6)
+
+
+def test_overall_tie():
+    cases = [errors(pba=[1, 1.1], pbd=[2, 2.1]), errors(pba=[2, 2.1], pbd=[1, 1.1])]
+    assert set(choose_overall(cases).advised) == {"pba", "pbd"}
+
+
+def test_quantiles_are_those_of_student():
+    for degrees, value in enumerate(module._STUDENT, 1):
+        assert value == pytest.approx(stats.t.ppf(0.975, degrees), abs=6e-4)
+
+
+def test_advice_names_every_case_and_all_together():
+    runs = [
+        run(name, seed, amre + seed, stream)
+        for stream in ("sin", "log")
+        for name, amre in (("pba", 10), ("pbd", 99))
+        for seed in (0, 1)
+    ]
+    lines = advice(runs).splitlines()
+    assert lines[0] == "Choose, by AMRE:"
+    assert lines[1].startswith("sin, E 0.6, w 12: pba: pbd has ")
+    assert lines[2].startswith("log, E 0.6, w 12: pba: ")
+    assert lines[3].startswith("overall: pba: ")
+    assert len(advice(runs[:4]).splitlines()) == 2

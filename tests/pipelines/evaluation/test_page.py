@@ -1,0 +1,102 @@
+"""The page needs nothing else, says what the runs say, and trusts no name."""
+
+import re
+
+import pytest
+
+from streamveil.pipelines.evaluation.compare import Run
+from streamveil.pipelines.evaluation.measures import MEASURES, Measured
+from streamveil.pipelines.evaluation.page import MOST_TRENDS, page_of
+
+NASTY = '"><script>alert(1)</script>'
+
+
+def run(mechanism, seed, amre, stream="sin", epsilon=0.6, window=12):
+    measured = Measured(amre, 0.1, 0.01 * seed, 0.5, 0.98, 0.9, 0.25)
+    return Run(stream, epsilon, window, mechanism, seed, 9000, 500, 2, measured)
+
+
+def runs(streams=("sin", NASTY), epsilons=(0.3, 0.6), windows=(12,), seeds=(0, 1, 2)):
+    return [
+        run(name, seed, (amre + seed) / epsilon, stream, epsilon, window)
+        for stream in streams
+        for epsilon in epsilons
+        for window in windows
+        for name, amre in (("pba:x=1", 40.0), ("pbd", 90.0), ("ba", 3.0))
+        for seed in seeds
+    ]
+
+
+def words(html):
+    text = re.sub(r"<svg.*?</svg>|<style.*?</style>|<[^>]+>", " ", html, flags=re.DOTALL)
+    return " ".join(text.split())
+
+
+@pytest.fixture(scope="module")
+def html():
+    return page_of(runs(), "streamveil evaluate --stream='<it>'")
+
+
+def test_page_needs_nothing_else(html):
+    assert not re.search(r"https?:|<script|<link|<img|<iframe|@import|@font-face", html)
+    assert not re.findall(r"""(?:src|href)=["']([^"'#][^"']*)|url\(([^#)][^)]*)\)""", html)
+
+
+def test_page_is_sound_html(html):
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', html)) <= set(ids)
+    charts = re.findall(r'<svg[^>]*role="img" aria-label="[^"]+"[^>]*><title>[^<]', html)
+    assert len(charts) == html.count("<svg") == 2 * (len(MEASURES) + 2)
+
+
+def test_charts_follow_the_colour_scheme(html):
+    charts = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
+    assert "var(--series0)" in charts
+    assert set(re.findall(r"#[0-9a-f]{6}\b", charts)) <= {"#ffffff"}
+    for name in set(re.findall(r"var\(--(\w+)\)", html)):
+        assert f"--{name}: " in html
+
+
+def test_names_are_text(html):
+    assert NASTY not in html
+    assert "alert(1)&lt;/script&gt;" in html
+    assert "--stream=&#39;&lt;it&gt;&#39;" in html
+
+
+def test_what_it_says(html):
+    text = words(html)
+    assert "3 mechanisms on 2 streams, under 2 requirements (E, w), 3 times each." in text
+    assert "at most 98.0% of any" in text
+    assert "Overall: pba:x=1 . pbd has 2.22 times its error, in the geometric mean" in text
+    assert "△ ba : only to compare with, never advised" in text
+    assert text.count("less error, to compare with: △ ba") == 4
+    assert "137 ± 1.9" in text  # 41 / 0.3
+    assert "9,000 users, 500 slots, 2 bins" in text
+
+
+def test_ties_and_single_seeds():
+    text = words(page_of(runs(streams=("sin",), epsilons=(0.6,), seeds=(0,))))
+    assert "no single mechanism is best: ● pba:x=1 , ■ pbd are tied" in text
+    assert "under 1 requirement (E, w), once." in text
+    assert "One seed cannot tell a difference from noise" in text
+    assert "More or less protection" not in text
+
+
+def test_only_comparators():
+    made = [one for one in runs(streams=("sin",)) if one.mechanism == "ba"]
+    assert "Only comparators were run, which are never advised" in words(page_of(made))
+
+
+def test_no_more_charts_than_are_read():
+    many = [f"s{i}" for i in range(9)]
+    html = page_of(runs(streams=many, windows=(3, 6), seeds=(0, 1)))
+    assert html.count("<svg") == 2 * (len(MEASURES) + MOST_TRENDS)
+
+
+def test_errors_of_nothing_and_unknown_coverage():
+    made = [
+        Run("sin", 0.6, 12, "pba", s, 9, 5, 2, Measured(0, float("nan"), 0, 0, 0, float("nan"), 0))
+        for s in (0, 1)
+    ]
+    assert "0 ± 0" in words(page_of(made))

@@ -1,0 +1,67 @@
+"""Named streams and counted events, by requirement."""
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms.records import Requirement
+from streamveil.pipelines.evaluation.populations import population
+from streamveil.pipelines.evaluation.sources import Counted, Synthetic, scaled
+from streamveil.pipelines.evaluation.streams import make_stream
+
+
+@pytest.fixture
+def counted(tmp_path):
+    """Four slots, three classes, two bins, in a narrow type."""
+    counts = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
+    np.save(tmp_path / "counts.npy", counts)
+    classes = (Requirement(2, 0.5), Requirement(3, 0.5), Requirement(6, 1.0))
+    return Counted("mine", str(tmp_path / "counts.npy"), classes, np.array([5, 7, 9]), 2)
+
+
+def test_scaling():
+    asked = [Requirement(2, 0.5), Requirement(3, 0.6), Requirement(7, 2.0)]
+    assert scaled(asked, 0.5, 7) == asked
+    # Windows 20/7, 30/7 and 10, rounded up; budgets four times as large.
+    found = scaled(asked, 2.0, 10)
+    assert [one.window for one in found] == [3, 5, 10]
+    assert [one.epsilon for one in found] == pytest.approx([2.0, 2.4, 8.0])
+    assert {one.window for one in scaled(asked, 0.5, 1)} == {1}
+
+
+def test_scaled_units_are_the_made_up_population():
+    units = population(1.0, 3, 9)[0]
+    for window in (120, 7, 2):
+        found = sorted(set(scaled(units, 0.6, window)))
+        asked = population(0.6, window, 90)[0]
+        assert [one.window for one in found] == [one.window for one in asked]
+        assert [one.epsilon for one in found] == pytest.approx([one.epsilon for one in asked])
+
+
+def test_counted_as_it_is(counted):
+    assert (counted.epsilon, counted.window) == (0.5, 6)
+    public = counted.population(0.5, 6)
+    assert public.requirements == counted.requirements
+    assert public.sizes.tolist() == [5, 7, 9]
+    assert (public.bins, public.sensitivity) == (2, 2)
+    tables = list(counted.tables(0.5, 6, seed=0))
+    assert np.stack(tables).tolist() == np.arange(24).reshape(4, 3, 2).tolist()
+    assert {table.dtype for table in tables} == {np.dtype(np.int64)}
+
+
+def test_classes_that_become_equal_are_merged(counted):
+    public = counted.population(0.5, 2)
+    assert public.requirements == (Requirement(1, 0.5), Requirement(2, 1.0))
+    assert public.sizes.tolist() == [12, 9]
+    first = next(counted.tables(0.5, 2, seed=3))
+    assert first.tolist() == [[0 + 2, 1 + 3], [4, 5]]
+
+
+def test_synthetic():
+    source = Synthetic("city", users=100, slots=3)
+    public = source.population(0.6, 12)
+    assert public.bins == 100
+    assert public.sizes.sum() == 100
+    tables = list(source.tables(0.6, 12, seed=4))
+    expected = list(make_stream("city", public.sizes, 3, 4))
+    assert np.array_equal(tables, expected)
+    assert not np.array_equal(tables, list(source.tables(0.6, 12, seed=5)))

@@ -1,0 +1,284 @@
+"""`streamveil evaluate`: what it prints and writes, and what it refuses."""
+
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamveil.io import read_table
+from streamveil.pipelines import evaluate
+from streamveil.pipelines.evaluation.measures import MEASURES
+from streamveil.pipelines.evaluation.streams import STREAMS
+
+SMALL = ("--users=90", "--slots=8", "--seeds=2", "--processes=1", "--windows=6")
+
+
+@pytest.fixture
+def command(toolbox, tmp_path):
+    """Runs the command in a folder."""
+
+    class Command:
+        folder = tmp_path
+
+        def __call__(self, *flags):
+            return toolbox.run("evaluate", *flags)
+
+        def path(self, name):
+            return str(tmp_path / name)
+
+        def done(self, *flags):
+            outcome = self(*flags)
+            assert outcome.code == 0, outcome.err + outcome.log
+            return outcome
+
+        def refused(self, *words, flags):
+            before = sorted(os.listdir(tmp_path))
+            outcome = self(*flags)
+            assert outcome.code == 2, outcome
+            assert outcome.message.startswith("streamveil evaluate: ")
+            missing = [word for word in words if word not in outcome.message]
+            assert not missing, outcome.message
+            assert sorted(os.listdir(tmp_path)) == before
+
+    return Command()
+
+
+def events(command, users=30, days=12):
+    rows = [
+        f"u{u},{'ABC'[(u + d) % 3]},2024-01-{d:02d}T08:00:00Z"
+        for d in range(1, days + 1)
+        for u in range(users)
+    ]
+    path = Path(command.path("events.csv"))
+    path.write_text("\n".join(["user,value,time", *rows]) + "\n")
+    return [
+        *(f"--input={path}", "--user_column=user", "--value_column=value"),
+        *("--time_column=time", "--slot=1d", "--domain=A,B,C"),
+    ]
+
+
+# ---- named streams ---------------------------------------------------------------------------
+
+
+def test_table_page_and_advice(command):
+    out = command.done(
+        *("--stream=sin,city-sparse", "--mechanisms=pba,ba", "--epsilons=0.3,0.6", *SMALL),
+        *(f"--output={command.path('t.csv')}", f"--page={command.path('p.html')}"),
+    ).out
+    rows = read_table(command.path("t.csv")).to_pylist()
+    keys = [(row["stream"], row["epsilon"], row["window"], row["mechanism"]) for row in rows]
+    assert keys == [
+        (stream, epsilon, 6, mechanism)
+        for stream in ("sin", "city-sparse")
+        for epsilon in (0.3, 0.6)
+        for mechanism in ("pba", "ba")
+    ]
+    for row in rows:
+        assert (row["users"], row["slots"], row["seeds"]) == (90, 8, 2)
+        assert row["bins"] == (2 if row["stream"] == "sin" else 100)
+        assert 0 < row["window_use"] <= 1
+        assert row["amre"] > 0
+        assert row["advice"] != "choose" or row["mechanism"] == "pba"
+        assert all(row[f"{m.name}_stderr"] >= 0 for m in MEASURES if m.name != "coverage")
+    assert out.count("| sin ") == 4
+    assert "Choose, by AMRE:\nsin, E 0.3, w 6: pba" in out
+    assert "\noverall: pba" in out
+    assert f"wrote {command.path('t.csv')}\nwrote {command.path('p.html')}\n" in out
+    html = Path(command.path("p.html")).read_text()
+    assert "streamveil evaluate --stream=sin,city-sparse" in html
+
+
+def test_the_same_again_but_for_the_clock(command):
+    flags = ("--stream=step", "--mechanisms=pba", *SMALL)
+    names = ("one.csv", "two.csv")
+    for name in names:
+        command.done(*flags, f"--output={command.path(name)}")
+    one, two = (
+        {k: v for k, v in read_table(command.path(name)).to_pylist()[0].items() if "sec" not in k}
+        for name in names
+    )
+    assert one == two
+
+
+def test_markdown_is_what_is_printed(command):
+    out = command.done("--stream=log", *SMALL, f"--output={command.path('t.md')}").out
+    text = Path(command.path("t.md")).read_text()
+    assert text in out
+    assert text.startswith("| stream |")
+    defaults = list(evaluate.DEFAULT_MECHANISMS)
+    assert [line.split("|")[4].strip() for line in text.splitlines()[2:]] == defaults
+
+
+def test_in_processes_from_a_shell(tmp_path):
+    flags = ["--stream=sin", *SMALL, "--processes=2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "streamveil.pipelines.main", "evaluate", *flags],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "| sin " in done.stdout
+
+
+# ---- events ----------------------------------------------------------------------------------
+
+
+def test_events_with_requirements(command):
+    flags = events(command)
+    users = [f"u{u},{3 + 4 * (u % 2)},{0.5 + u % 2}" for u in range(29)]
+    Path(command.path("users.csv")).write_text("\n".join(["user,window,epsilon", *users]) + "\n")
+    out = command.done(
+        *(*flags, f"--requirements={command.path('users.csv')}", "--seeds=2", "--processes=1"),
+        *("--name=visits", f"--output={command.path('t.csv')}"),
+        f"--rejected={command.path('rejected.jsonl')}",
+    ).out
+    for row in read_table(command.path("t.csv")).to_pylist():
+        assert (row["stream"], row["epsilon"], row["window"]) == ("visits", 0.5, 7)
+        assert (row["users"], row["slots"], row["bins"]) == (29, 12, 3)
+    assert "rejected: no requirement 12\n" in out
+    letters = read_table(command.path("rejected.jsonl")).to_pylist()
+    assert {letter["reason"] for letter in letters} == {"no requirement"}
+    assert len(letters) == 12
+
+
+def test_events_without_requirements_beside_a_stream(command):
+    out = command.done(
+        *events(command), "--stream=sin", "--mechanisms=pba", *SMALL, "--epsilons=2"
+    ).out
+    assert "| events " in out
+    assert "| sin " in out
+    assert out.count("E 2, w 6: pba") == 2
+
+
+def test_requirements_are_scaled(command):
+    flags = events(command)
+    Path(command.path("users.csv")).write_text("user,window,epsilon\nu1,3,1\nu2,6,2\n")
+    out = command.done(
+        *(*flags, f"--requirements={command.path('users.csv')}", "--mechanisms=pba"),
+        *("--epsilons=2000", "--windows=1", "--seeds=2", "--processes=1"),
+        f"--output={command.path('t.csv')}",
+    ).out
+    (row,) = read_table(command.path("t.csv")).to_pylist()
+    assert (row["epsilon"], row["window"], row["amre"]) == (2000, 1, 0)  # so much that it is exact
+    assert row["published"] == 1
+    assert "give --rejected=FILE" in out
+
+
+def test_taxis_in_one_short_command(command):
+    for taxi in range(12):
+        lines = [
+            f"{taxi},2008-02-02 15:{minute:02d}:08,{116.05 + taxi / 20},{39.9 + minute / 100}"
+            for minute in range(0, 30, 1 + taxi % 3)
+        ]
+        Path(command.path(f"{taxi}.txt")).write_text("\n".join(lines) + "\n")
+    Path(command.path("12.txt")).write_text(
+        "12,2008-02-02 15:01:08,1.5,39.9\n12,no time,116.3,40\nx"
+    )
+    out = command.done(
+        *(f"--input={command.folder}/*.txt", "--format=tdrive", "--windows=6", "--seeds=2"),
+        *("--processes=1", f"--output={command.path('t.csv')}"),
+    ).out
+    row = read_table(command.path("t.csv")).to_pylist()[0]
+    assert (row["stream"], row["epsilon"], row["window"]) == ("tdrive", 0.6, 6)
+    assert (row["users"], row["slots"], row["bins"]) == (13, 30, 100)
+    assert "outside the domain 1, unparsable 1, unparsable time 1" in out
+
+
+def test_check_ins_in_one_short_command(command):
+    lines = [
+        f"{user}\tv\tc\tCaf\xe9\t40.7{user}\t-74.0\t-240\tTue Apr {day:02d} 18:00:09 +0000 2012\n"
+        for user in range(10, 22)
+        for day in (3, 4, 8)
+    ]
+    path = Path(command.path("dataset_TSMC2014_NYC.txt"))
+    path.write_bytes("".join(lines).encode("latin-1"))
+    command.done(
+        *(f"--input={path}", "--format=foursquare", "--mechanisms=pba", "--seeds=2"),
+        *("--processes=1", f"--output={command.path('t.csv')}"),
+    )
+    (row,) = read_table(command.path("t.csv")).to_pylist()
+    assert (row["stream"], row["window"], row["slots"], row["users"]) == ("foursquare", 30, 6, 12)
+
+
+# ---- what cannot be done ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ([], ["--stream is missing", "--input"]),
+        (["--stream=sinus"], ["--stream", "'sinus' is unknown", *STREAMS]),
+        (["--stream=sin,"], ["--stream=sin,", "empty name"]),
+        (["--stream=sin", "--mechanisms=pba,abp"], ["'abp' is unknown", "pbd"]),
+        (["--stream=sin", "--mechanisms=pba:gate=1"], ["pba has no option 'gate'"]),
+        (["--stream=sin", "--epsilons=0.6,x"], ["--epsilons=0.6,x", "numbers, separated by"]),
+        (["--stream=sin", "--epsilons=0"], ["--epsilons=0", "above 0"]),
+        (["--stream=sin", "--windows=1.5"], ["--windows=1.5", "whole numbers"]),
+        (["--stream=sin", "--windows=0"], ["--windows=0", "whole number of slots from 1"]),
+        (["--stream=sin", "--users=8"], ["stream sin", "8 users are too few"]),
+        (["--stream=sin", "--users=0"], ["--users=0", "1 or more"]),
+        (["--stream=sin", "--slots=0"], ["--slots=0", "1 or more"]),
+        (["--stream=sin", "--seeds=0"], ["--seeds=0", "1 or more"]),
+        (["--stream=sin", "--processes=-1"], ["--processes=-1", "1 or more"]),
+        (["--stream=sin", "--slot=100"], ["--slot is for events", "--slots?"]),
+        (["--stream=sin", "--domain=A,B"], ["--domain is for events", "--input"]),
+        (["--stream=sin", "--format=tdrive"], ["--format is for events", "--input"]),
+        (["--stream=sin", "--output=t.txt"], ["--output=t.txt", ".csv or .md"]),
+        (["--stream=sin", "--page=p.pdf"], ["--page=p.pdf", ".html"]),
+        (["--stream=sin", "--page=no/such/p.html"], ["no/such", "not a directory"]),
+        (["--stream=sin", "--seed=3"], ["unknown option --seed=3", "--seeds"]),
+        (["--stream=sin", "--runner=DirectRunner"], ["unknown option --runner"]),
+        (["--input=*.txt", "--format=taxi"], ["--format", "'taxi'", "tdrive"]),
+        (["--input=a.txt", "--format=foursquare"], ["--domain is missing"]),
+        (["--input=a.csv"], ["--user_column is missing"]),
+    ],
+)
+def test_refused(command, flags, words):
+    command.refused(*words, flags=flags)
+
+
+def test_users_of_a_stream_are_not_those_of_events(command):
+    command.refused("--users is for synthetic streams", flags=[*events(command), "--users=9"])
+
+
+def test_outputs_are_not_overwritten(command):
+    for name in ("t.csv", "p.html"):
+        Path(command.path(name)).write_text("mine")
+    command.refused("t.csv", "exists", flags=["--stream=sin", f"--output={command.path('t.csv')}"])
+    command.refused("p.html", "exists", flags=["--stream=sin", f"--page={command.path('p.html')}"])
+    both = command.path("x.csv")
+    flags = [*events(command), f"--output={both}", f"--rejected={both}"]
+    command.refused("two outputs are named", flags=flags)
+
+
+def test_a_missing_column(command):
+    flags = [*events(command), "--time_column=when"]
+    command.refused("events.csv", "no column 'when'", flags=flags)
+
+
+def test_page_without_its_packages(command, monkeypatch):
+    monkeypatch.setattr(evaluate, "find_spec", lambda name: None)
+    flags = ["--stream=sin", f"--page={command.path('p.html')}"]
+    command.refused("jinja2 and matplotlib", "streamveil[demo]", flags=flags)
+
+
+def test_wrong_options_show_before_events_are_read(command, monkeypatch):
+    monkeypatch.setattr(evaluate.Data, "count", lambda *_: pytest.fail("events were read"))
+    command.refused("'abp'", flags=[*events(command), "--mechanisms=abp"])
+
+
+def test_help(command):
+    out = command.done("--help").out
+    assert "streamveil evaluate" in out
+    for name in ("--stream", "--mechanisms", "--epsilons", "--page", "--requirements", "--format"):
+        assert f"{name} " in out
+    assert "Apache Beam" not in out.replace("any filesystem of Beam", "")
+
+
+def test_default_sizes_are_those_of_the_reference():
+    assert (evaluate.DEFAULT_USERS, evaluate.DEFAULT_SLOTS) == (10_000, 3_000)
+    assert math.isclose(evaluate.DEFAULT_EPSILON, 0.6)
+    assert evaluate.DEFAULT_WINDOW == 120
