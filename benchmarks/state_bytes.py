@@ -9,6 +9,8 @@ import json
 
 from _measure import asked_case, measure_case, parser, save, table
 
+from streamveil.mechanisms.publication import Publication
+
 CLASSES = 25
 BINS = 100
 WINDOW = 200
@@ -72,9 +74,8 @@ def publish_if_allowed(stream, state, slot: int, wanted: bool, random):
     offer = schedule.offer(inner.schedule)
     published = wanted and not offer.nullified and bool(offer.publication.any())
     if published:
-        inner.counts = random.integers(900_000, 1_100_000, BINS)
-        inner.stderr = random.random(BINS)
-        inner.published_slot = slot
+        counts = random.integers(900_000, 1_100_000, BINS)
+        inner.last = Publication(counts, random.random(BINS), slot)
     inner.schedule = schedule.commit(inner.schedule, offer, published)
     spent = offer.dissimilarity + published * offer.publication
     state.odometer = stream.odometer.charge(state.odometer, spent)

@@ -230,11 +230,13 @@ class Adaptive:
 
     def _from_reserve(self, state: AdaptiveState, alarmed: bool) -> Units:
         """Part of the reserve: on alarm, or when the plan turns to much shorter gaps."""
+        if not (alarmed or state.gap < HASTE * state.usual_gap):
+            return np.zeros_like(self.rate)
         left = self.reserve_cap - state.reserve.recent
-        if alarmed:
-            return left // RESERVE_ON_ALARM
-        hasty = state.gap < HASTE * state.usual_gap
-        return left // RESERVE_ON_HASTE if hasty else np.zeros_like(left)
+        part = left // (RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE)
+        # As many slots' worth for everybody, so that the weights stay what audits compare.
+        slots = (part // np.maximum(self.rate, 1)).min()
+        return np.minimum(slots * self.rate, part)
 
     def _choices(self, offers: Units) -> Choices:
         each = offers // self.population.sensitivity

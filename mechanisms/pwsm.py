@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.dissimilarity import dissimilarity
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
+from streamveil.mechanisms.publication import FIELDS, Publication
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, Requirement
 from streamveil.mechanisms.sampling import Sampling
 from streamveil.mechanisms.schedule import Schedule
@@ -28,12 +28,7 @@ class PublicationState:
 
     schedule: Any
     """The schedule's own state."""
-    counts: npt.NDArray[np.int64]
-    """The last publication, shape (d,); zeros before the first."""
-    stderr: npt.NDArray[np.float64]
-    """Its expected standard error, shape (d,)."""
-    published_slot: int | None = None
-    epsilon: float = 0.0
+    last: Publication
 
 
 class PWSM:
@@ -52,13 +47,7 @@ class PWSM:
         1: {
             "type": "record",
             "name": "Publication",
-            "fields": [
-                {"name": "schedule", "type": "bytes"},
-                {"name": "counts", "type": state_bytes.LONGS},
-                {"name": "stderr", "type": {"type": "array", "items": "double"}},
-                {"name": "published_slot", "type": ["null", "long"]},
-                {"name": "epsilon", "type": "double"},
-            ],
+            "fields": [{"name": "schedule", "type": "bytes"}, *FIELDS],
         }
     }
 
@@ -79,10 +68,7 @@ class PWSM:
 
     def start(self) -> PublicationState:
         """Nothing published yet: the estimate is zero everywhere."""
-        bins = self.population.bins
-        return PublicationState(
-            self.schedule.start(), np.zeros(bins, np.int64), np.full(bins, np.nan)
-        )
+        return PublicationState(self.schedule.start(), Publication.nothing(self.population.bins))
 
     def step(
         self, state: PublicationState, slot_input: SlotInput, noise: SlotNoise
@@ -93,35 +79,17 @@ class PWSM:
         if not offer.nullified:
             looking = Sampling.choose(offer.dissimilarity, self.population)
             publishing = Sampling.choose(offer.publication, self.population)
-            moved = dissimilarity(slot_input.counts, state.counts, looking, noise)
+            moved = dissimilarity(slot_input.counts, state.last.counts, looking, noise)
             status = PUBLISHED if moved > np.sqrt(publishing.error) else SKIPPED
         if status == PUBLISHED:
-            sampled = publishing.sample(slot_input.counts, noise.words("publication sample"))
-            state.counts = sampled + publishing.noise(
-                sampled.size, noise.words("publication noise")
-            )
-            state.stderr = publishing.standard_error(state.counts)
-            # Later slots repeat these very arrays: whoever receives them must not change them.
-            state.counts.setflags(write=False)
-            state.stderr.setflags(write=False)
-            state.published_slot = slot_input.slot
-            state.epsilon = publishing.epsilon
+            state.last = Publication.by(publishing, slot_input.slot, slot_input.counts, noise)
         spent = offer.dissimilarity + (status == PUBLISHED) * offer.publication
         state.schedule = self.schedule.commit(state.schedule, offer, status == PUBLISHED)
-        release = SlotRelease(
-            state.counts, status, state.published_slot, state.epsilon, state.stderr, spent
-        )
-        return state, release
+        return state, state.last.release(status, spent)
 
     def encode(self, state: PublicationState) -> bytes:
         """Bytes of the state."""
-        record = {
-            "schedule": self.schedule.encode(state.schedule),
-            "counts": state.counts.tolist(),
-            "stderr": state.stderr.tolist(),
-            "published_slot": state.published_slot,
-            "epsilon": state.epsilon,
-        }
+        record = {"schedule": self.schedule.encode(state.schedule), **state.last.record()}
         return state_bytes.pack(self.SCHEMAS, record)
 
     def decode(self, data: bytes) -> PublicationState:
@@ -130,9 +98,5 @@ class PWSM:
         for values in (record["counts"], record["stderr"]):
             state_bytes.check_length(values, self.population.bins, "bins")
         return PublicationState(
-            self.schedule.decode(record["schedule"]),
-            np.array(record["counts"], dtype=np.int64),
-            np.array(record["stderr"], dtype=np.float64),
-            record["published_slot"],
-            record["epsilon"],
+            self.schedule.decode(record["schedule"]), Publication.of_record(record)
         )

@@ -10,12 +10,17 @@ from typing import Any
 from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.ba import BA
 from streamveil.mechanisms.bd import BD
+from streamveil.mechanisms.lbu import LBU
 from streamveil.mechanisms.mechanism import Mechanism, Population
 from streamveil.mechanisms.pba import PBA
 from streamveil.mechanisms.pbd import PBD
+from streamveil.mechanisms.plbu import PLBU
 from streamveil.mechanisms.pwsm import PWSM
 from streamveil.mechanisms.records import ConfigurationError, Requirement, as_requirement
+from streamveil.mechanisms.sample import Sample
 from streamveil.mechanisms.schedule import Schedule, ScheduleRun
+from streamveil.mechanisms.spas import SPAS
+from streamveil.mechanisms.uniform import Uniform
 
 SCHEDULES: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
     "bd": BD,
@@ -29,6 +34,12 @@ SCHEDULES: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
 MECHANISMS: Mapping[str, Callable[..., Mechanism[Any]]] = {
     "adaptive": Adaptive,
     **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
+    # For comparison only.
+    "uniform": Uniform,
+    "sample": Sample,
+    "spas": SPAS,
+    "lbu": LBU,
+    "plbu": PLBU,
 }
 
 

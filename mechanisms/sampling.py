@@ -22,7 +22,13 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units, to_epsilon, to_units
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import RandomWords, discrete_laplace, probability_threshold, thin
+from streamveil.mechanisms.noise import (
+    RandomWords,
+    SlotNoise,
+    discrete_laplace,
+    probability_threshold,
+    thin,
+)
 from streamveil.mechanisms.obs import keep_probability, optimal_budget_selection
 
 
@@ -56,6 +62,14 @@ class Sampling:
         thresholds = [probability_threshold(p) for p in self.keep.tolist()]
         kept: npt.NDArray[np.int64] = thin(counts, thresholds, words).sum(axis=0)
         return kept
+
+    def publish(
+        self, counts: npt.NDArray[np.int64], noise: SlotNoise
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
+        """Private counts and their expected standard error, shape (d,), of counts (K, d)."""
+        sampled = self.sample(counts, noise.words("publication sample"))
+        released = sampled + self.noise(sampled.size, noise.words("publication noise"))
+        return released, self.standard_error(released)
 
     def noise(self, size: int, words: RandomWords) -> npt.NDArray[np.int64]:
         """Discrete Laplace noise for counts that one unit of change moves by at most 1."""

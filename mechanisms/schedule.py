@@ -57,10 +57,20 @@ class FixedBudgets:
     def __init__(self, requirements: Sequence[Requirement]) -> None:
         self.requirements = tuple(requirements)
         self.windows = np.array([r.window for r in requirements], dtype=np.int64)
-        budgets = np.array([to_units(r.epsilon) for r in requirements], dtype=np.int64)
+        budgets = whole_budgets(requirements)
         self.publication_cap = budgets // 2
         self.share = budgets // (2 * self.windows)
         """E / (2 w): the dissimilarity of every slot costs one such share, shape (K,)."""
+
+
+def whole_budgets(requirements: Sequence[Requirement]) -> Units:
+    """E of each class in units, shape (K,)."""
+    return np.array([to_units(r.epsilon) for r in requirements], dtype=np.int64)
+
+
+def even_budgets(requirements: Sequence[Requirement]) -> Units:
+    """E / w of each class in units, shape (K,): what every slot may spend."""
+    return whole_budgets(requirements) // np.array([r.window for r in requirements])
 
 
 def strictest(requirements: Sequence[Requirement]) -> tuple[Requirement, ...]:

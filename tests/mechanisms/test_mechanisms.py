@@ -1,4 +1,4 @@
-"""BD, BA, PBD and PBA as mechanisms: budgets on every path, replays, and what steers them.
+"""The mechanisms by their names: budgets on every path, replays, and what steers them.
 
 Every test of a distribution accepts correct code with probability 1 - 1e-6 (FLAKINESS); keys are
 fixed, so a result stays what it is.
@@ -15,6 +15,7 @@ from scipy import stats
 
 from streamveil.mechanisms import (
     MECHANISMS,
+    SCHEDULES,
     BudgetExceeded,
     ConfigurationError,
     NoiseSource,
@@ -38,6 +39,7 @@ LAPLACE_KURTOSIS = 6
 
 KEY = bytes(range(32))
 NAMES = pytest.mark.parametrize("name", list(MECHANISMS))
+SCHEDULED = pytest.mark.parametrize("name", list(SCHEDULES))
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
 
 ALWAYS, NEVER = math.inf, -math.inf
@@ -118,7 +120,7 @@ def assert_within_budget(releases, requirements) -> None:
 
 # No window of any class overspends, on real data that jumps and on every forced path: publishing
 # always, never, and at random.
-@NAMES
+@SCHEDULED
 @PROPERTY
 @given(
     requirements=st.lists(
@@ -163,7 +165,7 @@ def test_no_window_overspends_when_counts_jump(name):
 
 
 # Half of the budget is spent on the dissimilarity by every slot, skipped and nullified ones too.
-@NAMES
+@SCHEDULED
 def test_every_slot_pays_for_its_dissimilarity(monkeypatch, name):
     decide(monkeypatch, NEVER)
     people = population([(4, 1.0), (2, 3.0)])
@@ -272,7 +274,7 @@ def assert_unrelated(a, b) -> None:
 
 # One event more in a slot gives that slot, and every later one, independent noise; the slots
 # before it keep theirs.
-@NAMES
+@SCHEDULED
 @pytest.mark.parametrize("changed", [0, 60])
 def test_one_event_changes_all_noise_from_then_on(monkeypatch, name, changed):
     decide(monkeypatch, ALWAYS)
@@ -287,7 +289,7 @@ def test_one_event_changes_all_noise_from_then_on(monkeypatch, name, changed):
 
 
 # Another key, stream name or meaning of the counts gives independent noise as well.
-@NAMES
+@SCHEDULED
 @pytest.mark.parametrize("change", [{"key": bytes(32)}, {"stream": "other"}, {"context": b"other"}])
 def test_key_and_stream_change_all_noise(monkeypatch, name, change):
     decide(monkeypatch, ALWAYS)
@@ -323,8 +325,9 @@ def test_no_randomness_is_used_twice(monkeypatch, name):
     releases, _ = run(stream_of(name, people), counts_of(3, 30, 2, 3, jumps=True))
     statuses = [release.status for release in releases]
     assert len(set(asked)) == len(asked)
-    looks = len(statuses) - statuses.count("nullified")
-    assert len(asked) == 2 * looks + 2 * statuses.count("published")
+    if name in SCHEDULES:
+        looks = len(statuses) - statuses.count("nullified")
+        assert len(asked) == 2 * looks + 2 * statuses.count("published")
     assert statuses.count("published") > 0
 
 
@@ -334,7 +337,7 @@ def test_no_randomness_is_used_twice(monkeypatch, name):
 # With the noisy dissimilarities given, everything but the counts is a function of public facts:
 # two streams that have nothing in common get the same statuses, thresholds and prices, and (as
 # standard errors are computed from released counts) nothing is told by any other field.
-@NAMES
+@SCHEDULED
 def test_control_flow_reads_no_private_data(name):
     slots = 50
     people = population([(4, 0.5), (6, 2.0), (2, 8.0)], [40, 30, 2])
@@ -353,7 +356,7 @@ def test_control_flow_reads_no_private_data(name):
 
 
 # What the dissimilarity is compared with, and looked at with, is public too.
-@NAMES
+@SCHEDULED
 def test_thresholds_follow_class_sizes_not_presence(monkeypatch, name):
     seen = []
 
@@ -387,7 +390,8 @@ def test_quiet_slots_are_released(name):
     assert len(releases) == 20
     for release in releases:
         assert release.counts.shape == release.stderr.shape == (4,)
-        assert (release.spent > 0).all()
+        if name in SCHEDULES or release.status == "published":
+            assert (release.spent > 0).all()
 
 
 # With nobody registered, or budgets of not one unit a slot, nothing is ever published, and the
@@ -397,6 +401,8 @@ def test_quiet_slots_are_released(name):
     ("requirements", "sizes"), [([(3, 1.0)], [0]), ([(8, 2.0**-40)], [5]), ([(8, 1e-300)], [5])]
 )
 def test_nothing_to_publish_with(name, requirements, sizes):
+    if name == "sample" and requirements == [(8, 2.0**-40)]:
+        pytest.skip("one unit for a window is one unit for its one publication")
     people = Population(
         tuple(Requirement(w, e) for w, e in requirements), np.array(sizes, dtype=np.int64), 2
     )
@@ -411,7 +417,7 @@ def test_nothing_to_publish_with(name, requirements, sizes):
 
 
 # Statuses; and a slot that is not published repeats the last publication, field by field.
-@NAMES
+@SCHEDULED
 def test_fields_of_a_release(monkeypatch, name):
     decisions = [NEVER, NEVER, ALWAYS, ALWAYS, NEVER, ALWAYS, NEVER, NEVER, ALWAYS, NEVER]
     decide(monkeypatch, decisions + [NEVER] * 10)
@@ -457,7 +463,7 @@ def empirical_error(name, sensitivity, slots=400, bins=100):
 # The standard error is that of the noise: for a class of which all are kept, the mean square of
 # (released - true) is stderr**2 up to the sampling error of a mean of Laplace squares. The noise
 # of sensitivity D is that of a D-th of the budget; the epsilon reported is the user's.
-@NAMES
+@SCHEDULED
 @pytest.mark.parametrize("sensitivity", [1, 2, 3])
 def test_standard_error_is_calibrated(name, sensitivity):
     noise, releases = empirical_error(name, sensitivity)
@@ -619,7 +625,7 @@ def test_simulation_refuses(change, message):
 # The state of 25 classes, windows of up to 200 slots and 100 bins stays below 64 KB: on a stream
 # that publishes whenever it may, at random, and when it changes slowly. Equal windows run out of
 # budget when all is published; with mixed ones some class always has some left.
-@NAMES
+@SCHEDULED
 @pytest.mark.parametrize("windows", ["equal", "mixed"])
 @pytest.mark.parametrize("path", ["always", "random", "realistic"])
 def test_state_is_small(monkeypatch, name, windows, path):
