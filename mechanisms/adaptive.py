@@ -54,7 +54,6 @@ USELESS = 10.0
 IMPATIENCE = 3.0
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
-NO_RISK = Risk(0.0, 0.0)
 _MOST = np.iinfo(np.int64).max
 
 _PLAIN = ("slots", "since", "gap", "patience", "usual_gap", "published_slot", "epsilon")
@@ -244,11 +243,11 @@ class Adaptive:
             each = np.full_like(each, each[self.population.sizes > 0].min(initial=_MOST))
         return Choices.of(each, self.population)
 
-    def _chosen(
-        self, state: AdaptiveState, offers: Units, choices: Choices, risk: Risk
-    ) -> Weighting:
-        errors = choices.errors(float(state.bank.scale.mean()), risk)
-        threshold = int(choices.thresholds[errors.argmin()])
+    def _chosen(self, state: AdaptiveState, offers: Units, choices: Choices) -> Weighting:
+        errors = choices.errors(float(state.bank.scale.mean()), self._risk(state))
+        return self._capped(int(choices.thresholds[errors.argmin()]), offers)
+
+    def _capped(self, threshold: int, offers: Units) -> Weighting:
         return Weighting.at(threshold, offers // self.population.sensitivity, self.population)
 
     def _weighting(self, state: AdaptiveState, offers: Units, auditing: bool) -> Weighting | None:
@@ -256,8 +255,10 @@ class Adaptive:
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return None
-        # Beside an audit the weights are those that its comparison is for.
-        weighting = self._chosen(state, offers, choices, NO_RISK if auditing else self._risk(state))
+        if auditing:  # what is learnt from the comparison is learnt of the most unequal weights
+            weighting = self._capped(int(choices.thresholds[-1]), offers)
+        else:
+            weighting = self._chosen(state, offers, choices)
         forecast = self.bank.forecast(state.bank)
         doubt = float((forecast.variance + forecast.white).mean())
         return weighting if weighting.noise_variance <= USELESS * doubt else None
@@ -276,7 +277,7 @@ class Adaptive:
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return np.zeros_like(offers), 0.0
-        weighting = self._chosen(state, offers, choices, self._risk(state))
+        weighting = self._chosen(state, offers, choices)
         scale, dispersion = state.bank.scale, weighting.dispersion
         forecast = self.bank.forecast(state.bank)
         bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)
@@ -316,6 +317,8 @@ class Adaptive:
         audited, laplace = alike.release(counts, noise, "audit"), alike.noise_variance
         if weighting is None or released is None:
             return audited, laplace, np.zeros_like(audited)
+        if state.published_slot is None:
+            state.bank.scale = self.bank.scale(audited)
         scale = state.bank.scale
         error = laplace + weighting.noise_variance + weighting.dispersion * scale
         self.correlation.learn(

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 # of half the count.
 SIZES = np.array([0.0, 0.06, 0.2, 0.6])[:, None]
 # Log of the belief, before any audit, that there is no correlation, over any other hypothesis.
-NONE_AT_FIRST = 3.0
+NONE_AT_FIRST = 2.0
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.

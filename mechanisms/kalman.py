@@ -75,7 +75,7 @@ class Bank:
         shape = (MEMBERS, self.bins)
         mean = np.full(self.bins, self.users / (2 * self.bins))
         prior = np.full(shape, self.users**2 / (2 * self.bins**1.5))
-        scale = self._scale(mean)
+        scale = self.scale(mean)
         zeros = np.zeros(shape)
         return BankState(
             np.tile(mean, (MEMBERS, 1)),
@@ -87,7 +87,8 @@ class Bank:
             scale,
         )
 
-    def _scale(self, mean: Floats) -> Floats:
+    def scale(self, mean: Floats) -> Floats:
+        """Variance s of counts of this mean, not too small to divide by: shape (d,)."""
         counts = np.clip(mean, 0, self.users)
         scale: Floats = np.maximum(counts * (1 - counts / self.users), 0.5)
         return scale
@@ -172,7 +173,7 @@ class Bank:
         state.covariance -= gain * state.covariance
         state.level_var -= gain * state.level_var
         mean = (self.weights(state) * state.level).sum(axis=0)
-        state.scale = self._scale(mean)
+        state.scale = self.scale(mean)
         return jumped
 
 
