@@ -24,6 +24,9 @@ TRENDS = [(0.0, bend, white) for white in (0.0, 1.0) for bend in (1e-6, 1e-5, 1e
 DRIFT, BEND, WHITE = np.array(LEVELS + TRENDS).T[:, :, None]
 TRENDING = BEND > 0
 MEMBERS = len(DRIFT)
+FASTER = 1.0
+# Log of the belief in each member before any release: fast drift is rare.
+BELIEF = -FASTER * np.log1p(DRIFT)
 
 # Forgetting of what members predicted, by release.
 MEMORY = 0.96
@@ -83,7 +86,7 @@ class Bank:
             prior,
             zeros.copy(),
             50 * BEND * scale,
-            zeros.copy(),
+            BELIEF + zeros,
             scale,
         )
 
@@ -156,7 +159,7 @@ class Bank:
         if jumped.any():
             opened = surprise[jumped]
             state.level_var[:, jumped] += opened
-            state.scores[:, jumped] = 0
+            state.scores[:, jumped] = BELIEF
             if gap:
                 bent = SLOPE_OF_JUMP * TRENDING * opened
                 state.covariance[:, jumped] += bent / gap

@@ -10,8 +10,8 @@ The others are ours:
   to a place drawn anew, and now and then an event draws 3 % of all users a slot into one place.
 - `city-sparse`: the same, but only 30 % of the users report in a slot.
 - `city-10000`: the same with 10,000 places.
-- `-correlated`: who asks for more budget a slot has up to 50 % more of what `p_t` is about (or of
-  the odd places), who asks for less has up to 50 % less.
+- `-correlated`: class and value go together. Users with long windows have up to 50 % more of what
+  `p_t` is about (or of the odd places), users with short ones up to 50 % less.
 """
 
 from __future__ import annotations
