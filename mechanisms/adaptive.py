@@ -33,7 +33,7 @@ from streamveil.mechanisms.correlation import Correlation, CorrelationState, Ris
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.planning import Plan
-from streamveil.mechanisms.records import PREDICTED, PUBLISHED, ConfigurationError
+from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
 from streamveil.mechanisms.weighting import Choices, Weighting
 from streamveil.mechanisms.window_sums import Sums, WindowSums
 
@@ -189,9 +189,9 @@ class Adaptive:
             weighting = self._weighting(state, offers, auditing)
         seen = self._observe(state, weighting, auditing, counts, noise)
         jumped = False
+        status = PUBLISHED
         if seen is None:
-            forecast = self.bank.forecast(state.bank)
-            mean, variance = forecast.mean, forecast.variance + forecast.white
+            status, mean, variance = self._predicted(state)
         else:
             estimate, laplace, other = seen
             started = state.published_slot is not None
@@ -213,7 +213,7 @@ class Adaptive:
         most = self.population.sizes.sum() * self.population.sensitivity
         return state, SlotRelease(
             np.rint(np.clip(mean, 0, most)).astype(np.int64),
-            PREDICTED if seen is None else PUBLISHED,
+            status,
             state.published_slot,
             state.epsilon,
             np.sqrt(variance + ROUNDING),
@@ -221,6 +221,13 @@ class Adaptive:
             alarm=jumped,
             diagnostics=self._diagnostics(state, surprise),
         )
+
+    def _predicted(self, state: AdaptiveState) -> tuple[str, Floats, Floats]:
+        """Status, mean and variance of a slot without a release; nothing is known before one."""
+        if state.published_slot is None:
+            return SKIPPED, np.zeros(self.bank.bins), np.full(self.bank.bins, np.nan)
+        forecast = self.bank.forecast(state.bank)
+        return PREDICTED, forecast.mean, forecast.variance + forecast.white
 
     def _accrued(self, since: int, gap: int) -> Units:
         """What classes saved up in so many slots; there is no gate when every slot is released."""
@@ -383,18 +390,15 @@ class Adaptive:
         return state_bytes.pack(self.SCHEMAS, record)
 
     def decode(self, data: bytes) -> AdaptiveState:
-        """State of bytes. Raises ValueError if it belongs to another number of bins or classes."""
+        """State of bytes. Raises ConfigurationError for another number of bins or classes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
         state = self.start()
+        scale = np.frombuffer(record["bank"][-1], dtype=np.float64)
+        state_bytes.check_length(scale, self.bank.bins, "bins")
         for belief in ("bank", "correlation"):
             parts = vars(getattr(state, belief))
             for (name, part), stored in zip(parts.items(), record[belief], strict=True):
                 read = np.frombuffer(stored, dtype=np.float64)
-                if read.size != part.size:
-                    raise ValueError(
-                        f"the state holds {read.size} figures of {name}, not {part.size}: it "
-                        "belongs to another domain"
-                    )
                 parts[name] = read.reshape(part.shape).copy()
         state.spent = self._sums.read(record["spent"])
         state.reserve = self._sums.read(record["reserve"])
