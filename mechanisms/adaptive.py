@@ -54,9 +54,21 @@ USELESS = 10.0
 IMPATIENCE = 3.0
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
+NO_RISK = Risk(0.0, 0.0)
+# Bias is not looked for where weights would be nearly equal even if there were none.
+WORTH_LEARNING = 0.1
 _MOST = np.iinfo(np.int64).max
 
-_PLAIN = ("slots", "since", "gap", "patience", "usual_gap", "published_slot", "epsilon")
+_PLAIN = (
+    "slots",
+    "since",
+    "gap",
+    "patience",
+    "usual_gap",
+    "published_slot",
+    "epsilon",
+    "dispersion",
+)
 
 
 @dataclass
@@ -80,6 +92,8 @@ class AdaptiveState:
     """Slow average of `gap`."""
     published_slot: int | None = None
     epsilon: float = 0.0
+    dispersion: float = 0.0
+    """Of the weights of the last release."""
 
 
 class Adaptive:
@@ -111,6 +125,7 @@ class Adaptive:
                 {"name": "usual_gap", "type": "double"},
                 {"name": "published_slot", "type": ["null", "long"]},
                 {"name": "epsilon", "type": "double"},
+                {"name": "dispersion", "type": "double"},
             ],
         }
     }
@@ -161,9 +176,10 @@ class Adaptive:
 
     def start(self) -> AdaptiveState:
         """Nothing released yet."""
+        bank = self.bank.start()
         return AdaptiveState(
-            self.bank.start(),
-            self.correlation.start(),
+            bank,
+            self.correlation.start(bank.scale),
             self._sums.start(),
             self._sums.start(),
         )
@@ -205,7 +221,7 @@ class Adaptive:
         state.spent = self._sums.add(state.spent, looked + from_main)
         state.reserve = self._sums.add(state.reserve, spent - from_main)
         if weighting:
-            state.epsilon = weighting.epsilon
+            state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
         state.since = 1 if weighting else state.since + 1
         if seen is not None or state.slots % REPLAN_EVERY == 0:
             self._replan(state)
@@ -216,7 +232,7 @@ class Adaptive:
             status,
             state.published_slot,
             state.epsilon,
-            np.sqrt(variance + ROUNDING),
+            np.sqrt(variance + self._doubt(state) + ROUNDING),
             looked + spent + (self.audit if auditing else 0),
             alarm=jumped,
             diagnostics=self._diagnostics(state, surprise),
@@ -250,8 +266,10 @@ class Adaptive:
             each = np.full_like(each, each[self.population.sizes > 0].min(initial=_MOST))
         return Choices.of(each, self.population)
 
-    def _chosen(self, state: AdaptiveState, offers: Units, choices: Choices) -> Weighting:
-        errors = choices.errors(float(state.bank.scale.mean()), self._risk(state))
+    def _chosen(
+        self, state: AdaptiveState, offers: Units, choices: Choices, risk: Risk
+    ) -> Weighting:
+        errors = choices.errors(float(state.bank.scale.mean()), risk)
         return self._capped(int(choices.thresholds[errors.argmin()]), offers)
 
     def _capped(self, threshold: int, offers: Units) -> Weighting:
@@ -262,13 +280,17 @@ class Adaptive:
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return None
-        if auditing:  # what is learnt from the comparison is learnt of the most unequal weights
+        weighting = self._chosen(state, offers, choices, NO_RISK if auditing else self._risk(state))
+        if auditing and weighting.dispersion > WORTH_LEARNING * self.correlation.reference:
+            # What an audit shows is learnt of the most unequal weights.
             weighting = self._capped(int(choices.thresholds[-1]), offers)
-        else:
-            weighting = self._chosen(state, offers, choices)
         forecast = self.bank.forecast(state.bank)
         doubt = float((forecast.variance + forecast.white).mean())
         return weighting if weighting.noise_variance <= USELESS * doubt else None
+
+    def _doubt(self, state: AdaptiveState) -> Floats:
+        """Variance of the bias that releases like the last one have, shape (d,)."""
+        return self.correlation.bias(state.correlation, state.bank.scale, state.dispersion)[1]
 
     def _risk(self, state: AdaptiveState) -> Risk:
         return self.correlation.risk(state.correlation, state.bank.scale)
@@ -284,7 +306,7 @@ class Adaptive:
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return np.zeros_like(offers), 0.0
-        weighting = self._chosen(state, offers, choices)
+        weighting = self._chosen(state, offers, choices, self._risk(state))
         scale, dispersion = state.bank.scale, weighting.dispersion
         forecast = self.bank.forecast(state.bank)
         bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)
@@ -326,24 +348,30 @@ class Adaptive:
             return audited, laplace, np.zeros_like(audited)
         if state.published_slot is None:
             state.bank.scale = self.bank.scale(audited)
+            state.correlation = self.correlation.start(state.bank.scale)
         scale = state.bank.scale
         error = laplace + weighting.noise_variance + weighting.dispersion * scale
         self.correlation.learn(
             state.correlation, released - audited, scale, weighting.dispersion, error
         )
         released, noise_variance, other = self._corrected(state, weighting, released)
-        share = laplace / (laplace + noise_variance + other)
+        _, doubt = self.correlation.bias(state.correlation, scale, weighting.dispersion)
+        share = laplace / (laplace + noise_variance + other + doubt)
         both = share * released + (1 - share) * audited
         laplaces = share**2 * noise_variance + (1 - share) ** 2 * laplace
-        return both, float(laplaces.mean()), share**2 * other
+        # What was released before has the bias that the audit has not.
+        return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
 
     def _corrected(
         self, state: AdaptiveState, weighting: Weighting, released: Floats
     ) -> tuple[Floats, float, Floats]:
-        """Take the expected bias off a release: (counts, variance of noise, other variance)."""
+        """Take the expected bias off a release: (counts, variance of noise, other variance).
+
+        The bias that remains is the same in all releases: the filter cannot average it out.
+        """
         scale, dispersion = state.bank.scale, weighting.dispersion
-        bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)
-        return released - bias, weighting.noise_variance, dispersion * scale + doubt
+        bias, _ = self.correlation.bias(state.correlation, scale, dispersion)
+        return released - bias, weighting.noise_variance, dispersion * scale
 
     def _impatient(self, state: AdaptiveState) -> bool:
         """Whether the curve is much less certain than the plan expects between releases."""
