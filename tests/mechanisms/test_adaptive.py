@@ -25,7 +25,7 @@ from streamveil.mechanisms.planning import Plan
 from streamveil.mechanisms.weighting import Weighting
 
 KEY = bytes(range(32))
-PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=70, deadline=None, derandomize=True)
 SLOTS = 90
 
 OPTIONS = [
@@ -274,14 +274,17 @@ def shorter_windows(machine) -> None:
 
 
 # The same paths convict a mechanism whose sums are wrong: the odometer refuses.
-@pytest.mark.parametrize("breakage", [twice_the_reserve, forgotten_audits, shorter_windows])
-def test_adversaries_convict_wrong_sums(breakage):
+@pytest.mark.parametrize(
+    ("breakage", "reserve"),
+    [(twice_the_reserve, 0.3), (forgotten_audits, 0.0), (shorter_windows, 0.15)],
+)
+def test_adversaries_convict_wrong_sums(breakage, reserve):
     def overspend():
         for seed in range(12):
-            machine = Adaptive("adaptive", people(MIXED, SIZES), reserve=0.3)
+            machine = Adaptive("adaptive", people(LONG, SIZES[:3]), reserve=reserve)
             breakage(machine)
             stream = ReleaseStream(machine, NoiseSource(KEY))
-            state, counts = stream.start(), counts_for(seed, SLOTS, 4, 2)
+            state, counts = stream.start(), counts_for(seed, SLOTS, 3, 2)
             with pytest.MonkeyPatch.context() as patch:
                 Adversary(patch, seed)
                 for slot in range(SLOTS):
@@ -314,6 +317,18 @@ def test_all_weigh_alike_without_the_assumption():
     for row in parts["all"]:
         assert row[0] == row[1] == row[2]  # the fourth class is empty
     assert max(row[0] for row in parts["all"]) > 0
+
+
+# BUG: an audit of fewer units than a user may contribute is no audit, yet it is made: all weights
+# are 0, estimates infinite, and the first slot fails, so nothing is released at all.
+@pytest.mark.xfail(reason="audit // sensitivity is 0", strict=True)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_an_audit_of_less_than_a_unit_is_none():
+    machine = Adaptive("adaptive", people([(3, 2.0**-20), (3, 1.0)], [9, 9], 2, 2), audit=1e-6)
+    stream = ReleaseStream(machine, NoiseSource(KEY))
+    state, release = stream.release(stream.start(), 0, np.ones((2, 2), np.int64))
+    stream.release(state, 1, np.ones((2, 2), np.int64))
+    assert np.isfinite(release.stderr).all()
 
 
 # ---- options --------------------------------------------------------------------------------

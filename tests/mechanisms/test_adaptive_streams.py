@@ -146,20 +146,23 @@ def released(name, stream, slots, seed, users=10_000, epsilon=0.6, window=120):
     return simulate(name, counts, requirements, sizes, key), counts.sum(axis=1)
 
 
-# Of intervals of 90 %, from 85 to 95 % hold the truth, averaged over streams of every sort: on a
-# stream, 300 slots are some 30 releases, so a coverage is known to +-5 %; over ten runs to less
-# than 2 %. Errors are a filter's, hardly normal, and models hold roughly: hence 5 % either way.
+# Of intervals of 90 %, from 85 to 95 % hold the truth, averaged over streams of every sort. A
+# stream of 300 slots has some 30 releases, so its own coverage is hardly known; of all 22 runs
+# together it is to about 2 % (seeds differ by some 8 %). The models hold roughly: streams with
+# draws for every user are covered less (here 81 to 93 %), those without more.
 def test_standard_errors_are_honest():
     covered = {}
-    for name in ("sin", "tlns", "log", "step", "sin-fixed", "tlns-fixed", "city"):
-        for seed in (1, 2) if name != "city" else (1,):
+    for name in ("sin", "tlns", "log", "step", "sin-fixed", "tlns-fixed", "log-fixed", "city"):
+        for seed in (1, 2, 3) if name != "city" else (1,):
             result, true = released("adaptive", name, 300, seed)
             known = np.isfinite(result.stderr)
             within = np.abs(result.released - true) <= 1.645 * result.stderr
-            covered[name, seed] = float(within[known].mean())
-    print({key: round(value, 3) for key, value in covered.items()})
-    assert 0.85 < np.mean(list(covered.values())) < 0.95
-    assert min(covered.values()) > 0.6
+            covered.setdefault(name, []).append(float(within[known].mean()))
+    each = {name: round(float(np.mean(runs)), 3) for name, runs in covered.items()}
+    mean = np.mean(list(each.values()))
+    print(f"{each}, on average {mean:.3f}")
+    assert 0.85 < mean < 0.95
+    assert min(each.values()) > 0.7
 
 
 # It is better than what it replaces, by far: fixed seeds, and margins that hold for others too.
