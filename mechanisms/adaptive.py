@@ -46,6 +46,7 @@ ALARM = 3.0
 # The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
 RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
 HASTE = 0.6
+AFTER_JUMP = 1
 SLOW = 0.02
 REPLAN_EVERY = 4
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
@@ -235,6 +236,8 @@ class Adaptive:
         state.unseen = 1 if seen is not None else state.unseen + 1
         if seen is not None or state.slots % REPLAN_EVERY == 0:
             self._replan(state)
+        if jumped:  # to a new level or on a new slope: the next release tells
+            state.gap = min(state.gap, AFTER_JUMP)
         state.slots += 1
         most = self.population.sizes.sum() * self.population.sensitivity
         return state, SlotRelease(

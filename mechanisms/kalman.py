@@ -32,7 +32,7 @@ BELIEF = -FASTER * np.log1p(DRIFT)
 MEMORY = 0.96
 # An innovation of so many standard deviations is a jump; noise has heavier tails than the rest.
 JUMP = 4.5
-JUMP_OF_NOISE = 7.0
+JUMP_OF_NOISE = 9.0
 # Share of a jump that a trending member takes for a change of slope since the last release.
 SLOPE_OF_JUMP = 0.7
 
