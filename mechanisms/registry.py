@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from streamveil.mechanisms.ablation import Ablation
 from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.ba import BA
 from streamveil.mechanisms.bd import BD
@@ -31,15 +32,26 @@ SCHEDULES: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
 
 # A factory takes (name, population) and its options as keywords with defaults of type bool,
 # float, int or str.
-MECHANISMS: Mapping[str, Callable[..., Mechanism[Any]]] = {
-    "adaptive": Adaptive,
-    **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
-    # For comparison only.
+Factories = Mapping[str, Callable[..., Mechanism[Any]]]
+
+# There to compare with, never a choice.
+_COMPARATORS: Factories = {
+    "bd": partial(PWSM.over, BD),
+    "ba": partial(PWSM.over, BA),
     "uniform": Uniform,
     "sample": Sample,
     "spas": SPAS,
     "lbu": LBU,
     "plbu": PLBU,
+    "ablation": Ablation,
+}
+COMPARATORS = frozenset(_COMPARATORS)
+
+MECHANISMS: Factories = {
+    "adaptive": Adaptive,
+    "pbd": partial(PWSM.over, PBD),
+    "pba": partial(PWSM.over, PBA),
+    **_COMPARATORS,
 }
 
 
