@@ -6,7 +6,8 @@ pay, min(offer, threshold), and the rest stays in its ledger. What can be exchan
 
 - `release`: `sampled` as printed (`sampling.py`); `rescaled`, the same divided by the share of the
   users that it is expected to keep; `weighted` (`weighting.py`).
-- `ledger`: `shares`, the nullified slots of PBA; `sliding`, what the window really holds.
+- `ledger`: `shares`, the nullified slots of PBA; `sliding`, what the window really holds; `saving`,
+  the same without losing what a publication left over (`ledgers.py`).
 - `rule`: `published` as printed; `corrected`, less the deviation that noise and sampling cause
   when nothing has moved.
 
@@ -17,9 +18,8 @@ contribution a slot); replaced with twice the sensitivity.
 Sensitivity: 1 per contribution, of the sampled histogram and of its L1 distance from public
 integers alike; m_k for the weighted ones (`weighting.py`).
 Proof: thresholds, factors and ledgers are functions of public requirements and earlier releases. A
-look costs at most E / (2 w), so E / 2 a window. `Shares` counts a publication as the whole shares
-that hold its cost, which is PBA with smaller publications; `Sliding` keeps the sum below E / 2 by
-definition. The odometer checks both.
+look costs at most E / (2 w), so E / 2 a window; the ledgers keep publications within the other
+half. The odometer checks the sum.
 Source: our own, around Du et al., "Personalized w-event privacy for infinite stream estimation".
 """
 
@@ -27,18 +27,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import Units, to_epsilon
 from streamveil.mechanisms.correlation import Risk
+from streamveil.mechanisms.ledgers import Saving, Shares, Sliding
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
-from streamveil.mechanisms.pba import PBA, AbsorptionState
 from streamveil.mechanisms.publication import Publication
 from streamveil.mechanisms.pwsm import PWSM, PublicationState
 from streamveil.mechanisms.records import (
@@ -49,85 +48,14 @@ from streamveil.mechanisms.records import (
     Requirement,
 )
 from streamveil.mechanisms.sampling import Sampling
-from streamveil.mechanisms.schedule import FixedBudgets, Offer, Schedule
+from streamveil.mechanisms.schedule import Schedule
 from streamveil.mechanisms.weighting import Choices, Weighting, candidates
-from streamveil.mechanisms.window_sums import Sums, WindowSums
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 # Mean distance of a normal variable from its mean, in standard deviations.
 _MEAN_DISTANCE = np.sqrt(2 / np.pi)
-
-
-class Shares(PBA):
-    """PBA's ledger, charged what a publication really cost, in whole shares.
-
-    Guarantee: as PBA's, which nowhere needs that a publication takes all shares it was offered.
-    """
-
-    def commit(self, state: AbsorptionState, offer: Offer, published: bool) -> AbsorptionState:
-        """Remember the shares that hold the cost, one or more."""
-        if not published:
-            return super().commit(state, offer, published)
-        return AbsorptionState(np.maximum(-(-offer.publication // np.maximum(self.share, 1)), 1))
-
-
-@dataclass
-class SlidingState:
-    """What publications cost in reach of the windows, and when the last one was."""
-
-    spent: Sums
-    since: int = 1
-    """Slots from the last publication, or the slot before the stream, to the next slot."""
-
-
-class Sliding(FixedBudgets):
-    """One share for every slot since the last publication, as far as the window has room.
-
-    Guarantee: an offer is at most E / 2 less what the previous w - 1 slots cost.
-    """
-
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Sliding",
-            "fields": [
-                {"name": "spent", "type": WindowSums.SCHEMA},
-                {"name": "since", "type": "long"},
-            ],
-        }
-    }
-
-    def __init__(self, requirements: Sequence[Requirement]) -> None:
-        super().__init__(requirements)
-        self._sums = WindowSums(self.windows)
-
-    def start(self) -> SlidingState:
-        """Nothing published yet."""
-        return SlidingState(self._sums.start())
-
-    def offer(self, state: SlidingState) -> Offer:
-        """What was saved up, within the room of the window."""
-        saved = self.share * np.minimum(state.since, self.windows)
-        room = self.publication_cap - state.spent.recent
-        return Offer(self.share, np.minimum(saved, room), nullified=False)
-
-    def commit(self, state: SlidingState, offer: Offer, published: bool) -> SlidingState:
-        """Enter the slot's cost into the window."""
-        spent = self._sums.add(state.spent, offer.publication * int(published))
-        return SlidingState(spent, 1 if published else state.since + 1)
-
-    def encode(self, state: SlidingState) -> bytes:
-        """Bytes of the state."""
-        return state_bytes.pack(
-            self.SCHEMAS, {"spent": self._sums.record(state.spent), "since": state.since}
-        )
-
-    def decode(self, data: bytes) -> SlidingState:
-        """State of bytes."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
-        return SlidingState(self._sums.read(record["spent"]), record["since"])
 
 
 class Way(ABC):
@@ -205,7 +133,8 @@ class Sampled(Way):
 
     def other_variance(self, estimate: Counts) -> Floats:
         """Variance and squared bias of sampling if classes are equally busy."""
-        return self.sampling.standard_error(estimate) ** 2 - self.noise_variance
+        squares = self.sampling.standard_error(estimate) ** 2
+        return np.maximum(squares - self.noise_variance, 0.0)
 
 
 class Rescaled(Sampled):
@@ -281,7 +210,7 @@ class Ablation(PWSM):
         name: what releases say.
         population: public facts.
         release: `sampled`, `rescaled` or `weighted`.
-        ledger: `shares` or `sliding`.
+        ledger: `shares`, `sliding` or `saving`.
         rule: `published` or `corrected`.
     """
 
@@ -293,6 +222,7 @@ class Ablation(PWSM):
     LEDGERS: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
         "shares": Shares,
         "sliding": Sliding,
+        "saving": Saving,
     }
     RULES = ("published", "corrected")
 
