@@ -12,12 +12,13 @@ from streamveil.mechanisms.records import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism, schedule
+from streamveil.mechanisms.registry import DEFAULT, MECHANISMS, SCHEDULES, mechanism, schedule
 from streamveil.mechanisms.simulation import Simulation, simulate
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.users import Registry
 
 __all__ = [
+    "DEFAULT",
     "MECHANISMS",
     "SCHEDULES",
     "BudgetExceeded",

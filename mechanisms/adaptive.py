@@ -33,7 +33,7 @@ from streamveil.mechanisms.correlation import Correlation, CorrelationState, Ris
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.planning import Plan
-from streamveil.mechanisms.records import PREDICTED, PUBLISHED, ConfigurationError
+from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
 from streamveil.mechanisms.weighting import Choices, Weighting
 from streamveil.mechanisms.window_sums import Sums, WindowSums
 
@@ -56,7 +56,16 @@ IMPATIENCE = 3.0
 ROUNDING = 1 / 12
 _MOST = np.iinfo(np.int64).max
 
-_PLAIN = ("slots", "since", "gap", "patience", "usual_gap", "published_slot", "epsilon")
+_PLAIN = (
+    "slots",
+    "since",
+    "gap",
+    "patience",
+    "usual_gap",
+    "published_slot",
+    "epsilon",
+    "dispersion",
+)
 
 
 @dataclass
@@ -80,6 +89,8 @@ class AdaptiveState:
     """Slow average of `gap`."""
     published_slot: int | None = None
     epsilon: float = 0.0
+    dispersion: float = 0.0
+    """Of the weights of the last release."""
 
 
 class Adaptive:
@@ -111,6 +122,7 @@ class Adaptive:
                 {"name": "usual_gap", "type": "double"},
                 {"name": "published_slot", "type": ["null", "long"]},
                 {"name": "epsilon", "type": "double"},
+                {"name": "dispersion", "type": "double"},
             ],
         }
     }
@@ -161,9 +173,10 @@ class Adaptive:
 
     def start(self) -> AdaptiveState:
         """Nothing released yet."""
+        bank = self.bank.start()
         return AdaptiveState(
-            self.bank.start(),
-            self.correlation.start(),
+            bank,
+            self.correlation.start(bank.scale),
             self._sums.start(),
             self._sums.start(),
         )
@@ -189,9 +202,9 @@ class Adaptive:
             weighting = self._weighting(state, offers, auditing)
         seen = self._observe(state, weighting, auditing, counts, noise)
         jumped = False
+        status = PUBLISHED
         if seen is None:
-            forecast = self.bank.forecast(state.bank)
-            mean, variance = forecast.mean, forecast.variance + forecast.white
+            status, mean, variance = self._predicted(state)
         else:
             estimate, laplace, other = seen
             started = state.published_slot is not None
@@ -205,7 +218,7 @@ class Adaptive:
         state.spent = self._sums.add(state.spent, looked + from_main)
         state.reserve = self._sums.add(state.reserve, spent - from_main)
         if weighting:
-            state.epsilon = weighting.epsilon
+            state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
         state.since = 1 if weighting else state.since + 1
         if seen is not None or state.slots % REPLAN_EVERY == 0:
             self._replan(state)
@@ -213,14 +226,21 @@ class Adaptive:
         most = self.population.sizes.sum() * self.population.sensitivity
         return state, SlotRelease(
             np.rint(np.clip(mean, 0, most)).astype(np.int64),
-            PREDICTED if seen is None else PUBLISHED,
+            status,
             state.published_slot,
             state.epsilon,
-            np.sqrt(variance + ROUNDING),
+            np.sqrt(variance + self._doubt(state) + ROUNDING),
             looked + spent + (self.audit if auditing else 0),
             alarm=jumped,
             diagnostics=self._diagnostics(state, surprise),
         )
+
+    def _predicted(self, state: AdaptiveState) -> tuple[str, Floats, Floats]:
+        """Status, mean and variance of a slot without a release; nothing is known before one."""
+        if state.published_slot is None:
+            return SKIPPED, np.zeros(self.bank.bins), np.full(self.bank.bins, np.nan)
+        forecast = self.bank.forecast(state.bank)
+        return PREDICTED, forecast.mean, forecast.variance + forecast.white
 
     def _accrued(self, since: int, gap: int) -> Units:
         """What classes saved up in so many slots; there is no gate when every slot is released."""
@@ -262,6 +282,10 @@ class Adaptive:
         forecast = self.bank.forecast(state.bank)
         doubt = float((forecast.variance + forecast.white).mean())
         return weighting if weighting.noise_variance <= USELESS * doubt else None
+
+    def _doubt(self, state: AdaptiveState) -> Floats:
+        """Variance of the bias that releases like the last one have, shape (d,)."""
+        return self.correlation.bias(state.correlation, state.bank.scale, state.dispersion)[1]
 
     def _risk(self, state: AdaptiveState) -> Risk:
         return self.correlation.risk(state.correlation, state.bank.scale)
@@ -319,24 +343,30 @@ class Adaptive:
             return audited, laplace, np.zeros_like(audited)
         if state.published_slot is None:
             state.bank.scale = self.bank.scale(audited)
+            state.correlation = self.correlation.start(state.bank.scale)
         scale = state.bank.scale
         error = laplace + weighting.noise_variance + weighting.dispersion * scale
         self.correlation.learn(
             state.correlation, released - audited, scale, weighting.dispersion, error
         )
         released, noise_variance, other = self._corrected(state, weighting, released)
-        share = laplace / (laplace + noise_variance + other)
+        _, doubt = self.correlation.bias(state.correlation, scale, weighting.dispersion)
+        share = laplace / (laplace + noise_variance + other + doubt)
         both = share * released + (1 - share) * audited
         laplaces = share**2 * noise_variance + (1 - share) ** 2 * laplace
-        return both, float(laplaces.mean()), share**2 * other
+        # What was released before has the bias that the audit has not.
+        return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
 
     def _corrected(
         self, state: AdaptiveState, weighting: Weighting, released: Floats
     ) -> tuple[Floats, float, Floats]:
-        """Take the expected bias off a release: (counts, variance of noise, other variance)."""
+        """Take the expected bias off a release: (counts, variance of noise, other variance).
+
+        The bias that remains is the same in all releases: the filter cannot average it out.
+        """
         scale, dispersion = state.bank.scale, weighting.dispersion
-        bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)
-        return released - bias, weighting.noise_variance, dispersion * scale + doubt
+        bias, _ = self.correlation.bias(state.correlation, scale, dispersion)
+        return released - bias, weighting.noise_variance, dispersion * scale
 
     def _impatient(self, state: AdaptiveState) -> bool:
         """Whether the curve is much less certain than the plan expects between releases."""
@@ -383,18 +413,15 @@ class Adaptive:
         return state_bytes.pack(self.SCHEMAS, record)
 
     def decode(self, data: bytes) -> AdaptiveState:
-        """State of bytes. Raises ValueError if it belongs to another number of bins or classes."""
+        """State of bytes. Raises ConfigurationError for another number of bins or classes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
         state = self.start()
+        scale = np.frombuffer(record["bank"][-1], dtype=np.float64)
+        state_bytes.check_length(scale, self.bank.bins, "bins")
         for belief in ("bank", "correlation"):
             parts = vars(getattr(state, belief))
             for (name, part), stored in zip(parts.items(), record[belief], strict=True):
                 read = np.frombuffer(stored, dtype=np.float64)
-                if read.size != part.size:
-                    raise ValueError(
-                        f"the state holds {read.size} figures of {name}, not {part.size}: it "
-                        "belongs to another domain"
-                    )
                 parts[name] = read.reshape(part.shape).copy()
         state.spent = self._sums.read(record["spent"])
         state.reserve = self._sums.read(record["reserve"])

@@ -19,11 +19,12 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-# Standard deviation of beta under each hypothesis. A beta of 1 at a weight spread of 0.5 is a bias
-# of half the count.
-SIZES = np.array([0.0, 0.06, 0.2, 0.6])[:, None]
-# Log of the belief, before any audit, that there is no correlation, over any other hypothesis.
-NONE_AT_FIRST = 2.0
+# Standard deviation of beta under each hypothesis: a beta of 1 at a weight spread of 0.5 is a bias
+# of half the count. Under the second one it is chance alone, in a bin whose users stay the same.
+SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
+CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
+# Log of the belief in each before any audit.
+BELIEF = np.array([2.0, 2.0, 0.0, 0.0, 0.0])
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
@@ -58,12 +59,10 @@ class Correlation:
         self.bins = bins
         self.reference = max(reference, 1e-12)
 
-    def start(self) -> CorrelationState:
+    def start(self, scale: Floats) -> CorrelationState:
         """Before the first audit."""
-        scores = np.zeros(len(SIZES))
-        scores[0] = NONE_AT_FIRST
-        ones = np.ones((1, self.bins))
-        return CorrelationState(0 * SIZES * ones, SIZES**2 * ones, scores)
+        variance = SIZES**2 + CHANCE / scale
+        return CorrelationState(np.zeros_like(variance), variance, BELIEF.copy())
 
     def belief(self, state: CorrelationState) -> tuple[Floats, Floats]:
         """Mean and variance of beta in each bin, both of shape (d,)."""
@@ -114,7 +113,7 @@ class Correlation:
             error: variance of `missed` without the bias, shape (d,).
         """
         lever = scale * np.sqrt(dispersion)
-        variance = state.variance + STEP * SIZES**2
+        variance = state.variance + STEP * (SIZES**2 + CHANCE / scale)
         surprise = missed - state.mean * lever
         total = variance * lever**2 + error
         # The last bin of a complete histogram is no news once the others are known.

@@ -69,4 +69,4 @@ class Periodic:
     def decode(self, data: bytes) -> PeriodicState:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        return PeriodicState(Publication.of_record(record), record["slots"])
+        return PeriodicState(Publication.of_record(record, self.population.bins), record["slots"])

@@ -86,8 +86,13 @@ class Publication:
         }
 
     @classmethod
-    def of_record(cls, record: Mapping[str, Any]) -> Publication:
-        """Read the values of `FIELDS` back."""
+    def of_record(cls, record: Mapping[str, Any], bins: int) -> Publication:
+        """Read the values of `FIELDS` back.
+
+        Raises ConfigurationError if they are for another number of bins.
+        """
+        for values in (record["counts"], record["stderr"]):
+            state_bytes.check_length(values, bins, "bins")
         return cls(
             np.array(record["counts"], dtype=np.int64),
             np.array(record["stderr"], dtype=np.float64),

@@ -95,8 +95,5 @@ class PWSM:
     def decode(self, data: bytes) -> PublicationState:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        for values in (record["counts"], record["stderr"]):
-            state_bytes.check_length(values, self.population.bins, "bins")
-        return PublicationState(
-            self.schedule.decode(record["schedule"]), Publication.of_record(record)
-        )
+        last = Publication.of_record(record, self.population.bins)
+        return PublicationState(self.schedule.decode(record["schedule"]), last)

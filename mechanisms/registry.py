@@ -55,6 +55,9 @@ MECHANISMS: Factories = {
 }
 
 
+DEFAULT = "adaptive"
+
+
 def mechanism(text: str, population: Population) -> Mechanism[Any]:
     """Make a mechanism.
 
@@ -65,11 +68,16 @@ def mechanism(text: str, population: Population) -> Mechanism[Any]:
     Raises:
         ConfigurationError: for an unknown name or option, or a value that does not fit.
     """
+    name, options = parse(text)
+    return MECHANISMS[name](text, population, **options)
+
+
+def parse(text: str) -> tuple[str, dict[str, Any]]:
+    """Read the name of a mechanism and its options; raises as :func:`mechanism` does."""
     name, *given = text.split(":")
-    factory = _named(MECHANISMS, name)
     known = {
         parameter.name: parameter.default
-        for parameter in inspect.signature(factory).parameters.values()
+        for parameter in inspect.signature(_named(MECHANISMS, name)).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     options: dict[str, Any] = {}
@@ -81,7 +89,7 @@ def mechanism(text: str, population: Population) -> Mechanism[Any]:
                 f"mechanism {text!r}: {name} has no option {option!r}; its options: {listed}"
             )
         options[option] = _read(text, option, value, type(known[option]))
-    return factory(text, population, **options)
+    return name, options
 
 
 def schedule(

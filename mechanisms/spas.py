@@ -233,7 +233,7 @@ class SPAS:
         record: Mapping[str, Any] = state_bytes.unpack(self.SCHEMAS, data)[1]
         names = ("slots", "drift", "elapsed", "planned", "left", "threshold_noise")
         return SpasState(
-            last=Publication.of_record(record),
+            last=Publication.of_record(record, self.population.bins),
             halves=np.array(record["halves"], dtype=np.int64).reshape(2, -1),
             recent=list(zip(record["recent"][::2], record["recent"][1::2], strict=True)),
             **{name: record[name] for name in names},

@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from streamveil.io import read_ledger, read_releases, read_requirements
 from streamveil.mechanisms.domains import Categories
 from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
-from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.registry import DEFAULT, parse
 from streamveil.pipelines.flights import (
     DESTINATIONS,
     TIME,
@@ -23,7 +23,7 @@ from streamveil.pipelines.flights import (
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary
 from streamveil.pipelines.page import write_page, write_picture
-from streamveil.pipelines.release import DEFAULT_MECHANISM, ReleaseJob
+from streamveil.pipelines.release import ReleaseJob
 from streamveil.pipelines.report import Report
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.exact import exact_counts
@@ -58,9 +58,9 @@ class DemoOptions(PipelineOptions):
         )
         add(
             "--demo_mechanism",
-            default=DEFAULT_MECHANISM,
+            default=DEFAULT,
             metavar="NAME",
-            help=f"mechanism (default {DEFAULT_MECHANISM})",
+            help=f"mechanism (default {DEFAULT})",
         )
         add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
 
@@ -71,11 +71,7 @@ def main(options: PipelineOptions) -> int:
     hourly = {"true": True, "false": False}.get(given.hourly.lower())
     if hourly is None:
         raise ConfigurationError(f"--hourly={given.hourly} is neither true nor false")
-    if given.demo_mechanism not in MECHANISMS:
-        raise ConfigurationError(
-            f"--demo_mechanism: {given.demo_mechanism!r} is unknown: choose one of "
-            f"{', '.join(MECHANISMS)}"
-        )
+    parse(given.demo_mechanism)
     folder = Path(given.output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)

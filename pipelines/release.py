@@ -19,13 +19,11 @@ from streamveil.io import (
     check_output,
 )
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import PrivateHistograms
-
-DEFAULT_MECHANISM = "pba"
 
 
 class ReleaseOptions(PipelineOptions):
@@ -38,9 +36,9 @@ class ReleaseOptions(PipelineOptions):
         add("--output", metavar="FILE", help="releases: .parquet, .avro, .jsonl or .csv")
         add(
             "--mechanism",
-            default=DEFAULT_MECHANISM,
+            default=DEFAULT,
             metavar="NAME",
-            help=f"{', '.join(MECHANISMS)} (default {DEFAULT_MECHANISM})",
+            help=f"{', '.join(MECHANISMS)} (default {DEFAULT})",
         )
         add("--ledger", metavar="FILE", help="what every slot cost every class of users")
         add(

@@ -32,7 +32,7 @@ from streamveil.mechanisms.records import (
     check_shares,
     format_time,
 )
-from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.registry import DEFAULT, mechanism
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
@@ -110,7 +110,7 @@ class PrivateHistograms(beam.PTransform):
     """How time is cut."""
     columns: Columns
     """Which columns hold user, value and time."""
-    mechanism: str = "pba"
+    mechanism: str = DEFAULT
     """`bd`, `ba`, `pbd` or `pba`."""
     max_contributions: int = 1
     """Events of a user that count in a slot; more are dropped by a rule that looks only at that

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from streamveil.io import read_events
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.registry import DEFAULT
 from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.sources import Counted
@@ -75,7 +76,7 @@ class Data:
         if registry is None:
             with progress("streamveil evaluate, looking for users"):
                 registry = spread(self._users())
-        transform = self.inputs.transform(registry, "pba")
+        transform = self.inputs.transform(registry, DEFAULT)
         path = folder / "counts.npy"
         with progress("streamveil evaluate, counting"):
             self._write(transform, path, letters)

@@ -270,7 +270,9 @@ def test_range_and_quiet_slots(job):
         "u2,B,2024-01-06T23:59:59Z",
         "u1,A,2024-01-08T00:00:00Z",
     )
-    outcome = job.done(start="2024-01-02", end="2024-01-08", rejected=job.path("no.jsonl"))
+    outcome = job.done(
+        start="2024-01-02", end="2024-01-08", rejected=job.path("no.jsonl"), mechanism="pba"
+    )
     counts = job.counts()
     assert list(counts) == [day(d) for d in range(2, 8)]
     assert counts[day(2)] == [0, 0, 0]
