@@ -23,21 +23,14 @@ from streamveil.mechanisms.schedule import Schedule, ScheduleRun
 from streamveil.mechanisms.spas import SPAS
 from streamveil.mechanisms.uniform import Uniform
 
-SCHEDULES: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
-    "bd": BD,
-    "ba": BA,
-    "pbd": PBD,
-    "pba": PBA,
-}
-
+Schedules = Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]]
 # A factory takes (name, population) and its options as keywords with defaults of type bool,
 # float, int or str.
 Factories = Mapping[str, Callable[..., Mechanism[Any]]]
 
-# There to compare with, never a choice.
-_COMPARATORS: Factories = {
-    "bd": partial(PWSM.over, BD),
-    "ba": partial(PWSM.over, BA),
+# There to compare with, never advised: schedules and others.
+_COMPARED_SCHEDULES: Schedules = {"bd": BD, "ba": BA}
+_COMPARED: Factories = {
     "uniform": Uniform,
     "sample": Sample,
     "spas": SPAS,
@@ -45,15 +38,19 @@ _COMPARATORS: Factories = {
     "plbu": PLBU,
     "ablation": Ablation,
 }
-COMPARATORS = frozenset(_COMPARATORS)
+COMPARATORS = frozenset([*_COMPARED_SCHEDULES, *_COMPARED])
+
+SCHEDULES: Schedules = {
+    **_COMPARED_SCHEDULES,
+    "pbd": PBD,
+    "pba": PBA,
+}
 
 MECHANISMS: Factories = {
     "adaptive": Adaptive,
-    "pbd": partial(PWSM.over, PBD),
-    "pba": partial(PWSM.over, PBA),
-    **_COMPARATORS,
+    **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
+    **_COMPARED,
 }
-
 
 DEFAULT = "adaptive"
 
