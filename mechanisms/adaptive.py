@@ -54,6 +54,9 @@ USELESS = 10.0
 IMPATIENCE = 3.0
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
+NO_RISK = Risk(0.0, 0.0)
+# Bias is not looked for where weights would be nearly equal even if there were none.
+WORTH_LEARNING = 0.1
 _MOST = np.iinfo(np.int64).max
 
 _PLAIN = (
@@ -263,8 +266,10 @@ class Adaptive:
             each = np.full_like(each, each[self.population.sizes > 0].min(initial=_MOST))
         return Choices.of(each, self.population)
 
-    def _chosen(self, state: AdaptiveState, offers: Units, choices: Choices) -> Weighting:
-        errors = choices.errors(float(state.bank.scale.mean()), self._risk(state))
+    def _chosen(
+        self, state: AdaptiveState, offers: Units, choices: Choices, risk: Risk
+    ) -> Weighting:
+        errors = choices.errors(float(state.bank.scale.mean()), risk)
         return self._capped(int(choices.thresholds[errors.argmin()]), offers)
 
     def _capped(self, threshold: int, offers: Units) -> Weighting:
@@ -275,10 +280,10 @@ class Adaptive:
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return None
-        if auditing:  # what is learnt from the comparison is learnt of the most unequal weights
+        weighting = self._chosen(state, offers, choices, NO_RISK if auditing else self._risk(state))
+        if auditing and weighting.dispersion > WORTH_LEARNING * self.correlation.reference:
+            # What an audit shows is learnt of the most unequal weights.
             weighting = self._capped(int(choices.thresholds[-1]), offers)
-        else:
-            weighting = self._chosen(state, offers, choices)
         forecast = self.bank.forecast(state.bank)
         doubt = float((forecast.variance + forecast.white).mean())
         return weighting if weighting.noise_variance <= USELESS * doubt else None
@@ -301,7 +306,7 @@ class Adaptive:
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return np.zeros_like(offers), 0.0
-        weighting = self._chosen(state, offers, choices)
+        weighting = self._chosen(state, offers, choices, self._risk(state))
         scale, dispersion = state.bank.scale, weighting.dispersion
         forecast = self.bank.forecast(state.bank)
         bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)

@@ -180,7 +180,7 @@ def _finished(todo: Sequence[Task], processes: int) -> Iterator[tuple[int, list[
             pool.shutdown(wait=False, cancel_futures=True)
             for child in multiprocessing.active_children():
                 if child not in others:
-                    child.terminate()
+                    child.kill()
             raise
 
 
