@@ -54,6 +54,8 @@ USELESS = 10.0
 IMPATIENCE = 3.0
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
+# Squared beta (see `correlation.py`) that audits are made for.
+AUDITED_BIAS = 0.05
 NO_RISK = Risk(0.0, 0.0)
 # Bias is not looked for where weights would be nearly equal even if there were none.
 WORTH_LEARNING = 0.1
@@ -62,6 +64,7 @@ _MOST = np.iinfo(np.int64).max
 _PLAIN = (
     "slots",
     "since",
+    "unseen",
     "gap",
     "patience",
     "usual_gap",
@@ -83,7 +86,9 @@ class AdaptiveState:
     """Spent from the reserve."""
     slots: int = 0
     since: int = 1
-    """Slots from the last release to this one."""
+    """Slots from the last scheduled release to this one: budget is saved up for so long."""
+    unseen: int = 1
+    """Slots from the last release of any kind to this one."""
     gap: int = 1
     """Planned slots between releases."""
     patience: float = 0.0
@@ -105,7 +110,7 @@ class Adaptive:
         assume_independent: weigh users by budget, which is unbiased if class and value are
             independent and corrected by audits if they are not; otherwise weigh all alike.
         gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
-        audit: share of the smallest budget for audits.
+        audit: share of the budget for audits; nearly everybody gives as much as the least of them.
         reserve: share of the rest that waits for alarms.
     """
 
@@ -120,6 +125,7 @@ class Adaptive:
                 {"name": "reserve", "type": "WindowSums"},
                 {"name": "slots", "type": "long"},
                 {"name": "since", "type": "long"},
+                {"name": "unseen", "type": "long"},
                 {"name": "gap", "type": "long"},
                 {"name": "patience", "type": "double"},
                 {"name": "usual_gap", "type": "double"},
@@ -161,10 +167,11 @@ class Adaptive:
         weighted = (
             assume_independent and rates.dispersion.size > 0 and rates.dispersion.max() > 1e-9
         )
-        self.audit = _part(budgets.min(keepdims=True), audit)[0] if weighted else np.int64(0)
+        self.audit = self._audit(_part(budgets, audit)) if weighted else None
+        self.audit_cap = self.audit.spent if self.audit else np.zeros_like(budgets)
         self.gate = _part(budgets, gate) // self.windows
-        self.reserve_cap = _part(budgets - self.audit - self.gate * self.windows, reserve)
-        self.main_cap = budgets - self.audit - self.reserve_cap
+        self.reserve_cap = _part(budgets - self.audit_cap - self.gate * self.windows, reserve)
+        self.main_cap = budgets - self.audit_cap - self.reserve_cap
         self.rate = (self.main_cap - self.gate * self.windows) // self.windows
         most = float(population.sizes.sum()) * population.sensitivity
         self.bank = kalman.Bank(most, population.bins)
@@ -191,8 +198,8 @@ class Adaptive:
         counts = slot_input.counts
         if state.slots:
             self.bank.advance(state.bank)
-        auditing = bool(self.audit) and state.slots % self.longest == 0
-        due = auditing or state.since >= state.gap or self._impatient(state)
+        audit = self.audit if state.slots % self.longest == 0 else None
+        due = audit is not None or state.since >= state.gap or self._impatient(state)
         room = self.main_cap - state.spent.recent
         looked, surprise = np.zeros_like(room), 0.0
         if not due:
@@ -202,8 +209,8 @@ class Adaptive:
         if due or alarmed:
             regular = np.minimum(room - looked, self._accrued(state.since, state.gap))
             offers = regular + self._from_reserve(state, alarmed)
-            weighting = self._weighting(state, offers, auditing)
-        seen = self._observe(state, weighting, auditing, counts, noise)
+            weighting = self._weighting(state, offers, audit is not None)
+        seen = self._observe(state, weighting, audit, counts, noise)
         jumped = False
         status = PUBLISHED
         if seen is None:
@@ -211,7 +218,7 @@ class Adaptive:
         else:
             estimate, laplace, other = seen
             started = state.published_slot is not None
-            gap = state.since if started else 0
+            gap = state.unseen if started else 0
             jumps = self.bank.observe(state.bank, estimate, laplace, other, gap)
             jumped = started and bool(jumps.any())
             mean, variance = self.bank.estimate(state.bank, estimate, laplace + other)
@@ -222,7 +229,10 @@ class Adaptive:
         state.reserve = self._sums.add(state.reserve, spent - from_main)
         if weighting:
             state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
+        elif audit:
+            state.epsilon, state.dispersion = audit.epsilon, 0.0
         state.since = 1 if weighting else state.since + 1
+        state.unseen = 1 if seen is not None else state.unseen + 1
         if seen is not None or state.slots % REPLAN_EVERY == 0:
             self._replan(state)
         state.slots += 1
@@ -233,7 +243,7 @@ class Adaptive:
             state.published_slot,
             state.epsilon,
             np.sqrt(variance + self._doubt(state) + ROUNDING),
-            looked + spent + (self.audit if auditing else 0),
+            looked + spent + self.audit_cap * int(audit is not None),
             alarm=jumped,
             diagnostics=self._diagnostics(state, surprise),
         )
@@ -244,6 +254,15 @@ class Adaptive:
             return SKIPPED, np.zeros(self.bank.bins), np.full(self.bank.bins, np.nan)
         forecast = self.bank.forecast(state.bank)
         return PREDICTED, forecast.mean, forecast.variance + forecast.white
+
+    def _audit(self, shares: Units) -> Weighting | None:
+        """Weights of audits: alike, but for the few who would make the audit worthless."""
+        choices = self._choices(shares)
+        if not choices.thresholds.size:
+            return None
+        scale = float(self.population.sizes.sum()) / 10
+        errors = choices.errors(scale, Risk(AUDITED_BIAS * scale**2, 0.0))
+        return self._capped(int(choices.thresholds[errors.argmin()]), shares)
 
     def _accrued(self, since: int, gap: int) -> Units:
         """What classes saved up in so many slots; there is no gate when every slot is released."""
@@ -257,8 +276,11 @@ class Adaptive:
         left = self.reserve_cap - state.reserve.recent
         part = left // (RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE)
         # As many slots' worth for everybody, so that the weights stay what audits compare.
-        slots = (part // np.maximum(self.rate, 1)).min()
-        return np.minimum(slots * self.rate, part)
+        able = (self.population.sizes > 0) & (self.rate > 0) & (self.reserve_cap > 0)
+        if not able.any():
+            return np.zeros_like(part)
+        slots = (part[able] / self.rate[able]).min()
+        return np.minimum(slots * self.rate, part).astype(np.int64)
 
     def _choices(self, offers: Units) -> Choices:
         each = offers // self.population.sensitivity
@@ -324,7 +346,7 @@ class Adaptive:
         self,
         state: AdaptiveState,
         weighting: Weighting | None,
-        auditing: bool,
+        audit: Weighting | None,
         counts: npt.NDArray[np.int64],
         noise: SlotNoise,
     ) -> tuple[Floats, float, Floats] | None:
@@ -337,13 +359,11 @@ class Adaptive:
         released = None
         if weighting:
             released = weighting.release(counts, noise, "release")
-            if not auditing:
+            if not audit:
                 return self._corrected(state, weighting, released)
-        elif not auditing:
+        elif not audit:
             return None
-        each = np.full_like(self.main_cap, self.audit // self.population.sensitivity)
-        alike = Weighting.at(int(each[0]), each, self.population)
-        audited, laplace = alike.release(counts, noise, "audit"), alike.noise_variance
+        audited, laplace = audit.release(counts, noise, "audit"), audit.noise_variance
         if weighting is None or released is None:
             return audited, laplace, np.zeros_like(audited)
         if state.published_slot is None:

@@ -37,6 +37,8 @@ JUMP_OF_NOISE = 7.0
 SLOPE_OF_JUMP = 0.7
 
 GAPS = np.array([*range(1, 13), 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 64])
+# As many releases does a plan look ahead: a still stream takes longer to settle.
+HORIZON = 200
 _RATIOS = np.arange(-24, 25)
 
 
@@ -164,7 +166,8 @@ class Bank:
                 bent = SLOPE_OF_JUMP * TRENDING * opened
                 state.covariance[:, jumped] += bent / gap
                 state.slope_var[:, jumped] += bent / gap**2
-        total = state.level_var + noise + error + WHITE * state.scale
+        blurred = noise + error + WHITE * state.scale
+        total = state.level_var + blurred
         missed = counts - state.level
         state.scores *= MEMORY
         state.scores -= np.where(jumped, 0, (missed**2 / total + np.log(total)) / 2)
@@ -172,9 +175,13 @@ class Bank:
         slope_gain = state.covariance / total
         state.level += gain * missed
         state.slope += slope_gain * missed
-        state.slope_var -= slope_gain * state.covariance
-        state.covariance -= gain * state.covariance
-        state.level_var -= gain * state.level_var
+        # Products, not differences: what is left may be much smaller than what is taken off.
+        kept = blurred / total
+        unsure = state.slope_var - slope_gain * state.covariance
+        state.covariance *= kept
+        state.level_var *= kept
+        least = state.covariance**2 / np.maximum(state.level_var, 1e-300)
+        state.slope_var = np.maximum(unsure, least)
         mean = (self.weights(state) * state.level).sum(axis=0)
         state.scale = self.scale(mean)
         return jumped
@@ -182,7 +189,7 @@ class Bank:
 
 @lru_cache(maxsize=1)
 def _steady() -> Floats:
-    """Mean variance of the curve between releases, in multiples of s, once it has settled.
+    """Mean variance of the curve between releases, in multiples of s, after `HORIZON` of them.
 
     By gap, member and log2 of (error of a release / s): shape (gaps, members, ratios).
     """
@@ -193,7 +200,7 @@ def _steady() -> Floats:
     both_step = bend * gap * (gap - 1) / 2
     slope_step = bend * gap
     level, both, slope = error + level_step, 0 * error, 10 * bend + 0 * error
-    for _ in range(200):
+    for _ in range(HORIZON):
         level = level + 2 * gap * both + gap**2 * slope + level_step
         both = both + gap * slope + both_step
         slope = slope + slope_step
@@ -219,7 +226,7 @@ def expected_error(weights: Floats, ratios: Floats) -> tuple[Floats, Floats]:
         ratios: error of a release / s for each gap and bin, shape (gaps, b).
 
     Returns:
-        Shape (gaps, b).
+        (errors, those of the curve alone), both of shape (gaps, b).
     """
     place = np.clip(np.log2(ratios) - _RATIOS[0], 0, len(_RATIOS) - 1.001)
     low = place.astype(np.int64)

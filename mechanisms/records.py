@@ -229,9 +229,10 @@ class Release:
     published_slot: int | None
     """Slot of the publication that `counts` repeats or continues; None before the first one."""
     epsilon: float
-    """Threshold budget of that publication: its noise has scale sensitivity / epsilon."""
+    """Largest budget that this publication cost anybody."""
     stderr: npt.NDArray[np.float64]
-    """Expected standard error of each count at its publication, shape (bins,); NaN before one."""
+    """Expected standard error of each count, shape (bins,); NaN before the first publication. Of
+    counts that are repeated it is that of the publication."""
     mechanism: str
     alarm: bool = False
     """Whether the mechanism saw a jump in this slot."""

@@ -1,0 +1,194 @@
+"""The adaptive mechanism on whole streams: replays, what steers it, how good it says it is."""
+
+import math
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms import (
+    ConfigurationError,
+    NoiseSource,
+    Population,
+    ReleaseStream,
+    Requirement,
+    mechanism,
+    simulate,
+)
+from streamveil.mechanisms.weighting import Weighting
+from streamveil.pipelines.evaluation.populations import population
+from streamveil.pipelines.evaluation.streams import make_stream
+
+KEY = bytes(range(32))
+REQUIREMENTS = ((8, 4.0), (12, 6.0), (20, 20.0))
+SIZES = [300, 300, 100]
+SLOTS = 120
+
+
+def stream_of(bins=3, requirements=REQUIREMENTS, sizes=SIZES, key=KEY) -> ReleaseStream:
+    people = Population(tuple(Requirement(*one) for one in requirements), np.array(sizes), bins)
+    return ReleaseStream(mechanism("adaptive", people), NoiseSource(key))
+
+
+def steps(seed=1, bins=3) -> np.ndarray:
+    """Counts that are steady but for a level that changes every 30 slots."""
+    rng = np.random.default_rng(seed)
+    levels = np.repeat(rng.integers(0, 100, (SLOTS // 30, 3, bins)), 30, axis=0)
+    return levels + rng.integers(0, 3, levels.shape)
+
+
+def fields(release) -> tuple:
+    """All of a release as bytes and plain values, to compare."""
+    return tuple(
+        part.tobytes() if isinstance(part, np.ndarray) else str(part)
+        for part in vars(release).values()
+    )
+
+
+def run(stream, counts):
+    state, releases = stream.start(), []
+    for slot, table in enumerate(counts):
+        state, release = stream.release(state, slot, table)
+        releases.append(release)
+    return releases, state
+
+
+# ---- replays --------------------------------------------------------------------------------
+
+
+# The same key and counts give the same releases, byte for byte, and the same state; another key
+# gives others. The stream looks, releases, audits and sees jumps.
+def test_replay_is_identical():
+    (first, end), (again, same) = run(stream_of(), steps()), run(stream_of(), steps())
+    assert [fields(release) for release in first] == [fields(release) for release in again]
+    assert stream_of().encode(end) == stream_of().encode(same)
+    assert {release.status for release in first} == {"published", "predicted"}
+    assert any(release.alarm for release in first)
+    others, _ = run(stream_of(key=bytes(32)), steps())
+    assert sum((a.counts == b.counts).all() for a, b in zip(first, others, strict=True)) < SLOTS / 4
+
+
+# A state that went through bytes in every slot, a new stream each time, goes on as one that never
+# did.
+def test_bytes_in_every_slot_keep_the_future():
+    counts = steps()
+    undisturbed, end = run(stream_of(), counts)
+    data = stream_of().encode(stream_of().start())
+    for slot in range(SLOTS):
+        stream = stream_of()
+        state = stream.decode(data)
+        assert stream.encode(state) == data
+        state, release = stream.release(state, slot, counts[slot])
+        assert fields(release) == fields(undisturbed[slot])
+        data = stream.encode(state)
+    assert data == stream_of().encode(end)
+
+
+# A released slot stays what it was whatever the state does later.
+def test_releases_are_not_changed_later():
+    stream, counts = stream_of(), steps()
+    state, kept = stream.start(), []
+    for slot in range(40):
+        state, release = stream.release(state, slot, counts[slot])
+        kept.append((release, fields(release)))
+    assert all(fields(release) == before for release, before in kept)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"bins": 2}, {"requirements": REQUIREMENTS[:2], "sizes": SIZES[:2]}],
+    ids=["bins", "classes"],
+)
+def test_state_of_another_shape_is_refused(change):
+    stream = stream_of()
+    state, _ = stream.release(stream.start(), 0, steps()[0])
+    other = stream_of(**change)
+    with pytest.raises(ConfigurationError, match="another configuration"):
+        other.decode(stream.encode(state))
+    with pytest.raises(ConfigurationError, match="another configuration"):
+        other.mechanism.decode(stream.mechanism.encode(state.mechanism))
+
+
+# ---- what steers ----------------------------------------------------------------------------
+
+
+# With the noisy results given, streams that have nothing in common get the same releases, field
+# by field: gaps, weights, alarms and prices read no counts. Every result was asked for in the same
+# way, with the same weights and public figures.
+@pytest.mark.parametrize("size", [1, 1000, 10**7])
+def test_nothing_but_noisy_results_steers(size):
+    def told(counts):
+        random, asked = np.random.default_rng(5), []
+
+        def add_noise(weighting, statistic, noise, purpose, *shaping):
+            asked.append((purpose, weighting.weights.tobytes(), weighting.unit, shaping))
+            return random.integers(0, 2 * size * 2**16, statistic.shape)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Weighting, "add_noise", add_noise)
+            releases, state = run(stream_of(), counts)
+        return [fields(r) for r in releases], asked, stream_of().mechanism.encode(state.mechanism)
+
+    rng = np.random.default_rng(2)
+    quiet, busy = np.zeros((SLOTS, 3, 3), np.int64), rng.integers(0, 10**6, (SLOTS, 3, 3))
+    assert told(quiet) == told(steps()) == told(busy)
+    purposes = {purpose for purpose, *_ in told(quiet)[1]}
+    assert {"release", "audit"} <= purposes
+
+
+# ---- errors ---------------------------------------------------------------------------------
+
+
+def released(name, stream, slots, seed, users=10_000, epsilon=0.6, window=120):
+    """A mechanism's simulation of a named stream of the usual population, and the true counts."""
+    requirements, sizes = population(epsilon, window, users)
+    counts = np.array(list(make_stream(stream, sizes, slots, seed)))
+    key = bytes([seed]) * 32
+    return simulate(name, counts, requirements, sizes, key), counts.sum(axis=1)
+
+
+# Of intervals of 90 %, from 85 to 95 % hold the truth, averaged over streams of every sort. A
+# stream of 300 slots has some 30 releases, so its own coverage is hardly known; of all 22 runs
+# together it is to about 2 % (seeds differ by some 8 %). The models hold roughly: streams with
+# draws for every user are covered less (here 81 to 93 %), those without more.
+def test_standard_errors_are_honest():
+    covered = {}
+    for name in ("sin", "tlns", "log", "step", "sin-fixed", "tlns-fixed", "log-fixed", "city"):
+        for seed in (1, 2, 3) if name != "city" else (1,):
+            result, true = released("adaptive", name, 300, seed)
+            known = np.isfinite(result.stderr)
+            within = np.abs(result.released - true) <= 1.645 * result.stderr
+            covered.setdefault(name, []).append(float(within[known].mean()))
+    each = {name: round(float(np.mean(runs)), 3) for name, runs in covered.items()}
+    mean = np.mean(list(each.values()))
+    print(f"{each}, on average {mean:.3f}")
+    assert 0.85 < mean < 0.95
+    assert min(each.values()) > 0.7
+
+
+# It is better than what it replaces, by far: fixed seeds, and margins that hold for others too.
+@pytest.mark.parametrize(("stream", "margin"), [("sin", 5), ("step", 5), ("city", 2)])
+def test_adaptive_is_better_than_pba_and_pbd(stream, margin):
+    errors = {}
+    for name in ("adaptive", "pba", "pbd"):
+        result, true = released(name, stream, 400, 3)
+        errors[name] = float(((result.released - true) ** 2).mean())
+    print(stream, {name: round(error) for name, error in errors.items()})
+    assert errors["adaptive"] * margin < min(errors["pba"], errors["pbd"])
+
+
+# Nothing is ever said that is no number, from the first release on: not in streams that jump
+# between nothing and everybody, nor with hardly any budget, nor with very much.
+@pytest.mark.parametrize("epsilon", [1e-9, 1e-3, 1.0, 4096.0])
+@pytest.mark.parametrize("users", [1, 1000, 10**6])
+def test_releases_are_numbers(epsilon, users):
+    rng = np.random.default_rng(1)
+    stream = stream_of(2, ((1, epsilon), (7, epsilon)), [users, users])
+    half = rng.choice([0, users], (SLOTS, 2, 1))
+    releases, _ = run(stream, np.concatenate([half, users - half], axis=2))
+    for release in releases:
+        assert ((release.counts >= 0) & (release.counts <= 2 * users)).all()
+        if release.status == "skipped":
+            continue
+        assert np.isfinite(release.stderr).all()
+        assert (release.stderr > 0).all()
+        assert all(math.isfinite(value) for value in release.diagnostics.values())

@@ -1,0 +1,92 @@
+"""The bias of weighted releases: learnt where there is one, none where there is none."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms.correlation import Correlation
+
+PROPERTY = settings(max_examples=50, deadline=None, derandomize=True)
+DISPERSION = 0.25
+
+
+def audited(beta, audits=60, error_size=0.3, seed=1):
+    """Belief after audits of a stream of these true betas, shape (d,)."""
+    rng = np.random.default_rng(seed)
+    beta = np.array(beta)
+    correlation = Correlation(len(beta), DISPERSION)
+    scale = rng.uniform(100, 1000, len(beta))
+    state = correlation.start(scale)
+    lever = scale * np.sqrt(DISPERSION)
+    deviation = error_size * 0.1 * lever
+    for _ in range(audits):
+        missed = beta * lever + rng.normal(0, deviation)
+        correlation.learn(state, missed, scale, DISPERSION, deviation**2)
+    return correlation, state, scale
+
+
+# Audits find betas of each size, sign and mixture: within a seventh of the largest.
+@pytest.mark.parametrize(
+    "beta", [[0.6, -0.6], [1.0, 0.5, -1.5], [0.1, -0.1, 0.1, -0.1], [0.5, 0.0, 0.0, -0.5]]
+)
+def test_bias_is_recovered(beta):
+    correlation, state, scale = audited(beta)
+    mean, variance = correlation.belief(state)
+    np.testing.assert_allclose(mean, beta, atol=max(np.abs(beta)) / 7)
+    assert (variance < 0.05).all()
+    bias, doubt = correlation.bias(state, scale, DISPERSION)
+    np.testing.assert_allclose(bias, mean * scale * np.sqrt(DISPERSION))
+    assert (doubt > 0).all()
+    # Weights spread less are less biased, and none are not.
+    assert (np.abs(correlation.bias(state, scale, DISPERSION / 4)[0]) <= np.abs(bias)).all()
+    even, certain = correlation.bias(state, scale, 0.0)
+    assert not even.any()
+    assert not certain.any()
+
+
+# Where there is none, none is found (fixed seeds): that hypothesis is believed most, and what is
+# left of the others is small beside what noise of the audits would allow.
+@pytest.mark.parametrize(("error_size", "most"), [(0.3, 0.01), (1.0, 0.02), (10.0, 0.15)])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_no_bias_is_found_where_there_is_none(error_size, most, seed):
+    correlation, state, scale = audited([0.0] * 6, error_size=error_size, seed=seed)
+    mean, _ = correlation.belief(state)
+    assert state.scores.argmax() in (0, 1)  # none, or chance alone
+    assert np.abs(mean).max() < most
+    before = correlation.risk(correlation.start(scale), scale)
+    after = correlation.risk(state, scale)
+    assert after.here < 0.5 * before.here
+    assert after.elsewhere < 0.05 * before.here
+
+
+# A belief follows a bias that turns round.
+def test_a_bias_that_turns_is_followed():
+    correlation, state, scale = audited([0.6, -0.6], audits=20)
+    rng = np.random.default_rng(2)
+    lever = scale * np.sqrt(DISPERSION)
+    for _ in range(100):
+        missed = np.array([-0.6, 0.6]) * lever + rng.normal(0, 0.03 * lever)
+        correlation.learn(state, missed, scale, DISPERSION, (0.03 * lever) ** 2)
+    np.testing.assert_allclose(correlation.belief(state)[0], [-0.6, 0.6], atol=0.1)
+
+
+# Whatever audits show, beliefs are numbers with a variance, and never less certain for an audit
+# than their hypothesis allows.
+@PROPERTY
+@given(st.integers(1, 5), st.integers(0, 2**32))
+def test_beliefs_stay_beliefs(bins, seed):
+    rng = np.random.default_rng(seed)
+    correlation = Correlation(bins, DISPERSION)
+    state = correlation.start(rng.choice([0.5, 10.0, 1e6], bins))
+    for _ in range(40):
+        missed = rng.normal(0, 1, bins) * 10.0 ** rng.integers(-3, 9)
+        scale = rng.choice([0.5, 10.0, 1e6], bins)
+        error = rng.choice([1e-3, 1.0, 1e9], bins)
+        correlation.learn(state, missed, scale, float(rng.choice([0, 1e-9, 0.2, 9])), error)
+        mean, variance = correlation.belief(state)
+        assert np.isfinite(mean).all()
+        assert (variance >= 0).all()
+        assert (state.variance >= 0).all()
+        assert not state.mean[0].any()  # the hypothesis of none
+        assert np.isfinite(correlation.risk(state, scale)).all()

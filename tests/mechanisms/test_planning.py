@@ -1,0 +1,99 @@
+"""When to release next: the longer, the stiller the stream and the dearer a release."""
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms import Population, Requirement, kalman
+from streamveil.mechanisms.correlation import Risk
+from streamveil.mechanisms.planning import Plan
+from streamveil.mechanisms.weighting import Choices
+
+NONE = Risk(0.0, 0.0)
+UNIT = 2**40
+
+
+def plan_of(epsilon, window=40, users=10_000) -> Plan:
+    """Releases of one class that saves its budget up."""
+    people = Population((Requirement(window, epsilon),), np.array([users]), 2)
+    rate = int(epsilon * UNIT) // window
+    return Plan(
+        [Choices.of(np.array([rate * min(gap, window)]), people) for gap in kalman.GAPS.tolist()]
+    )
+
+
+def member(drift=0.0, bend=0.0, white=0.0):
+    """Belief in one member alone."""
+    rows = np.stack([kalman.DRIFT, kalman.BEND, kalman.WHITE])[:, :, 0].T
+    found = np.flatnonzero((rows == [drift, bend, white]).all(axis=1))
+    assert found.size == 1
+    return np.eye(kalman.MEMBERS)[found[0]]
+
+
+def gap_of(plan, beliefs, scale=1000.0, risk=NONE) -> int:
+    return plan.best_gap(beliefs, np.full(2, scale), risk)[0]
+
+
+# The stiller the stream, the longer the gap.
+@pytest.mark.parametrize("white", [0.0, 1.0])
+def test_the_gap_grows_when_the_stream_is_still(white):
+    plan = plan_of(1.0)
+    drifting = [gap_of(plan, member(drift=d, white=white)) for d in (10.0, 1.0, 0.1, 0.01, 0.001)]
+    bending = [gap_of(plan, member(bend=b, white=white)) for b in (1e-3, 1e-4, 1e-5, 1e-6)]
+    for gaps in (drifting, bending):
+        assert gaps == sorted(gaps)
+        assert gaps[-1] > gaps[0] or white  # releases also tell of the slot's own deviation
+    assert drifting[0] < drifting[-1] / 8 or white
+
+
+# The dearer a release, the longer the gap; one without noise to speak of is made in every slot.
+@pytest.mark.parametrize("beliefs", [member(drift=1e-3), member(drift=1.0), member(bend=1e-4)])
+def test_the_gap_is_1_when_noise_is_negligible(beliefs):
+    gaps = [gap_of(plan_of(epsilon), beliefs) for epsilon in (4000.0, 100.0, 1.0, 0.05)]
+    assert gaps[0] == 1
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 1
+
+
+# No gap is longer than is of use: once a window's whole budget is saved, waiting only loses.
+def test_no_gap_beyond_the_window():
+    for epsilon in (0.01, 1.0):
+        assert gap_of(plan_of(epsilon, window=5), member(drift=1e-3)) <= 5
+
+
+# Bins of other sizes are planned for together: the gap lies between those of each alone, and the
+# order of bins is no matter.
+def test_bins_are_planned_together():
+    plan, beliefs = plan_of(1.0), member(drift=0.1)
+    small, large = gap_of(plan, beliefs, 10.0), gap_of(plan, beliefs, 10_000.0)
+    assert large < small
+    mixed = [plan.best_gap(beliefs, np.array(one), NONE) for one in ([10.0, 1e4], [1e4, 10.0])]
+    assert mixed[0] == pytest.approx(mixed[1])
+    assert large <= mixed[0][0] <= small
+
+
+# The patience says how certain the curve is between releases, in parts of a release's error: what
+# the table of the filters says of the gap chosen.
+def test_patience_is_that_of_the_gap():
+    plan, beliefs = plan_of(1.0), member(drift=0.1)
+    gap, patience = plan.best_gap(beliefs, np.full(3, 1024.0), NONE)
+    error = plan.error_after(gap, 1024.0, NONE)
+    ratios = np.full((len(kalman.GAPS), 1), error / 1024.0)
+    _, curve = kalman.expected_error(beliefs, ratios)
+    place = int(np.flatnonzero(gap == kalman.GAPS)[0])
+    assert patience == pytest.approx(float(curve[place, 0]) * 1024 / error, rel=1e-6)
+    assert 0 < patience < 3
+
+
+def test_error_after_falls_with_waiting():
+    plan = plan_of(1.0)
+    errors = [plan.error_after(since, 1000.0, NONE) for since in (1, 2, 3, 13, 40, 64, 1000)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[4] == errors[5] == errors[6]  # the window's whole budget
+    assert errors[0] == pytest.approx(2 * 40**2, rel=1e-6)
+
+
+# Without any budget in a slot there is nothing to plan.
+def test_no_plan_without_budget():
+    people = Population((Requirement(4, 1.0),), np.array([0]), 2)
+    assert not Plan([Choices.of(np.array([UNIT]), people) for _ in kalman.GAPS]).possible
+    assert plan_of(1.0).possible
