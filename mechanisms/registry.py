@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from streamveil.mechanisms.ablation import Ablation
 from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.ba import BA
 from streamveil.mechanisms.bd import BD
@@ -22,26 +23,34 @@ from streamveil.mechanisms.schedule import Schedule, ScheduleRun
 from streamveil.mechanisms.spas import SPAS
 from streamveil.mechanisms.uniform import Uniform
 
-SCHEDULES: Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]] = {
-    "bd": BD,
-    "ba": BA,
-    "pbd": PBD,
-    "pba": PBA,
-}
-
+Schedules = Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]]
 # A factory takes (name, population) and its options as keywords with defaults of type bool,
 # float, int or str.
-MECHANISMS: Mapping[str, Callable[..., Mechanism[Any]]] = {
-    "adaptive": Adaptive,
-    **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
-    # For comparison only.
+Factories = Mapping[str, Callable[..., Mechanism[Any]]]
+
+# There to compare with, never advised: schedules and others.
+_COMPARED_SCHEDULES: Schedules = {"bd": BD, "ba": BA}
+_COMPARED: Factories = {
     "uniform": Uniform,
     "sample": Sample,
     "spas": SPAS,
     "lbu": LBU,
     "plbu": PLBU,
+    "ablation": Ablation,
+}
+COMPARATORS = frozenset([*_COMPARED_SCHEDULES, *_COMPARED])
+
+SCHEDULES: Schedules = {
+    **_COMPARED_SCHEDULES,
+    "pbd": PBD,
+    "pba": PBA,
 }
 
+MECHANISMS: Factories = {
+    "adaptive": Adaptive,
+    **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
+    **_COMPARED,
+}
 
 DEFAULT = "adaptive"
 

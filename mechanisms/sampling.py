@@ -52,6 +52,13 @@ class Sampling:
         keep = keep_probability(each, threshold) if threshold > 0 else np.zeros(each.shape)
         return cls(to_units(threshold), error, keep, population)
 
+    @classmethod
+    def at(cls, threshold: int, budgets: Units, population: Population) -> Sampling:
+        """SM at a threshold above 0, in units, that OBS had no part in: its error is unknown."""
+        each = to_epsilon(budgets // population.sensitivity)
+        keep = keep_probability(each, float(to_epsilon(threshold)))
+        return cls(threshold, float("nan"), keep, population)
+
     @property
     def epsilon(self) -> float:
         """Threshold budget of a user: the per-unit threshold times the sensitivity."""

@@ -17,6 +17,7 @@ from streamveil.pipelines.flights import (
     TIME,
     USER,
     VALUE,
+    YEAR,
     airport_names,
     write_demo_input,
 )
@@ -93,8 +94,8 @@ def main(options: PipelineOptions) -> int:
             columns=Columns(USER, (VALUE,), TIME),
             mechanism=given.demo_mechanism,
             noise_key=noise_key(None),
-            first_slot=slots.index(parse_time("2013-01-01")),
-            last_slot=slots.index(parse_time("2013-12-31T23:00:00")),
+            first_slot=slots.index(parse_time(YEAR[0])),
+            last_slot=slots.index(parse_time(YEAR[1])),
         ),
         ledger=str(folder / "ledger.parquet"),
         rejected=str(folder / "rejected.jsonl"),

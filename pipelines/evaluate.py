@@ -24,11 +24,12 @@ from streamveil.pipelines.evaluation.choose import advice
 from streamveil.pipelines.evaluation.compare import run_all, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
 from streamveil.pipelines.evaluation.presets import preset
+from streamveil.pipelines.evaluation.real import REAL, real_stream
 from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
 from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, markdown, rows_of
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
-from streamveil.pipelines.progress import steps
+from streamveil.pipelines.progress import progress, steps
 
 DESCRIPTION = """
 Run mechanisms over the same streams, named synthetic ones or your own events, and report the
@@ -48,7 +49,11 @@ T = TypeVar("T")
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add = parser.add_argument
-    add("--stream", metavar="NAMES", help=f"synthetic streams: {', '.join(STREAMS)}")
+    add(
+        "--stream",
+        metavar="NAMES",
+        help=f"synthetic streams: {', '.join(STREAMS)}; or real ones: {', '.join(REAL)}",
+    )
     add(
         "--mechanisms",
         metavar="NAMES",
@@ -104,7 +109,7 @@ def main(given: argparse.Namespace, command: str) -> int:
     mechanisms = _names("mechanisms", given.mechanisms)
     seeds = _at_least_one("seeds", given.seeds)
     processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
-    streams = _streams(given)
+    streams, users, slots = _streams(given)
     data = _data(given)
     if not streams and data is None:
         raise ConfigurationError(
@@ -112,18 +117,24 @@ def main(given: argparse.Namespace, command: str) -> int:
         )
     _check_outputs(given)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
-        sources: list[tuple[Source, list[tuple[float, int]]]] = [
-            (one, _requirements(given, None)) for one in streams
-        ]
-        todo = tasks(sources, mechanisms, seeds)
+        asked = _requirements(given, None)
+        made = {name: Synthetic(name, users, slots) for name in streams if name not in REAL}
+        # Wrong names show before anything is counted.
+        examples = list(made.values()) or [Synthetic("sin", DEFAULT_USERS, 1)]
+        tasks([(one, asked) for one in examples], mechanisms, seeds)
+        sources: list[tuple[Source, list[tuple[float, int]]]] = []
+        for name in streams:
+            if name in REAL:
+                with progress(f"streamveil evaluate, counting {name}"):
+                    real = real_stream(name, Path(folder))
+                sources.append((real, _requirements(given, real)))
+            else:
+                sources.append((made[name], asked))
         if data is not None:
-            # Wrong names show before events are read.
-            example = Synthetic("sin", DEFAULT_USERS, 1)
-            tasks([(example, [(DEFAULT_EPSILON, DEFAULT_WINDOW)])], mechanisms, 1)
             counted = _count(data, Path(folder), given)
-            asked = _requirements(given, counted if data.registry else None)
-            sources.append((counted, asked))
-            todo = tasks(sources, mechanisms, seeds)
+            table = counted if data.registry else None
+            sources.append((counted, _requirements(given, table)))
+        todo = tasks(sources, mechanisms, seeds)
         total = len(todo) * len(mechanisms)
         with steps("streamveil evaluate", total, "runs") as done:
             runs = run_all(todo, processes, done)
@@ -145,23 +156,23 @@ def main(given: argparse.Namespace, command: str) -> int:
     return 0
 
 
-def _streams(given: argparse.Namespace) -> list[Synthetic]:
-    if given.stream is None:
-        for name in ("users", "slots"):
-            if getattr(given, name) is not None:
+def _streams(given: argparse.Namespace) -> tuple[list[str], int, int]:
+    """Names of streams, and the users and slots of the synthetic ones."""
+    names = [] if given.stream is None else _names("stream", given.stream)
+    for name in names:
+        if name not in {**STREAMS, **REAL}:
+            raise ConfigurationError(
+                f"--stream: {name!r} is unknown: choose of {', '.join([*STREAMS, *REAL])}"
+            )
+    if set(names) <= set(REAL):
+        for size in ("users", "slots"):
+            if getattr(given, size) is not None:
                 raise ConfigurationError(
-                    f"--{name} is for synthetic streams: give --stream, or leave it out"
+                    f"--{size} is for synthetic streams: give --stream, or leave it out"
                 )
-        return []
     users = _at_least_one("users", DEFAULT_USERS if given.users is None else given.users)
     slots = _at_least_one("slots", DEFAULT_SLOTS if given.slots is None else given.slots)
-    names = _names("stream", given.stream)
-    for name in names:
-        if name not in STREAMS:
-            raise ConfigurationError(
-                f"--stream: {name!r} is unknown: choose of {', '.join(STREAMS)}"
-            )
-    return [Synthetic(name, users, slots) for name in names]
+    return names, users, slots
 
 
 def _data(given: argparse.Namespace) -> Data | None:

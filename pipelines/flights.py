@@ -33,6 +33,7 @@ WINDOWS = (3, 7, 14)
 EPSILONS = (1.0, 2.0, 4.0)
 
 USER, VALUE, TIME = "tailnum", "dest", "departure"
+YEAR = ("2013-01-01", "2013-12-31T23:00:00")
 
 
 def _data() -> Path:

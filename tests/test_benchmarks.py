@@ -55,6 +55,17 @@ def test_utility_has_a_row_for_each_mechanism(tmp_path):
     assert all(row[3] > 0 and 0 <= row[5] <= 1 for row in errors["rows"])
 
 
+def test_adaptive_fills_its_tables(tmp_path):
+    run("adaptive", "--quick", "--processes=1", f"--results={tmp_path}")
+    found = tables(tmp_path, "adaptive")
+    errors, parts, _, bins, flights = found
+    assert [row[1] for row in errors["rows"][:3]] == ["pbd", "pba", "adaptive"]
+    assert [row[0] for row in parts["rows"]][:2] == ["pba", "ablation"]
+    assert {row[0] for row in bins["rows"]} == {10_000, 1_000_000}
+    assert {row[1] for row in flights["rows"]} == {365}
+    assert all(len(row) == len(one["columns"]) for one in found for row in one["rows"])
+
+
 def test_end_to_end_counts_with_and_without_beam(tmp_path):
     out = run(
         "end_to_end",

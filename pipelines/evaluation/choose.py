@@ -15,12 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.registry import COMPARATORS
 from streamveil.pipelines.evaluation.compare import Run
 
 Values = npt.NDArray[np.float64]
-
-# They are there to compare with: never the advice, whatever their error.
-COMPARATORS = frozenset({"ba", "bd"})
 
 # Student's t at 97.5 % for 1 to 30 degrees of freedom; beyond, the last one is on the safe side.
 _STUDENT = (

@@ -4,13 +4,16 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from streamveil.io import read_table
-from streamveil.pipelines import evaluate
+from streamveil.pipelines import evaluate, flights
 from streamveil.pipelines.evaluation.measures import MEASURES
+from streamveil.pipelines.evaluation.real import real_stream
 from streamveil.pipelines.evaluation.streams import STREAMS
 
 SMALL = ("--users=90", "--slots=8", "--seeds=2", "--processes=1", "--windows=6")
@@ -123,6 +126,31 @@ def test_in_processes_from_a_shell(tmp_path):
     assert "| sin " in done.stdout
 
 
+def test_flights_with_the_demos_requirements(command):
+    flags = ("--stream=flights", "--mechanisms=pba", "--seeds=1", "--processes=1")
+    command.done(*flags, f"--output={command.path('t.csv')}")
+    (row,) = read_table(command.path("t.csv")).to_pylist()
+    assert (row["stream"], row["epsilon"], row["window"]) == ("flights", 1.0, 14)
+    assert (row["users"], row["slots"], row["bins"]) == (4043, 365, 105)
+    assert 0 < row["window_use"] <= 1
+    assert 0 < row["relative_error"] < 0.6
+    out = command.done(*flags, "--epsilons=5,1", "--windows=7").out
+    assert out.count("flights, E 5, w 7") == out.count("flights, E 1, w 7") == 1
+
+
+def test_hourly_flights_are_counted():
+    with tempfile.TemporaryDirectory() as folder:
+        counted = real_stream("flights-hourly", Path(folder))
+        assert (counted.epsilon, counted.window) == (1.0, 14 * 24)
+        assert np.load(counted.path, mmap_mode="r").shape == (8760, 9, 105)
+
+
+def test_flights_without_their_package(command, monkeypatch):
+    monkeypatch.setattr(flights.importlib.util, "find_spec", lambda name: None)
+    flags = ["--stream=sin,flights", "--users=90", "--slots=8"]
+    command.refused("not installed", "pip install 'streamveil[demo]'", flags=flags)
+
+
 # ---- events ----------------------------------------------------------------------------------
 
 
@@ -220,6 +248,8 @@ def test_check_ins_in_one_short_command(command):
         (["--stream=sin", "--windows=0"], ["--windows=0", "whole number of slots from 1"]),
         (["--stream=sin", "--users=8"], ["stream sin", "8 users are too few"]),
         (["--stream=sin", "--users=0"], ["--users=0", "1 or more"]),
+        (["--stream=flights", "--slots=9"], ["--slots is for synthetic streams"]),
+        (["--stream=flights", "--mechanisms=abp"], ["'abp' is unknown"]),
         (["--stream=sin", "--slots=0"], ["--slots=0", "1 or more"]),
         (["--stream=sin", "--seeds=0"], ["--seeds=0", "1 or more"]),
         (["--stream=sin", "--processes=-1"], ["--processes=-1", "1 or more"]),

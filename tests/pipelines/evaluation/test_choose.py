@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.registry import COMPARATORS, MECHANISMS
 from streamveil.pipelines.evaluation import choose as module
 from streamveil.pipelines.evaluation.choose import (
-    COMPARATORS,
     advice,
     choose,
     choose_overall,
