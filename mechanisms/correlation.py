@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.kalman import surprisal
+
 Floats = npt.NDArray[np.float64]
 
 # Standard deviation of beta under each hypothesis: a beta of 1 at a weight spread of 0.5 is a bias
@@ -118,7 +120,7 @@ class Correlation:
         total = variance * lever**2 + error
         # The last bin of a complete histogram is no news once the others are known.
         news = (len(missed) - 1) / len(missed) if len(missed) > 1 else 1.0
-        state.scores -= news * (surprise**2 / total + np.log(total)).sum(axis=1) / 2
+        state.scores -= news * surprisal(surprise, total).sum(axis=1)
         gain = variance * lever / total
         state.mean = state.mean + gain * surprise
         state.variance = variance * (1 - gain * lever)

@@ -30,6 +30,8 @@ BELIEF = -FASTER * np.log1p(DRIFT)
 
 # Forgetting of what members predicted, by release.
 MEMORY = 0.96
+# Standard deviations from which on tails are taken for exponential.
+TAIL = 2.0
 # An innovation of so many standard deviations is a jump; noise has heavier tails than the rest.
 JUMP = 4.5
 JUMP_OF_NOISE = 9.0
@@ -170,7 +172,7 @@ class Bank:
         total = state.level_var + blurred
         missed = counts - state.level
         state.scores *= MEMORY
-        state.scores -= np.where(jumped, 0, (missed**2 / total + np.log(total)) / 2)
+        state.scores -= np.where(jumped, 0, surprisal(missed, total))
         gain = state.level_var / total
         slope_gain = state.covariance / total
         state.level += gain * missed
@@ -185,6 +187,17 @@ class Bank:
         mean = (self.weights(state) * state.level).sum(axis=0)
         state.scale = self.scale(mean)
         return jumped
+
+
+def surprisal(missed: Floats, variance: Floats) -> Floats:
+    """Minus the log-likelihood of an innovation, up to a constant.
+
+    Gaussian near 0, Laplace further out: one large draw of noise must not settle anything.
+    """
+    away = np.abs(missed) / np.sqrt(variance)
+    far = np.maximum(away - TAIL, 0.0)
+    loss: Floats = (away - far) ** 2 / 2 + TAIL * far + np.log(variance) / 2
+    return loss
 
 
 @lru_cache(maxsize=1)
