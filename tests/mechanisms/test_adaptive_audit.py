@@ -14,6 +14,7 @@ from streamveil.mechanisms import (
     ReleaseStream,
     Requirement,
 )
+from streamveil.mechanisms import adaptive
 from streamveil.mechanisms import weighting as weighting_module
 from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.budgets import to_epsilon
@@ -173,6 +174,7 @@ LEAP = [3, 40, 40, 40]
 @ADJACENCIES
 def test_a_window_keeps_its_claim(monkeypatch, adjacency):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: (2, 0.0))  # plans are public
+    monkeypatch.setattr(adaptive, "AFTER_JUMP", 2)
     machine = Adaptive("adaptive", people(CLAIM, adjacency), audit=0.2, reserve=0.5)
     assert machine.audit_cap.all()
     worlds = [world(machine, adjacency, target, 800) for target in ADJACENCY[adjacency][1]]
