@@ -13,8 +13,8 @@ from streamveil.mechanisms import (
     Population,
     ReleaseStream,
     Requirement,
+    adaptive,
 )
-from streamveil.mechanisms import adaptive
 from streamveil.mechanisms import weighting as weighting_module
 from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.budgets import to_epsilon

@@ -48,8 +48,11 @@ def as_batch(rows):
 
 
 def histograms(registry, domain="ab", **options):
-    """The transform over hourly slots and one bin for each letter."""
-    options = {"noise_key": bytes(32), **options}
+    """The transform over hourly slots and one bin for each letter.
+
+    With PBA, whose decisions a test can foresee and force.
+    """
+    options = {"noise_key": bytes(32), "mechanism": "pba", **options}
     slots = options.pop("slots", Slots.of("1h"))
     columns = options.pop("columns", Columns("user", ("value",), "time"))
     return PrivateHistograms(registry, Categories(tuple(domain)), slots, columns, **options)
