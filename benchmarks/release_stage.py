@@ -35,9 +35,9 @@ def main() -> None:
         "users present, and independent of the window and, when as many are present, of the "
         "registered users. The bins change from slot to slot, so that most slots that may publish "
         "do; adaptive samples nobody. Grid: 5 windows x 5 epsilons; the larger the classes, the "
-        "fewer of them are sampled, at most one of 25 with 1,000,000 users. Near: epsilons of 0.1 that differ by a "
-        "ten-millionth, the worst case: all classes but the highest, or nearly all, are sampled, "
-        "one random word for each user present, twice in a published slot.",
+        "fewer of them are sampled, at most one of 25 with 1,000,000 users. Near: epsilons of 0.1 "
+        "that differ by a ten-millionth, the worst case: all classes but the highest, or nearly "
+        "all, are sampled, one random word for each user present, twice in a published slot.",
     )
     fewest = min(given.users)
     for name, near, users in itertools.product(NAMES, (False, True), given.users):
