@@ -14,28 +14,26 @@ Proof: gaps, thresholds, weights, forecasts and alarms are functions of the publ
 earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
 for each noisy result, each at most exp(what it is charged). The charges of gate, releases, reserve
 and audits in any window add up to at most E: the first two share `main_cap`, less the room that the
-window has left; the reserve has a cap of its own; an audit costs `audit` once in the longest
+window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
 window. The odometer checks the sum.
 Source: our own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms import kalman
-from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms import adaptive_state, kalman
+from streamveil.mechanisms.adaptive_state import AdaptiveState
 from streamveil.mechanisms.budgets import Units, to_epsilon, to_units
-from streamveil.mechanisms.correlation import Correlation, CorrelationState, Risk
+from streamveil.mechanisms.correlation import Correlation, Risk
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.planning import Plan
 from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
 from streamveil.mechanisms.weighting import Choices, Weighting
-from streamveil.mechanisms.window_sums import Sums, WindowSums
+from streamveil.mechanisms.window_sums import WindowSums
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,45 +60,6 @@ NO_RISK = Risk(0.0, 0.0)
 WORTH_LEARNING = 0.1
 _MOST = np.iinfo(np.int64).max
 
-_PLAIN = (
-    "slots",
-    "since",
-    "unseen",
-    "gap",
-    "patience",
-    "usual_gap",
-    "published_slot",
-    "epsilon",
-    "dispersion",
-)
-
-
-@dataclass
-class AdaptiveState:
-    """What the next slot needs to know: everything in it is public."""
-
-    bank: kalman.BankState
-    correlation: CorrelationState
-    spent: Sums
-    """Spent by gate and releases from `main_cap`."""
-    reserve: Sums
-    """Spent from the reserve."""
-    slots: int = 0
-    since: int = 1
-    """Slots from the last scheduled release to this one: budget is saved up for so long."""
-    unseen: int = 1
-    """Slots from the last release of any kind to this one."""
-    gap: int = 1
-    """Planned slots between releases."""
-    patience: float = 0.0
-    """Expected variance of the curve between releases, in parts of that of a release."""
-    usual_gap: float = 0.0
-    """Slow average of `gap`."""
-    published_slot: int | None = None
-    epsilon: float = 0.0
-    dispersion: float = 0.0
-    """Of the weights of the last release."""
-
 
 class Adaptive:
     """See the module.
@@ -114,28 +73,6 @@ class Adaptive:
         audit: share of the budget for audits; nearly everybody gives as much as the least of them.
         reserve: share of the rest that waits for alarms.
     """
-
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Adaptive",
-            "fields": [
-                {"name": "bank", "type": {"type": "array", "items": "bytes"}},
-                {"name": "correlation", "type": {"type": "array", "items": "bytes"}},
-                {"name": "spent", "type": WindowSums.SCHEMA},
-                {"name": "reserve", "type": "WindowSums"},
-                {"name": "slots", "type": "long"},
-                {"name": "since", "type": "long"},
-                {"name": "unseen", "type": "long"},
-                {"name": "gap", "type": "long"},
-                {"name": "patience", "type": "double"},
-                {"name": "usual_gap", "type": "double"},
-                {"name": "published_slot", "type": ["null", "long"]},
-                {"name": "epsilon", "type": "double"},
-                {"name": "dispersion", "type": "double"},
-            ],
-        }
-    }
 
     def __init__(
         self,
@@ -431,31 +368,11 @@ class Adaptive:
 
     def encode(self, state: AdaptiveState) -> bytes:
         """Bytes of the state."""
-        record = {
-            **{name: getattr(state, name) for name in _PLAIN},
-            "bank": [part.tobytes() for part in vars(state.bank).values()],
-            "correlation": [part.tobytes() for part in vars(state.correlation).values()],
-            "spent": self._sums.record(state.spent),
-            "reserve": self._sums.record(state.reserve),
-        }
-        return state_bytes.pack(self.SCHEMAS, record)
+        return adaptive_state.pack(state, self._sums)
 
     def decode(self, data: bytes) -> AdaptiveState:
         """State of bytes. Raises ConfigurationError for another number of bins or classes."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
-        state = self.start()
-        scale = np.frombuffer(record["bank"][-1], dtype=np.float64)
-        state_bytes.check_length(scale, self.bank.bins, "bins")
-        for belief in ("bank", "correlation"):
-            parts = vars(getattr(state, belief))
-            for (name, part), stored in zip(parts.items(), record[belief], strict=True):
-                read = np.frombuffer(stored, dtype=np.float64)
-                parts[name] = read.reshape(part.shape).copy()
-        state.spent = self._sums.read(record["spent"])
-        state.reserve = self._sums.read(record["reserve"])
-        for name in _PLAIN:
-            setattr(state, name, record[name])
-        return state
+        return adaptive_state.unpack(data, self.start(), self._sums)
 
 
 def _part(units: Units, share: float) -> Units:
