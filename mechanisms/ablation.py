@@ -33,11 +33,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import Units, to_epsilon
+from streamveil.mechanisms.budgets import Units
 from streamveil.mechanisms.correlation import Risk
+from streamveil.mechanisms.kalman import Bank
 from streamveil.mechanisms.ledgers import Saving, Shares, Sliding
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
-from streamveil.mechanisms.noise import SlotNoise
+from streamveil.mechanisms.noise import SlotNoise, laplace_variance
 from streamveil.mechanisms.publication import Publication
 from streamveil.mechanisms.pwsm import PWSM, PublicationState
 from streamveil.mechanisms.records import (
@@ -112,7 +113,7 @@ class Sampled(Way):
         self.sampling = sampling
         self.epsilon = sampling.epsilon
         self.spent = np.minimum(offers // sensitivity, sampling.threshold) * sensitivity
-        self.noise_variance = self.factor**2 * _laplace_variance(sampling.threshold)
+        self.noise_variance = self.factor**2 * laplace_variance(sampling.threshold)
 
     @classmethod
     def choose(cls, offers: Units, estimate: Counts, population: Population) -> Way:
@@ -274,15 +275,5 @@ class Ablation(PWSM):
 
 def _scale(estimate: Counts, population: Population) -> Floats:
     """Variance s of counts if everybody takes part by chance, at least that of half an event."""
-    most = max(float(population.sizes.sum()) * population.sensitivity, 1.0)
-    counts = np.clip(estimate, 0, most)
-    scale: Floats = np.maximum(counts * (1 - counts / most), 0.5)
-    return scale
-
-
-def _laplace_variance(units: int) -> float:
-    """Variance of discrete Laplace noise; infinite without any budget."""
-    if units == 0:
-        return float("inf")
-    missing = -np.expm1(-to_epsilon(units))
-    return float(2 * (1 - missing) / missing**2)
+    most = float(population.sizes.sum()) * population.sensitivity
+    return Bank(most, population.bins).scale(estimate.astype(np.float64))

@@ -26,12 +26,14 @@ import numpy.typing as npt
 
 from streamveil.mechanisms import adaptive_state, kalman
 from streamveil.mechanisms.adaptive_state import AdaptiveState
-from streamveil.mechanisms.budgets import Units, to_epsilon, to_units
+from streamveil.mechanisms.budgets import Units, to_epsilon
 from streamveil.mechanisms.correlation import Correlation, Risk
+from streamveil.mechanisms.kalman import Forecast
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.planning import Plan
 from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
+from streamveil.mechanisms.schedule import whole_budgets
 from streamveil.mechanisms.weighting import Choices, Weighting
 from streamveil.mechanisms.window_sums import WindowSums
 
@@ -100,7 +102,7 @@ class Adaptive:
         self.assume_independent = assume_independent
         self.windows = np.array([r.window for r in population.requirements], dtype=np.int64)
         self.longest = int(self.windows.max())
-        budgets = np.array([to_units(r.epsilon) for r in population.requirements], dtype=np.int64)
+        budgets = whole_budgets(population.requirements)
         rates = Choices.of(budgets // self.windows, population)
         weighted = (
             assume_independent and rates.dispersion.size > 0 and rates.dispersion.max() > 1e-9
@@ -137,22 +139,26 @@ class Adaptive:
         if state.slots:
             self.bank.advance(state.bank)
         audit = self.audit if state.slots % self.longest == 0 else None
-        due = audit is not None or state.since >= state.gap or self._impatient(state)
+        forecast, risk = self.bank.forecast(state.bank), self._risk(state)
+        due = (
+            audit is not None or state.since >= state.gap or self._impatient(state, forecast, risk)
+        )
         room = self.main_cap - state.spent.recent
         looked, surprise = np.zeros_like(room), 0.0
         if not due:
-            looked, surprise = self._look(state, np.minimum(self.gate, room), counts, noise)
+            offers = np.minimum(self.gate, room)
+            looked, surprise = self._look(state, forecast, risk, offers, counts, noise)
         alarmed = surprise > ALARM or not state.slots
         weighting, regular = None, np.zeros_like(room)
         if due or alarmed:
             regular = np.minimum(room - looked, self._accrued(state.since, state.gap))
             offers = regular + self._from_reserve(state, alarmed)
-            weighting = self._weighting(state, offers, audit is not None)
+            weighting = self._weighting(state, forecast, risk, offers, audit is not None)
         seen = self._observe(state, weighting, audit, counts, noise)
         jumped = False
         status = PUBLISHED
         if seen is None:
-            status, mean, variance = self._predicted(state)
+            status, mean, variance = self._predicted(state, forecast)
         else:
             estimate, laplace, other = seen
             started = state.published_slot is not None
@@ -188,11 +194,10 @@ class Adaptive:
             diagnostics=self._diagnostics(state, surprise),
         )
 
-    def _predicted(self, state: AdaptiveState) -> tuple[str, Floats, Floats]:
+    def _predicted(self, state: AdaptiveState, forecast: Forecast) -> tuple[str, Floats, Floats]:
         """Status, mean and variance of a slot without a release; nothing is known before one."""
         if state.published_slot is None:
             return SKIPPED, np.zeros(self.bank.bins), np.full(self.bank.bins, np.nan)
-        forecast = self.bank.forecast(state.bank)
         return PREDICTED, forecast.mean, forecast.variance + forecast.white
 
     def _audit(self, shares: Units) -> Weighting | None:
@@ -237,16 +242,17 @@ class Adaptive:
     def _capped(self, threshold: int, offers: Units) -> Weighting:
         return Weighting.at(threshold, offers // self.population.sensitivity, self.population)
 
-    def _weighting(self, state: AdaptiveState, offers: Units, auditing: bool) -> Weighting | None:
+    def _weighting(
+        self, state: AdaptiveState, forecast: Forecast, risk: Risk, offers: Units, auditing: bool
+    ) -> Weighting | None:
         """The best weighting for the offers, or None if its release would tell nothing."""
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return None
-        weighting = self._chosen(state, offers, choices, NO_RISK if auditing else self._risk(state))
+        weighting = self._chosen(state, offers, choices, NO_RISK if auditing else risk)
         if auditing and weighting.dispersion > WORTH_LEARNING * self.correlation.reference:
             # What an audit shows is learnt of the most unequal weights.
             weighting = self._capped(int(choices.thresholds[-1]), offers)
-        forecast = self.bank.forecast(state.bank)
         doubt = float((forecast.variance + forecast.white).mean())
         return weighting if weighting.noise_variance <= USELESS * doubt else None
 
@@ -258,7 +264,13 @@ class Adaptive:
         return self.correlation.risk(state.correlation, state.bank.scale)
 
     def _look(
-        self, state: AdaptiveState, offers: Units, counts: npt.NDArray[np.int64], noise: SlotNoise
+        self,
+        state: AdaptiveState,
+        forecast: Forecast,
+        risk: Risk,
+        offers: Units,
+        counts: npt.NDArray[np.int64],
+        noise: SlotNoise,
     ) -> tuple[Units, float]:
         """The gate: how far the slot is from the forecast, privately.
 
@@ -268,9 +280,8 @@ class Adaptive:
         choices = self._choices(offers)
         if not choices.thresholds.size:
             return np.zeros_like(offers), 0.0
-        weighting = self._chosen(state, offers, choices, self._risk(state))
+        weighting = self._chosen(state, offers, choices, risk)
         scale, dispersion = state.bank.scale, weighting.dispersion
-        forecast = self.bank.forecast(state.bank)
         bias, doubt = self.correlation.bias(state.correlation, scale, dispersion)
         target = np.rint((forecast.mean + bias) / weighting.factor).astype(np.int64)
         distance = np.abs(weighting.histogram(counts) - target).sum(keepdims=True)
@@ -333,14 +344,13 @@ class Adaptive:
         bias, _ = self.correlation.bias(state.correlation, scale, dispersion)
         return released - bias, weighting.noise_variance, dispersion * scale
 
-    def _impatient(self, state: AdaptiveState) -> bool:
+    def _impatient(self, state: AdaptiveState, forecast: Forecast, risk: Risk) -> bool:
         """Whether the curve is much less certain than the plan expects between releases."""
         if not state.patience:
             return False
         scale = float(state.bank.scale.mean())
-        error = self.plan.error_after(state.since, scale, self._risk(state))
-        doubt = self.bank.forecast(state.bank).variance.mean()
-        return bool(doubt > IMPATIENCE * state.patience * error)
+        error = self.plan.error_after(state.since, scale, risk)
+        return bool(forecast.variance.mean() > IMPATIENCE * state.patience * error)
 
     def _replan(self, state: AdaptiveState) -> None:
         if self.plan.possible:

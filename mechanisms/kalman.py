@@ -24,9 +24,8 @@ TRENDS = [(0.0, bend, white) for white in (0.0, 1.0) for bend in (1e-6, 1e-5, 1e
 DRIFT, BEND, WHITE = np.array(LEVELS + TRENDS).T[:, :, None]
 TRENDING = BEND > 0
 MEMBERS = len(DRIFT)
-FASTER = 1.0
 # Log of the belief in each member before any release: fast drift is rare.
-BELIEF = -FASTER * np.log1p(DRIFT)
+BELIEF = -np.log1p(DRIFT)
 
 # Forgetting of what members predicted, by release.
 MEMORY = 0.96

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from streamveil.mechanisms.budgets import UNIT_BITS
+from streamveil.mechanisms.budgets import UNIT_BITS, to_epsilon
 
 Words = npt.NDArray[np.uint64]
 
@@ -83,13 +83,21 @@ def derived_key(key: bytes, purpose: str) -> bytes:
     return _prf(key, b"derived", purpose.encode())
 
 
+def digest(*parts: bytes, size: int = 32) -> bytes:
+    """BLAKE2b of length-prefixed parts: `size` bytes."""
+    return _absorbed(hashlib.blake2b(digest_size=size), parts)
+
+
 def _prf(key: bytes, *parts: bytes) -> bytes:
     """Keyed BLAKE2b of length-prefixed parts: 32 bytes."""
-    mac = hashlib.blake2b(key=key, digest_size=32, person=b"streamveil noise")
+    return _absorbed(hashlib.blake2b(key=key, digest_size=32, person=b"streamveil noise"), parts)
+
+
+def _absorbed(state: hashlib.blake2b, parts: Sequence[bytes]) -> bytes:
     for part in parts:
-        mac.update(len(part).to_bytes(8, "little"))
-        mac.update(part)
-    return mac.digest()
+        state.update(len(part).to_bytes(8, "little"))
+        state.update(part)
+    return state.digest()
 
 
 def thin(
@@ -167,6 +175,14 @@ def discrete_laplace(units: int, size: int, words: RandomWords) -> npt.NDArray[n
         samples[filled : filled + taken] = fresh[:taken]
         filled += taken
     return samples
+
+
+def laplace_variance(units: int) -> float:
+    """Variance of :func:`discrete_laplace`; infinite without any budget."""
+    if units == 0:
+        return float("inf")
+    missing = float(-np.expm1(-to_epsilon(units)))
+    return 2 * (1 - missing) / missing**2
 
 
 def _laplace_candidates(units: int, size: int, words: RandomWords) -> npt.NDArray[np.int64]:

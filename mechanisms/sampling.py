@@ -26,6 +26,7 @@ from streamveil.mechanisms.noise import (
     RandomWords,
     SlotNoise,
     discrete_laplace,
+    laplace_variance,
     probability_threshold,
     thin,
 )
@@ -88,8 +89,7 @@ class Sampling:
         Noise, plus the variance and bias of sampling if classes were equally busy: a count c is
         estimated as released / (share of users kept).
         """
-        decay = np.exp(-float(to_epsilon(self.threshold)))
-        noise = 2 * decay / (1 - decay) ** 2
+        noise = laplace_variance(self.threshold)
         weights = self.population.sizes / max(int(self.population.sizes.sum()), 1)
         kept = float((weights * self.keep).sum())
         busy = np.maximum(released, 0) / kept if kept > 0 else np.zeros(released.shape)

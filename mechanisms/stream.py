@@ -5,7 +5,6 @@ This is the one way from counts to a release; the simulation and the Beam stage 
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.mechanism import Mechanism, SlotInput, SlotRelease
-from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.noise import NoiseSource, digest
 from streamveil.mechanisms.odometer import Odometer, OdometerState
 from streamveil.mechanisms.records import ConfigurationError
 
@@ -66,7 +65,7 @@ class ReleaseStream:
         self.mechanism = mechanism
         self.odometer = Odometer(mechanism.population.requirements)
         self._noise = noise
-        self._configuration = _digest(_public_facts(mechanism), context)
+        self._configuration = digest(_public_facts(mechanism), context)
 
     def start(self) -> StreamState:
         """State before the first slot."""
@@ -95,7 +94,7 @@ class ReleaseStream:
                 f"counts of slot {slot} must be int64 of shape {shape}, none negative; "
                 f"got {counts.dtype} of shape {counts.shape}"
             )
-        history = _digest(state.history, b"%d" % slot, np.ascontiguousarray(counts).tobytes())
+        history = digest(state.history, b"%d" % slot, np.ascontiguousarray(counts).tobytes())
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
@@ -143,11 +142,3 @@ def _public_facts(mechanism: Mechanism[Any]) -> bytes:
             population.sensitivity,
         )
     ).encode()
-
-
-def _digest(*parts: bytes) -> bytes:
-    digest = hashlib.blake2b(digest_size=32)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()

@@ -15,7 +15,6 @@ the square root of `dispersion`.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +23,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.budgets import Units, to_epsilon
 from streamveil.mechanisms.correlation import Risk
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import SlotNoise, discrete_laplace
+from streamveil.mechanisms.noise import SlotNoise, digest, discrete_laplace, laplace_variance
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,9 +68,7 @@ class Weighting:
     @property
     def noise_variance(self) -> float:
         """Variance of the noise on an estimated count."""
-        decay = float(np.exp(-to_epsilon(self.unit)))
-        missing = float(-np.expm1(-to_epsilon(self.unit)))
-        return self.factor**2 * 2 * decay / missing**2
+        return self.factor**2 * laplace_variance(self.unit)
 
     @property
     def dispersion(self) -> float:
@@ -98,11 +95,8 @@ class Weighting:
         The words belong to this weighting and to `shaping`, the public figures that entered the
         statistic: other weights or figures get independent noise.
         """
-        digest = hashlib.blake2b(digest_size=16)
-        for part in (self.weights.tobytes(), b"%d" % self.unit, *shaping):
-            digest.update(len(part).to_bytes(8, "little"))
-            digest.update(part)
-        words = noise.words(f"{purpose} {digest.hexdigest()}")
+        shape = digest(self.weights.tobytes(), b"%d" % self.unit, *shaping, size=16)
+        words = noise.words(f"{purpose} {shape.hex()}")
         return statistic + discrete_laplace(self.unit, statistic.size, words)
 
 

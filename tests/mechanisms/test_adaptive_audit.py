@@ -116,7 +116,9 @@ def looks(adjacency, target_bin, runs, target_of=None) -> np.ndarray:
     source = NoiseSource(KEY, f"look {adjacency} {target_bin}")
     outcomes = np.zeros((runs, 1), dtype=np.int64)
     for run in range(runs):
-        spent, surprise = machine._look(state, machine.gate, counts, source.slot(run, b""))
+        forecast, risk = machine.bank.forecast(state.bank), machine._risk(state)
+        noise = source.slot(run, b"")
+        spent, surprise = machine._look(state, forecast, risk, machine.gate, counts, noise)
         outcomes[run] = np.rint(4 * surprise)
     assert 0 < spent[0] <= UNIT
     assert to_epsilon(spent[0]) == pytest.approx(1.0, rel=1e-3)
