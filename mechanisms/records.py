@@ -120,6 +120,53 @@ def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
     return Requirement(window, epsilon)  # type: ignore[arg-type]
 
 
+@dataclass(frozen=True, order=True)
+class DynamicRequirement:
+    """What a user asks for from some slot t on, looking back and ahead from every slot.
+
+    While it is in force, every slot t must leave at most `epsilon_backward` spent over the
+    `window_backward` slots that end with t, and at most `epsilon_forward` over the
+    `window_forward` slots that start with t, whatever is asked for later. The fixed
+    :class:`Requirement` (w, E) is (w, E, w, E) for ever.
+
+    Raises ConfigurationError for windows or epsilons out of the range of :class:`Requirement`.
+    """
+
+    window_backward: int
+    """Slots, the present one included."""
+    epsilon_backward: float
+    window_forward: int
+    """Slots, the present one included."""
+    epsilon_forward: float
+
+    def __post_init__(self) -> None:
+        """Check and normalise all fields."""
+        for side in ("backward", "forward"):
+            names = (f"window_{side}", f"epsilon_{side}")
+            try:
+                checked = Requirement(*(getattr(self, name) for name in names))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"looking {side}: {error}") from None
+            for name, value in zip(names, (checked.window, checked.epsilon), strict=True):
+                object.__setattr__(self, name, value)
+
+    @classmethod
+    def constant(cls, requirement: Requirement) -> DynamicRequirement:
+        """The same as a fixed requirement."""
+        return cls(*(requirement.window, requirement.epsilon) * 2)
+
+
+def as_dynamic_requirement(
+    value: DynamicRequirement | Requirement | Sequence[float],
+) -> DynamicRequirement:
+    """Read a requirement of four figures, or a fixed one as (window, epsilon)."""
+    if isinstance(value, DynamicRequirement):
+        return value
+    if not isinstance(value, Requirement) and len(value) == 4:
+        return DynamicRequirement(*value)  # type: ignore[arg-type]
+    return DynamicRequirement.constant(as_requirement(value))
+
+
 def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> None:
     """Refuse a requirement that leaves nothing to spend in a slot, for any unit of sensitivity.
 
