@@ -64,6 +64,11 @@ class Layout:
         return cls(block, users, classes, bins, shards)
 
     @property
+    def parts(self) -> int:
+        """Parts in which a block is counted: the shards of members, and those of strangers."""
+        return 2 * self.shards
+
+    @property
     def span(self) -> int:
         """Codes in a block."""
         return self.block * self.users * self.bins

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,51 +11,53 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.trigger import (
-    AccumulationMode,
-    AfterCount,
-    AfterWatermark,
-    DefaultTrigger,
-)
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
-from apache_beam.utils.timestamp import Duration, Timestamp
-from apache_beam.utils.windowed_value import PaneInfoTiming
+from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
+from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
+    MAX_SLOT,
     ConfigurationError,
     LedgerEntry,
     Release,
     Slots,
     check_shares,
     format_time,
+    parse_duration,
 )
 from streamveil.mechanisms.registry import DEFAULT, mechanism
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.counting import BlockCounts, Layout, count, pack
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.counting import BlockCounts, Layout
+from streamveil.transforms.gathering import (
+    BlockKey,
+    _CountBlocksFn,
+    _CountSlotsFn,
+    _MapEventsFn,
+    open_blocks,
+    reasons,
+)
+from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
     ReleaseConfig,
-    _ReleaseSlotsFn,
-    late_letters,
+    _ReleaseAtEndFn,
+    _ReleaseInTimeFn,
 )
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes, counts_to_bytes
+from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
 
 _STREAM = "histogram"
 
-# How long Beam keeps a block's window to tell late events apart; later ones it drops by itself.
-_LATENESS = Duration(seconds=7 * 24 * 3600)
 _LONGEST_RANGE = 10_000_000  # slots
 
 _LOGGER = logging.getLogger("streamveil")
@@ -69,6 +72,18 @@ class Outputs(NamedTuple):
     """One for each slot: what it cost every class; public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+
+
+class _Counted(NamedTuple):
+    """What there is to release."""
+
+    counts: beam.PCollection[tuple[str, bytes]]
+    """(stream, BlockCounts as bytes)"""
+    ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
+    """More of them: empty ones for slots of a bounded input that are released in any case, and
+    what tells the first slot of one without end."""
+    rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
+    clock: Clock
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -88,11 +103,14 @@ class PrivateHistograms(beam.PTransform):
     slots and the range of slots are taken as public. Rejected events, counters and logs are raw
     and not covered.
 
-    Without `first_slot` and `last_slot` the range runs from the first to the last slot with an
-    accepted event, which then counts as public too. An input without end should have both: then
-    every slot is released as the watermark passes its end; otherwise quiet slots wait for the next
-    event, and the moment of their release tells of it. Events that come after the watermark are
-    rejected as late.
+    Without `first_slot` and `last_slot` the range of a bounded input runs from the first to the
+    last slot with an accepted event, which then counts as public too.
+
+    The range of an input without end runs from `first_slot`, or else from the first slot that the
+    heartbeat tells, to the last one that it tells. Every slot in it, busy or quiet, is released
+    once, when the watermark of events and heartbeat has passed its end by `allowed_lateness`. The
+    event time of a release is then that moment. Events that come after it are
+    rejected as late, whatever else is in their slot.
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,
@@ -128,6 +146,13 @@ class PrivateHistograms(beam.PTransform):
     """Last slot to release; events after it are rejected."""
     shards: int = 1
     """Parts into which the users of a busy slot are split while counting."""
+    allowed_lateness: int | str = 0
+    """How long a slot of an input without end stays open for late events: microseconds, or text
+    such as `10m`."""
+    heartbeat: beam.PTransform | None = None
+    """What opens the slots of an input without end: applied to the pipeline, it gives the number
+    of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
+    None; then events more than a day ahead of the worker's clock are rejected."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -138,6 +163,7 @@ class PrivateHistograms(beam.PTransform):
             raise ConfigurationError(
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
+        self.allowed_lateness = _lateness(self.allowed_lateness)
         _check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_shares(self.registry.classes, self.population.sensitivity)
@@ -182,54 +208,107 @@ class PrivateHistograms(beam.PTransform):
         """Build the pipeline: batches -> codes -> counts -> releases."""
         _refuse_windows(batches)
         bounded = batches.is_bounded
-        if bounded and (self.first_slot is None or self.last_slot is None):
-            _LOGGER.warning(
-                "the range of slots is taken from the events, so a single event can extend it: "
-                "give its start and end to keep that private"
-            )
         layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+        on_workers = copy.copy(self)
+        on_workers.heartbeat = None  # it may hold parts of the pipeline
+        mapped = batches | "MapEvents" >> beam.ParDo(
+            _MapEventsFn(
+                on_workers.event_mapper,
+                layout,
+                self.max_contributions,
+                real_time=not bounded and self.heartbeat is None,
+            )
+        ).with_outputs(REJECTED, main="codes")
+        mapped.codes.element_type = tuple[BlockKey, bytes]
+        mapped[REJECTED].element_type = pa.RecordBatch
+        if bounded:
+            counted = self._count_at_end(mapped.codes, mapped[REJECTED], layout)
+        else:
+            counted = self._count_in_time(mapped.codes, layout)
         config = ReleaseConfig(
             self.mechanism,
             self.population,
-            self.slots,
+            counted.clock,
             layout,
             self._key,
             _STREAM,
             self.context,
             self.first_slot,
             self.last_slot,
-            bounded,
         )
-        mapped = batches | "MapEvents" >> beam.ParDo(_MapEventsFn(self, layout)).with_outputs(
-            REJECTED, main="codes"
-        )
-        # ((kind, shard), codes as bytes), timestamped within their block of slots
-        counted = (
-            mapped.codes
-            | "WindowIntoBlocks" >> _blocks(self.slots, layout, bounded)
-            | "GatherBlocks" >> beam.GroupByKey()
-            | "CountBlocks"
-            >> beam.ParDo(_CountBlocksFn(self, layout)).with_outputs(REJECTED, main="counts")
-        )
-        counted.counts.element_type = tuple[str, bytes]
-        counted[REJECTED].element_type = pa.RecordBatch
-        counts = counted.counts | "WindowIntoStream" >> _one_stream()
-        # (stream, BlockCounts as bytes), timestamped at the end of their block
+        releasing = _ReleaseAtEndFn(config) if bounded else _ReleaseInTimeFn(config)
         released = (
-            (counts, *self._ticks(counts, mapped[REJECTED], layout))
+            (counted.counts, *counted.ticks)
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
-            >> beam.ParDo(_ReleaseSlotsFn(config)).with_outputs(LEDGER, REJECTED, main="releases")
+            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, main="releases")
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[REJECTED].element_type = pa.RecordBatch
         rejected = (
             mapped[REJECTED],
-            counted[REJECTED] | "WindowLateIntoOne" >> _one_stream(),
+            *counted.rejected,
             released[REJECTED],
         ) | "AllRejected" >> beam.Flatten()
         return Outputs(released.releases, released[LEDGER], rejected)
+
+    def _count_at_end(
+        self,
+        codes: beam.PCollection[tuple[BlockKey, bytes]],
+        rejected: beam.PCollection[pa.RecordBatch],
+        layout: Layout,
+    ) -> _Counted:
+        """Count a bounded input, all at once."""
+        if self.first_slot is None or self.last_slot is None:
+            _LOGGER.warning(
+                "the range of slots is taken from the events, so a single event can extend it: "
+                "give its start and end to keep that private"
+            )
+        counts = (
+            codes
+            | "GatherBlocks" >> beam.GroupByKey()
+            | "CountBlocks"
+            >> beam.ParDo(
+                _CountBlocksFn(self.registry, layout, self.max_contributions, _STREAM)
+            ).with_output_types(tuple[str, bytes])
+        )
+        ticks = tuple(self._ticks(counts, rejected, layout))
+        return _Counted(counts, ticks, (), Clock(self.slots))
+
+    def _count_in_time(
+        self, codes: beam.PCollection[tuple[BlockKey, bytes]], layout: Layout
+    ) -> _Counted:
+        """Count an input without end, each slot as it closes."""
+        clock = Clock(self.slots, int(self.allowed_lateness))
+        heartbeat = self.heartbeat or Heartbeat(self.slots, self.first_slot, self.last_slot)
+        opened = (
+            codes.pipeline
+            | "Heartbeat" >> heartbeat
+            | "KeyByStream" >> beam.Map(_keyed).with_output_types(tuple[str, int])
+            | "OpenSlots"
+            >> beam.ParDo(_OpenSlotsFn(self.first_slot, self.last_slot)).with_outputs(
+                START, main="slots"
+            )
+        )
+        opened.slots.element_type = opened[START].element_type = tuple[str, int]
+        shards = opened.slots | "OpenShards" >> beam.FlatMap(open_blocks, layout).with_output_types(
+            tuple[BlockKey, bytes]
+        )
+        counted = (
+            (codes, shards)
+            | "AddHeartbeat" >> beam.Flatten()
+            | "CountSlots"
+            >> beam.ParDo(
+                _CountSlotsFn(self.registry, layout, self.max_contributions, _STREAM, clock)
+            ).with_outputs(REJECTED, main="counts")
+        )
+        counted.counts.element_type = tuple[str, bytes]
+        counted[REJECTED].element_type = pa.RecordBatch
+        start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(
+            tuple[str, bytes]
+        )
+        return _Counted(counted.counts, (start,), (counted[REJECTED],), clock)
 
     def _ticks(
         self,
@@ -237,9 +316,9 @@ class PrivateHistograms(beam.PTransform):
         rejected: beam.PCollection[pa.RecordBatch],
         layout: Layout,
     ) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
-        """Empty counts at the given ends of the range, so that it is released without events too.
+        """Empty counts at the given ends of a bounded range: it is released without events too.
 
-        With an end missing, a bounded input without events is refused: nothing says which slots.
+        With an end missing, an input without events is refused: nothing says which slots.
         """
         ends = [slot for slot in (self.first_slot, self.last_slot) if slot is not None]
         if ends:
@@ -249,49 +328,48 @@ class PrivateHistograms(beam.PTransform):
                     for block in sorted({slot // layout.block for slot in ends})
                 ]
             ).with_output_types(tuple[str, bytes])
-        if len(ends) < 2 and counts.is_bounded:
-            reasons = (
+        if len(ends) < 2:
+            by_reason = (
                 rejected
-                | "Reasons" >> beam.FlatMap(_reasons).with_output_types(tuple[str, int])
+                | "Reasons" >> beam.FlatMap(reasons).with_output_types(tuple[str, int])
                 | "CountReasons" >> beam.CombinePerKey(sum)
             )
             yield (
                 counts
                 | "CountParts" >> beam.combiners.Count.Globally()
                 | "RefuseNothing"
-                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(reasons)).with_output_types(
+                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(by_reason)).with_output_types(
                     tuple[str, bytes]
                 )
             )
 
 
-def _blocks(slots: Slots, layout: Layout, bounded: bool) -> beam.WindowInto:
-    """Windows of a block of slots. Each fires once; what comes later fires apart, as late."""
-    length = slots.length * layout.block
-    windows = FixedWindows(Duration(micros=length), offset=Timestamp(micros=slots.origin % length))
-    if bounded:
-        return beam.WindowInto(windows)
-    return beam.WindowInto(
-        windows,
-        trigger=AfterWatermark(late=AfterCount(1)),
-        accumulation_mode=AccumulationMode.DISCARDING,
-        allowed_lateness=_LATENESS,
-    )
+def _keyed(slot: int) -> tuple[str, int]:
+    return _STREAM, slot
 
 
-def _one_stream() -> beam.WindowInto:
-    return beam.WindowInto(
-        GlobalWindows(),
-        trigger=DefaultTrigger(),
-        accumulation_mode=AccumulationMode.DISCARDING,
-        allowed_lateness=Duration(0),
-    )
+def _start(stream: str, slot: int) -> tuple[str, bytes]:
+    return stream, start_to_bytes(slot)
 
 
 def _whole(name: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ConfigurationError(f"{name} is {value!r}: give a whole number, 1 or more")
     return int(value)
+
+
+def _lateness(value: int | str) -> int:
+    micros = parse_duration(value) if isinstance(value, str) else value
+    if isinstance(micros, bool) or not isinstance(micros, Integral) or not 0 <= micros <= MAX_SLOT:
+        raise ConfigurationError(
+            f"allowed_lateness is {value!r} (--allowed_lateness): write 0s, 10m or 2h, or give "
+            "microseconds; at most a hundred years"
+        )
+    if micros % 1000:
+        raise ConfigurationError(
+            f"allowed_lateness is {value} us (--allowed_lateness): give whole milliseconds"
+        )
+    return int(micros)
 
 
 def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
@@ -324,11 +402,6 @@ def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
         )
 
 
-def _reasons(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    for reason in rejected.column("reason").value_counts().to_pylist():
-        yield reason["values"], reason["counts"]
-
-
 def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
     if not parts:
         found = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
@@ -338,70 +411,3 @@ def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, 
             "(--start and --end)"
         )
     return ()
-
-
-class _MapEventsFn(beam.DoFn):
-    """Record batches to ((kind, shard), codes as bytes), and dead letters on the side."""
-
-    def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
-        self._transform = transform
-        self._layout = layout
-        self._most = transform.max_contributions
-
-    def setup(self) -> None:
-        self._mapper = self._transform.event_mapper()
-        self._mapper.warm()
-
-    def process(self, element: pa.RecordBatch) -> Iterator[Any]:
-        events, rejected = self._mapper.map(element)
-        metrics.count(metrics.EVENTS_READ, element.num_rows)
-        metrics.count(metrics.EVENTS_ACCEPTED, len(events.slots))
-        if rejected.num_rows:
-            for reason, number in _reasons(rejected):
-                metrics.count(metrics.REJECTED_PREFIX + reason, number)
-            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        slots, block_slots = self._mapper.slots, self._layout.block
-        for block, key, codes, dropped in pack(events, self._layout, self._most):
-            metrics.count(metrics.EVENTS_BOUNDED_AWAY, dropped)
-            at = Timestamp(micros=slots.end((block + 1) * block_slots - 1) - 1)
-            yield TimestampedValue((key, array_to_bytes(codes)), at)
-
-
-class _CountBlocksFn(beam.DoFn):
-    """All codes of a block and shard to (stream, BlockCounts as bytes).
-
-    A block's window fires once in time. Codes that come later were bounded without the earlier
-    ones, so they must never be counted: they leave as dead letters.
-    """
-
-    def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
-        self._slots = transform.slots
-        self._registry = transform.registry
-        self._layout = layout
-        self._most = transform.max_contributions
-
-    def setup(self) -> None:
-        self._class_of = self._registry.classes_with_other()
-
-    def process(
-        self,
-        element: tuple[tuple[int, int], Iterable[bytes]],
-        window: Any = beam.DoFn.WindowParam,
-        pane: Any = beam.DoFn.PaneInfoParam,
-    ) -> Iterator[Any]:
-        (kind, _), parts = element
-        block = self._slots.index(window.start.micros) // self._layout.block
-        counts = count(
-            kind,
-            block,
-            map(array_from_bytes, parts),
-            self._layout,
-            self._class_of,
-            self._most,
-        )
-        if pane.timing == PaneInfoTiming.LATE:
-            metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))
-            yield beam.pvalue.TaggedOutput(REJECTED, late_letters(counts, self._layout))
-            return
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, counts.dropped)
-        yield _STREAM, counts_to_bytes(counts)

@@ -30,6 +30,7 @@ from streamveil.transforms.times import UNITS, to_micros
 NULL_USER = "null user"
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
+AHEAD = "ahead of time"
 
 REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
 
@@ -124,18 +125,22 @@ class EventMapper:
         """Build the indexes now rather than in the first batch."""
         _ = self._users, self._bins
 
-    def map(self, batch: pa.RecordBatch) -> tuple[Events, pa.RecordBatch]:
+    def map(
+        self, batch: pa.RecordBatch, latest: int | None = None
+    ) -> tuple[Events, pa.RecordBatch]:
         """Split a batch into accepted events and rejected rows (`REJECTED_SCHEMA`).
+
+        Events after the slot `latest` are rejected, where there is one: they are ahead of time.
 
         Raises ConfigurationError for a missing column or one of a type that cannot be read.
         """
         try:
-            return self._map(batch)
+            return self._map(batch, latest)
         except ConfigurationError as error:
             source = _source(batch)
             raise ConfigurationError(f"{source}: {error}" if source else str(error)) from error
 
-    def _map(self, batch: pa.RecordBatch) -> tuple[Events, pa.RecordBatch]:
+    def _map(self, batch: pa.RecordBatch, latest: int | None) -> tuple[Events, pa.RecordBatch]:
         columns = self.columns
         arrays = {name: self._column(batch, name) for name in columns.names}
         micros, bad_times = to_micros(
@@ -161,6 +166,8 @@ class EventMapper:
         for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
             if bound is not None:
                 fault(np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE)
+        if latest is not None:
+            fault(np.flatnonzero(slots > latest), AHEAD)
 
         events = Events(slots, bins, members, strangers)
         if faults:

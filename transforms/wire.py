@@ -11,6 +11,7 @@ from streamveil.transforms.counting import BlockCounts
 
 _HEADER = struct.Struct("<cBB")
 _COUNTS = struct.Struct("<qqq")
+_START = struct.Struct("<q")
 
 
 def array_to_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -50,6 +51,19 @@ def counts_from_bytes(data: bytes) -> BlockCounts:
         for part in (data[_COUNTS.size : middle], data[middle:])
     )
     return BlockCounts(block, cells, events, dropped)
+
+
+def start_to_bytes(slot: int) -> bytes:
+    """The first slot of a stream, for where counts go: shorter than any."""
+    return _START.pack(slot)
+
+
+def start_from_bytes(data: bytes) -> int | None:
+    """The first slot, or None for counts."""
+    if len(data) != _START.size:
+        return None
+    slot: int = _START.unpack(data)[0]
+    return slot
 
 
 def _narrow(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -16,6 +16,7 @@ from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
 from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import BlockCounts, Layout
 from streamveil.transforms.keys import GivenKey
 from streamveil.transforms.release import ReleaseConfig, _ReleaseSlotsFn
@@ -98,9 +99,9 @@ def told(outputs):
 def stage(*, bounded, block):
     population = facts()
     layout = Layout(block, len(USERS), len(population.requirements), population.bins, 1)
-    slots = Slots(SECOND)
+    clock = Clock(Slots(SECOND))
     return Stage(
-        ReleaseConfig("pba", population, slots, layout, GivenKey(KEY), "histogram", bounded=bounded)
+        ReleaseConfig("pba", population, clock, layout, GivenKey(KEY), "histogram", bounded=bounded)
     )
 
 
