@@ -54,6 +54,13 @@ class ReleaseOptions(PipelineOptions):
             metavar="N",
             help="split the users of a busy slot among so many workers (default 1)",
         )
+        add(
+            "--allowed_lateness",
+            default="0s",
+            metavar="LENGTH",
+            help="how long a slot of a stream without end stays open for late events: 30s, 10m, "
+            "2h (default 0s)",
+        )
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,11 @@ class ReleaseJob:
                 "--requirements is missing: give the table of users, or --default_requirement"
             )
         transform = Inputs.of(given).transform(
-            registry, given.mechanism, noise_key(given.noise_key_file), given.shards
+            registry,
+            given.mechanism,
+            noise_key(given.noise_key_file),
+            given.shards,
+            given.allowed_lateness,
         )
         job = cls(given.input, given.output, transform, given.ledger, given.rejected)
         job.check()

@@ -6,31 +6,27 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
-from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
-    MAX_SLOT,
     ConfigurationError,
     LedgerEntry,
     Release,
     Slots,
     check_shares,
-    format_time,
-    parse_duration,
 )
 from streamveil.mechanisms.registry import DEFAULT, mechanism
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
+from streamveil.transforms.checks import check_range, lateness, refuse_windows, whole
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import BlockCounts, Layout
 from streamveil.transforms.gathering import (
@@ -57,8 +53,7 @@ ADD_REMOVE = "add_remove"
 REPLACE = "replace"
 
 _STREAM = "histogram"
-
-_LONGEST_RANGE = 10_000_000  # slots
+_CODES = KV[Tuple[int, int, int], bytes]
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -157,14 +152,14 @@ class PrivateHistograms(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
-        self.max_contributions = _whole("max_contributions", self.max_contributions)
-        self.shards = _whole("shards", self.shards)
+        self.max_contributions = whole("max_contributions", self.max_contributions)
+        self.shards = whole("shards", self.shards)
         if self.adjacency not in (ADD_REMOVE, REPLACE):
             raise ConfigurationError(
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
-        self.allowed_lateness = _lateness(self.allowed_lateness)
-        _check_range(self.slots, self.first_slot, self.last_slot)
+        self.allowed_lateness = lateness(self.allowed_lateness)
+        check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_shares(self.registry.classes, self.population.sensitivity)
         mechanism(self.mechanism, self.population)
@@ -206,7 +201,7 @@ class PrivateHistograms(beam.PTransform):
 
     def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Outputs:
         """Build the pipeline: batches -> codes -> counts -> releases."""
-        _refuse_windows(batches)
+        refuse_windows(batches)
         bounded = batches.is_bounded
         layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
         on_workers = copy.copy(self)
@@ -219,7 +214,7 @@ class PrivateHistograms(beam.PTransform):
                 real_time=not bounded and self.heartbeat is None,
             )
         ).with_outputs(REJECTED, main="codes")
-        mapped.codes.element_type = tuple[BlockKey, bytes]
+        mapped.codes.element_type = _CODES
         mapped[REJECTED].element_type = pa.RecordBatch
         if bounded:
             counted = self._count_at_end(mapped.codes, mapped[REJECTED], layout)
@@ -291,7 +286,7 @@ class PrivateHistograms(beam.PTransform):
                 START, main="slots"
             )
         )
-        opened.slots.element_type = opened[START].element_type = tuple[str, int]
+        opened.slots.element_type = opened[START].element_type = KV[str, int]
         shards = opened.slots | "OpenShards" >> beam.FlatMap(open_blocks, layout).with_output_types(
             tuple[BlockKey, bytes]
         )
@@ -303,7 +298,7 @@ class PrivateHistograms(beam.PTransform):
                 _CountSlotsFn(self.registry, layout, self.max_contributions, _STREAM, clock)
             ).with_outputs(REJECTED, main="counts")
         )
-        counted.counts.element_type = tuple[str, bytes]
+        counted.counts.element_type = KV[str, bytes]
         counted[REJECTED].element_type = pa.RecordBatch
         start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(
             tuple[str, bytes]
@@ -350,56 +345,6 @@ def _keyed(slot: int) -> tuple[str, int]:
 
 def _start(stream: str, slot: int) -> tuple[str, bytes]:
     return stream, start_to_bytes(slot)
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ConfigurationError(f"{name} is {value!r}: give a whole number, 1 or more")
-    return int(value)
-
-
-def _lateness(value: int | str) -> int:
-    micros = parse_duration(value) if isinstance(value, str) else value
-    if isinstance(micros, bool) or not isinstance(micros, Integral) or not 0 <= micros <= MAX_SLOT:
-        raise ConfigurationError(
-            f"allowed_lateness is {value!r} (--allowed_lateness): write 0s, 10m or 2h, or give "
-            "microseconds; at most a hundred years"
-        )
-    if micros % 1000:
-        raise ConfigurationError(
-            f"allowed_lateness is {value} us (--allowed_lateness): give whole milliseconds"
-        )
-    return int(micros)
-
-
-def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
-    if first is None or last is None:
-        return
-    if first > last:
-        raise ConfigurationError(
-            f"the range of slots is empty: it starts at {format_time(slots.start(first))} and ends "
-            f"at {format_time(slots.end(last))}"
-        )
-    if last - first >= _LONGEST_RANGE:
-        raise ConfigurationError(
-            f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
-            f"has {last - first + 1} slots, more than {_LONGEST_RANGE}: shorten it (--start and "
-            "--end), or use longer slots"
-        )
-
-
-def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
-    windowing = batches.windowing
-    if not isinstance(windowing.windowfn, GlobalWindows):
-        raise ValueError(
-            f"the events are in windows ({windowing.windowfn}): slots are cut from event times "
-            "here, and every window would spend the whole budget; apply this before WindowInto"
-        )
-    default = isinstance(windowing.triggerfn, DefaultTrigger)
-    if not default or windowing.accumulation_mode != AccumulationMode.DISCARDING:
-        raise ValueError(
-            f"the events have a trigger ({windowing.triggerfn}): a slot is released once; remove it"
-        )
 
 
 def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:

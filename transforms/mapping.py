@@ -163,11 +163,11 @@ class EventMapper:
                 fault(np.flatnonzero(bins == code), reason)
         if self.registry.default_class is None:
             fault(np.flatnonzero(members < 0), NO_REQUIREMENT)
+        if latest is not None:
+            fault(np.flatnonzero(slots > latest), AHEAD)
         for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
             if bound is not None:
                 fault(np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE)
-        if latest is not None:
-            fault(np.flatnonzero(slots > latest), AHEAD)
 
         events = Events(slots, bins, members, strangers)
         if faults:

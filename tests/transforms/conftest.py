@@ -19,6 +19,7 @@ from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.mechanisms.mechanism import Population
@@ -139,6 +140,11 @@ def collected(path):
     return found
 
 
+def moment(slot):
+    """Start of a slot, or of a fraction of it, in whole milliseconds as streams have them."""
+    return Timestamp(micros=round(slot * HOUR / 1000) * 1000)
+
+
 class Timeline(beam.PTransform):
     """What happens to a pipeline, in order: events, heartbeats, and two watermarks that move.
 
@@ -157,18 +163,18 @@ class Timeline(beam.PTransform):
         self.tick(start)
 
     def _move(self, tag, slot):
-        self._stream.advance_watermark_to(slot * HOUR / 1e6, tag=tag)
+        self._stream.advance_watermark_to(moment(slot), tag=tag)
 
     def tick(self, *slots):
         """The heartbeat tells slots."""
-        told = [TimestampedValue(slot, slot * HOUR / 1e6) for slot in slots]
+        told = [TimestampedValue(slot, moment(slot)) for slot in slots]
         self._stream.add_elements(told, tag="ticks")
         return self
 
     def events(self, *rows, at=None):
         """One batch of (user, value, slot) comes; `at` is its own event time."""
         at = self._now if at is None else at
-        batch = TimestampedValue(as_batch(rows), at * HOUR / 1e6)
+        batch = TimestampedValue(as_batch(rows), moment(at))
         self._stream.add_elements([batch], tag="events")
         return self
 
