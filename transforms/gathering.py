@@ -35,6 +35,7 @@ MOST_AHEAD = MICROSECONDS["d"]
 BlockKey = tuple[int, int, int]
 """(kind, shard, block)"""
 
+_NOT_OPEN = "closed before these events came, or never opened"
 _OPEN = b""  # among the codes of a slot: its heartbeat
 
 
@@ -163,9 +164,10 @@ class _CountSlotsFn(beam.DoFn):
         counts = self._counter.count(key, some) if some else BlockCounts.empty(key[2])
         if len(some) == len(waiting):
             metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))
+            letters = late_letters(counts, self._layout, _NOT_OPEN)
             # The slot's own time is behind the watermark: windows after this would drop it.
-            letters = TimestampedValue(late_letters(counts, self._layout), Timestamp.now())
-            yield beam.pvalue.TaggedOutput(REJECTED, letters)
+            at = Timestamp.now()
+            yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at))
             return
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, counts.dropped)
         yield self._stream, counts_to_bytes(counts)

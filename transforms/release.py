@@ -296,12 +296,13 @@ class _ReleaseInTimeFn(_ReleaseFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
     ) -> Iterator[Any]:
-        next_slot, told = progress.read() or (None, {})
+        before: tuple[int | None, dict[int, int]] = progress.read() or (None, {})
+        next_slot, told = before
         start = start_from_bytes(element[1])
         if start is None:
             waiting.add(element[1])
             slot = block_of(element[1])
-            told[slot] = told.get(slot, 0) + 1
+            told = {**told, slot: told.get(slot, 0) + 1}
         else:
             next_slot = start
         whole = list(self._whole(next_slot, told))
@@ -335,14 +336,16 @@ class _ReleaseInTimeFn(_ReleaseFn):
         return tables, rest
 
 
-def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
+def late_letters(
+    counts: BlockCounts, layout: Layout, why: str = "closed before these events came"
+) -> pa.RecordBatch:
     """Dead letters for events that came after their slot: one a slot, with how many they were."""
     slots = layout.slots_of(counts)
     return pa.RecordBatch.from_pylist(
         [
             {
                 "reason": LATE,
-                "detail": f"slot {slot} was closed before these events came",
+                "detail": f"slot {slot} was {why}",
                 "record": json.dumps(
                     {"slot": slot, "events": int(counts.counts[slots == slot].sum())}
                 ),
