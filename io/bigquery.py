@@ -87,7 +87,7 @@ class WriteReleasesToBigQuery(beam.PTransform):
         """Check the name."""
         super().__init__()
         require_google("google.cloud.bigquery", f"writing to BigQuery ({self.table})")
-        parts = self.table.split(".")
+        parts = self.table.rsplit(".", 2)
         if len(parts) != 3 or not all(parts):
             raise ConfigurationError(
                 f"table {self.table!r} is not one of BigQuery: write PROJECT.DATASET.TABLE"
@@ -101,7 +101,7 @@ class WriteReleasesToBigQuery(beam.PTransform):
             "write_disposition": BigQueryDisposition.WRITE_APPEND,
             **self.arguments,
         }
-        project, dataset, table = self.table.split(".")
+        project, dataset, table = self.table.rsplit(".", 2)
         rows = releases | "Convert" >> beam.Map(bigquery_row, self.labels).with_output_types(
             dict[str, Any]
         )

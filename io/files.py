@@ -97,15 +97,19 @@ def match_files(pattern: Patterns) -> list[FileMetadata]:
 
 def input_files(pattern: Patterns) -> list[str]:
     """Paths that match; raises ConfigurationError for one of no bytes or of unknown format."""
-    paths = []
-    for metadata in match_files(pattern):
-        format_of(metadata.path)
-        if metadata.size_in_bytes == 0:
-            raise ConfigurationError(
-                f"{metadata.path}: the file is empty (0 bytes): write it again or leave it out"
-            )
-        paths.append(metadata.path)
-    return paths
+    found = match_files(pattern)
+    for metadata in found:
+        check_file(metadata.path, metadata.size_in_bytes)
+    return [metadata.path for metadata in found]
+
+
+def check_file(path: str, size: int) -> None:
+    """Raise ConfigurationError for a file of no bytes or of unknown format."""
+    format_of(path)
+    if size == 0:
+        raise ConfigurationError(
+            f"{path}: the file is empty (0 bytes): write it again or leave it out"
+        )
 
 
 @contextlib.contextmanager

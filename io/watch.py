@@ -7,9 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.fileio import EmptyMatchTreatment, MatchContinuously
+from apache_beam.coders import BooleanCoder
+from apache_beam.io.fileio import MatchContinuously
 from apache_beam.io.filesystem import FileMetadata
 from apache_beam.pvalue import PBegin
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.io.events import (
@@ -20,7 +22,7 @@ from streamveil.io.events import (
     rejected_batch,
     split_file,
 )
-from streamveil.io.files import Columns, distinct, input_files
+from streamveil.io.files import Columns, check_file, distinct
 from streamveil.mechanisms.records import ConfigurationError
 
 UNREADABLE = "unreadable file"
@@ -34,7 +36,7 @@ class WatchEvents(beam.PTransform):
     rename it. One that cannot be read, or not to its end, does not stop the stream: it is a dead
     letter, reason `unreadable file`, and events before the fault count. Files do not say how far
     events have come, so the watermark is the clock: an event is late when its file appears after
-    its slot was released. The names of all files seen are kept, as hashes.
+    its slot was released. A runner keeps the name of every file seen.
 
     Raises ConfigurationError at construction for an interval that is not above 0.
     """
@@ -59,31 +61,50 @@ class WatchEvents(beam.PTransform):
             )
 
     def expand(self, pbegin: PBegin) -> Events:
-        """Build the steps: watch, spread over the workers, read."""
+        """Build the steps: look, drop what was seen, read."""
+        # Beam's own deduplication looks without a pause on its local runner.
+        found = pbegin | "Look" >> MatchContinuously(
+            self.file_pattern,
+            self.interval,
+            has_deduplication=False,
+            start_timestamp=Timestamp.now(),
+            stop_timestamp=self.stop,
+        )
         return Events.of(
-            pbegin
-            | "Watch"
-            >> MatchContinuously(
-                self.file_pattern,
-                self.interval,
-                start_timestamp=Timestamp.now(),
-                stop_timestamp=self.stop,
-                empty_match_treatment=EmptyMatchTreatment.ALLOW,
-            )
-            | "Spread" >> beam.Reshuffle()
+            found
+            | "Key" >> beam.Map(_path_and_size).with_output_types(tuple[str, int])
+            | "Once" >> beam.ParDo(_OnceFn()).with_output_types(tuple[str, int])
             | "Read"
             >> beam.ParDo(_ReadFileFn(self.columns)).with_outputs(REJECTED_TAG, main="batches")
         )
+
+
+def _path_and_size(file: FileMetadata) -> tuple[str, int]:
+    return file.path, file.size_in_bytes
+
+
+class _OnceFn(beam.DoFn):
+    """Passes the first element of each key on."""
+
+    SEEN = ReadModifyWriteStateSpec("seen", BooleanCoder())
+
+    def process(
+        self, element: tuple[str, int], seen: Any = beam.DoFn.StateParam(SEEN)
+    ) -> Iterator[tuple[str, int]]:
+        if not seen.read():
+            seen.write(True)
+            yield element
 
 
 class _ReadFileFn(beam.DoFn):
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
 
-    def process(self, file: FileMetadata) -> Iterator[Any]:
+    def process(self, element: tuple[str, int]) -> Iterator[Any]:
+        path, size = element
         try:
-            for path in input_files(file.path):
-                for part in split_file(path, self._columns):
-                    yield from read_with_rejected(part, self._columns)
+            check_file(path, size)
+            for part in split_file(path, self._columns):
+                yield from read_with_rejected(part, self._columns)
         except ConfigurationError as error:
-            yield dead_letters(rejected_batch(file.path, [(None, str(error), b"")], UNREADABLE))
+            yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))
