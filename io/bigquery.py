@@ -41,13 +41,13 @@ def _field(column: pa.Field) -> dict[str, Any]:
     if pa.types.is_map(kind):
         # JSON lacks NaN, which only a nullable value can tell as null.
         value = _field(kind.item_field.with_nullable(True))
-        name = {"name": "name", "type": _TYPES[kind.key_type], "mode": "REQUIRED"}
-        fields = [name, {**value, "name": "value"}]
+        key = {"name": "name", "type": _TYPES[kind.key_type], "mode": "REQUIRED"}
+        fields = [key, {**value, "name": "value"}]
         return {"name": column.name, "type": "RECORD", "mode": "REPEATED", "fields": fields}
     if pa.types.is_list(kind):
         kind, mode = kind.value_type, "REPEATED"
-    name = "TIMESTAMP" if pa.types.is_timestamp(kind) else _TYPES[kind]
-    return {"name": column.name, "type": name, "mode": mode}
+    type_name = "TIMESTAMP" if pa.types.is_timestamp(kind) else _TYPES[kind]
+    return {"name": column.name, "type": type_name, "mode": mode}
 
 
 def bigquery_row(release: Release, labels: Sequence[str] | None = None) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.kafka import ReadFromKafka, WriteToKafka
@@ -18,8 +19,6 @@ from streamveil.io.releases import release_json
 from streamveil.mechanisms.records import ConfigurationError, Release
 
 _SERVERS = "bootstrap.servers"
-
-T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -63,17 +62,13 @@ class ReadKafkaEvents(beam.PTransform):
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: read, parse."""
         arguments = {"timestamp_policy": ReadFromKafka.create_time_policy, **self.arguments}
-        records = _expanded(
-            self._source,
-            lambda: pbegin
-            | "Read"
-            >> ReadFromKafka(
+        with _connector(self._source):
+            records = pbegin | "Read" >> ReadFromKafka(
                 {_SERVERS: self.bootstrap_servers, **self.consumer_config},
                 list(self.topics),
                 expansion_service=self.expansion_service,
                 **arguments,
-            ),
-        )
+            )
         return (
             records
             | "Values" >> beam.Map(_value).with_output_types(bytes)
@@ -83,10 +78,10 @@ class ReadKafkaEvents(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteReleasesToKafka(beam.PTransform):
-    """Writes each release as one record: the slot, in digits, as key, and as value the JSON object
-    that WriteReleases writes as a line.
+    """Writes each release as one record.
 
-    A runner that tries again may write a release twice, both alike; a compacted topic keeps one.
+    Its key is the slot, in digits, its value the JSON object that WriteReleases writes as a line. A
+    runner that tries again may write a release twice, both alike; a compacted topic keeps one.
     Raises ConfigurationError at construction without Java, and when applied if the expansion
     service cannot be reached.
     """
@@ -113,16 +108,12 @@ class WriteReleasesToKafka(beam.PTransform):
     def expand(self, releases: PCollection[Release]) -> Any:
         """Build the steps: convert, write."""
         records = releases | "Convert" >> beam.Map(_record).with_output_types(tuple[bytes, bytes])
-        return _expanded(
-            self._sink,
-            lambda: records
-            | "Write"
-            >> WriteToKafka(
+        with _connector(self._sink):
+            return records | "Write" >> WriteToKafka(
                 {_SERVERS: self.bootstrap_servers, **self.producer_config},
                 self.topic,
                 expansion_service=self.expansion_service,
-            ),
-        )
+            )
 
 
 def _value(record: tuple[bytes | None, bytes | None]) -> bytes:
@@ -133,10 +124,11 @@ def _record(release: Release) -> tuple[bytes, bytes]:
     return str(release.slot).encode(), release_json(release)
 
 
-def _expanded(place: str, apply: Callable[[], T]) -> T:
-    """Apply a transform of the Java connector; any failure becomes a ConfigurationError."""
+@contextmanager
+def _connector(place: str) -> Iterator[None]:
+    """Setting up the connector in Java; any failure becomes a ConfigurationError."""
     try:
-        return apply()
+        yield
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigurationError(

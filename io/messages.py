@@ -54,6 +54,10 @@ class _GatherFn(beam.DoFn):
     nothing.)
     """
 
+    _messages: list[bytes]
+    _bytes: int
+    _earliest: Any
+
     def start_bundle(self) -> None:
         self._clear()
 
@@ -70,7 +74,7 @@ class _GatherFn(beam.DoFn):
         self._clear()
 
     def _clear(self) -> None:
-        self._messages: list[bytes] = []
+        self._messages = []
         self._bytes = 0
         self._earliest = MAX_TIMESTAMP
 
