@@ -3,7 +3,10 @@
 import time
 
 import apache_beam as beam
+import numpy as np
 import pytest
+
+from streamveil.mechanisms.records import PUBLISHED, SKIPPED, Release, Slots
 
 
 class Kept:
@@ -40,3 +43,25 @@ def until():
             time.sleep(0.05)
 
     return until
+
+
+@pytest.fixture
+def some_releases():
+    """Three releases; before the first publication no error is known."""
+    hour = Slots.of("1h")
+    common = {"epsilon": 0.5, "mechanism": "pba"}
+    errors = ([np.nan, np.nan], [1.5, 2.0], [1.5, 2.0])
+    return [
+        Release(
+            slot=slot,
+            start=hour.start(slot),
+            end=hour.end(slot),
+            counts=np.array([slot, -slot]),
+            status=PUBLISHED if slot == 1 else SKIPPED,
+            published_slot=1 if slot else None,
+            stderr=np.array(errors[slot]),
+            diagnostics={"gap": 0.25, "é": np.nan} if slot == 2 else {},
+            **common,
+        )
+        for slot in range(3)
+    ]
