@@ -125,24 +125,25 @@ def test_a_row_has_no_nan_and_no_null_in_a_repeated_column(some_releases):
 @pytest.mark.parametrize("there", [True, False])
 def test_rows_are_inserted_and_the_table_is_made(client, some_releases, runner, there):
     Client.there = there
+    name = f"{runner.__name__}_{there}"  # Beam remembers the tables that it knows
     with beam.Pipeline(runner=runner()) as pipeline:
         _ = (
             pipeline
             | beam.Create(some_releases)
             | WriteReleasesToBigQuery(
-                TABLE,
+                f"a-project.stats.{name}",
                 labels=LABELS,
                 arguments={"method": "STREAMING_INSERTS", "test_client": client},
             )
         )
     assert sorted(Client.rows, key=lambda row: row[1]["slot"]) == [
-        (TABLE, bigquery_row(release, LABELS)) for release in some_releases
+        (f"a-project.stats.{name}", bigquery_row(release, LABELS)) for release in some_releases
     ]
     if there:
         assert Client.created == []
         return
     (table,) = Client.created
-    assert (table.tableReference.datasetId, table.tableReference.tableId) == ("stats", "releases")
+    assert (table.tableReference.datasetId, table.tableReference.tableId) == ("stats", name)
     made = [(field.name, field.type, field.mode) for field in table.schema.fields]
     assert made == names(bigquery_schema(bins=True)["fields"])
 

@@ -141,7 +141,12 @@ def test_without_java_the_remedy_is_named(monkeypatch, home):
     ):
         with pytest.raises(ConfigurationError) as refused:
             make()
-        for word in ("kafka:h:9092/t", "install a Java runtime", "expansion service", home or "PATH"):
+        for word in (
+            "kafka:h:9092/t",
+            "install a Java runtime",
+            "expansion service",
+            home or "PATH",
+        ):
             assert word in str(refused.value)
         make(expansion_service="localhost:1")  # needs none here
 

@@ -33,7 +33,6 @@ def rows_of(batches):
     return sorted((r["user"], r["value"]) for batch, _ in batches for r in batch.to_pylist())
 
 
-
 def test_files_are_read_once_as_they_appear(tmp_path, keep, until):
     put(tmp_path, "old[1].csv", "user,value\nold,A\n")
     pipeline = beam.Pipeline(runner=FnApiRunner())
