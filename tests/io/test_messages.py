@@ -8,7 +8,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.io import REJECTED_SCHEMA, messages
@@ -119,7 +119,7 @@ def stamped(user, value, second):
 
 
 def test_a_batch_stands_at_its_earliest_message(keep):
-    stream = TestStream().add_elements([stamped("a", "A", 50), stamped("b", "A", 20)])
+    stream = test_stream.TestStream().add_elements([stamped("a", "A", 50), stamped("b", "A", 20)])
     stream = stream.add_elements([stamped("c", "A", 70)]).advance_watermark_to_infinity()
     options = PipelineOptions(["--streaming"])
     with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:
@@ -131,7 +131,7 @@ def test_a_batch_stands_at_its_earliest_message(keep):
 def test_batching_makes_no_event_late(keep):
     """Bundles over several slots, in any order, with the watermark right behind the earliest."""
     stream = (
-        TestStream()
+        test_stream.TestStream()
         .advance_watermark_to(0)
         .add_elements([stamped("u0", "A", 2 * HOUR + 5), stamped("u1", "B", 10)])
         .advance_watermark_to(10)
