@@ -15,6 +15,7 @@ from streamveil.mechanisms.bd import BD
 from streamveil.mechanisms.dpba import DPBA
 from streamveil.mechanisms.dpbd import DPBD
 from streamveil.mechanisms.dpwsm import DPWSM
+from streamveil.mechanisms.dynamic_adaptive import DynamicAdaptive
 from streamveil.mechanisms.lbu import LBU
 from streamveil.mechanisms.mechanism import DynamicMechanism, Mechanism, Population, Setting
 from streamveil.mechanisms.pba import PBA
@@ -73,6 +74,7 @@ MECHANISMS: Factories = {
 }
 
 DYNAMIC_MECHANISMS: DynamicFactories = {
+    "adaptive": DynamicAdaptive,
     **{name: partial(DPWSM, schedule) for name, schedule in DYNAMIC_SCHEDULES.items()},
 }
 
