@@ -104,9 +104,8 @@ class PrivateHistograms(beam.PTransform):
 
     The range of an input without end runs from `first_slot`, or else from the first slot that the
     heartbeat tells, to the last one that it tells. Every slot in it, busy or quiet, is released
-    once, when the watermark of events and heartbeat has passed its end by `allowed_lateness`. The
-    event time of a release is then that moment. Events that come after it are
-    rejected as late, whatever else is in their slot.
+    once, when the watermark of events and heartbeat has passed its end by `allowed_lateness`. That
+    moment is the event time of the release. Events that come after it are rejected as late.
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,

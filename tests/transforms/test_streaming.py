@@ -387,6 +387,19 @@ def test_the_heartbeat_tells_every_slot_of_its_range(tmp_path, kit):
     assert kit.collected(tmp_path / "told") == list(range(first, first + 60))
 
 
+def test_the_heartbeat_starts_with_the_slot_of_the_launch(tmp_path, kit):
+    slots = Slots.of("250ms")
+    before = now(slots)
+    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    told = pipeline | Heartbeat(slots, None, before + 8)
+    after = now(slots)
+    told | kit.collect(tmp_path / "told")
+    pipeline.run().wait_until_finish()
+    first, *_ = found = kit.collected(tmp_path / "told")
+    assert before <= first <= after
+    assert found == list(range(first, before + 9))
+
+
 class RealTime(beam.PTransform):
     """An unbounded source: one batch, again and again for a second."""
 
