@@ -4,6 +4,7 @@ Time moves by TestStream on the BundleBasedDirectRunner; `EXACT` asks for so muc
 releases equal the counts.
 """
 
+import json
 from collections import Counter
 
 import apache_beam as beam
@@ -204,6 +205,30 @@ def test_the_event_time_of_a_batch_does_not_matter(live, begin):
     ran, _, _ = live(line.advance(3).events(("u3", "a", 3), at=-50))
     assert counts(ran) == [[0, 0], [1, 0], [0, 0], [1, 0]]
     assert late(ran) == ['{"slot": 0, "events": 1}']
+
+
+# Against brute force: who came in time is counted, whatever came when, and nobody else is.
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_arrivals_count_as_brute_force_says(live, begin, seed):
+    random = np.random.default_rng(seed)
+    line = begin(allowed_lateness="90m", shards=2)
+    counted, missed, now = {slot: set() for slot in range(12)}, set(), 0.0
+    while now < 11:
+        rows = [
+            (f"u{i}", "ab"[i % 2], max(int(now) + shift, 0))
+            for i, shift in zip(random.integers(40, size=9), random.integers(-4, 3, 9), strict=True)
+        ]
+        for user, _, slot in rows:
+            (counted[slot] if now < slot + 2.5 and slot < 12 else missed).add((user, slot))
+        line.events(*rows)
+        now = min(round(now + random.exponential(0.6), 3), 11)
+        line.advance(now)
+    ran, _, _ = live(line)
+    users = {slot: [int(user[1:]) for user, _ in counted[slot]] for slot in counted}
+    assert counts(ran) == [[sum(u % 2 == b for u in users[s]) for b in (0, 1)] for s in range(12)]
+    told = {json.loads(letter["record"])["slot"] for letter in ran.dead_letters}
+    assert told == {slot for _, slot in missed}
+    assert min(told) < 11
 
 
 # ---- the watermark stalls and jumps -----------------------------------------------------------
