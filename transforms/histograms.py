@@ -36,7 +36,7 @@ from streamveil.mechanisms.registry import DEFAULT, mechanism
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.counting import BlockCounts, Layout, count, pack
+from streamveil.transforms.counting import BlockCounts, Layout, bound_block, count, pack
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
@@ -391,14 +391,9 @@ class _CountBlocksFn(beam.DoFn):
     ) -> Iterator[Any]:
         (kind, _), parts = element
         block = self._slots.index(window.start.micros) // self._layout.block
-        counts = count(
-            kind,
-            block,
-            map(array_from_bytes, parts),
-            self._layout,
-            self._class_of,
-            self._most,
-        )
+        arrays = map(array_from_bytes, parts)
+        visits = bound_block(kind, block, arrays, self._layout, self._most)
+        counts = count(kind, visits, self._layout, self._class_of)
         if pane.timing == PaneInfoTiming.LATE:
             metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))
             yield beam.pvalue.TaggedOutput(REJECTED, late_letters(counts, self._layout))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from streamveil.mechanisms.registry import mechanism
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.transforms import metrics
 from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
-from streamveil.transforms.mapping import REJECTED_SCHEMA
+from streamveil.transforms.rejects import rejected_slots
 from streamveil.transforms.wire import block_of, counts_from_bytes, counts_to_bytes
 
 LEDGER = "ledger"
@@ -263,16 +262,5 @@ class _ReleaseSlotsFn(beam.DoFn):
 def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
     """Dead letters for events that came after their slot: one a slot, with how many they were."""
     slots = layout.slots_of(counts)
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "reason": LATE,
-                "detail": f"slot {slot} was closed before these events came",
-                "record": json.dumps(
-                    {"slot": slot, "events": int(counts.counts[slots == slot].sum())}
-                ),
-            }
-            for slot in np.unique(slots).tolist()
-        ],
-        schema=REJECTED_SCHEMA,
-    )
+    events = {s: int(counts.counts[slots == s].sum()) for s in np.unique(slots).tolist()}
+    return rejected_slots(LATE, "slot {slot} was closed before these events came", events)
