@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bounding import bound, mix, runs
 from streamveil.transforms.mapping import Events
@@ -238,8 +239,13 @@ def bound_block(
     return Visits(block, codes, kept, total - int(kept.sum()))
 
 
-def read_codes(kind: int, codes: Codes, layout: Layout) -> tuple[Integers, npt.NDArray[Any], Integers]:
-    """Slot in block, user and bin of each code: members' positions, or strangers' digests (n, 2)."""
+def read_codes(
+    kind: int, codes: Codes, layout: Layout
+) -> tuple[Integers, npt.NDArray[Any], Integers]:
+    """Slot in block, user and bin of each code.
+
+    Users are members' positions, shape (n,), or strangers' digests, shape (n, 2).
+    """
     if kind == MEMBERS:
         visits, bins = np.divmod(codes.astype(np.int64), layout.bins)
         slots, users = np.divmod(visits, layout.users)
@@ -273,6 +279,28 @@ def _bound_strangers(
         return mix(mix(mix(rows[groups, 0]) ^ rows[groups, 1]) + cells.astype(np.uint64))
 
     return bound(visits, repeats, most, rank)
+
+
+@dataclass(frozen=True, eq=False)
+class CohortCounts:
+    """What a shard tells of a slot: who moved before it, then its bounded events by cohort."""
+
+    slot: int
+    moves: Moves
+    """In force from this slot on; of a default class that loses more users than its public number,
+    none are left."""
+    cohorts: Integers
+    """Cohorts with events, in force, ascending: shape (c,)."""
+    cells: Integers
+    """position in `cohorts` * bins + bin, ascending, distinct: shape (m,)."""
+    counts: Integers
+    """Events in each of `cells`, above 0."""
+
+    @classmethod
+    def empty(cls, slot: int) -> CohortCounts:
+        """A slot without moves and events."""
+        nothing = np.zeros(0, np.int64)
+        return cls(slot, Moves.none(), nothing, nothing, nothing)
 
 
 def slot_tables(

@@ -25,6 +25,7 @@ from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
+    MAX_WINDOW,
     ConfigurationError,
     LedgerEntry,
     Release,
@@ -36,9 +37,18 @@ from streamveil.mechanisms.registry import DEFAULT, mechanism
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.counting import BlockCounts, Layout, bound_block, count, pack
+from streamveil.transforms.changes import ChangeMapper
+from streamveil.transforms.counting import (
+    BlockCounts,
+    Layout,
+    bound_block,
+    count,
+    pack,
+)
+from streamveil.transforms.joining import JoinConfig, ShardKey
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
+from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
@@ -46,7 +56,13 @@ from streamveil.transforms.release import (
     _ReleaseSlotsFn,
     late_letters,
 )
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes, counts_to_bytes
+from streamveil.transforms.requirements import JoinRequirements
+from streamveil.transforms.wire import (
+    array_from_bytes,
+    array_to_bytes,
+    counts_to_bytes,
+    visits_to_bytes,
+)
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
@@ -69,6 +85,18 @@ class Outputs(NamedTuple):
     """One for each slot: what it cost every class; public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+
+
+class _Counted(NamedTuple):
+    """What there is to release."""
+
+    counts: beam.PCollection[tuple[str, bytes]]
+    """(stream, BlockCounts as bytes), or CohortCounts where requirements change."""
+    ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
+    """The same, empty, for slots that are released in any case."""
+    rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
+    layout: Layout
+    bounded: bool
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -126,6 +154,9 @@ class PrivateHistograms(beam.PTransform):
     """First slot to release; events before it are rejected."""
     last_slot: int | None = None
     """Last slot to release; events after it are rejected."""
+    longest_window: int | None = None
+    """The longest window that a change of requirement may ask for, in slots: public. The longest
+    of the registry when None."""
     shards: int = 1
     """Parts into which the users of a busy slot are split while counting."""
 
@@ -143,7 +174,19 @@ class PrivateHistograms(beam.PTransform):
         check_shares(self.registry.classes, self.population.sensitivity)
         mechanism(self.mechanism, self.population)
         Odometer(self.registry.classes)
+        self._check_horizon()
         self._key = SameKey.of(self.noise_key)
+
+    def _check_horizon(self) -> None:
+        if self.longest_window is None:
+            return
+        self.longest_window = _whole("longest_window", self.longest_window)
+        longest = max(self.registry.classes, key=lambda requirement: requirement.window)
+        if not longest.window <= self.longest_window <= MAX_WINDOW:
+            raise ConfigurationError(
+                f"the longest window allowed is {self.longest_window} (--longest_window), but "
+                f"{longest} is asked for and {MAX_WINDOW} is the most: give a number between"
+            )
 
     @property
     def population(self) -> Population:
@@ -166,8 +209,8 @@ class PrivateHistograms(beam.PTransform):
             )
         ).encode()
 
-    def event_mapper(self) -> EventMapper:
-        """What maps batches of events to slots, users and bins, as this transform does."""
+    def event_mapper(self, dynamic: bool = False) -> EventMapper:
+        """What maps batches of events as this transform does; `dynamic` if requirements change."""
         return EventMapper(
             self.columns,
             self.slots,
@@ -176,47 +219,51 @@ class PrivateHistograms(beam.PTransform):
             derived_key(self._key(), "strangers"),
             self.first_slot,
             self.last_slot,
+            dynamic,
         )
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Outputs:
+    def change_mapper(self) -> ChangeMapper:
+        """What maps batches of changes of requirements, with the users as events have them."""
+        return ChangeMapper(
+            self.slots,
+            self.columns.time_zone,
+            self.columns.time_unit,
+            self.registry,
+            derived_key(self._key(), "strangers"),
+            self._horizon,
+            self.population.sensitivity,
+        )
+
+    @property
+    def _horizon(self) -> int:
+        """The longest window that anybody may ask for."""
+        longest = max(requirement.window for requirement in self.registry.classes)
+        return longest if self.longest_window is None else self.longest_window
+
+    def expand(
+        self,
+        inputs: beam.PCollection[pa.RecordBatch]
+        | tuple[beam.PCollection[pa.RecordBatch], beam.PCollection[pa.RecordBatch]],
+    ) -> Outputs:
         """Build the pipeline: batches -> codes -> counts -> releases."""
-        _refuse_windows(batches)
-        bounded = batches.is_bounded
-        if bounded and (self.first_slot is None or self.last_slot is None):
-            _LOGGER.warning(
-                "the range of slots is taken from the events, so a single event can extend it: "
-                "give its start and end to keep that private"
-            )
-        layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+        batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        counted = self._count(batches, changes)
+        if changes is not None:
+            raise ConfigurationError("requirements that change are joined, but not released yet")
         config = ReleaseConfig(
             self.mechanism,
             self.population,
             self.slots,
-            layout,
+            counted.layout,
             self._key,
             _STREAM,
             self.context,
             self.first_slot,
             self.last_slot,
-            bounded,
+            counted.bounded,
         )
-        mapped = batches | "MapEvents" >> beam.ParDo(_MapEventsFn(self, layout)).with_outputs(
-            REJECTED, main="codes"
-        )
-        # ((kind, shard), codes as bytes), timestamped within their block of slots
-        counted = (
-            mapped.codes
-            | "WindowIntoBlocks" >> _blocks(self.slots, layout, bounded)
-            | "GatherBlocks" >> beam.GroupByKey()
-            | "CountBlocks"
-            >> beam.ParDo(_CountBlocksFn(self, layout)).with_outputs(REJECTED, main="counts")
-        )
-        counted.counts.element_type = tuple[str, bytes]
-        counted[REJECTED].element_type = pa.RecordBatch
-        counts = counted.counts | "WindowIntoStream" >> _one_stream()
-        # (stream, BlockCounts as bytes), timestamped at the end of their block
         released = (
-            (counts, *self._ticks(counts, mapped[REJECTED], layout))
+            (counted.counts, *counted.ticks)
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
             >> beam.ParDo(_ReleaseSlotsFn(config)).with_outputs(LEDGER, REJECTED, main="releases")
@@ -224,12 +271,69 @@ class PrivateHistograms(beam.PTransform):
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[REJECTED].element_type = pa.RecordBatch
+        rejected = (*counted.rejected, released[REJECTED]) | "AllRejected" >> beam.Flatten()
+        return Outputs(released.releases, released[LEDGER], rejected)
+
+    def _count(
+        self,
+        batches: beam.PCollection[pa.RecordBatch],
+        changes: beam.PCollection[pa.RecordBatch] | None,
+    ) -> _Counted:
+        """Batches -> codes -> counts, by class or, where requirements change, by cohort."""
+        _refuse_windows(batches)
+        bounded = batches.is_bounded
+        if changes is not None:
+            _refuse_windows(changes)
+            bounded &= changes.is_bounded
+            first_slot = _first_slot(self.first_slot, self.last_slot, bounded)
+        if bounded and (self.first_slot is None or self.last_slot is None):
+            _LOGGER.warning(
+                "the range of slots is taken from the events, so a single event can extend it: "
+                "give its start and end to keep that private"
+            )
+        layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+        dynamic = changes is not None
+        mapped = batches | "MapEvents" >> beam.ParDo(
+            _MapEventsFn(self, layout, dynamic)
+        ).with_outputs(REJECTED, main="codes")
+        # ((kind, shard), codes as bytes), timestamped within their block of slots
+        counted = (
+            mapped.codes
+            | "WindowIntoBlocks" >> _blocks(self.slots, layout, bounded)
+            | "GatherBlocks" >> beam.GroupByKey()
+            | "CountBlocks"
+            >> beam.ParDo(_CountBlocksFn(self, layout, dynamic)).with_outputs(
+                REJECTED, main="counts"
+            )
+        )
+        counted.counts.element_type = tuple[ShardKey, bytes] if dynamic else tuple[str, bytes]
+        counted[REJECTED].element_type = pa.RecordBatch
+        counts = counted.counts | "WindowIntoStream" >> _one_stream()
+        # (stream, BlockCounts as bytes), timestamped at the end of their block
+        ticks = tuple(self._ticks(counts, mapped[REJECTED], layout))
         rejected = (
             mapped[REJECTED],
             counted[REJECTED] | "WindowLateIntoOne" >> _one_stream(),
-            released[REJECTED],
-        ) | "AllRejected" >> beam.Flatten()
-        return Outputs(released.releases, released[LEDGER], rejected)
+        )
+        if changes is None:
+            return _Counted(counts, ticks, rejected, layout, bounded)
+        # ((kind, shard), Visits as bytes) become (stream, CohortCounts as bytes)
+        ends = ticks | "AllTicks" >> beam.Flatten()
+        joined = (counts, changes, ends) | "JoinRequirements" >> JoinRequirements(
+            JoinConfig(
+                self.registry,
+                self.slots,
+                layout,
+                self.change_mapper,
+                self._horizon,
+                first_slot,
+                self.last_slot,
+                _STREAM,
+            )
+        )
+        return _Counted(
+            joined.counts, (joined.ticks,), (*rejected, joined.rejected), layout, bounded
+        )
 
     def _ticks(
         self,
@@ -252,7 +356,7 @@ class PrivateHistograms(beam.PTransform):
         if len(ends) < 2 and counts.is_bounded:
             reasons = (
                 rejected
-                | "Reasons" >> beam.FlatMap(_reasons).with_output_types(tuple[str, int])
+                | "Reasons" >> beam.FlatMap(reasons_of).with_output_types(tuple[str, int])
                 | "CountReasons" >> beam.CombinePerKey(sum)
             )
             yield (
@@ -310,6 +414,21 @@ def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
         )
 
 
+def _first_slot(first: int | None, last: int | None, bounded: bool) -> int:
+    """The first slot, known as the join of changes needs it."""
+    if first is None:
+        raise ConfigurationError(
+            "requirements change (--requirement_changes), so the first slot must be known: give "
+            "--start"
+        )
+    if not bounded and last is None:
+        raise ConfigurationError(
+            "requirements change in a stream without end (--requirement_changes), so quiet slots "
+            "must be closed too: give --end"
+        )
+    return first
+
+
 def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
     windowing = batches.windowing
     if not isinstance(windowing.windowfn, GlobalWindows):
@@ -322,11 +441,6 @@ def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
         raise ValueError(
             f"the events have a trigger ({windowing.triggerfn}): a slot is released once; remove it"
         )
-
-
-def _reasons(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    for reason in rejected.column("reason").value_counts().to_pylist():
-        yield reason["values"], reason["counts"]
 
 
 def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
@@ -343,13 +457,14 @@ def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, 
 class _MapEventsFn(beam.DoFn):
     """Record batches to ((kind, shard), codes as bytes), and dead letters on the side."""
 
-    def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
+    def __init__(self, transform: PrivateHistograms, layout: Layout, dynamic: bool) -> None:
         self._transform = transform
         self._layout = layout
         self._most = transform.max_contributions
+        self._dynamic = dynamic
 
     def setup(self) -> None:
-        self._mapper = self._transform.event_mapper()
+        self._mapper = self._transform.event_mapper(self._dynamic)
         self._mapper.warm()
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
@@ -357,7 +472,7 @@ class _MapEventsFn(beam.DoFn):
         metrics.count(metrics.EVENTS_READ, element.num_rows)
         metrics.count(metrics.EVENTS_ACCEPTED, len(events.slots))
         if rejected.num_rows:
-            for reason, number in _reasons(rejected):
+            for reason, number in reasons_of(rejected):
                 metrics.count(metrics.REJECTED_PREFIX + reason, number)
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
         slots, block_slots = self._mapper.slots, self._layout.block
@@ -370,12 +485,15 @@ class _MapEventsFn(beam.DoFn):
 class _CountBlocksFn(beam.DoFn):
     """All codes of a block and shard to (stream, BlockCounts as bytes).
 
+    Where requirements change, to ((kind, shard), Visits as bytes).
+
     A block's window fires once in time. Codes that come later were bounded without the earlier
     ones, so they must never be counted: they leave as dead letters.
     """
 
-    def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
+    def __init__(self, transform: PrivateHistograms, layout: Layout, dynamic: bool) -> None:
         self._slots = transform.slots
+        self._dynamic = dynamic
         self._registry = transform.registry
         self._layout = layout
         self._most = transform.max_contributions
@@ -389,10 +507,14 @@ class _CountBlocksFn(beam.DoFn):
         window: Any = beam.DoFn.WindowParam,
         pane: Any = beam.DoFn.PaneInfoParam,
     ) -> Iterator[Any]:
-        (kind, _), parts = element
+        (kind, shard), parts = element
         block = self._slots.index(window.start.micros) // self._layout.block
         arrays = map(array_from_bytes, parts)
         visits = bound_block(kind, block, arrays, self._layout, self._most)
+        if self._dynamic and pane.timing != PaneInfoTiming.LATE:
+            metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
+            yield (kind, shard), visits_to_bytes(visits)
+            return
         counts = count(kind, visits, self._layout, self._class_of)
         if pane.timing == PaneInfoTiming.LATE:
             metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))

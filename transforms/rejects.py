@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -17,14 +17,15 @@ from streamveil.mechanisms.records import (
 )
 
 REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
+LATE = "late"
 
 
-def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+def column_of(batch: pa.RecordBatch, name: str, what: str = "events") -> pa.Array:
     """A column by name; raises ConfigurationError when there is none."""
     at = batch.schema.get_field_index(name)
     if at < 0:
         raise ConfigurationError(
-            f"the events have no column {name!r}; there are: "
+            f"the {what} have no column {name!r}; there are: "
             f"{', '.join(n for n in batch.schema.names if n != ROW_COLUMN)}"
         )
     return batch.column(at)
@@ -88,6 +89,17 @@ def rejected_slots(reason: str, detail: str, events: Mapping[int, int]) -> pa.Re
         ],
         schema=REJECTED_SCHEMA,
     )
+
+
+def late_slots(events: Mapping[int, int]) -> pa.RecordBatch:
+    """Dead letters for events that came after their slot."""
+    return rejected_slots(LATE, "slot {slot} was closed before these events came", events)
+
+
+def reasons_of(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
+    """Each reason among dead letters, and how many have it."""
+    for reason in rejected.column("reason").value_counts().to_pylist():
+        yield reason["values"], reason["counts"]
 
 
 def _json_values(column: pa.Array, rows: list[int]) -> list[Any]:

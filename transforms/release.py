@@ -35,12 +35,11 @@ from streamveil.mechanisms.registry import mechanism
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.transforms import metrics
 from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
-from streamveil.transforms.rejects import rejected_slots
+from streamveil.transforms.rejects import late_slots
 from streamveil.transforms.wire import block_of, counts_from_bytes, counts_to_bytes
 
 LEDGER = "ledger"
 REJECTED = "rejected"
-LATE = "late"
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
 MOST_QUIET_SLOTS = 100_000
@@ -263,4 +262,4 @@ def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
     """Dead letters for events that came after their slot: one a slot, with how many they were."""
     slots = layout.slots_of(counts)
     events = {s: int(counts.counts[slots == s].sum()) for s in np.unique(slots).tolist()}
-    return rejected_slots(LATE, "slot {slot} was closed before these events came", events)
+    return late_slots(events)

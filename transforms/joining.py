@@ -1,0 +1,320 @@
+"""The two ways to join a shard's changes with its events: at the end of both, and in event time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder, FastPrimitivesCoder
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms.budgets import units_of
+from streamveil.mechanisms.records import Slots
+from streamveil.mechanisms.users import Registry
+from streamveil.transforms import metrics
+from streamveil.transforms.bounding import runs
+from streamveil.transforms.changes import (
+    NEVER,
+    ChangeMapper,
+    Changes,
+    Integers,
+    Keys,
+    changes_from_bytes,
+    changes_to_bytes,
+    stranger_keys,
+)
+from streamveil.transforms.cohorts import Cohorts, CohortState
+from streamveil.transforms.counting import (
+    MEMBERS,
+    STRANGERS,
+    Layout,
+    read_codes,
+)
+from streamveil.transforms.mapping import NO_REQUIREMENT
+from streamveil.transforms.rejects import late_slots, rejected_slots
+from streamveil.transforms.wire import block_of, cohort_counts_to_bytes, visits_from_bytes
+
+REJECTED = "rejected"
+
+# The release of a slot waits so much longer than the join, whose output it needs: a millisecond,
+# the least that Beam's clock can tell.
+_RELEASE_DELAY = 1000
+
+VISITS, CHANGES, TICK = b"v", b"c", b"t"
+
+ShardKey = tuple[int, int]
+
+
+def closing_time(slots: Slots, slot: int, lateness: int) -> Timestamp:
+    """When the join closes a slot, in event time; lateness in microseconds."""
+    return Timestamp(micros=slots.end(slot) + lateness)
+
+
+def release_time(slots: Slots, slot: int, lateness: int) -> Timestamp:
+    """When a slot that was joined can be released, in event time; lateness in microseconds."""
+    return Timestamp(micros=slots.end(slot) + lateness + _RELEASE_DELAY)
+
+
+@dataclass(frozen=True, eq=False)
+class JoinConfig:
+    """Everything the join is made of: public, but for what the mapper knows."""
+
+    registry: Registry
+    slots: Slots
+    layout: Layout
+    change_mapper: Callable[[], ChangeMapper]
+    """What makes the mapper on a worker: it holds a secret."""
+    longest_window: int
+    first_slot: int
+    """First slot to release: changes from before are in force from the start."""
+    last_slot: int | None = None
+    stream: str = ""
+    """Key of the counts that come out."""
+    lateness: int = 0
+    """How long after its end a slot waits for late events and changes, in microseconds."""
+
+    @cached_property
+    def _classes(self) -> Integers:
+        """What the classes ask for, as in `Moves`."""
+        windows = np.array([r.window for r in self.registry.classes], np.int64)
+        epsilons = units_of([r.epsilon for r in self.registry.classes])
+        return np.column_stack((windows, epsilons, windows, epsilons))
+
+    def cohorts(self, key: ShardKey) -> Cohorts:
+        """The cohorts of a shard."""
+        kind, shard = key
+        return Cohorts(
+            kind,
+            kind * self.layout.shards + shard,
+            2 * self.layout.shards,
+            self._classes,
+            self.registry.class_of,
+            self.registry.default_class,
+            self.longest_window,
+            self.layout.bins,
+        )
+
+    @property
+    def shard_keys(self) -> list[ShardKey]:
+        """All shards: (kind, shard)."""
+        return [(k, s) for k in (MEMBERS, STRANGERS) for s in range(self.layout.shards)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Busy:
+    """Bounded events of one kind of users in one slot; all arrays of shape (n,)."""
+
+    slot: int
+    users: Keys
+    bins: Integers
+    kept: Integers
+
+
+def _busy_slots(kind: int, data: bytes, layout: Layout) -> Iterator[_Busy]:
+    """Slots of a block with events, in order."""
+    visits = visits_from_bytes(data)
+    slots, users, bins = read_codes(kind, visits.codes, layout)
+    keys = users if kind == MEMBERS else stranger_keys(users)
+    order = np.argsort(slots, kind="stable")
+    starts, lengths = runs(slots[order])
+    for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
+        rows = order[start : start + length]
+        slot = visits.block * layout.block + int(slots[rows[0]])
+        yield _Busy(slot, keys[rows], bins[rows], visits.kept[rows])
+
+
+def _close(
+    config: JoinConfig,
+    cohorts: Cohorts,
+    state: CohortState,
+    slot: int,
+    changes: Changes,
+    busy: Iterable[_Busy],
+) -> tuple[CohortState, list[Any]]:
+    """The shard's state in a slot, and what it tells of it."""
+    state, moves = cohorts.move(state, slot, changes)
+    events = list(busy)
+    nothing = np.zeros(0, np.int64)
+    users, bins, kept = (
+        np.concatenate([getattr(one, name) for one in events]) if events else nothing
+        for name in ("users", "bins", "kept")
+    )
+    counts, homeless = cohorts.count(state, slot, moves, users, bins, kept)
+    outputs: list[Any] = []
+    at = closing_time(config.slots, slot, config.lateness)
+    if len(moves.users) or len(counts.cells):
+        outputs.append(TimestampedValue((config.stream, cohort_counts_to_bytes(counts)), at))
+    if homeless:
+        metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, homeless)
+        detail = "slot {slot}: these events are of users with no requirement in force"
+        letters = rejected_slots(NO_REQUIREMENT, detail, {slot: homeless})
+        outputs.append(beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at)))
+    return state, outputs
+
+
+class _JoinAtEndFn(beam.DoFn):
+    """All visits and changes of a shard to its counts, slot by slot."""
+
+    def __init__(self, config: JoinConfig) -> None:
+        self._config = config
+
+    def process(self, element: tuple[ShardKey, Iterable[bytes]]) -> Iterator[Any]:
+        config, (key, messages) = self._config, element
+        cohorts = config.cohorts(key)
+        state = cohorts.start()
+        blocks: dict[int, bytes] = {}
+        asked = [cohorts.no_changes()]
+        for message in messages:
+            data = message[1:]
+            if message[:1] == VISITS:
+                blocks[block_of(data)] = data
+            else:
+                asked.append(changes_from_bytes(data))
+        changes = Changes.joined(asked)
+        events = chain.from_iterable(
+            _busy_slots(key[0], blocks.pop(block), config.layout) for block in sorted(blocks)
+        )
+        busy = next(events, None)
+        while True:
+            slot = min(
+                max(changes.first, config.first_slot),
+                NEVER if busy is None else busy.slot,
+                cohorts.next_forgotten(state),
+            )
+            if slot == NEVER or (config.last_slot is not None and slot > config.last_slot):
+                return
+            due, changes = changes.split(slot)
+            there = [] if busy is None or busy.slot > slot else [busy]
+            if there:
+                busy = next(events, None)
+            state, outputs = _close(config, cohorts, state, slot, due, there)
+            yield from outputs
+
+
+class _Progress(NamedTuple):
+    """Where a shard stands; slots, `NEVER` where nothing waits."""
+
+    next_slot: int
+    """First slot that is not closed."""
+    until: int
+    """Last slot that is to be closed."""
+    busy: int = NEVER
+    """First slot with visits that wait."""
+    changes: int = NEVER
+    """First slot with changes that wait."""
+    forgotten: int = NEVER
+    """First slot in which somebody is to be forgotten."""
+
+
+class _JoinInTimeFn(beam.DoFn):
+    """Closes the slots of a shard one by one, in event time.
+
+    Input: ((kind, shard), visits, changes or ticks as bytes), in any order. State, per shard: the
+    visits and the changes that wait, how far it is, and its cohorts as bytes. Visits are of blocks
+    of one slot.
+
+    Timer `close`, in event time, armed by `process` and by itself: it waits for the closing time
+    of the next slot as long as that is at most the last one ticked or visited. Changes alone arm
+    nothing, so a stream that is drained comes to its end.
+    """
+
+    EVENTS = BagStateSpec("events", BytesCoder())
+    ASKED = BagStateSpec("asked", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
+    COHORTS = ReadModifyWriteStateSpec("cohorts", BytesCoder())
+    CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
+
+    def __init__(self, config: JoinConfig) -> None:
+        self._config = config
+
+    def process(
+        self,
+        element: tuple[ShardKey, bytes],
+        visits: Any = beam.DoFn.StateParam(EVENTS),
+        changes: Any = beam.DoFn.StateParam(ASKED),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> Iterator[Any]:
+        at = self._read(progress)
+        tag, data = element[1][:1], element[1][1:]
+        if tag == TICK:
+            at = at._replace(until=max(at.until, int(data)))
+        elif tag == CHANGES:
+            asked = changes_from_bytes(data)
+            if at.next_slot > self._config.first_slot:
+                metrics.count(metrics.CHANGES_LATE, int((asked.slots < at.next_slot).sum()))
+            changes.add(data)
+            at = at._replace(changes=min(at.changes, asked.first))
+        elif (slot := block_of(data)) < at.next_slot:
+            late = int(visits_from_bytes(data).kept.sum())
+            metrics.count(metrics.EVENTS_LATE, late)
+            yield beam.pvalue.TaggedOutput(REJECTED, late_slots({slot: late}))
+        else:
+            visits.add(data)
+            at = at._replace(until=max(at.until, slot), busy=min(at.busy, slot))
+        self._write(progress, close, at)
+
+    def _read(self, progress: Any) -> _Progress:
+        first = self._config.first_slot
+        return _Progress(*(progress.read() or (first, first - 1)))
+
+    def _write(self, progress: Any, close: Any, at: _Progress) -> None:
+        config = self._config
+        progress.write(tuple(at))
+        last = at.until if config.last_slot is None else min(at.until, config.last_slot)
+        if at.next_slot <= last:
+            close.set(closing_time(config.slots, at.next_slot, config.lateness))
+
+    @on_timer(CLOSE)
+    def _close_slot(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        visits: Any = beam.DoFn.StateParam(EVENTS),
+        changes: Any = beam.DoFn.StateParam(ASKED),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        cohorts: Any = beam.DoFn.StateParam(COHORTS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> Iterator[Any]:
+        config, at = self._config, self._read(progress)
+        slot, mine = at.next_slot, config.cohorts(key)
+        at = at._replace(next_slot=slot + 1)
+        if min(at.busy, at.changes, at.forgotten) <= slot:
+            written = cohorts.read()
+            state = mine.start() if written is None else mine.decode(written)
+            due = mine.no_changes()
+            busy: list[_Busy] = []
+            if at.changes <= slot:
+                waiting = Changes.joined([due, *map(changes_from_bytes, changes.read())])
+                due, rest = waiting.split(slot)
+                changes.clear()
+                if len(rest.users):
+                    changes.add(changes_to_bytes(rest))
+                at = at._replace(changes=rest.first)
+            if at.busy <= slot:
+                waiting_visits = list(visits.read())
+                visits.clear()
+                later = [data for data in waiting_visits if block_of(data) > slot]
+                for data in later:
+                    visits.add(data)
+                for data in waiting_visits:
+                    if block_of(data) == slot:
+                        busy += _busy_slots(key[0], data, config.layout)
+                at = at._replace(busy=min(map(block_of, later), default=NEVER))
+            state, outputs = _close(config, mine, state, slot, due, busy)
+            if len(due.users) or at.forgotten <= slot:
+                cohorts.write(mine.encode(state))
+                at = at._replace(forgotten=mine.next_forgotten(state))
+            yield from outputs
+        self._write(progress, close, at)
