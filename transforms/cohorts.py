@@ -141,7 +141,7 @@ class Cohorts:
         starts, lengths = runs(at)
         position = np.repeat(np.arange(len(starts)), lengths)
         numbers = np.append(np.arange(len(self.classes)), state.cohorts)[at[starts]]
-        told = CohortCounts(slot, moves, numbers, position * self.bins + bins, counts)
+        told = CohortCounts(slot, self.number, moves, numbers, position * self.bins + bins, counts)
         return told, int(kept[~in_force].sum())
 
     def encode(self, state: CohortState) -> bytes:

@@ -32,6 +32,7 @@ _ROWS_WORTH_A_SORT = 500
 
 MEMBERS = 0
 STRANGERS = 1
+NO_SHARD = -1
 
 
 @dataclass(frozen=True)
@@ -283,9 +284,14 @@ def _bound_strangers(
 
 @dataclass(frozen=True, eq=False)
 class CohortCounts:
-    """What a shard tells of a slot: who moved before it, then its bounded events by cohort."""
+    """What a shard tells of a slot: who moved before it, then its bounded events by cohort.
+
+    The shards of a stream tell each slot once, in any order: a slot is complete when all have.
+    """
 
     slot: int
+    shard: int
+    """Which of the shards tells, from 0; `NO_SHARD` when the slot is only mentioned."""
     moves: Moves
     """In force from this slot on; of a default class that loses more users than its public number,
     none are left."""
@@ -297,10 +303,10 @@ class CohortCounts:
     """Events in each of `cells`, above 0."""
 
     @classmethod
-    def empty(cls, slot: int) -> CohortCounts:
-        """A slot without moves and events."""
+    def mention(cls, slot: int) -> CohortCounts:
+        """A slot of which no shard tells anything."""
         nothing = np.zeros(0, np.int64)
-        return cls(slot, Moves.none(), nothing, nothing, nothing)
+        return cls(slot, NO_SHARD, Moves.none(), nothing, nothing, nothing)
 
 
 def slot_tables(

@@ -285,7 +285,11 @@ class PrivateHistograms(beam.PTransform):
         if changes is not None:
             _refuse_windows(changes)
             bounded &= changes.is_bounded
-            first_slot = _first_slot(self.first_slot, self.last_slot, bounded)
+            if self.first_slot is None:
+                raise ConfigurationError(
+                    "requirements change (--requirement_changes), so the slot from which on they "
+                    "do must be known: give --start"
+                )
         if bounded and (self.first_slot is None or self.last_slot is None):
             _LOGGER.warning(
                 "the range of slots is taken from the events, so a single event can extend it: "
@@ -326,7 +330,7 @@ class PrivateHistograms(beam.PTransform):
                 layout,
                 self.change_mapper,
                 self._horizon,
-                first_slot,
+                self.first_slot,
                 self.last_slot,
                 _STREAM,
             )
@@ -412,21 +416,6 @@ def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
             f"has {last - first + 1} slots, more than {_LONGEST_RANGE}: shorten it (--start and "
             "--end), or use longer slots"
         )
-
-
-def _first_slot(first: int | None, last: int | None, bounded: bool) -> int:
-    """The first slot, known as the join of changes needs it."""
-    if first is None:
-        raise ConfigurationError(
-            "requirements change (--requirement_changes), so the first slot must be known: give "
-            "--start"
-        )
-    if not bounded and last is None:
-        raise ConfigurationError(
-            "requirements change in a stream without end (--requirement_changes), so quiet slots "
-            "must be closed too: give --end"
-        )
-    return first
 
 
 def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:

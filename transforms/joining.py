@@ -48,10 +48,6 @@ from streamveil.transforms.wire import block_of, cohort_counts_to_bytes, visits_
 
 REJECTED = "rejected"
 
-# The release of a slot waits so much longer than the join, whose output it needs: a millisecond,
-# the least that Beam's clock can tell.
-_RELEASE_DELAY = 1000
-
 VISITS, CHANGES, TICK = b"v", b"c", b"t"
 
 ShardKey = tuple[int, int]
@@ -60,11 +56,6 @@ ShardKey = tuple[int, int]
 def closing_time(slots: Slots, slot: int, lateness: int) -> Timestamp:
     """When the join closes a slot, in event time; lateness in microseconds."""
     return Timestamp(micros=slots.end(slot) + lateness)
-
-
-def release_time(slots: Slots, slot: int, lateness: int) -> Timestamp:
-    """When a slot that was joined can be released, in event time; lateness in microseconds."""
-    return Timestamp(micros=slots.end(slot) + lateness + _RELEASE_DELAY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,21 +132,18 @@ def _close(
     state: CohortState,
     slot: int,
     changes: Changes,
-    busy: Iterable[_Busy],
+    busy: list[_Busy],
 ) -> tuple[CohortState, list[Any]]:
-    """The shard's state in a slot, and what it tells of it."""
+    """The shard's state in a slot, and what it tells of it: always one message."""
     state, moves = cohorts.move(state, slot, changes)
-    events = list(busy)
     nothing = np.zeros(0, np.int64)
     users, bins, kept = (
-        np.concatenate([getattr(one, name) for one in events]) if events else nothing
+        np.concatenate([getattr(one, name) for one in busy]) if busy else nothing
         for name in ("users", "bins", "kept")
     )
     counts, homeless = cohorts.count(state, slot, moves, users, bins, kept)
-    outputs: list[Any] = []
     at = closing_time(config.slots, slot, config.lateness)
-    if len(moves.users) or len(counts.cells):
-        outputs.append(TimestampedValue((config.stream, cohort_counts_to_bytes(counts)), at))
+    outputs: list[Any] = [TimestampedValue((config.stream, cohort_counts_to_bytes(counts)), at)]
     if homeless:
         metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, homeless)
         detail = "slot {slot}: these events are of users with no requirement in force"
@@ -196,7 +184,7 @@ class _JoinAtEndFn(beam.DoFn):
             if slot == NEVER or (config.last_slot is not None and slot > config.last_slot):
                 return
             due, changes = changes.split(slot)
-            there = [] if busy is None or busy.slot > slot else [busy]
+            there = [busy] if busy is not None and busy.slot == slot else []
             if there:
                 busy = next(events, None)
             state, outputs = _close(config, cohorts, state, slot, due, there)
@@ -214,12 +202,13 @@ class _Progress(NamedTuple):
     """First slot with visits that wait."""
     changes: int = NEVER
     """First slot with changes that wait."""
-    forgotten: int = NEVER
-    """First slot in which somebody is to be forgotten."""
 
 
 class _JoinInTimeFn(beam.DoFn):
-    """Closes the slots of a shard one by one, in event time.
+    """Closes the slots of a shard one by one, in event time, and tells each, quiet or not.
+
+    The step that follows cannot rely on its clock to have all of a slot: some runners let the
+    timers of two steps overtake each other. So it is told by every shard.
 
     Input: ((kind, shard), visits, changes or ticks as bytes), in any order. State, per shard: the
     visits and the changes that wait, how far it is, and its cohorts as bytes. Visits are of blocks
@@ -289,32 +278,27 @@ class _JoinInTimeFn(beam.DoFn):
     ) -> Iterator[Any]:
         config, at = self._config, self._read(progress)
         slot, mine = at.next_slot, config.cohorts(key)
-        at = at._replace(next_slot=slot + 1)
-        if min(at.busy, at.changes, at.forgotten) <= slot:
-            written = cohorts.read()
-            state = mine.start() if written is None else mine.decode(written)
-            due = mine.no_changes()
-            busy: list[_Busy] = []
-            if at.changes <= slot:
-                waiting = Changes.joined([due, *map(changes_from_bytes, changes.read())])
-                due, rest = waiting.split(slot)
-                changes.clear()
-                if len(rest.users):
-                    changes.add(changes_to_bytes(rest))
-                at = at._replace(changes=rest.first)
-            if at.busy <= slot:
-                waiting_visits = list(visits.read())
-                visits.clear()
-                later = [data for data in waiting_visits if block_of(data) > slot]
-                for data in later:
-                    visits.add(data)
-                for data in waiting_visits:
-                    if block_of(data) == slot:
-                        busy += _busy_slots(key[0], data, config.layout)
-                at = at._replace(busy=min(map(block_of, later), default=NEVER))
-            state, outputs = _close(config, mine, state, slot, due, busy)
-            if len(due.users) or at.forgotten <= slot:
-                cohorts.write(mine.encode(state))
-                at = at._replace(forgotten=mine.next_forgotten(state))
-            yield from outputs
-        self._write(progress, close, at)
+        written = cohorts.read()
+        state = mine.start() if written is None else mine.decode(written)
+        due, busy = mine.no_changes(), []
+        if at.changes <= slot:
+            due, rest = Changes.joined(list(map(changes_from_bytes, changes.read()))).split(slot)
+            changes.clear()
+            if len(rest.users):
+                changes.add(changes_to_bytes(rest))
+            at = at._replace(changes=rest.first)
+        if at.busy <= slot:
+            there, later = [], []
+            for data in visits.read():
+                (there if block_of(data) == slot else later).append(data)
+            visits.clear()
+            for data in later:
+                visits.add(data)
+            at = at._replace(busy=min(map(block_of, later), default=NEVER))
+            busy = [one for data in there for one in _busy_slots(key[0], data, config.layout)]
+        moved = len(due.users) > 0 or mine.next_forgotten(state) <= slot
+        state, outputs = _close(config, mine, state, slot, due, busy)
+        if moved:
+            cohorts.write(mine.encode(state))
+        self._write(progress, close, at._replace(next_slot=slot + 1))
+        yield from outputs

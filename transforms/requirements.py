@@ -30,9 +30,12 @@ class Joined(NamedTuple):
     """What :class:`JoinRequirements` gives."""
 
     counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, CohortCounts as bytes): at most one of a shard and slot, none where nothing is."""
+    """(stream, CohortCounts as bytes). In a stream one of each shard and slot; in a bounded input
+    only those where a shard has anything to tell, all before its end."""
     ticks: beam.PCollection[tuple[str, bytes]]
-    """The same, empty, for every slot ticked."""
+    """The same for every slot ticked, from `NO_SHARD`."""
+    shards: int
+    """How many shards tell every slot of a stream."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters: bad changes, and events of users without a requirement."""
 
@@ -43,9 +46,8 @@ class JoinRequirements(beam.PTransform):
 
     Input: ((kind, shard), Visits as bytes), batches of changes, and ticks, (stream, BlockCounts
     as bytes). Bounded inputs are joined at their end, in slot order, and nothing is late. In a
-    stream every shard closes each slot from the first to the last one ticked or visited, at its
-    :func:`closing_time`: so that all shards agree on what is closed, there must be a tick for
-    every slot, or one for the last.
+    stream every shard closes each slot from the first to the last one that was ticked, or visited
+    by anybody, at its :func:`closing_time` or when it hears of it later.
     """
 
     config: JoinConfig
@@ -70,10 +72,10 @@ class JoinRequirements(beam.PTransform):
         )
         mapped.changes.element_type = tuple[ShardKey, bytes]
         mapped[REJECTED].element_type = pa.RecordBatch
-        tagged = visits | "TagVisits" >> beam.MapTuple(_tag_visits).with_output_types(
-            tuple[ShardKey, bytes]
-        )
         if visits.is_bounded and batches.is_bounded:
+            tagged = visits | "TagVisits" >> beam.MapTuple(_tag_visits).with_output_types(
+                tuple[ShardKey, bytes]
+            )
             joined = (
                 (tagged, mapped.changes)
                 | "AddChanges" >> beam.Flatten()
@@ -82,11 +84,14 @@ class JoinRequirements(beam.PTransform):
                 >> beam.ParDo(_JoinAtEndFn(config)).with_outputs(REJECTED, main="counts")
             )
         else:
+            told = visits | "TellVisits" >> beam.FlatMap(
+                _tell_visits, config.shard_keys
+            ).with_output_types(tuple[ShardKey, bytes])
             every = ticks | "TickShards" >> beam.FlatMap(
                 _tick_shards, config.layout.block, config.shard_keys
             ).with_output_types(tuple[ShardKey, bytes])
             joined = (
-                (tagged, mapped.changes, every)
+                (told, mapped.changes, every)
                 | "AddChanges" >> beam.Flatten()
                 | "JoinInTime"
                 >> beam.ParDo(_JoinInTimeFn(config)).with_outputs(REJECTED, main="counts")
@@ -97,11 +102,20 @@ class JoinRequirements(beam.PTransform):
         quiet = ticks | "QuietSlots" >> beam.Map(
             _quiet_slot, config.layout.block
         ).with_output_types(tuple[str, bytes])
-        return Joined(joined.counts, quiet, rejected)
+        return Joined(joined.counts, quiet, len(config.shard_keys), rejected)
 
 
 def _tag_visits(key: ShardKey, data: bytes) -> tuple[ShardKey, bytes]:
     return key, VISITS + data
+
+
+def _tell_visits(
+    element: tuple[ShardKey, bytes], keys: list[ShardKey]
+) -> Iterator[tuple[ShardKey, bytes]]:
+    """Visits of a slot to their shard, and to the others that there are some."""
+    key, data = element
+    for other in keys:
+        yield other, TICK + b"%d" % block_of(data) if other != key else VISITS + data
 
 
 def _tick_shards(
@@ -115,7 +129,7 @@ def _tick_shards(
 def _quiet_slot(tick: tuple[str, bytes], block: int) -> tuple[str, bytes]:
     """The last slot of a block, without moves and events."""
     stream, data = tick
-    return stream, cohort_counts_to_bytes(CohortCounts.empty(_last_slot(data, block)))
+    return stream, cohort_counts_to_bytes(CohortCounts.mention(_last_slot(data, block)))
 
 
 def _last_slot(data: bytes, block: int) -> int:

@@ -13,7 +13,7 @@ from streamveil.transforms.counting import BlockCounts, CohortCounts, Visits
 _HEADER = struct.Struct("<cBB")
 _COUNTS = struct.Struct("<qqq")
 _FIRST = struct.Struct("<q")
-_VISITS = struct.Struct("<qq")
+_TWO = struct.Struct("<qq")
 
 
 def array_to_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -52,20 +52,20 @@ def visits_to_bytes(visits: Visits) -> bytes:
     """Block and dropped, then the groups that keep events."""
     some = visits.kept > 0
     groups = arrays_to_bytes(visits.codes[some], _narrow(visits.kept[some]))
-    return _VISITS.pack(visits.block, visits.dropped) + groups
+    return _TWO.pack(visits.block, visits.dropped) + groups
 
 
 def visits_from_bytes(data: bytes) -> Visits:
     """The visits, without groups of nothing."""
-    block, dropped = _VISITS.unpack_from(data)
-    codes, kept = arrays_from_bytes(data[_VISITS.size :])
+    block, dropped = _TWO.unpack_from(data)
+    codes, kept = arrays_from_bytes(data[_TWO.size :])
     return Visits(block, codes, kept.astype(np.int64), dropped)
 
 
 def cohort_counts_to_bytes(counts: CohortCounts) -> bytes:
-    """Slot, moves, then cohorts, cells and counts."""
+    """Slot, shard, moves, then cohorts, cells and counts."""
     moves = counts.moves
-    return _FIRST.pack(counts.slot) + arrays_to_bytes(
+    return _TWO.pack(counts.slot, counts.shard) + arrays_to_bytes(
         moves.parents,
         moves.children,
         moves.users,
@@ -84,8 +84,9 @@ def slot_of(data: bytes) -> int:
 
 def cohort_counts_from_bytes(data: bytes) -> CohortCounts:
     """The counts, as int64 again."""
-    arrays = [array.astype(np.int64) for array in arrays_from_bytes(data[_FIRST.size :])]
-    return CohortCounts(slot_of(data), Moves(*arrays[:4]), *arrays[4:])
+    slot, shard = _TWO.unpack_from(data)
+    arrays = [array.astype(np.int64) for array in arrays_from_bytes(data[_TWO.size :])]
+    return CohortCounts(slot, shard, Moves(*arrays[:4]), *arrays[4:])
 
 
 def counts_to_bytes(counts: BlockCounts) -> bytes:
