@@ -21,6 +21,7 @@ from streamveil.io.releases import (
     WriteReleases,
     release_schema,
 )
+from streamveil.io.requirement_changes import ReadRequirementChanges, change_columns
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
 from streamveil.io.tables import (
@@ -39,11 +40,13 @@ __all__ = [
     "REJECTED_SCHEMA",
     "Events",
     "ReadEvents",
+    "ReadRequirementChanges",
     "RecordBatchCoder",
     "WriteLedger",
     "WriteRejected",
     "WriteReleases",
     "WriteTable",
+    "change_columns",
     "check_events",
     "check_output",
     "check_place",

@@ -78,7 +78,12 @@ def check_events(pattern: Patterns, columns: Columns) -> None:
     """
     names = _distinct(columns)
     for path in input_files(pattern):
-        require_columns(path, names, _COLUMNS[format_of(path)](path))
+        require_columns(path, names, columns_of(path))
+
+
+def columns_of(path: str) -> list[str]:
+    """Columns of a file; raises ConfigurationError for one that cannot be read."""
+    return _COLUMNS[format_of(path)](path)
 
 
 def split_file(path: str, columns: Columns) -> list[Part]:
@@ -157,6 +162,9 @@ class ReadEvents(beam.PTransform):
     :func:`check_events` finds earlier.
     """
 
+    # What the rows that cannot be parsed are counted as: read, and the prefix of a reason.
+    _COUNTERS = (EVENTS_READ, REJECTED_PREFIX)
+
     file_pattern: Patterns
     """A path or glob on any filesystem of Beam, or several."""
     _: KW_ONLY
@@ -176,7 +184,7 @@ class ReadEvents(beam.PTransform):
             | "Split" >> beam.FlatMap(_split, self.columns).with_output_types(Part)
             | "Spread" >> beam.Reshuffle()
             | "Read"
-            >> beam.ParDo(_ReadFn(self.columns))
+            >> beam.ParDo(_ReadFn(self.columns, self._COUNTERS))
             .with_output_types(pa.RecordBatch)
             .with_outputs(REJECTED_TAG, main="batches")
         )
@@ -200,8 +208,9 @@ def _split(pattern: Patterns, columns: Columns) -> Iterator[Part]:
 
 
 class _ReadFn(beam.DoFn):
-    def __init__(self, columns: Columns):
+    def __init__(self, columns: Columns, counters: tuple[str, str]):
         self._columns = columns
+        self._read, self._rejected = counters
 
     def process(self, part: Part) -> Iterator[Any]:
         read = partial(read_part, part, self._columns)
@@ -209,7 +218,7 @@ class _ReadFn(beam.DoFn):
             if batch.num_rows:
                 yield batch
             if rejected is not None:
-                for name in (EVENTS_READ, REJECTED_PREFIX + UNPARSABLE):
+                for name in (self._read, self._rejected + UNPARSABLE):
                     Metrics.counter(METRICS_NAMESPACE, name).inc(rejected.num_rows)
                 yield TaggedOutput(REJECTED_TAG, rejected)
 

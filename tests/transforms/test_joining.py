@@ -546,6 +546,14 @@ def test_a_late_change_applies_from_the_next_open_slot_and_is_counted(kit, monke
     assert counted[metrics.CHANGES_LATE] == 2
 
 
+# The second of two changes for one slot may come late: then both are kept from there on.
+def test_a_late_change_for_the_slot_of_the_one_in_force(kit):
+    messages, _ = in_time(kit, STRICT, [], [("m0", 2, ASKED[2], 0), ("m0", 2, ASKED[3], 6)])
+    kept = (4, to_units(0.25), 4, to_units(0.5))
+    told = [(slot, asked) for slot, _, _, _, asked in moves_of(messages)]
+    assert told == [(2, units(ASKED[2])), (6, kept)]
+
+
 def test_nothing_waits_for_long(kit):
     waiting = []
     events = [(name, "a", slot) for name in USERS for slot in range(LAST + 1)]
