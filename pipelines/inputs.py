@@ -143,6 +143,7 @@ class Inputs:
         mechanism: str,
         noise_key: bytes | Callable[[], bytes] | None = None,
         shards: int = 1,
+        longest_window: int | None = None,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -157,6 +158,7 @@ class Inputs:
             first_slot=self.first_slot,
             last_slot=self.last_slot,
             shards=shards,
+            longest_window=longest_window,
         )
 
 

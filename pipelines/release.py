@@ -12,9 +12,11 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
     ReadEvents,
+    ReadRequirementChanges,
     WriteLedger,
     WriteRejected,
     WriteReleases,
+    change_columns,
     check_events,
     check_output,
 )
@@ -39,6 +41,19 @@ class ReleaseOptions(PipelineOptions):
             default=DEFAULT,
             metavar="NAME",
             help=f"{', '.join(MECHANISMS)} (default {DEFAULT})",
+        )
+        add(
+            "--requirement_changes",
+            metavar="FILES",
+            help="changes of requirements: columns user, slot or time, window_backward, "
+            "epsilon_backward, window_forward, epsilon_forward; without figures the user leaves",
+        )
+        add(
+            "--longest_window",
+            type=int,
+            metavar="N",
+            help="longest window, in slots, that a change may ask for; public (default: the "
+            "longest of the requirements)",
         )
         add("--ledger", metavar="FILE", help="what every slot cost every class of users")
         add(
@@ -65,6 +80,7 @@ class ReleaseJob:
     transform: PrivateHistograms
     ledger: str | None = None
     rejected: str | None = None
+    requirement_changes: str | None = None
 
     @classmethod
     def of(cls, options: PipelineOptions) -> ReleaseJob:
@@ -81,10 +97,26 @@ class ReleaseJob:
             raise ConfigurationError(
                 "--requirements is missing: give the table of users, or --default_requirement"
             )
+        if given.longest_window is not None and not given.requirement_changes:
+            raise ConfigurationError(
+                f"--longest_window={given.longest_window} is about changes: give "
+                "--requirement_changes as well, or leave it out"
+            )
         transform = Inputs.of(given).transform(
-            registry, given.mechanism, noise_key(given.noise_key_file), given.shards
+            registry,
+            given.mechanism,
+            noise_key(given.noise_key_file),
+            given.shards,
+            given.longest_window,
         )
-        job = cls(given.input, given.output, transform, given.ledger, given.rejected)
+        job = cls(
+            given.input,
+            given.output,
+            transform,
+            given.ledger,
+            given.rejected,
+            given.requirement_changes,
+        )
         job.check()
         return job
 
@@ -101,20 +133,29 @@ class ReleaseJob:
                 raise ConfigurationError(f"two outputs are named {path}: name them apart")
             check_output(path)
         check_events(self.input, self.transform.columns.names)
+        if self.requirement_changes:
+            change_columns(self.requirement_changes)
 
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sinks."""
         events = pipeline | "ReadEvents" >> ReadEvents(
             self.input, columns=self.transform.columns.names
         )
-        outputs = events.batches | "PrivateHistograms" >> self.transform
+        inputs, rejected = events.batches, [events.rejected]
+        if self.requirement_changes:
+            changes = pipeline | "ReadRequirementChanges" >> ReadRequirementChanges(
+                self.requirement_changes
+            )
+            inputs = (events.batches, changes.batches)
+            rejected.append(changes.rejected)
+        outputs = inputs | "PrivateHistograms" >> self.transform
         labels = self.transform.domain.labels
         outputs.releases | "WriteReleases" >> WriteReleases(self.output, labels=labels)
         if self.ledger:
             outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger)
         if self.rejected:
-            rejected = (events.rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
-            rejected | "WriteRejected" >> WriteRejected(self.rejected)
+            letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
+            letters | "WriteRejected" >> WriteRejected(self.rejected)
 
     def run(self, options: PipelineOptions, title: str = "streamveil release") -> Summary:
         """Run the job to its end."""
