@@ -1,5 +1,6 @@
-"""Events, requirements and results, to and from files on any filesystem of Beam."""
+"""Events, requirements and results, to and from files on any filesystem of Beam, and streams."""
 
+from streamveil.io.bigquery import WriteReleasesToBigQuery, bigquery_schema
 from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.domain import read_domain
 from streamveil.io.events import (
@@ -13,6 +14,9 @@ from streamveil.io.events import (
     split_file,
 )
 from streamveil.io.files import match_files
+from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io.locations import SINK_FORMS, SOURCE_FORMS, is_stream, sink_of, source_of
+from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import (
     BINS_METADATA,
     LEDGER_SCHEMA,
@@ -21,7 +25,7 @@ from streamveil.io.releases import (
     WriteReleases,
     release_schema,
 )
-from streamveil.io.requirement_changes import ReadRequirementChanges, change_columns
+from streamveil.io.requirement_changes import change_columns, requirement_changes_of
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
 from streamveil.io.tables import (
@@ -32,24 +36,34 @@ from streamveil.io.tables import (
     write_table,
     write_text,
 )
+from streamveil.io.watch import WatchEvents
 
 __all__ = [
     "BINS_METADATA",
     "DATASETS",
     "LEDGER_SCHEMA",
     "REJECTED_SCHEMA",
+    "SINK_FORMS",
+    "SOURCE_FORMS",
     "Events",
     "ReadEvents",
-    "ReadRequirementChanges",
+    "ReadKafkaEvents",
+    "ReadPubSubEvents",
     "RecordBatchCoder",
+    "WatchEvents",
     "WriteLedger",
     "WriteRejected",
     "WriteReleases",
+    "WriteReleasesToBigQuery",
+    "WriteReleasesToKafka",
+    "WriteReleasesToPubSub",
     "WriteTable",
+    "bigquery_schema",
     "change_columns",
     "check_events",
     "check_output",
     "check_place",
+    "is_stream",
     "match_files",
     "read_domain",
     "read_events",
@@ -59,6 +73,9 @@ __all__ = [
     "read_requirements",
     "read_table",
     "release_schema",
+    "requirement_changes_of",
+    "sink_of",
+    "source_of",
     "split_file",
     "write_table",
     "write_text",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from streamveil.io.events import ReadEvents, columns_of
+import apache_beam as beam
+
+from streamveil.io.events import columns_of
 from streamveil.io.files import Patterns, input_files, require_columns
-from streamveil.mechanisms.records import (
-    CHANGE_COLUMNS,
-    CHANGES_READ,
-    CHANGES_REJECTED_PREFIX,
-    ConfigurationError,
-)
+from streamveil.io.locations import is_stream, source_of
+from streamveil.mechanisms.records import CHANGE_COLUMNS, ConfigurationError
 
 _WHEN = ("slot", "time")
 
@@ -35,17 +33,12 @@ def change_columns(pattern: Patterns) -> tuple[str, ...]:
     return next(iter(found))
 
 
-class ReadRequirementChanges(ReadEvents):
-    """Reads changes of requirements from all files that match, in parallel.
+def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
+    """The transform that reads changes there, with :class:`Events` as outputs.
 
-    Output: as that of :class:`ReadEvents`, batches of the columns `user`, `slot` or `time` or
-    both, and the four figures of a dynamic requirement. The rows are not checked here.
-
-    Raises ConfigurationError at construction as :func:`change_columns` does.
+    `location` is one that `source_of` knows. The batches have the columns `user`, `slot` or `time`
+    or both, and the four figures of a dynamic requirement; the rows are not checked here. Raises
+    ConfigurationError as `source_of` and :func:`change_columns` do.
     """
-
-    _COUNTERS = (CHANGES_READ, CHANGES_REJECTED_PREFIX)
-
-    def __init__(self, file_pattern: Patterns) -> None:
-        """Look at the files: a path or glob on any filesystem of Beam, or several."""
-        super().__init__(file_pattern, columns=change_columns(file_pattern))
+    columns = CHANGE_COLUMNS if is_stream(location) else change_columns(location)
+    return source_of(location, columns, flag)

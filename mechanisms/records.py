@@ -71,8 +71,6 @@ CHANGE_COLUMNS = ("user", "slot", "time", *REQUIREMENT_COLUMNS)
 METRICS_NAMESPACE = "streamveil"
 EVENTS_READ = "events_read"
 REJECTED_PREFIX = "rejected: "
-CHANGES_READ = "changes_read"
-CHANGES_REJECTED_PREFIX = "rejected changes: "
 
 # A batch of events may say where its rows stood: this key of the schema's metadata names the
 # source, this column (int64) the row in it.

@@ -1,4 +1,4 @@
-"""`streamveil release`: events from files, private releases to a file."""
+"""`streamveil release`: events from files or a stream, private releases to a file or a stream."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from dataclasses import dataclass
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from streamveil.io import (
-    ReadEvents,
-    ReadRequirementChanges,
+    SINK_FORMS,
     WriteLedger,
     WriteRejected,
-    WriteReleases,
-    change_columns,
     check_events,
     check_output,
+    is_stream,
+    requirement_changes_of,
+    sink_of,
+    source_of,
 )
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
@@ -35,7 +36,11 @@ class ReleaseOptions(PipelineOptions):
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         add_input_options(parser)
         add = parser.add_argument
-        add("--output", metavar="FILE", help="releases: .parquet, .avro, .jsonl or .csv")
+        add(
+            "--output",
+            metavar="PLACE",
+            help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
+        )
         add(
             "--mechanism",
             default=DEFAULT,
@@ -44,9 +49,10 @@ class ReleaseOptions(PipelineOptions):
         )
         add(
             "--requirement_changes",
-            metavar="FILES",
-            help="changes of requirements: columns user, slot or time, window_backward, "
-            "epsilon_backward, window_forward, epsilon_forward; without figures the user leaves",
+            metavar="PLACE",
+            help="changes of requirements, from files or a stream as --input: columns user, slot "
+            "or time, window_backward, epsilon_backward, window_forward, epsilon_forward; without "
+            "the four figures the user leaves",
         )
         add(
             "--longest_window",
@@ -118,39 +124,68 @@ class ReleaseJob:
             given.requirement_changes,
         )
         job.check()
+        if is_stream(job.input):
+            _stream_with(options, job.input)
         return job
 
     @property
-    def outputs(self) -> list[str]:
+    def files(self) -> list[str]:
         """All files that the run writes."""
-        return [path for path in (self.output, self.ledger, self.rejected) if path]
+        given = [place for place in (self.output, self.ledger, self.rejected) if place]
+        return [place for place in given if not is_stream(place)]
 
     def check(self) -> None:
-        """Look at the files before anything runs; raises ConfigurationError."""
-        places = [path if "://" in path else os.path.realpath(path) for path in self.outputs]
-        for path, place in zip(self.outputs, places, strict=True):
+        """Look at the places before anything runs; raises ConfigurationError."""
+        self._source()
+        self._sink()
+        if self.requirement_changes:
+            self._check_changes(self.requirement_changes)
+        if is_stream(self.input):
+            self._refuse_files()
+        places = [path if "://" in path else os.path.realpath(path) for path in self.files]
+        for path, place in zip(self.files, places, strict=True):
             if places.count(place) > 1:
                 raise ConfigurationError(f"two outputs are named {path}: name them apart")
             check_output(path)
-        check_events(self.input, self.transform.columns.names)
-        if self.requirement_changes:
-            change_columns(self.requirement_changes)
+        if not is_stream(self.input):
+            check_events(self.input, self.transform.columns.names)
+
+    def _source(self) -> beam.PTransform:
+        return source_of(self.input, self.transform.columns.names)
+
+    def _sink(self) -> beam.PTransform:
+        return sink_of(self.output, self.transform.domain.labels)
+
+    def _check_changes(self, location: str) -> None:
+        requirement_changes_of(location)
+        if is_stream(location) and not is_stream(self.input):
+            raise ConfigurationError(
+                f"--requirement_changes={location} does not end, but --input={self.input} does: "
+                "give both from files or both from streams"
+            )
+
+    def _refuse_files(self) -> None:
+        for name in ("output", "ledger", "rejected"):
+            path = getattr(self, name)
+            if path in self.files:
+                remedy = f"write to {SINK_FORMS}" if name == "output" else "leave it out"
+                raise ConfigurationError(
+                    f"--{name}={path}: a file is written when the input has ended, and --input="
+                    f"{self.input} does not end: {remedy}"
+                )
 
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sinks."""
-        events = pipeline | "ReadEvents" >> ReadEvents(
-            self.input, columns=self.transform.columns.names
-        )
+        events = pipeline | "ReadEvents" >> self._source()
         inputs, rejected = events.batches, [events.rejected]
         if self.requirement_changes:
-            changes = pipeline | "ReadRequirementChanges" >> ReadRequirementChanges(
+            changes = pipeline | "ReadRequirementChanges" >> requirement_changes_of(
                 self.requirement_changes
             )
             inputs = (events.batches, changes.batches)
             rejected.append(changes.rejected)
         outputs = inputs | "PrivateHistograms" >> self.transform
-        labels = self.transform.domain.labels
-        outputs.releases | "WriteReleases" >> WriteReleases(self.output, labels=labels)
+        outputs.releases | "WriteReleases" >> self._sink()
         if self.ledger:
             outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger)
         if self.rejected:
@@ -161,12 +196,12 @@ class ReleaseJob:
         """Run the job to its end."""
         try:
             summary = run(self.build, options, title)
-            for path in self.outputs:
+            for path in self.files:
                 if not FileSystems.exists(path):
                     raise RuntimeError(f"the runner is done, but {path} was not written")
             return summary
         except Exception as error:
-            whole = [path for path in self.outputs if FileSystems.exists(path)]
+            whole = [path for path in self.files if FileSystems.exists(path)]
             if not whole:
                 raise
             raise RuntimeError(
@@ -181,6 +216,18 @@ def main(options: PipelineOptions) -> int:
     job = ReleaseJob.of(options)
     summary = job.run(options)
     print(summary.text(dead_letters=job.rejected))
-    for path in job.outputs:
+    for path in dict.fromkeys([job.output, *job.files]):
         print(f"wrote {path}")
     return 0
+
+
+def _stream_with(options: PipelineOptions, location: str) -> None:
+    """Tell Beam that the input does not end; refuse to run it in this process."""
+    standard = options.view_as(StandardOptions)
+    if standard.runner in (None, "FnApiRunner"):
+        raise ConfigurationError(
+            f"--input={location} does not end, and without --runner the pipeline runs in this "
+            "process, which waits for the end: give --runner, such as FlinkRunner or "
+            "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+        )
+    standard.streaming = True

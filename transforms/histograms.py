@@ -285,11 +285,6 @@ class PrivateHistograms(beam.PTransform):
         if changes is not None:
             _refuse_windows(changes)
             bounded &= changes.is_bounded
-            if self.first_slot is None:
-                raise ConfigurationError(
-                    "requirements change (--requirement_changes), so the slot from which on they "
-                    "do must be known: give --start"
-                )
         if bounded and (self.first_slot is None or self.last_slot is None):
             _LOGGER.warning(
                 "the range of slots is taken from the events, so a single event can extend it: "
@@ -321,6 +316,11 @@ class PrivateHistograms(beam.PTransform):
         )
         if changes is None:
             return _Counted(counts, ticks, rejected, layout, bounded)
+        if self.first_slot is None:
+            raise ConfigurationError(
+                "requirements change (--requirement_changes), so the slot from which on they "
+                "do must be known: give --start"
+            )
         # ((kind, shard), Visits as bytes) become (stream, CohortCounts as bytes)
         ends = ticks | "AllTicks" >> beam.Flatten()
         joined = (counts, changes, ends) | "JoinRequirements" >> JoinRequirements(

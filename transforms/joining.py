@@ -288,13 +288,13 @@ class _JoinInTimeFn(beam.DoFn):
                 changes.add(changes_to_bytes(rest))
             at = at._replace(changes=rest.first)
         if at.busy <= slot:
-            there, later = [], []
-            for data in visits.read():
-                (there if block_of(data) == slot else later).append(data)
+            waiting = list(visits.read())
             visits.clear()
+            later = [data for data in waiting if block_of(data) > slot]
             for data in later:
                 visits.add(data)
             at = at._replace(busy=min(map(block_of, later), default=NEVER))
+            there = (data for data in waiting if block_of(data) == slot)
             busy = [one for data in there for one in _busy_slots(key[0], data, config.layout)]
         moved = len(due.users) > 0 or mine.next_forgotten(state) <= slot
         state, outputs = _close(config, mine, state, slot, due, busy)

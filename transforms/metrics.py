@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from apache_beam.metrics import Metrics
 
-from streamveil.mechanisms.records import (
-    CHANGES_READ,
-    CHANGES_REJECTED_PREFIX,
-    EVENTS_READ,
-    METRICS_NAMESPACE,
-    REJECTED_PREFIX,
-)
+from streamveil.mechanisms.records import EVENTS_READ, METRICS_NAMESPACE, REJECTED_PREFIX
 
-__all__ = [
-    "CHANGES_READ",
-    "CHANGES_REJECTED_PREFIX",
-    "EVENTS_READ",
-    "METRICS_NAMESPACE",
-    "REJECTED_PREFIX",
-]
+__all__ = ["EVENTS_READ", "METRICS_NAMESPACE", "REJECTED_PREFIX"]
 
 EVENTS_ACCEPTED = "events_accepted"
 EVENTS_BOUNDED_AWAY = "events_bounded_away"
 EVENTS_LATE = "events_late"
+CHANGES_READ = "changes_read"
 CHANGES_ACCEPTED = "changes_accepted"
 CHANGES_LATE = "changes_late"
+CHANGES_REJECTED_PREFIX = "rejected changes: "
 SLOTS_PREFIX = "slots_"
 WINDOW_USE = "largest_window_use_ppm"
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
-from streamveil.io import ReadRequirementChanges, change_columns
+from streamveil.io import change_columns, requirement_changes_of
 from streamveil.mechanisms import ConfigurationError
 
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")
@@ -32,7 +32,7 @@ def write(path, rows=ROWS):
 
 
 def read(pattern, folder):
-    """Batches, dead letters and counters."""
+    """Batches and dead letters."""
 
     def note(name):
         def append(batch):
@@ -42,11 +42,10 @@ def read(pattern, folder):
         return append
 
     pipeline = beam.Pipeline(runner=FnApiRunner())
-    outputs = pipeline | ReadRequirementChanges(pattern)
+    outputs = pipeline | requirement_changes_of(pattern)
     outputs.batches | "Note batches" >> beam.Map(note("batches"))
     outputs.rejected | "Note rejected" >> beam.Map(note("rejected"))
-    result = pipeline.run()
-    result.wait_until_finish()
+    pipeline.run().wait_until_finish()
     found = []
     for name in ("batches", "rejected"):
         rows = []
@@ -55,34 +54,28 @@ def read(pattern, folder):
                 while file.peek():
                     rows += pickle.load(file).to_pylist()
         found.append(rows)
-    counters = {
-        metric.key.metric.name: metric.committed
-        for metric in result.metrics().query()["counters"]
-        if metric.key.metric.namespace == "streamveil"
-    }
-    return *found, counters
+    return found
 
 
 @pytest.mark.parametrize("name", ["c.parquet", "c.csv", "c.jsonl"])
 def test_all_formats_give_the_columns(tmp_path, name):
     path = write(tmp_path / name)
     assert change_columns(path) == ("user", "slot", *FIGURES)
-    rows, rejected, counters = read(path, tmp_path)
+    rows, rejected = read(path, tmp_path)
     assert [(row["user"], int(row["slot"])) for row in rows] == [("ann", 3), ("bob", 4)]
     assert [float(rows[0][figure]) for figure in FIGURES] == [7, 1.0, 3, 0.5]
     assert not any(rows[1][figure] for figure in FIGURES)
-    assert (rejected, counters) == ([], {})
+    assert rejected == []
 
 
-# A line that is no row is a dead letter, and no event.
+# A line that is no row is a dead letter.
 def test_an_unparsable_line_stops_nothing(tmp_path):
     path = write(tmp_path / "c.csv")
     with open(path, "a") as file:
         file.write("eve,5\n")
-    rows, (letter,), counters = read(path, tmp_path)
+    rows, (letter,) = read(path, tmp_path)
     assert len(rows) == 2
     assert (letter["source"], letter["row"], letter["reason"]) == (path, 4, "unparsable")
-    assert counters == {"changes_read": 1, "rejected changes: unparsable": 1}
 
 
 def test_slot_or_time_or_both(tmp_path):
@@ -92,13 +85,20 @@ def test_slot_or_time_or_both(tmp_path):
     assert change_columns(write(tmp_path / "time.jsonl", only))[:2] == ("user", "time")
     write(tmp_path / "slot.jsonl")
     with pytest.raises(ConfigurationError, match=r"slot.jsonl and .*time.jsonl .*alike"):
-        ReadRequirementChanges(str(tmp_path / "[st]*.jsonl"))
+        change_columns(str(tmp_path / "[st]*.jsonl"))
 
 
 @pytest.mark.parametrize("missing", ["user", "slot", *FIGURES])
 def test_a_missing_column_or_file_is_named(tmp_path, missing):
     rows = [{k: v for k, v in row.items() if k != missing} for row in ROWS]
     with pytest.raises(ConfigurationError, match=rf"c.csv: the file has no column '{missing}'"):
-        ReadRequirementChanges(write(tmp_path / "c.csv", rows))
+        requirement_changes_of(write(tmp_path / "c.csv", rows))
     with pytest.raises(ConfigurationError, match="no file matches"):
-        ReadRequirementChanges(str(tmp_path / "d.csv"))
+        requirement_changes_of(str(tmp_path / "d.csv"))
+
+
+def test_a_broker_gives_all_columns():
+    source = requirement_changes_of("pubsub:projects/project/subscriptions/some")
+    assert tuple(source.columns) == ("user", "slot", "time", *FIGURES)
+    with pytest.raises(ConfigurationError, match="--requirement_changes=kafka:nowhere"):
+        requirement_changes_of("kafka:nowhere")

@@ -394,6 +394,11 @@ def test_longest_window_shorter_than_one_of_the_table(job, longest):
     job.refused(*words, requirement_changes=path, longest_window=longest, start="2024-01-01")
 
 
+def test_changes_without_end_for_events_with_one(job):
+    source = "pubsub:projects/project/subscriptions/some"
+    job.refused(source, "does not end", requirement_changes=source, start="2024-01-01")
+
+
 def test_longest_window_without_changes(job):
     job.refused("--longest_window=9", "--requirement_changes", longest_window=9)
 
