@@ -238,13 +238,12 @@ class Slots:
 
         An origin without an offset is read as UTC.
         """
-        match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)\s*", length)
-        if not match or int(match[1]) == 0:
+        size = parse_duration(length)
+        if not size:
             raise ConfigurationError(
                 f"slot length {length!r} is not a whole number above 0 with a unit: "
                 "write 1d, 1h, 5m, 60s or 500ms"
             )
-        size = int(match[1]) * MICROSECONDS[match[2]]
         if size > MAX_SLOT:
             raise ConfigurationError(
                 f"slot length {length!r} is more than a hundred years: use shorter slots"
@@ -262,6 +261,12 @@ class Slots:
     def index(self, time: int) -> int:
         """Slot of a time in microseconds."""
         return (time - self.origin) // self.length
+
+
+def parse_duration(text: str) -> int | None:
+    """Microseconds of a text such as `1d`, `1h`, `5m`, `60s`, `500ms`; None for another text."""
+    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)\s*", text)
+    return int(match[1]) * MICROSECONDS[match[2]] if match else None
 
 
 def parse_time(text: str | dt.datetime) -> int:

@@ -145,6 +145,7 @@ class Inputs:
         noise_key: bytes | Callable[[], bytes] | None = None,
         shards: int = 1,
         longest_window: int | None = None,
+        allowed_lateness: int | str = 0,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -160,6 +161,7 @@ class Inputs:
             last_slot=self.last_slot,
             shards=shards,
             longest_window=longest_window,
+            allowed_lateness=allowed_lateness,
         )
 
 

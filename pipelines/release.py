@@ -75,6 +75,13 @@ class ReleaseOptions(PipelineOptions):
             metavar="N",
             help="split the users of a busy slot among so many workers (default 1)",
         )
+        add(
+            "--allowed_lateness",
+            default="0s",
+            metavar="LENGTH",
+            help="how long a slot of a stream without end stays open for late events: 30s, 10m, "
+            "2h (default 0s)",
+        )
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,7 @@ class ReleaseJob:
             noise_key(given.noise_key_file),
             given.shards,
             given.longest_window,
+            given.allowed_lateness,
         )
         job = cls(
             given.input,

@@ -32,7 +32,6 @@ _ROWS_WORTH_A_SORT = 500
 
 MEMBERS = 0
 STRANGERS = 1
-NO_SHARD = -1
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,11 @@ class Layout:
         if narrow >= min(block, _FEWEST_SLOTS_FOR_NARROW_CODES):
             block = narrow
         return cls(block, users, classes, bins, shards)
+
+    @property
+    def parts(self) -> int:
+        """Parts in which a block is counted: the shards of members, and those of strangers."""
+        return 2 * self.shards
 
     @property
     def span(self) -> int:
@@ -210,6 +214,13 @@ class Visits:
     dropped: int
     """Events that bounding dropped here."""
 
+    @classmethod
+    def none(cls, kind: int, block: int, layout: Layout) -> Visits:
+        """A block without events."""
+        shape = (0,) if kind == MEMBERS else (0, 3)
+        codes = np.zeros(shape, layout.dtype if kind == MEMBERS else np.uint64)
+        return cls(block, codes, np.zeros(0, np.int64), 0)
+
 
 def bound_block(
     kind: int, block: int, arrays: Iterable[Codes], layout: Layout, most: int
@@ -291,7 +302,7 @@ class CohortCounts:
 
     slot: int
     shard: int
-    """Which of the shards tells, from 0; `NO_SHARD` when the slot is only mentioned."""
+    """Which of the shards tells, from 0."""
     moves: Moves
     """In force from this slot on; of a default class that loses more users than its public number,
     none are left."""
@@ -301,12 +312,6 @@ class CohortCounts:
     """position in `cohorts` * bins + bin, ascending, distinct: shape (m,)."""
     counts: Integers
     """Events in each of `cells`, above 0."""
-
-    @classmethod
-    def mention(cls, slot: int) -> CohortCounts:
-        """A slot of which no shard tells anything."""
-        nothing = np.zeros(0, np.int64)
-        return cls(slot, NO_SHARD, Moves.none(), nothing, nothing, nothing)
 
 
 def slot_tables(

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from numbers import Integral
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.trigger import (
-    AccumulationMode,
-    AfterCount,
-    AfterWatermark,
-    DefaultTrigger,
-)
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
-from apache_beam.utils.timestamp import Duration, Timestamp
-from apache_beam.utils.windowed_value import PaneInfoTiming
+from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
-    MAX_WINDOW,
     ConfigurationError,
     LedgerEntry,
     Release,
     Slots,
     check_shares,
-    format_time,
 )
 from streamveil.mechanisms.registry import DEFAULT, mechanism
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.changes import ChangeMapper
-from streamveil.transforms.counting import (
-    BlockCounts,
-    Layout,
-    bound_block,
-    count,
-    pack,
+from streamveil.transforms.checks import (
+    check_horizon,
+    check_range,
+    lateness,
+    refuse_windows,
+    whole,
 )
-from streamveil.transforms.joining import JoinConfig, ShardKey
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.counting import BlockCounts, Layout
+from streamveil.transforms.gathering import (
+    BlockKey,
+    Counter,
+    _CountBlocksFn,
+    _CountSlotsFn,
+    _MapEventsFn,
+    open_blocks,
+)
+from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
+from streamveil.transforms.joining import JoinConfig
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.rejects import reasons_of
@@ -53,25 +54,17 @@ from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
     ReleaseConfig,
-    _ReleaseSlotsFn,
-    late_letters,
+    _ReleaseAtEndFn,
+    _ReleaseInTimeFn,
 )
 from streamveil.transforms.requirements import JoinRequirements
-from streamveil.transforms.wire import (
-    array_from_bytes,
-    array_to_bytes,
-    counts_to_bytes,
-    visits_to_bytes,
-)
+from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
 
 _STREAM = "histogram"
-
-# How long Beam keeps a block's window to tell late events apart; later ones it drops by itself.
-_LATENESS = Duration(seconds=7 * 24 * 3600)
-_LONGEST_RANGE = 10_000_000  # slots
+_CODES = KV[Tuple[int, int, int], bytes]
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -91,10 +84,14 @@ class _Counted(NamedTuple):
     """What there is to release."""
 
     counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, BlockCounts as bytes), or CohortCounts where requirements change."""
+    """(stream, BlockCounts as bytes), or CohortCounts where requirements change: in a bounded
+    input where there is anything to tell, in one without end of every slot from each of the
+    `layout.parts` shards."""
     ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
-    """The same, empty, for slots that are released in any case."""
+    """More of them: empty ones for slots of a bounded input that are released in any case, and
+    what tells the first slot of one without end."""
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
+    clock: Clock
     layout: Layout
     bounded: bool
 
@@ -116,11 +113,14 @@ class PrivateHistograms(beam.PTransform):
     slots and the range of slots are taken as public. Rejected events, counters and logs are raw
     and not covered.
 
-    Without `first_slot` and `last_slot` the range runs from the first to the last slot with an
-    accepted event, which then counts as public too. An input without end should have both: then
-    every slot is released as the watermark passes its end; otherwise quiet slots wait for the next
-    event, and the moment of their release tells of it. Events that come after the watermark are
-    rejected as late.
+    Without `first_slot` and `last_slot` the range of a bounded input runs from the first to the
+    last slot with an accepted event, which then counts as public too.
+
+    The range of an input without end runs from `first_slot`, or else from the first slot that the
+    heartbeat tells, to the last one that it tells. Every slot in it, busy or quiet, is released
+    once, when the watermark of events and heartbeat has passed its end by `allowed_lateness`. The
+    event time of a release is then that moment. Events that come after it are
+    rejected as late, whatever else is in their slot.
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,
@@ -154,39 +154,39 @@ class PrivateHistograms(beam.PTransform):
     """First slot to release; events before it are rejected."""
     last_slot: int | None = None
     """Last slot to release; events after it are rejected."""
+    shards: int = 1
+    """Parts into which the users of a busy slot are split while counting."""
+    allowed_lateness: int | str = 0
+    """How long a slot of an input without end stays open for late events: microseconds, or text
+    such as `10m`."""
+    heartbeat: beam.PTransform | None = None
+    """What opens the slots of an input without end: applied to the pipeline, it gives the number
+    of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
+    None; then events more than a day ahead of the worker's clock are rejected."""
+
     longest_window: int | None = None
     """The longest window that a change of requirement may ask for, in slots: public. The longest
     of the registry when None."""
-    shards: int = 1
-    """Parts into which the users of a busy slot are split while counting."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
-        self.max_contributions = _whole("max_contributions", self.max_contributions)
-        self.shards = _whole("shards", self.shards)
+        self.max_contributions = whole("max_contributions", self.max_contributions)
+        self.shards = whole("shards", self.shards)
         if self.adjacency not in (ADD_REMOVE, REPLACE):
             raise ConfigurationError(
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
-        _check_range(self.slots, self.first_slot, self.last_slot)
+        self.allowed_lateness = lateness(self.allowed_lateness)
+        check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_shares(self.registry.classes, self.population.sensitivity)
         mechanism(self.mechanism, self.population)
         Odometer(self.registry.classes)
-        self._check_horizon()
+        if self.longest_window is not None:
+            self.longest_window = whole("longest_window", self.longest_window)
+            check_horizon(self.longest_window, self.registry)
         self._key = SameKey.of(self.noise_key)
-
-    def _check_horizon(self) -> None:
-        if self.longest_window is None:
-            return
-        self.longest_window = _whole("longest_window", self.longest_window)
-        longest = max(self.registry.classes, key=lambda requirement: requirement.window)
-        if not longest.window <= self.longest_window <= MAX_WINDOW:
-            raise ConfigurationError(
-                f"the longest window allowed is {self.longest_window} (--longest_window), but "
-                f"{longest} is asked for and {MAX_WINDOW} is the most: give a number between"
-            )
 
     @property
     def population(self) -> Population:
@@ -253,20 +253,20 @@ class PrivateHistograms(beam.PTransform):
         config = ReleaseConfig(
             self.mechanism,
             self.population,
-            self.slots,
+            counted.clock,
             counted.layout,
             self._key,
             _STREAM,
             self.context,
             self.first_slot,
             self.last_slot,
-            counted.bounded,
         )
+        releasing = _ReleaseAtEndFn(config) if counted.bounded else _ReleaseInTimeFn(config)
         released = (
             (counted.counts, *counted.ticks)
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
-            >> beam.ParDo(_ReleaseSlotsFn(config)).with_outputs(LEDGER, REJECTED, main="releases")
+            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, main="releases")
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
@@ -280,63 +280,105 @@ class PrivateHistograms(beam.PTransform):
         changes: beam.PCollection[pa.RecordBatch] | None,
     ) -> _Counted:
         """Batches -> codes -> counts, by class or, where requirements change, by cohort."""
-        _refuse_windows(batches)
+        refuse_windows(batches)
         bounded = batches.is_bounded
-        if changes is not None:
-            _refuse_windows(changes)
-            bounded &= changes.is_bounded
-        if bounded and (self.first_slot is None or self.last_slot is None):
-            _LOGGER.warning(
-                "the range of slots is taken from the events, so a single event can extend it: "
-                "give its start and end to keep that private"
-            )
-        layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
         dynamic = changes is not None
+        if changes is not None:
+            refuse_windows(changes)
+            bounded &= changes.is_bounded
+        layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+        on_workers = copy.copy(self)
+        on_workers.heartbeat = None  # it may hold parts of the pipeline
         mapped = batches | "MapEvents" >> beam.ParDo(
-            _MapEventsFn(self, layout, dynamic)
-        ).with_outputs(REJECTED, main="codes")
-        # ((kind, shard), codes as bytes), timestamped within their block of slots
-        counted = (
-            mapped.codes
-            | "WindowIntoBlocks" >> _blocks(self.slots, layout, bounded)
-            | "GatherBlocks" >> beam.GroupByKey()
-            | "CountBlocks"
-            >> beam.ParDo(_CountBlocksFn(self, layout, dynamic)).with_outputs(
-                REJECTED, main="counts"
+            _MapEventsFn(
+                partial(on_workers.event_mapper, dynamic),
+                layout,
+                self.max_contributions,
+                real_time=not bounded and self.heartbeat is None,
             )
-        )
-        counted.counts.element_type = tuple[ShardKey, bytes] if dynamic else tuple[str, bytes]
-        counted[REJECTED].element_type = pa.RecordBatch
-        counts = counted.counts | "WindowIntoStream" >> _one_stream()
-        # (stream, BlockCounts as bytes), timestamped at the end of their block
-        ticks = tuple(self._ticks(counts, mapped[REJECTED], layout))
-        rejected = (
-            mapped[REJECTED],
-            counted[REJECTED] | "WindowLateIntoOne" >> _one_stream(),
-        )
+        ).with_outputs(REJECTED, main="codes")
+        mapped.codes.element_type = _CODES
+        mapped[REJECTED].element_type = pa.RecordBatch
+        counter = Counter(self.registry, layout, self.max_contributions, _STREAM, dynamic)
+        if bounded:
+            counted = self._count_at_end(mapped.codes, mapped[REJECTED], counter)
+        else:
+            counted = self._count_in_time(mapped.codes, counter)
+        rejected = (mapped[REJECTED], *counted.rejected)
         if changes is None:
-            return _Counted(counts, ticks, rejected, layout, bounded)
+            return counted._replace(rejected=rejected)
         if self.first_slot is None:
             raise ConfigurationError(
-                "requirements change (--requirement_changes), so the slot from which on they "
-                "do must be known: give --start"
+                "requirements change (--requirement_changes), so the slot from which on they do "
+                "must be known: give --start"
             )
         # ((kind, shard), Visits as bytes) become (stream, CohortCounts as bytes)
-        ends = ticks | "AllTicks" >> beam.Flatten()
-        joined = (counts, changes, ends) | "JoinRequirements" >> JoinRequirements(
+        joined = (counted.counts, changes) | "JoinRequirements" >> JoinRequirements(
             JoinConfig(
                 self.registry,
-                self.slots,
+                counted.clock,
                 layout,
-                self.change_mapper,
+                on_workers.change_mapper,
                 self._horizon,
                 self.first_slot,
                 self.last_slot,
                 _STREAM,
             )
         )
+        return counted._replace(counts=joined.counts, rejected=(*rejected, joined.rejected))
+
+    def _count_at_end(
+        self,
+        codes: beam.PCollection[tuple[BlockKey, bytes]],
+        rejected: beam.PCollection[pa.RecordBatch],
+        counter: Counter,
+    ) -> _Counted:
+        """Count a bounded input, all at once."""
+        if self.first_slot is None or self.last_slot is None:
+            _LOGGER.warning(
+                "the range of slots is taken from the events, so a single event can extend it: "
+                "give its start and end to keep that private"
+            )
+        counts = (
+            codes
+            | "GatherBlocks" >> beam.GroupByKey()
+            | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(_told(counter))
+        )
+        ticks = tuple(self._ticks(counts, rejected, counter.layout))
+        return _Counted(counts, ticks, (), Clock(self.slots), counter.layout, bounded=True)
+
+    def _count_in_time(
+        self, codes: beam.PCollection[tuple[BlockKey, bytes]], counter: Counter
+    ) -> _Counted:
+        """Count an input without end, each slot as it closes."""
+        clock = Clock(self.slots, int(self.allowed_lateness))
+        heartbeat = self.heartbeat or Heartbeat(self.slots, self.first_slot, self.last_slot)
+        opened = (
+            codes.pipeline
+            | "Heartbeat" >> heartbeat
+            | "KeyByStream" >> beam.Map(_keyed).with_output_types(tuple[str, int])
+            | "OpenSlots"
+            >> beam.ParDo(_OpenSlotsFn(self.first_slot, self.last_slot)).with_outputs(
+                START, main="slots"
+            )
+        )
+        opened.slots.element_type = opened[START].element_type = KV[str, int]
+        shards = opened.slots | "OpenShards" >> beam.FlatMap(
+            open_blocks, counter.layout
+        ).with_output_types(tuple[BlockKey, bytes])
+        counted = (
+            (codes, shards)
+            | "AddHeartbeat" >> beam.Flatten()
+            | "CountSlots"
+            >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
+        )
+        counted.counts.element_type = _told(counter)
+        counted[REJECTED].element_type = pa.RecordBatch
+        start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(
+            tuple[str, bytes]
+        )
         return _Counted(
-            joined.counts, (joined.ticks,), (*rejected, joined.rejected), layout, bounded
+            counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
         )
 
     def _ticks(
@@ -345,9 +387,9 @@ class PrivateHistograms(beam.PTransform):
         rejected: beam.PCollection[pa.RecordBatch],
         layout: Layout,
     ) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
-        """Empty counts at the given ends of the range, so that it is released without events too.
+        """Empty counts at the given ends of a bounded range: it is released without events too.
 
-        With an end missing, a bounded input without events is refused: nothing says which slots.
+        With an end missing, an input without events is refused: nothing says which slots.
         """
         ends = [slot for slot in (self.first_slot, self.last_slot) if slot is not None]
         if ends:
@@ -357,8 +399,8 @@ class PrivateHistograms(beam.PTransform):
                     for block in sorted({slot // layout.block for slot in ends})
                 ]
             ).with_output_types(tuple[str, bytes])
-        if len(ends) < 2 and counts.is_bounded:
-            reasons = (
+        if len(ends) < 2:
+            by_reason = (
                 rejected
                 | "Reasons" >> beam.FlatMap(reasons_of).with_output_types(tuple[str, int])
                 | "CountReasons" >> beam.CombinePerKey(sum)
@@ -367,69 +409,23 @@ class PrivateHistograms(beam.PTransform):
                 counts
                 | "CountParts" >> beam.combiners.Count.Globally()
                 | "RefuseNothing"
-                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(reasons)).with_output_types(
+                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(by_reason)).with_output_types(
                     tuple[str, bytes]
                 )
             )
 
 
-def _blocks(slots: Slots, layout: Layout, bounded: bool) -> beam.WindowInto:
-    """Windows of a block of slots. Each fires once; what comes later fires apart, as late."""
-    length = slots.length * layout.block
-    windows = FixedWindows(Duration(micros=length), offset=Timestamp(micros=slots.origin % length))
-    if bounded:
-        return beam.WindowInto(windows)
-    return beam.WindowInto(
-        windows,
-        trigger=AfterWatermark(late=AfterCount(1)),
-        accumulation_mode=AccumulationMode.DISCARDING,
-        allowed_lateness=_LATENESS,
-    )
+def _told(counter: Counter) -> Any:
+    """Type of what the counter tells."""
+    return KV[Tuple[int, int], bytes] if counter.dynamic else KV[str, bytes]
 
 
-def _one_stream() -> beam.WindowInto:
-    return beam.WindowInto(
-        GlobalWindows(),
-        trigger=DefaultTrigger(),
-        accumulation_mode=AccumulationMode.DISCARDING,
-        allowed_lateness=Duration(0),
-    )
+def _keyed(slot: int) -> tuple[str, int]:
+    return _STREAM, slot
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ConfigurationError(f"{name} is {value!r}: give a whole number, 1 or more")
-    return int(value)
-
-
-def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
-    if first is None or last is None:
-        return
-    if first > last:
-        raise ConfigurationError(
-            f"the range of slots is empty: it starts at {format_time(slots.start(first))} and ends "
-            f"at {format_time(slots.end(last))}"
-        )
-    if last - first >= _LONGEST_RANGE:
-        raise ConfigurationError(
-            f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
-            f"has {last - first + 1} slots, more than {_LONGEST_RANGE}: shorten it (--start and "
-            "--end), or use longer slots"
-        )
-
-
-def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
-    windowing = batches.windowing
-    if not isinstance(windowing.windowfn, GlobalWindows):
-        raise ValueError(
-            f"the events are in windows ({windowing.windowfn}): slots are cut from event times "
-            "here, and every window would spend the whole budget; apply this before WindowInto"
-        )
-    default = isinstance(windowing.triggerfn, DefaultTrigger)
-    if not default or windowing.accumulation_mode != AccumulationMode.DISCARDING:
-        raise ValueError(
-            f"the events have a trigger ({windowing.triggerfn}): a slot is released once; remove it"
-        )
+def _start(stream: str, slot: int) -> tuple[str, bytes]:
+    return stream, start_to_bytes(slot)
 
 
 def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
@@ -441,73 +437,3 @@ def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, 
             "(--start and --end)"
         )
     return ()
-
-
-class _MapEventsFn(beam.DoFn):
-    """Record batches to ((kind, shard), codes as bytes), and dead letters on the side."""
-
-    def __init__(self, transform: PrivateHistograms, layout: Layout, dynamic: bool) -> None:
-        self._transform = transform
-        self._layout = layout
-        self._most = transform.max_contributions
-        self._dynamic = dynamic
-
-    def setup(self) -> None:
-        self._mapper = self._transform.event_mapper(self._dynamic)
-        self._mapper.warm()
-
-    def process(self, element: pa.RecordBatch) -> Iterator[Any]:
-        events, rejected = self._mapper.map(element)
-        metrics.count(metrics.EVENTS_READ, element.num_rows)
-        metrics.count(metrics.EVENTS_ACCEPTED, len(events.slots))
-        if rejected.num_rows:
-            for reason, number in reasons_of(rejected):
-                metrics.count(metrics.REJECTED_PREFIX + reason, number)
-            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        slots, block_slots = self._mapper.slots, self._layout.block
-        for block, key, codes, dropped in pack(events, self._layout, self._most):
-            metrics.count(metrics.EVENTS_BOUNDED_AWAY, dropped)
-            at = Timestamp(micros=slots.end((block + 1) * block_slots - 1) - 1)
-            yield TimestampedValue((key, array_to_bytes(codes)), at)
-
-
-class _CountBlocksFn(beam.DoFn):
-    """All codes of a block and shard to (stream, BlockCounts as bytes).
-
-    Where requirements change, to ((kind, shard), Visits as bytes).
-
-    A block's window fires once in time. Codes that come later were bounded without the earlier
-    ones, so they must never be counted: they leave as dead letters.
-    """
-
-    def __init__(self, transform: PrivateHistograms, layout: Layout, dynamic: bool) -> None:
-        self._slots = transform.slots
-        self._dynamic = dynamic
-        self._registry = transform.registry
-        self._layout = layout
-        self._most = transform.max_contributions
-
-    def setup(self) -> None:
-        self._class_of = self._registry.classes_with_other()
-
-    def process(
-        self,
-        element: tuple[tuple[int, int], Iterable[bytes]],
-        window: Any = beam.DoFn.WindowParam,
-        pane: Any = beam.DoFn.PaneInfoParam,
-    ) -> Iterator[Any]:
-        (kind, shard), parts = element
-        block = self._slots.index(window.start.micros) // self._layout.block
-        arrays = map(array_from_bytes, parts)
-        visits = bound_block(kind, block, arrays, self._layout, self._most)
-        if self._dynamic and pane.timing != PaneInfoTiming.LATE:
-            metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
-            yield (kind, shard), visits_to_bytes(visits)
-            return
-        counts = count(kind, visits, self._layout, self._class_of)
-        if pane.timing == PaneInfoTiming.LATE:
-            metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))
-            yield beam.pvalue.TaggedOutput(REJECTED, late_letters(counts, self._layout))
-            return
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, counts.dropped)
-        yield _STREAM, counts_to_bytes(counts)

@@ -18,10 +18,8 @@ from apache_beam.transforms.userstate import (
     on_timer,
 )
 from apache_beam.transforms.window import TimestampedValue
-from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.budgets import units_of
-from streamveil.mechanisms.records import Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bounding import runs
@@ -35,27 +33,22 @@ from streamveil.transforms.changes import (
     changes_to_bytes,
     stranger_keys,
 )
+from streamveil.transforms.clock import Clock
 from streamveil.transforms.cohorts import Cohorts, CohortState
 from streamveil.transforms.counting import (
     MEMBERS,
-    STRANGERS,
     Layout,
     read_codes,
 )
 from streamveil.transforms.mapping import NO_REQUIREMENT
-from streamveil.transforms.rejects import late_slots, rejected_slots
+from streamveil.transforms.rejects import rejected_slots
 from streamveil.transforms.wire import block_of, cohort_counts_to_bytes, visits_from_bytes
 
 REJECTED = "rejected"
 
-VISITS, CHANGES, TICK = b"v", b"c", b"t"
+VISITS, CHANGES = b"v", b"c"
 
 ShardKey = tuple[int, int]
-
-
-def closing_time(slots: Slots, slot: int, lateness: int) -> Timestamp:
-    """When the join closes a slot, in event time; lateness in microseconds."""
-    return Timestamp(micros=slots.end(slot) + lateness)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +56,7 @@ class JoinConfig:
     """Everything the join is made of: public, but for what the mapper knows."""
 
     registry: Registry
-    slots: Slots
+    clock: Clock
     layout: Layout
     change_mapper: Callable[[], ChangeMapper]
     """What makes the mapper on a worker: it holds a secret."""
@@ -73,8 +66,6 @@ class JoinConfig:
     last_slot: int | None = None
     stream: str = ""
     """Key of the counts that come out."""
-    lateness: int = 0
-    """How long after its end a slot waits for late events and changes, in microseconds."""
 
     @cached_property
     def _classes(self) -> Integers:
@@ -96,11 +87,6 @@ class JoinConfig:
             self.longest_window,
             self.layout.bins,
         )
-
-    @property
-    def shard_keys(self) -> list[ShardKey]:
-        """All shards: (kind, shard)."""
-        return [(k, s) for k in (MEMBERS, STRANGERS) for s in range(self.layout.shards)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +128,7 @@ def _close(
         for name in ("users", "bins", "kept")
     )
     counts, homeless = cohorts.count(state, slot, moves, users, bins, kept)
-    at = closing_time(config.slots, slot, config.lateness)
+    at = config.clock.closing(slot)
     outputs: list[Any] = [TimestampedValue((config.stream, cohort_counts_to_bytes(counts)), at)]
     if homeless:
         metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, homeless)
@@ -196,8 +182,6 @@ class _Progress(NamedTuple):
 
     next_slot: int
     """First slot that is not closed."""
-    until: int
-    """Last slot that is to be closed."""
     busy: int = NEVER
     """First slot with visits that wait."""
     changes: int = NEVER
@@ -210,13 +194,13 @@ class _JoinInTimeFn(beam.DoFn):
     The step that follows cannot rely on its clock to have all of a slot: some runners let the
     timers of two steps overtake each other. So it is told by every shard.
 
-    Input: ((kind, shard), visits, changes or ticks as bytes), in any order. State, per shard: the
-    visits and the changes that wait, how far it is, and its cohorts as bytes. Visits are of blocks
-    of one slot.
+    Input: ((kind, shard), visits or changes as bytes), in any order; visits of every slot, once,
+    perhaps none, in blocks of one slot. State, per shard: the visits and the changes that wait,
+    how far it is, and its cohorts as bytes.
 
-    Timer `close`, in event time, armed by `process` and by itself: it waits for the closing time
-    of the next slot as long as that is at most the last one ticked or visited. Changes alone arm
-    nothing, so a stream that is drained comes to its end.
+    Timer `close`, in event time, armed by `process` and by itself when there are visits of the
+    next slot: it waits for the slot's closing time, which the visits have seen and the changes may
+    not. Changes alone arm nothing, so a stream that is drained comes to its end.
     """
 
     EVENTS = BagStateSpec("events", BytesCoder())
@@ -235,36 +219,27 @@ class _JoinInTimeFn(beam.DoFn):
         changes: Any = beam.DoFn.StateParam(ASKED),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
-    ) -> Iterator[Any]:
+    ) -> None:
         at = self._read(progress)
         tag, data = element[1][:1], element[1][1:]
-        if tag == TICK:
-            at = at._replace(until=max(at.until, int(data)))
-        elif tag == CHANGES:
+        if tag == CHANGES:
             asked = changes_from_bytes(data)
             if at.next_slot > self._config.first_slot:
                 metrics.count(metrics.CHANGES_LATE, int((asked.slots < at.next_slot).sum()))
             changes.add(data)
             at = at._replace(changes=min(at.changes, asked.first))
-        elif (slot := block_of(data)) < at.next_slot:
-            late = int(visits_from_bytes(data).kept.sum())
-            metrics.count(metrics.EVENTS_LATE, late)
-            yield beam.pvalue.TaggedOutput(REJECTED, late_slots({slot: late}))
         else:
             visits.add(data)
-            at = at._replace(until=max(at.until, slot), busy=min(at.busy, slot))
+            at = at._replace(busy=min(at.busy, block_of(data)))
         self._write(progress, close, at)
 
     def _read(self, progress: Any) -> _Progress:
-        first = self._config.first_slot
-        return _Progress(*(progress.read() or (first, first - 1)))
+        return _Progress(*(progress.read() or (self._config.first_slot,)))
 
     def _write(self, progress: Any, close: Any, at: _Progress) -> None:
-        config = self._config
         progress.write(tuple(at))
-        last = at.until if config.last_slot is None else min(at.until, config.last_slot)
-        if at.next_slot <= last:
-            close.set(closing_time(config.slots, at.next_slot, config.lateness))
+        if at.busy == at.next_slot:
+            close.set(self._config.clock.closing(at.next_slot))
 
     @on_timer(CLOSE)
     def _close_slot(

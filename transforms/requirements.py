@@ -11,11 +11,9 @@ import pyarrow as pa
 
 from streamveil.transforms import metrics
 from streamveil.transforms.changes import changes_to_bytes, spread
-from streamveil.transforms.counting import CohortCounts
 from streamveil.transforms.joining import (
     CHANGES,
     REJECTED,
-    TICK,
     VISITS,
     JoinConfig,
     ShardKey,
@@ -23,7 +21,6 @@ from streamveil.transforms.joining import (
     _JoinInTimeFn,
 )
 from streamveil.transforms.rejects import reasons_of
-from streamveil.transforms.wire import block_of, cohort_counts_to_bytes
 
 
 class Joined(NamedTuple):
@@ -32,10 +29,6 @@ class Joined(NamedTuple):
     counts: beam.PCollection[tuple[str, bytes]]
     """(stream, CohortCounts as bytes). In a stream one of each shard and slot; in a bounded input
     only those where a shard has anything to tell, all before its end."""
-    ticks: beam.PCollection[tuple[str, bytes]]
-    """The same for every slot ticked, from `NO_SHARD`."""
-    shards: int
-    """How many shards tell every slot of a stream."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters: bad changes, and events of users without a requirement."""
 
@@ -44,10 +37,10 @@ class Joined(NamedTuple):
 class JoinRequirements(beam.PTransform):
     """Joins bounded events with what their users ask for in the slot.
 
-    Input: ((kind, shard), Visits as bytes), batches of changes, and ticks, (stream, BlockCounts
-    as bytes). Bounded inputs are joined at their end, in slot order, and nothing is late. In a
-    stream every shard closes each slot from the first to the last one that was ticked, or visited
-    by anybody, at its :func:`closing_time` or when it hears of it later.
+    Input: ((kind, shard), Visits as bytes) and batches of changes. Bounded inputs are joined at
+    their end, in slot order, and nothing is late. In a stream there are visits, perhaps none, of
+    every slot and shard; the shard closes the slot when it has them and the watermark of changes
+    has passed the closing time as well.
     """
 
     config: JoinConfig
@@ -58,82 +51,37 @@ class JoinRequirements(beam.PTransform):
 
     def expand(
         self,
-        inputs: tuple[
-            beam.PCollection[tuple[ShardKey, bytes]],
-            beam.PCollection[pa.RecordBatch],
-            beam.PCollection[tuple[str, bytes]],
-        ],
+        inputs: tuple[beam.PCollection[tuple[ShardKey, bytes]], beam.PCollection[pa.RecordBatch]],
     ) -> Joined:
         """Build the steps: map the changes, gather by shard, join."""
-        visits, batches, ticks = inputs
+        visits, batches = inputs
         config = self.config
         mapped = batches | "MapChanges" >> beam.ParDo(_MapChangesFn(config)).with_outputs(
             REJECTED, main="changes"
         )
         mapped.changes.element_type = tuple[ShardKey, bytes]
         mapped[REJECTED].element_type = pa.RecordBatch
+        tagged = visits | "TagVisits" >> beam.MapTuple(_tag_visits).with_output_types(
+            tuple[ShardKey, bytes]
+        )
+        everything = (tagged, mapped.changes) | "AddChanges" >> beam.Flatten()
         if visits.is_bounded and batches.is_bounded:
-            tagged = visits | "TagVisits" >> beam.MapTuple(_tag_visits).with_output_types(
-                tuple[ShardKey, bytes]
-            )
-            joined = (
-                (tagged, mapped.changes)
-                | "AddChanges" >> beam.Flatten()
-                | "GatherShards" >> beam.GroupByKey()
-                | "JoinAtEnd"
-                >> beam.ParDo(_JoinAtEndFn(config)).with_outputs(REJECTED, main="counts")
+            gathered = everything | "GatherShards" >> beam.GroupByKey()
+            joined = gathered | "JoinAtEnd" >> beam.ParDo(_JoinAtEndFn(config)).with_outputs(
+                REJECTED, main="counts"
             )
         else:
-            told = visits | "TellVisits" >> beam.FlatMap(
-                _tell_visits, config.shard_keys
-            ).with_output_types(tuple[ShardKey, bytes])
-            every = ticks | "TickShards" >> beam.FlatMap(
-                _tick_shards, config.layout.block, config.shard_keys
-            ).with_output_types(tuple[ShardKey, bytes])
-            joined = (
-                (told, mapped.changes, every)
-                | "AddChanges" >> beam.Flatten()
-                | "JoinInTime"
-                >> beam.ParDo(_JoinInTimeFn(config)).with_outputs(REJECTED, main="counts")
+            joined = everything | "JoinInTime" >> beam.ParDo(_JoinInTimeFn(config)).with_outputs(
+                REJECTED, main="counts"
             )
         joined.counts.element_type = tuple[str, bytes]
         joined[REJECTED].element_type = pa.RecordBatch
         rejected = (mapped[REJECTED], joined[REJECTED]) | "AllRejected" >> beam.Flatten()
-        quiet = ticks | "QuietSlots" >> beam.Map(
-            _quiet_slot, config.layout.block
-        ).with_output_types(tuple[str, bytes])
-        return Joined(joined.counts, quiet, len(config.shard_keys), rejected)
+        return Joined(joined.counts, rejected)
 
 
 def _tag_visits(key: ShardKey, data: bytes) -> tuple[ShardKey, bytes]:
     return key, VISITS + data
-
-
-def _tell_visits(
-    element: tuple[ShardKey, bytes], keys: list[ShardKey]
-) -> Iterator[tuple[ShardKey, bytes]]:
-    """Visits of a slot to their shard, and to the others that there are some."""
-    key, data = element
-    for other in keys:
-        yield other, TICK + b"%d" % block_of(data) if other != key else VISITS + data
-
-
-def _tick_shards(
-    tick: tuple[str, bytes], block: int, keys: list[ShardKey]
-) -> Iterator[tuple[ShardKey, bytes]]:
-    """Tell all shards the last slot of a block."""
-    for key in keys:
-        yield key, TICK + b"%d" % _last_slot(tick[1], block)
-
-
-def _quiet_slot(tick: tuple[str, bytes], block: int) -> tuple[str, bytes]:
-    """The last slot of a block, without moves and events."""
-    stream, data = tick
-    return stream, cohort_counts_to_bytes(CohortCounts.mention(_last_slot(data, block)))
-
-
-def _last_slot(data: bytes, block: int) -> int:
-    return (block_of(data) + 1) * block - 1
 
 
 class _MapChangesFn(beam.DoFn):

@@ -112,5 +112,18 @@ def counts_from_bytes(data: bytes) -> BlockCounts:
     return BlockCounts(block, cells, events, dropped)
 
 
+def start_to_bytes(slot: int) -> bytes:
+    """The first slot of a stream, for where counts go: shorter than any."""
+    return _FIRST.pack(slot)
+
+
+def start_from_bytes(data: bytes) -> int | None:
+    """The first slot, or None for counts."""
+    if len(data) != _FIRST.size:
+        return None
+    slot: int = _FIRST.unpack(data)[0]
+    return slot
+
+
 def _narrow(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return values.astype(np.min_scalar_type(int(values.max(initial=0))))

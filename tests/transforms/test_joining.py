@@ -26,16 +26,22 @@ from streamveil.mechanisms.cohorts import GONE, NEWCOMER
 from streamveil.mechanisms.records import REQUIREMENT_COLUMNS
 from streamveil.transforms import metrics
 from streamveil.transforms.changes import changes_to_bytes, spread
-from streamveil.transforms.counting import NO_SHARD, Layout, bound_block, pack
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.counting import (
+    MEMBERS,
+    STRANGERS,
+    Layout,
+    Visits,
+    bound_block,
+    pack,
+)
 from streamveil.transforms.joining import (
     CHANGES,
     REJECTED,
-    TICK,
     VISITS,
     JoinConfig,
     _JoinAtEndFn,
     _JoinInTimeFn,
-    closing_time,
 )
 from streamveil.transforms.wire import cohort_counts_from_bytes, visits_to_bytes
 
@@ -223,7 +229,7 @@ def join_of(kit, registry, *, timely, shards=2, last=LAST, first=0):
     )
     layout = Layout.choose(registry, 2, shards, timely=timely)
     config = JoinConfig(
-        registry, transform.slots, layout, transform.change_mapper, HORIZON, first, last, "s"
+        registry, Clock(transform.slots), layout, transform.change_mapper, HORIZON, first, last, "s"
     )
     return transform, config
 
@@ -311,7 +317,7 @@ class Shard:
     def process(self, message):
         fn = _JoinInTimeFn(self.config)  # every bundle may be another worker's
         state = (self.events, self.asked, self.progress, self.close)
-        return list(fn.process((self.key, message), *state))
+        return list(fn.process((self.key, message), *state) or ())
 
     def fire(self):
         """Let the timer ring, and forget that it was set."""
@@ -331,7 +337,7 @@ class Shard:
 def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None):
     """Drive every shard slot by slot: a change comes when the slot it says is the next to close."""
     transform, config = join_of(kit, registry, timely=True)
-    shards = {key: Shard(config, key) for key in config.shard_keys}
+    shards = {(k, n): Shard(config, (k, n)) for k in (MEMBERS, STRANGERS) for n in (0, 1)}
     random = np.random.default_rng(seed)
     outputs = []
 
@@ -344,19 +350,21 @@ def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None
         outputs.extend(made)
 
     arrivals = defaultdict(list)
-    for slot, key, message in visit_elements(kit, transform, config, events):
-        arrivals[0 if slot % 2 else slot].append((key, message))  # early or just in time
+    busy = {(slot, key): m for slot, key, m in visit_elements(kit, transform, config, events)}
+    for slot in range(LAST + 1):
+        for key in shards:
+            nobody = VISITS + visits_to_bytes(Visits.none(key[0], slot, config.layout))
+            message = busy.get((slot, key), nobody)
+            arrivals[0 if slot % 2 else slot].append((key, message))  # early or just in time
     for change in changes:
         for key, message in change_elements(transform, config, [change]):
             arrivals[change[3]].append((key, message))
-    for key in shards:
-        arrivals[0].append((key, TICK + b"%d" % LAST))
     for slot in range(LAST + 1):
         for i in random.permutation(len(arrivals[slot])):
             key, message = arrivals[slot][i]
             run(shards[key], lambda shard, message=message: shard.process(message))
         for shard in shards.values():
-            assert shard.close.time == closing_time(config.slots, slot, 0)
+            assert shard.close.time == config.clock.closing(slot)
             run(shard, Shard.fire)
             if checked is not None:
                 checked.append(sum(len(cell.bag) for cell in (shard.events, shard.asked)))
@@ -574,14 +582,19 @@ class Joins(beam.PTransform):
 
     def expand(self, inputs):
         counted = self.transform._count(*inputs)
-        ticks = counted.ticks | "All ticks" >> beam.Flatten()
-        rejected = counted.rejected | "All rejected" >> beam.Flatten()
-        return counted.counts, ticks, rejected
+        return counted.counts, counted.rejected | "All rejected" >> beam.Flatten()
+
+
+class Slots(beam.PTransform):
+    """A heartbeat of all slots at once: what closes them is the watermark of events and changes."""
+
+    def expand(self, pipeline):
+        return pipeline | beam.Create(range(LAST + 1))
 
 
 @pytest.fixture
 def joined(tmp_path, kit):
-    """Run a pipeline of (events, changes); give messages, ticks and dead letters."""
+    """Run a pipeline of (events, changes); give messages and dead letters."""
 
     def joined(transform, source, runner, options=()):
         folder = tmp_path / f"{runner}{len(list(tmp_path.iterdir()))}"
@@ -591,16 +604,13 @@ def joined(tmp_path, kit):
             options=PipelineOptions(list(options)),
         )
         for name, output in zip(
-            ("counts", "ticks", "rejected"), source(pipeline) | Joins(transform), strict=True
+            ("counts", "rejected"), source(pipeline) | Joins(transform), strict=True
         ):
             output | f"Collect {name}" >> kit.collect(folder / name)
         pipeline.run().wait_until_finish()
-        counts, ticks, rejected = (
-            kit.collected(folder / n) for n in ("counts", "ticks", "rejected")
-        )
+        counts, rejected = (kit.collected(folder / n) for n in ("counts", "rejected"))
         return (
             [data for _, data in counts],
-            [data for _, data in ticks],
             [letter for batch in rejected for letter in batch.to_pylist()],
         )
 
@@ -644,15 +654,15 @@ def transform_of(kit, registry, **options):
         "last_slot": LAST,
         "shards": 2,
         "longest_window": HORIZON,
+        "heartbeat": Slots(),
         **options,
     }
     return kit.histograms(registry, **options)
 
 
 def test_a_bounded_pipeline_joins_as_the_truth(joined, kit, runner, registry):
-    messages, ticks, letters = joined(transform_of(kit, registry), bounded_source(kit, 3), runner)
+    messages, letters = joined(transform_of(kit, registry), bounded_source(kit, 3), runner)
     assert_same(read(registry, messages, letters=letters), truth(registry, ROWS, CHANGED))
-    assert {cohort_counts_from_bytes(data).slot for data in ticks} == {63}
 
 
 def hours(slot):
@@ -704,9 +714,9 @@ def test_a_stream_tells_the_same_as_a_bounded_input(joined, live, kit, registry)
             ]
         )
         stream = stream.advance_watermark_to(hours(slot + 1) + (slot % 3) * 0.5)
-    messages, _, letters = live(transform_of(kit, registry), stream.advance_watermark_to_infinity())
+    messages, letters = live(transform_of(kit, registry), stream.advance_watermark_to_infinity())
     assert_same(read(registry, messages, letters=letters), truth(registry, ROWS, CHANGED))
-    bounded, _, _ = joined(transform_of(kit, registry), bounded_source(kit), "fn_api")
+    bounded, _ = joined(transform_of(kit, registry), bounded_source(kit), "fn_api")
     assert sorted(messages) == sorted(bounded)
 
 
@@ -722,7 +732,7 @@ def test_changes_around_the_border_of_a_slot(live, kit, watermark, applies):
         .add_elements([changes_at(2, [("m0", 2, THIRD)])])
         .advance_watermark_to_infinity()
     )
-    messages, _, _ = live(transform_of(kit, STRICT, last_slot=4), stream)
+    messages, _ = live(transform_of(kit, STRICT, last_slot=4), stream)
     known = [("m0", 2, THIRD, applies)]
     assert_same(read(STRICT, messages, last=4), truth(STRICT, events, known, last=4))
 
@@ -739,7 +749,7 @@ def test_a_change_for_a_quiet_slot_that_was_closed_is_late(live, kit):
         .add_elements([events_at(8, [("m1", "a", 8)], kit)])
         .advance_watermark_to_infinity()
     )
-    messages, _, _ = live(transform_of(kit, STRICT), stream)
+    messages, _ = live(transform_of(kit, STRICT), stream)
     assert [slot for slot, *_ in moves_of(messages)] == [5, 5]
 
 
@@ -755,11 +765,10 @@ def test_all_shards_tell_all_slots_of_a_stream(live, kit, jumps, ends):
     for slot in jumps:
         stream = stream.advance_watermark_to(hours(slot))
     transform = transform_of(kit, STRICT, **ends)
-    messages, ticks, letters = live(transform, stream.advance_watermark_to_infinity())
+    messages, letters = live(transform, stream.advance_watermark_to_infinity())
     assert_same(read(STRICT, messages, letters=letters), truth(STRICT, ROWS, CHANGED))
     told = Counter((c.slot, c.shard) for c in map(cohort_counts_from_bytes, messages))
     assert told == Counter((slot, shard) for slot in range(LAST + 1) for shard in range(4))
-    assert {cohort_counts_from_bytes(data).shard for data in ticks} == {NO_SHARD}
 
 
 # ---- what cannot be joined ------------------------------------------------------------------
