@@ -39,6 +39,21 @@ def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
     assert all(len(row) == len(table["columns"]) for row in table["rows"])
 
 
+# State must not grow with time: what grew with the slots would be six times as large.
+def test_the_soak_finds_state_that_does_not_grow(tmp_path):
+    run(
+        "soak", "--slots", "400", "2400", "--mechanisms", "adaptive", "pba", f"--results={tmp_path}"
+    )
+    (table,) = tables(tmp_path, "soak")
+    rows = {(row[0], row[1]): row[2:] for row in table["rows"]}
+    for name in ("adaptive", "pba"):
+        (_, early, keys_before, _, _), (_, later, keys, _, _) = (
+            rows[name, slots] for slots in (400, 2400)
+        )
+        assert later <= 1.5 * early
+        assert keys == keys_before <= 10
+
+
 def test_noise_is_compared_with_opendp_where_there_is_one(tmp_path):
     run("noise", *SMALL["noise"], f"--results={tmp_path}")
     (table,) = tables(tmp_path, "noise")

@@ -29,7 +29,8 @@ class Heartbeat(beam.PTransform):
     the slots that are past, and stops after the slot `last`, if given, or when the pipeline is
     drained. The slot's start is the event time of its number.
 
-    Raises ConfigurationError when applied, if more slots than 10,000,000 are past.
+    Raises ConfigurationError when applied, if more slots than 10,000,000 are past, or if the last
+    one is before the first.
     """
 
     slots: Slots
@@ -50,9 +51,12 @@ class Heartbeat(beam.PTransform):
                 f"the stream starts at {format_time(slots.start(first))} (--start), {now - first} "
                 f"slots ago, more than {MOST_SLOTS_BEHIND}: start later or use longer slots"
             )
-        stop = MAX_TIMESTAMP
-        if self.last is not None:
-            stop = Timestamp(micros=slots.end(max(self.last, first - 1)))
+        if self.last is not None and self.last < first:
+            raise ConfigurationError(
+                f"the stream ends at {format_time(slots.end(self.last))} (--end), before it starts "
+                f"at {format_time(slots.start(first))}: give an earlier --start"
+            )
+        stop = MAX_TIMESTAMP if self.last is None else Timestamp(micros=slots.end(self.last))
         return (
             pipeline
             | "Impulse"

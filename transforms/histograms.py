@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
@@ -352,10 +353,13 @@ class PrivateHistograms(beam.PTransform):
     ) -> _Counted:
         """Count an input without end, each slot as it closes."""
         clock = Clock(self.slots, int(self.allowed_lateness))
-        heartbeat = self.heartbeat or Heartbeat(self.slots, self.first_slot, self.last_slot)
+        heartbeat = self.heartbeat
+        if heartbeat is None:
+            heartbeat = Heartbeat(self.slots, self.first_slot, self.last_slot)
         opened = (
             codes.pipeline
             | "Heartbeat" >> heartbeat
+            | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
             | "KeyByStream" >> beam.Map(_keyed).with_output_types(tuple[str, int])
             | "OpenSlots"
             >> beam.ParDo(_OpenSlotsFn(self.first_slot, self.last_slot)).with_outputs(

@@ -91,9 +91,11 @@ def rejected_slots(reason: str, detail: str, events: Mapping[int, int]) -> pa.Re
     )
 
 
-def late_slots(events: Mapping[int, int]) -> pa.RecordBatch:
+def late_slots(
+    events: Mapping[int, int], why: str = "closed before these events came"
+) -> pa.RecordBatch:
     """Dead letters for events that came after their slot."""
-    return rejected_slots(LATE, "slot {slot} was closed before these events came", events)
+    return rejected_slots(LATE, f"slot {{slot}} was {why}", events)
 
 
 def reasons_of(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:

@@ -294,12 +294,13 @@ class _ReleaseInTimeFn(_ReleaseFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
     ) -> Iterator[Any]:
-        next_slot, told = progress.read() or (None, {})
+        before: tuple[int | None, dict[int, int]] = progress.read() or (None, {})
+        next_slot, told = before
         start = start_from_bytes(element[1])
         if start is None:
             waiting.add(element[1])
             slot = block_of(element[1])
-            told[slot] = told.get(slot, 0) + 1
+            told = {**told, slot: told.get(slot, 0) + 1}
         else:
             next_slot = start
         whole = list(self._whole(next_slot, told))
@@ -336,4 +337,5 @@ class _ReleaseInTimeFn(_ReleaseFn):
 def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
     """Dead letters for events that came after their slot: one a slot, with how many they were."""
     slots = layout.slots_of(counts)
-    return late_slots({s: int(counts.counts[slots == s].sum()) for s in np.unique(slots).tolist()})
+    events = {s: int(counts.counts[slots == s].sum()) for s in np.unique(slots).tolist()}
+    return late_slots(events)

@@ -510,6 +510,8 @@ def test_unknown_mechanism(job, name):
         ("adjacency", "bounded", ["--adjacency", "'bounded'", "'add_remove', 'replace'"]),
         ("time_unit", "h", ["--time_unit", "'h'", "'s', 'ms', 'us', 'ns'"]),
         ("shards", "0", ["shards", "0", "1 or more"]),
+        ("allowed_lateness", "soon", ["--allowed_lateness", "'soon'", "10m"]),
+        ("allowed_lateness", "-5m", ["--allowed_lateness", "'-5m'", "10m"]),
         ("value_column", "value,user", ["1 value column", "value, user"]),
     ],
 )
