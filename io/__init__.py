@@ -25,6 +25,7 @@ from streamveil.io.releases import (
     WriteReleases,
     release_schema,
 )
+from streamveil.io.requirement_changes import change_columns, requirement_changes_of
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
 from streamveil.io.tables import (
@@ -58,6 +59,7 @@ __all__ = [
     "WriteReleasesToPubSub",
     "WriteTable",
     "bigquery_schema",
+    "change_columns",
     "check_events",
     "check_output",
     "check_place",
@@ -71,6 +73,7 @@ __all__ = [
     "read_requirements",
     "read_table",
     "release_schema",
+    "requirement_changes_of",
     "sink_of",
     "source_of",
     "split_file",

@@ -17,6 +17,7 @@ from streamveil.io import (
     check_events,
     check_output,
     is_stream,
+    requirement_changes_of,
     sink_of,
     source_of,
 )
@@ -45,6 +46,20 @@ class ReleaseOptions(PipelineOptions):
             default=DEFAULT,
             metavar="NAME",
             help=f"{', '.join(MECHANISMS)} (default {DEFAULT})",
+        )
+        add(
+            "--requirement_changes",
+            metavar="PLACE",
+            help="changes of requirements, from files or a stream as --input: columns user, slot "
+            "or time, window_backward, epsilon_backward, window_forward, epsilon_forward; without "
+            "the four figures the user leaves",
+        )
+        add(
+            "--longest_window",
+            type=int,
+            metavar="N",
+            help="longest window, in slots, that a change may ask for; public (default: the "
+            "longest of the requirements)",
         )
         add("--ledger", metavar="FILE", help="what every slot cost every class of users")
         add(
@@ -78,6 +93,7 @@ class ReleaseJob:
     transform: PrivateHistograms
     ledger: str | None = None
     rejected: str | None = None
+    requirement_changes: str | None = None
 
     @classmethod
     def of(cls, options: PipelineOptions) -> ReleaseJob:
@@ -94,14 +110,27 @@ class ReleaseJob:
             raise ConfigurationError(
                 "--requirements is missing: give the table of users, or --default_requirement"
             )
+        if given.longest_window is not None and not given.requirement_changes:
+            raise ConfigurationError(
+                f"--longest_window={given.longest_window} is about changes: give "
+                "--requirement_changes as well, or leave it out"
+            )
         transform = Inputs.of(given).transform(
             registry,
             given.mechanism,
             noise_key(given.noise_key_file),
             given.shards,
+            given.longest_window,
             given.allowed_lateness,
         )
-        job = cls(given.input, given.output, transform, given.ledger, given.rejected)
+        job = cls(
+            given.input,
+            given.output,
+            transform,
+            given.ledger,
+            given.rejected,
+            given.requirement_changes,
+        )
         job.check()
         if is_stream(job.input):
             _stream_with(options, job.input)
@@ -117,6 +146,8 @@ class ReleaseJob:
         """Look at the places before anything runs; raises ConfigurationError."""
         self._source()
         self._sink()
+        if self.requirement_changes:
+            self._check_changes(self.requirement_changes)
         if is_stream(self.input):
             self._refuse_files()
         places = [path if "://" in path else os.path.realpath(path) for path in self.files]
@@ -133,6 +164,14 @@ class ReleaseJob:
     def _sink(self) -> beam.PTransform:
         return sink_of(self.output, self.transform.domain.labels)
 
+    def _check_changes(self, location: str) -> None:
+        requirement_changes_of(location)
+        if is_stream(location) and not is_stream(self.input):
+            raise ConfigurationError(
+                f"--requirement_changes={location} does not end, but --input={self.input} does: "
+                "give both from files or both from streams"
+            )
+
     def _refuse_files(self) -> None:
         for name in ("output", "ledger", "rejected"):
             path = getattr(self, name)
@@ -146,13 +185,20 @@ class ReleaseJob:
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sinks."""
         events = pipeline | "ReadEvents" >> self._source()
-        outputs = events.batches | "PrivateHistograms" >> self.transform
+        inputs, rejected = events.batches, [events.rejected]
+        if self.requirement_changes:
+            changes = pipeline | "ReadRequirementChanges" >> requirement_changes_of(
+                self.requirement_changes
+            )
+            inputs = (events.batches, changes.batches)
+            rejected.append(changes.rejected)
+        outputs = inputs | "PrivateHistograms" >> self.transform
         outputs.releases | "WriteReleases" >> self._sink()
         if self.ledger:
             outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger)
         if self.rejected:
-            rejected = (events.rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
-            rejected | "WriteRejected" >> WriteRejected(self.rejected)
+            letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
+            letters | "WriteRejected" >> WriteRejected(self.rejected)
 
     def run(self, options: PipelineOptions, title: str = "streamveil release") -> Summary:
         """Run the job to its end."""

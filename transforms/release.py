@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.transforms import metrics
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
-from streamveil.transforms.mapping import REJECTED_SCHEMA
+from streamveil.transforms.rejects import late_slots
 from streamveil.transforms.wire import (
     block_of,
     counts_from_bytes,
@@ -46,7 +45,6 @@ from streamveil.transforms.wire import (
 
 LEDGER = "ledger"
 REJECTED = "rejected"
-LATE = "late"
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
 MOST_QUIET_SLOTS = 100_000
@@ -336,21 +334,8 @@ class _ReleaseInTimeFn(_ReleaseFn):
         return tables, rest
 
 
-def late_letters(
-    counts: BlockCounts, layout: Layout, why: str = "closed before these events came"
-) -> pa.RecordBatch:
+def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
     """Dead letters for events that came after their slot: one a slot, with how many they were."""
     slots = layout.slots_of(counts)
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "reason": LATE,
-                "detail": f"slot {slot} was {why}",
-                "record": json.dumps(
-                    {"slot": slot, "events": int(counts.counts[slots == slot].sum())}
-                ),
-            }
-            for slot in np.unique(slots).tolist()
-        ],
-        schema=REJECTED_SCHEMA,
-    )
+    events = {s: int(counts.counts[slots == s].sum()) for s in np.unique(slots).tolist()}
+    return late_slots(events)
