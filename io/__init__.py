@@ -12,20 +12,24 @@ from streamveil.io.events import (
     read_part,
     split_file,
 )
-from streamveil.io.files import match_files
+from streamveil.io.files import list_files, match_files
 from streamveil.io.releases import (
     BINS_METADATA,
     LEDGER_SCHEMA,
     WriteLedger,
     WriteRejected,
     WriteReleases,
+    WriteState,
+    read_state,
     release_schema,
 )
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
+from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
 from streamveil.io.tables import (
     WriteTable,
     check_output,
+    check_outputs,
     check_place,
     read_table,
     write_table,
@@ -38,15 +42,21 @@ __all__ = [
     "LEDGER_SCHEMA",
     "REJECTED_SCHEMA",
     "Events",
+    "InputFile",
     "ReadEvents",
     "RecordBatchCoder",
+    "Snapshot",
+    "StateFolder",
     "WriteLedger",
     "WriteRejected",
     "WriteReleases",
+    "WriteState",
     "WriteTable",
     "check_events",
     "check_output",
+    "check_outputs",
     "check_place",
+    "list_files",
     "match_files",
     "read_domain",
     "read_events",
@@ -54,6 +64,7 @@ __all__ = [
     "read_part",
     "read_releases",
     "read_requirements",
+    "read_state",
     "read_table",
     "release_schema",
     "split_file",

@@ -1,10 +1,10 @@
-"""`streamveil release`: events from files, private releases to a file."""
+"""`streamveil release`: events from files, private releases to a file, or to one a pass."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -12,14 +12,16 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
     ReadEvents,
+    StateFolder,
     WriteLedger,
     WriteRejected,
     WriteReleases,
     check_events,
-    check_output,
+    check_outputs,
 )
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
+from streamveil.pipelines.follow import Follow, Following, add_follow_options
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
@@ -54,6 +56,7 @@ class ReleaseOptions(PipelineOptions):
             metavar="N",
             help="split the users of a busy slot among so many workers (default 1)",
         )
+        add_follow_options(parser)
 
 
 @dataclass(frozen=True)
@@ -73,18 +76,7 @@ class ReleaseJob:
         Raises ConfigurationError for anything missing or wrong.
         """
         given = options.view_as(ReleaseOptions)
-        for name in ("input", "output", *REQUIRED):
-            if not getattr(given, name):
-                raise ConfigurationError(f"--{name} is missing: see streamveil release --help")
-        registry = registry_of(given)
-        if registry is None:
-            raise ConfigurationError(
-                "--requirements is missing: give the table of users, or --default_requirement"
-            )
-        transform = Inputs.of(given).transform(
-            registry, given.mechanism, noise_key(given.noise_key_file), given.shards
-        )
-        job = cls(given.input, given.output, transform, given.ledger, given.rejected)
+        job = cls(given.input, given.output, _transform_of(given), given.ledger, given.rejected)
         job.check()
         return job
 
@@ -95,11 +87,7 @@ class ReleaseJob:
 
     def check(self) -> None:
         """Look at the files before anything runs; raises ConfigurationError."""
-        places = [path if "://" in path else os.path.realpath(path) for path in self.outputs]
-        for path, place in zip(self.outputs, places, strict=True):
-            if places.count(place) > 1:
-                raise ConfigurationError(f"two outputs are named {path}: name them apart")
-            check_output(path)
+        check_outputs(self.outputs)
         check_events(self.input, self.transform.columns.names)
 
     def build(self, pipeline: beam.Pipeline) -> None:
@@ -135,8 +123,31 @@ class ReleaseJob:
             ) from error
 
 
+def _transform_of(given: Any) -> PrivateHistograms:
+    for name in ("input", "output", *REQUIRED):
+        if not getattr(given, name):
+            raise ConfigurationError(f"--{name} is missing: see streamveil release --help")
+    registry = registry_of(given)
+    if registry is None:
+        raise ConfigurationError(
+            "--requirements is missing: give the table of users, or --default_requirement"
+        )
+    return Inputs.of(given).transform(
+        registry, given.mechanism, noise_key(given.noise_key_file), given.shards
+    )
+
+
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
+    given = options.view_as(ReleaseOptions)
+    following = Following.of(given)
+    if following is not None:
+        outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
+        wanted = {kind: path for kind, path in outputs.items() if path}
+        transform = _transform_of(given)
+        with StateFolder.held(following.state, create=not following.resume) as folder:
+            Follow(given.input, wanted, transform, following, folder).run(options)
+        return 0
     job = ReleaseJob.of(options)
     summary = job.run(options)
     print(summary.text(dead_letters=job.rejected))

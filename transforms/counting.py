@@ -238,7 +238,9 @@ def bound_block(
     return Visits(block, codes, kept, total - int(kept.sum()))
 
 
-def read_codes(kind: int, codes: Codes, layout: Layout) -> tuple[Integers, npt.NDArray[Any], Integers]:
+def read_codes(
+    kind: int, codes: Codes, layout: Layout
+) -> tuple[Integers, npt.NDArray[Any], Integers]:
     """Slot in block, user and bin of each code: members' positions, or strangers' digests (n, 2)."""
     if kind == MEMBERS:
         visits, bins = np.divmod(codes.astype(np.int64), layout.bins)

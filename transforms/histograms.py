@@ -22,7 +22,7 @@ from apache_beam.utils.windowed_value import PaneInfoTiming
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import derived_key
+from streamveil.mechanisms.noise import NoiseSource, derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
@@ -33,6 +33,7 @@ from streamveil.mechanisms.records import (
     format_time,
 )
 from streamveil.mechanisms.registry import DEFAULT, mechanism
+from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
@@ -42,6 +43,7 @@ from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
+    STATE,
     ReleaseConfig,
     _ReleaseSlotsFn,
     late_letters,
@@ -69,6 +71,9 @@ class Outputs(NamedTuple):
     """One for each slot: what it cost every class; public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+    state: beam.PCollection[tuple[int, bytes]]
+    """Of a bounded input: the slot that comes next and what a run that goes on from there takes
+    as `resume`. The largest slot counts. It is private: it holds a digest of the true counts."""
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -128,6 +133,9 @@ class PrivateHistograms(beam.PTransform):
     """Last slot to release; events after it are rejected."""
     shards: int = 1
     """Parts into which the users of a busy slot are split while counting."""
+    resume: bytes | None = field(default=None, repr=False)
+    """The state of an earlier run, whose users' ledgers go on in this one; `first_slot` must be
+    the slot that came next there, and all options of the release must be the same."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -144,6 +152,20 @@ class PrivateHistograms(beam.PTransform):
         mechanism(self.mechanism, self.population)
         Odometer(self.registry.classes)
         self._key = SameKey.of(self.noise_key)
+        if self.resume is not None:
+            self._check_resume(self.resume)
+
+    def _check_resume(self, written: bytes) -> None:
+        noise = NoiseSource(self._key(), _STREAM)
+        stream = ReleaseStream(
+            mechanism(self.mechanism, self.population), noise, context=self.context
+        )
+        following = stream.decode(written).next_slot
+        if following != self.first_slot:
+            raise ConfigurationError(
+                f"the run starts at slot {self.first_slot}, but slot {following} comes next after "
+                "the state that it goes on from: start there"
+            )
 
     @property
     def population(self) -> Population:
@@ -199,6 +221,7 @@ class PrivateHistograms(beam.PTransform):
             self.first_slot,
             self.last_slot,
             bounded,
+            self.resume,
         )
         mapped = batches | "MapEvents" >> beam.ParDo(_MapEventsFn(self, layout)).with_outputs(
             REJECTED, main="codes"
@@ -219,17 +242,20 @@ class PrivateHistograms(beam.PTransform):
             (counts, *self._ticks(counts, mapped[REJECTED], layout))
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
-            >> beam.ParDo(_ReleaseSlotsFn(config)).with_outputs(LEDGER, REJECTED, main="releases")
+            >> beam.ParDo(_ReleaseSlotsFn(config)).with_outputs(
+                LEDGER, REJECTED, STATE, main="releases"
+            )
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[REJECTED].element_type = pa.RecordBatch
+        released[STATE].element_type = tuple[int, bytes]
         rejected = (
             mapped[REJECTED],
             counted[REJECTED] | "WindowLateIntoOne" >> _one_stream(),
             released[REJECTED],
         ) | "AllRejected" >> beam.Flatten()
-        return Outputs(released.releases, released[LEDGER], rejected)
+        return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
 
     def _ticks(
         self,

@@ -40,6 +40,7 @@ from streamveil.transforms.wire import block_of, counts_from_bytes, counts_to_by
 
 LEDGER = "ledger"
 REJECTED = "rejected"
+STATE = "state"
 LATE = "late"
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
@@ -67,6 +68,8 @@ class ReleaseConfig:
     last_slot: int | None = None
     """Last slot to release, busy or not; the last with events when None."""
     bounded: bool = True
+    resume: bytes | None = None
+    """What the run that released the slot before `first_slot` left; None at a stream's start."""
 
     def release_stream(self) -> ReleaseStream:
         """The mechanism with its noise and odometer."""
@@ -172,7 +175,7 @@ class _ReleaseSlotsFn(beam.DoFn):
                 block, map(counts_from_bytes, ended[block]), config.layout
             )
         )
-        written = stream.read()
+        written = stream.read() or config.resume
         state = self._stream.start() if written is None else self._stream.decode(written)
         if next_slot is None:
             next_slot = config.first_slot
@@ -180,7 +183,10 @@ class _ReleaseSlotsFn(beam.DoFn):
             state, release = self._stream.release(state, slot, table)
             yield from self._outputs(slot, release, state)
             next_slot = slot + 1
-        stream.write(self._stream.encode(state))
+        written = self._stream.encode(state)
+        stream.write(written)
+        if config.bounded and state.next_slot is not None:
+            yield beam.pvalue.TaggedOutput(STATE, (state.next_slot, written))
         waiting.clear()
         for data in rest:
             waiting.add(data)
