@@ -232,7 +232,7 @@ class Follow:
         targets = self._targets(number)
         check_outputs(list(targets.values()))
         job = PassJob(
-            due=Pass(snapshot.first_slot, snapshot.next_slot, until, end),
+            due=Pass(snapshot.first_slot, snapshot.next_slot, until),
             transform=self.transform,
             fresh=[path for path in found if path not in snapshot.inputs],
             again=[

@@ -34,8 +34,6 @@ class Pass:
     """First slot that is not released yet."""
     last_slot: int
     """Last slot that this run releases."""
-    stream_end: int | None = None
-    """Last slot of the stream; None when it has no end."""
 
 
 class DueEvents(NamedTuple):
@@ -55,8 +53,8 @@ class DueEvents(NamedTuple):
 class TakeDue(beam.PTransform):
     """Split what was read into events that are due, late, or waiting for a later pass.
 
-    Rows that will never have a slot of the stream stay in the batches that a source gives first,
-    for :class:`PrivateHistograms` to reject. Raises ConfigurationError, when the pipeline runs, for
+    Rows before the stream or without a time stay in the batches, for :class:`PrivateHistograms` to
+    reject, unless an earlier pass had them. Raises ConfigurationError, when the pipeline runs, for
     a column of times that is missing or of another type.
     """
 
@@ -94,13 +92,9 @@ class _TakeDueFn(beam.DoFn):
         timed = np.ones(len(slots), bool)
         timed[list(bad_times)] = False
         ahead = timed & (slots > due.last_slot)
-        outside = slots < due.stream_start
-        if due.stream_end is not None:
-            outside |= slots > due.stream_end
-            ahead &= ~outside
-        take = timed & (slots >= due.first_slot) & (slots <= due.last_slot)
+        take = timed & (slots >= due.first_slot) & ~ahead
         if not self._again:
-            take |= outside | ~timed
+            take |= ~timed | (slots < due.stream_start)
             late = ~take & ~ahead
             if late.any():
                 rows = np.flatnonzero(late).tolist()
