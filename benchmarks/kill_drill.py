@@ -30,7 +30,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,14 @@ USERS = [f"user{i}" for i in range(90)]
 SECONDS_A_SLOT = 0.12
 LONGEST_LIFE = 5.0  # seconds until a kill that waits for nothing
 
-# What a kill waits for, in the folder of the state or among the results.
-SIGNS = ("pass-*", "pass-*/releases.jsonl", "pass-*/.*", "manifest.json.part", "*-*.jsonl")
+# What a kill waits for, and how long it waits after that at most: a commit takes milliseconds.
+SIGNS = {
+    "a pass began": 0.5,
+    "results whole": 0.01,
+    "manifest begun": 0.001,
+    "committed": 0.001,
+    "results moved": 0.001,
+}
 
 
 @dataclass
@@ -169,8 +175,9 @@ class Drill:
             child = subprocess.Popen(self.follow(), stdout=out, stderr=subprocess.STDOUT)
         until = time.monotonic() + draw.uniform(0, LONGEST_LIFE)
         if draw.random() < 0.5:
-            self._await_sign(draw.choice(SIGNS), child, time.monotonic() + 60)
-            until = time.monotonic() + draw.choice((0, 0.002, 0.02)) * draw.random()
+            sign, longest = draw.choice(list(SIGNS.items()))
+            self._await_sign(sign, child)
+            until = time.monotonic() + draw.uniform(0, longest)
         while child.poll() is None and time.monotonic() < until:
             time.sleep(0.0005)
         if child.poll() is not None:
@@ -181,15 +188,20 @@ class Drill:
         self.look()
         return doing
 
-    def _await_sign(self, sign: str, child: subprocess.Popen[bytes], until: float) -> None:
-        before = set(self._signs(sign))
-        while child.poll() is None and time.monotonic() < until:
-            if set(self._signs(sign)) - before:
-                return
-            time.sleep(0.0002)
-
-    def _signs(self, sign: str) -> Iterator[Path]:
-        return self.path("results" if sign.startswith("*-") else "state").glob(sign)
+    def _await_sign(self, sign: str, child: subprocess.Popen[bytes]) -> None:
+        state, results = self.path("state"), self.path("results")
+        manifest, part = state / "manifest.json", state / "manifest.json.part"
+        look: Callable[[], object] = {
+            "a pass began": lambda: sorted(state.glob("pass-*")),
+            "results whole": lambda: [len(list(f.glob("[!.]*"))) for f in state.glob("pass-*")],
+            "manifest begun": part.exists,
+            "committed": lambda: manifest.exists() and manifest.stat().st_mtime_ns,
+            "results moved": lambda: len(os.listdir(results)),
+        }[sign]
+        done = {"results whole": lambda now: 5 in now}.get(sign, lambda now: now != before)
+        before = look()
+        while child.poll() is None and not done(look()):
+            pass  # a sign may last less than any sleep
 
     def _doing(self) -> str:
         """What a killed run left half done."""
