@@ -347,37 +347,43 @@ class Drill:
         self.expect(results == numbered, "the results are not numbered without a gap")
 
 
+def run_drill(folder: Path, kills: int, seed: int) -> tuple[Drill, dict[str, int]]:
+    """Kill so many times, then go on to the end; gives also how often it was doing what."""
+    drill = Drill(folder, random.Random(seed))
+    drill.prepare()
+    stop = threading.Event()
+    writer = threading.Thread(target=drill.writing, args=(stop,))
+    writer.start()
+    doing: collections.Counter[str] = collections.Counter()
+    draw = random.Random(seed + 1)
+    try:
+        for _ in range(kills):
+            doing[drill.kill_once(draw)] += 1
+    finally:
+        stop.set()
+        writer.join()
+    drill.finish()
+    drill.run_undisturbed()
+    return drill, doing
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", help="a new folder to work in, which is kept")
     given = parser.parse_args()
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        began = time.monotonic()
-        drill = Drill(Path(given.folder or temporary), random.Random(given.seed))
-        drill.prepare()
-        stop = threading.Event()
-        writer = threading.Thread(target=drill.writing, args=(stop,))
-        writer.start()
-        doing: collections.Counter[str] = collections.Counter()
-        draw = random.Random(given.seed + 1)
-        try:
-            for _ in range(given.kills):
-                doing[drill.kill_once(draw)] += 1
-        finally:
-            stop.set()
-            writer.join()
-        drill.finish()
-        drill.run_undisturbed()
+        drill, doing = run_drill(Path(given.folder or temporary), given.kills, given.seed)
         figures = drill.check()
-        print(f"{given.kills} kills in {time.monotonic() - began:.0f} s, in the midst of:")
-        for what, number in sorted(doing.items(), key=lambda item: -item[1]):
-            print(f"  {number:3} {what}")
-        print(", ".join(f"{name} {number}" for name, number in figures.items()))
-        for fault in drill.faults:
-            print(f"FAULT: {fault}")
-        return 1 if drill.faults else 0
+    print(f"{given.kills} kills in {time.monotonic() - began:.0f} s, in the midst of:")
+    for what, number in sorted(doing.items(), key=lambda item: -item[1]):
+        print(f"  {number:3} {what}")
+    print(", ".join(f"{name} {number}" for name, number in figures.items()))
+    for fault in drill.faults:
+        print(f"FAULT: {fault}")
+    return 1 if drill.faults else 0
 
 
 if __name__ == "__main__":
