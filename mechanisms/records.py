@@ -240,7 +240,16 @@ class Slots:
 
         An origin without an offset is read as UTC.
         """
-        size = parse_length("slot length", length, least=1)
+        size = parse_duration(length)
+        if not size:
+            raise ConfigurationError(
+                f"slot length {length!r} is not a whole number above 0 with a unit: "
+                "write 1d, 1h, 5m, 60s or 500ms"
+            )
+        if size > MAX_SLOT:
+            raise ConfigurationError(
+                f"slot length {length!r} is more than a hundred years: use shorter slots"
+            )
         return cls(size, 0 if origin is None else parse_time(origin))
 
     def start(self, slot: int) -> int:
@@ -256,23 +265,10 @@ class Slots:
         return (time - self.origin) // self.length
 
 
-def parse_length(name: str, text: str, least: int = 0) -> int:
-    """Microseconds of a length such as `1d`, `1h`, `5m`, `60s` or `500ms`.
-
-    Raises ConfigurationError, with the name of what is read, for other text, less than `least`
-    of its unit, or more than a hundred years.
-    """
+def parse_duration(text: str) -> int | None:
+    """Microseconds of a text such as `1d`, `1h`, `5m`, `60s`, `500ms`; None for another text."""
     match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)\s*", text)
-    if not match or int(match[1]) < least:
-        above = " above 0" if least else ""
-        raise ConfigurationError(
-            f"{name} {text!r} is not a whole number{above} with a unit: "
-            "write 1d, 1h, 5m, 60s or 500ms"
-        )
-    length = int(match[1]) * MICROSECONDS[match[2]]
-    if length > MAX_SLOT:
-        raise ConfigurationError(f"{name} {text!r} is more than a hundred years: make it shorter")
-    return length
+    return int(match[1]) * MICROSECONDS[match[2]] if match else None
 
 
 def parse_time(text: str | dt.datetime) -> int:

@@ -20,7 +20,12 @@ from typing import Any, cast
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import InputFile, Snapshot, StateFolder, check_outputs, list_files
-from streamveil.mechanisms.records import ConfigurationError, format_time, parse_length, parse_time
+from streamveil.mechanisms.records import (
+    ConfigurationError,
+    format_time,
+    parse_duration,
+    parse_time,
+)
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.keys import KeyFile
 from streamveil.pipelines.launch import Summary
@@ -119,10 +124,20 @@ class Following:
         return cls(
             given.state,
             resume,
-            None if follow is None else parse_length("--follow", follow, least=1),
-            parse_length("--allowed_lateness", given.allowed_lateness),
+            None if follow is None else _duration("follow", follow, least=1),
+            _duration("allowed_lateness", given.allowed_lateness),
             Clock(given.clock_file),
         )
+
+
+def _duration(name: str, text: str, least: int = 0) -> int:
+    micros = parse_duration(text)
+    if micros is None or micros < least:
+        above = " above 0" if least else ""
+        raise ConfigurationError(
+            f"--{name}={text} is not a whole number{above} with a unit: write 10s, 5m or 2h"
+        )
+    return micros
 
 
 @dataclass(frozen=True)
