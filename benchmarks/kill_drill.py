@@ -99,7 +99,7 @@ class Drill:
             value = draw.choice(BINS[: 2 + slot // 40 % 4]) if draw.random() < 0.99 else "?"
             lines.append(self._line(user, value, at))
         if draw.random() < 0.1:
-            lines.append("user1,a,yesterday")
+            lines += ["user1,a,yesterday", "no record"]
         self._write_file(f"{slot:06}.csv", lines)
         if draw.random() < 0.2:
             self._write_late(slot)

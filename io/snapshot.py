@@ -146,11 +146,14 @@ class StateFolder:
         self._replace(MANIFEST, json.dumps(record, indent=1), mode=0o600)
         self._settle(snapshot)
 
-    def key(self) -> str:
-        """Path of the noise key, made of fresh randomness before the first commit."""
+    def key(self, create: bool) -> str:
+        """Path of the noise key, made of fresh randomness if there is none and it is wanted.
+
+        Raises ConfigurationError when there is none.
+        """
         key = self.path / KEY
         if not key.exists():
-            if self.read() is not None:
+            if not create:
                 raise ConfigurationError(
                     f"{key} is missing: give the noise key that the stream began with "
                     "(--noise_key_file)"

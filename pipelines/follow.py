@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -174,37 +174,19 @@ class Follow:
 
     def _start(self) -> tuple[Snapshot, Any]:
         """The state to go on from, or a new one that is committed, and the noise key."""
-        where = f"--state={self.following.state}"
-        snapshot, first = self.folder.read(), self.transform.first_slot
-        if snapshot is None:
-            if self.following.resume:
-                raise ConfigurationError(
-                    f"{where} holds no state to resume: name the folder of the earlier run, or "
-                    "leave --resume out to begin a stream whose users have spent nothing yet"
-                )
-            if first is None:
-                raise ConfigurationError("--start is missing: a stream with --state needs it")
-        elif not self.following.resume:
-            raise ConfigurationError(
-                f"{where} holds the state of a stream: go on from it with --resume, or name "
-                "another folder to begin anew, which spends the users' budgets again"
-            )
-        elif first not in (None, snapshot.first_slot):
-            begun = format_time(self.transform.slots.start(snapshot.first_slot))
-            raise ConfigurationError(
-                f"--start is not in the slot that the stream began with, that of {begun}: give "
-                "that time, or leave --start out"
-            )
+        snapshot, first = self._resumed(), self.transform.first_slot
         check_outputs(list(self._targets(1 + (snapshot.passes if snapshot else 0)).values()))
-        key = self.transform.noise_key or KeyFile(self.folder.key())
+        key = self.transform.noise_key or KeyFile(self.folder.key(create=snapshot is None))
         check = SameKey.of(key).check.hex()
         if snapshot is None:
-            snapshot = Snapshot(cast(int, first), cast(int, first), check)
+            if first is None:
+                raise ConfigurationError("--start is missing: a stream with --state needs it")
+            snapshot = Snapshot(first, first, check)
             self.folder.commit(snapshot)
         elif check != snapshot.key_check:
             raise ConfigurationError(
-                f"the noise key is not the one that the stream of {where} began with: give that "
-                "one (--noise_key_file)"
+                "the noise key is not the one that the stream of "
+                f"--state={self.following.state} began with: give that one (--noise_key_file)"
             )
         # Refuses other options than the state was written with, before anything is read.
         dataclasses.replace(
@@ -215,6 +197,30 @@ class Follow:
             resume=self._state(snapshot),
         )
         return snapshot, key
+
+    def _resumed(self) -> Snapshot | None:
+        """The state to go on from, as the user said; None to begin."""
+        where, resume = f"--state={self.following.state}", self.following.resume
+        snapshot, first = self.folder.read(), self.transform.first_slot
+        if snapshot is None and resume:
+            raise ConfigurationError(
+                f"{where} holds no state to resume: name the folder of the earlier run, or leave "
+                "--resume out to begin a stream whose users have spent nothing yet"
+            )
+        if snapshot is None or not (resume or snapshot.passes):  # nothing was released
+            return None
+        if not resume:
+            raise ConfigurationError(
+                f"{where} holds the state of a stream: go on from it with --resume, or name "
+                "another folder to begin anew, which spends the users' budgets again"
+            )
+        if first not in (None, snapshot.first_slot):
+            begun = format_time(self.transform.slots.start(snapshot.first_slot))
+            raise ConfigurationError(
+                f"--start is not in the slot that the stream began with, that of {begun}: give "
+                "that time, or leave --start out"
+            )
+        return snapshot
 
     def _state(self, snapshot: Snapshot) -> bytes | None:
         if not snapshot.passes:

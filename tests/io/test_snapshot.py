@@ -219,13 +219,13 @@ def test_a_manifest_that_is_not_whole_or_newer_is_refused(place, text):
 
 def test_the_key_is_made_once_and_for_its_owner(place):
     with StateFolder.held(str(place / "state")) as folder:
-        key = folder.key()
+        with pytest.raises(ConfigurationError, match="give the noise key"):
+            folder.key(create=False)
+        key = folder.key(create=True)
         secret = Path(key).read_text()
         assert len(secret) == 64
         assert stat.S_IMODE(os.stat(key).st_mode) == 0o600
-        folder.commit(SNAPSHOTS[0])
-    with StateFolder.held(str(place / "state")) as folder:
-        assert Path(folder.key()).read_text() == secret
-        os.unlink(key)
-        with pytest.raises(ConfigurationError, match="give the noise key"):
-            folder.key()
+    for create in (False, True):
+        with StateFolder.held(str(place / "state")) as folder:
+            assert folder.key(create) == key
+            assert Path(key).read_text() == secret

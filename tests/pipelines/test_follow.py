@@ -98,10 +98,12 @@ def test_passes_add_up_to_one_run(stream, extension):
     flags = {
         flag: stream.job.path(f"{flag}.{extension}") for flag in ("output", "ledger", "rejected")
     }
-    # Files that hold several days, days in several files, quiet days, a bad event a file.
+    # Files that hold several days, days in several files, quiet days, bad events and a bad line.
     for name, days in (("a.csv", (1, 2, 5)), ("b.csv", (1, 6, 9)), ("c.csv", (2, 3, 6))):
         rows = [row for d in days for row in visits(d)]
         stream.events(name, [*rows, ("u1", "?", day(days[1])), ("nobody", "A", day(days[2]))])
+    with (stream.folder / "in" / "a.csv").open("a") as file:
+        file.write("no record\n")
     for d in (2, 4, 7, 10):
         stream.clock(day(d))
         stream(**flags)
@@ -114,7 +116,7 @@ def test_passes_add_up_to_one_run(stream, extension):
         row["spent_in_window"] for row in ledger
     ]
     assert letters(found["rejected"]) == letters(rejected)
-    assert len(rejected) == 6
+    assert len(rejected) == 7
     assert (
         stream.state_files()
         == [
@@ -250,6 +252,19 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.clock(day(3))
     stream(start=None)
     stream(start="2024-01-01T12:00:00Z")
+
+
+# As long as nothing was released, beginning again costs nothing.
+def test_a_stream_that_failed_in_its_first_pass_may_begin_again(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    flags = {**stream.flags, "start": "2023-12-31", "noise_key_file": None}
+    outcome = stream.job(**{**flags, "user_column": "usr"})
+    assert outcome.code == 2
+    assert "'usr'" in outcome.message
+    assert "state/manifest.json" in stream.state_files()
+    stream(resume=None)
+    assert stream.rows("out.jsonl") == once(stream)[0][:1]
 
 
 @pytest.mark.parametrize(
