@@ -24,7 +24,6 @@ import hashlib
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
@@ -173,6 +172,18 @@ class Drill:
         log = self.path("log")
         with log.open("wb") as out:
             child = subprocess.Popen(self.follow(), stdout=out, stderr=subprocess.STDOUT)
+        try:
+            self._await_end(draw, child)
+            if child.poll() is not None:
+                raise RuntimeError(f"the run ended by itself:\n{log.read_text()}")
+        finally:
+            child.kill()
+            child.wait()
+        doing = self._doing()
+        self.look()
+        return doing
+
+    def _await_end(self, draw: random.Random, child: subprocess.Popen[bytes]) -> None:
         until = time.monotonic() + draw.uniform(0, LONGEST_LIFE)
         if draw.random() < 0.5:
             sign, longest = draw.choice(list(SIGNS.items()))
@@ -180,13 +191,6 @@ class Drill:
             until = time.monotonic() + draw.uniform(0, longest)
         while child.poll() is None and time.monotonic() < until:
             time.sleep(0.0005)
-        if child.poll() is not None:
-            raise RuntimeError(f"the run ended by itself:\n{log.read_text()}")
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        doing = self._doing()
-        self.look()
-        return doing
 
     def _await_sign(self, sign: str, child: subprocess.Popen[bytes]) -> None:
         state, results = self.path("state"), self.path("results")

@@ -1,5 +1,6 @@
-"""Events, requirements and results, to and from files on any filesystem of Beam."""
+"""Events, requirements and results, to and from files on any filesystem of Beam, and streams."""
 
+from streamveil.io.bigquery import WriteReleasesToBigQuery, bigquery_schema
 from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.domain import read_domain
 from streamveil.io.events import (
@@ -13,6 +14,9 @@ from streamveil.io.events import (
     split_file,
 )
 from streamveil.io.files import list_files, match_files
+from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io.locations import SINK_FORMS, SOURCE_FORMS, is_stream, sink_of, source_of
+from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import (
     BINS_METADATA,
     LEDGER_SCHEMA,
@@ -35,27 +39,38 @@ from streamveil.io.tables import (
     write_table,
     write_text,
 )
+from streamveil.io.watch import WatchEvents
 
 __all__ = [
     "BINS_METADATA",
     "DATASETS",
     "LEDGER_SCHEMA",
     "REJECTED_SCHEMA",
+    "SINK_FORMS",
+    "SOURCE_FORMS",
     "Events",
     "InputFile",
     "ReadEvents",
+    "ReadKafkaEvents",
+    "ReadPubSubEvents",
     "RecordBatchCoder",
     "Snapshot",
     "StateFolder",
+    "WatchEvents",
     "WriteLedger",
     "WriteRejected",
     "WriteReleases",
+    "WriteReleasesToBigQuery",
+    "WriteReleasesToKafka",
+    "WriteReleasesToPubSub",
     "WriteState",
     "WriteTable",
+    "bigquery_schema",
     "check_events",
     "check_output",
     "check_outputs",
     "check_place",
+    "is_stream",
     "list_files",
     "match_files",
     "read_domain",
@@ -67,6 +82,8 @@ __all__ = [
     "read_state",
     "read_table",
     "release_schema",
+    "sink_of",
+    "source_of",
     "split_file",
     "write_table",
     "write_text",

@@ -1,9 +1,12 @@
-"""Reading events: files in, Arrow record batches out, what cannot be parsed to one side."""
+"""Reading events: files in, Arrow record batches out, what cannot be parsed to one side.
+
+Streams, which give the same outputs, are read in the modules `pubsub`, `kafka` and `watch`.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +14,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.metrics import Metrics
-from apache_beam.pvalue import PBegin, PCollection, TaggedOutput
+from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 from streamveil.io.avro import avro_columns, read_avro
 from streamveil.io.delimited import csv_columns, read_csv
@@ -22,6 +25,7 @@ from streamveil.io.files import (
     PARQUET,
     Columns,
     Patterns,
+    distinct,
     format_of,
     input_files,
     match_files,
@@ -37,8 +41,6 @@ from streamveil.mechanisms.records import (
     METRICS_NAMESPACE,
     REJECTED_COLUMNS,
     REJECTED_PREFIX,
-    ROW_COLUMN,
-    ConfigurationError,
 )
 
 UNPARSABLE = "unparsable"
@@ -62,12 +64,20 @@ _PROGRESS = logging.getLogger("streamveil.progress")
 
 
 class Events(NamedTuple):
-    """What comes out of ReadEvents."""
+    """What comes out of ReadEvents and every other source of events."""
 
     batches: PCollection[pa.RecordBatch]
-    """The named columns and `__row__`, int64; the schema's metadata names the file."""
+    """The named columns and `__row__`, int64, null where the source does not count its rows; the
+    schema's metadata names the source."""
     rejected: PCollection[pa.RecordBatch]
-    """Lines that cannot be parsed, as batches of REJECTED_COLUMNS."""
+    """Lines or messages that cannot be parsed, as batches of REJECTED_COLUMNS."""
+
+    @classmethod
+    def of(cls, read: DoOutputsTuple) -> Events:
+        """Outputs of a DoFn that gives batches and, by :func:`dead_letters`, what it rejects."""
+        main = read[read._main_tag]
+        main.element_type = read[REJECTED_TAG].element_type = pa.RecordBatch
+        return cls(main, read[REJECTED_TAG])
 
 
 def check_events(pattern: Patterns, columns: Columns) -> None:
@@ -76,7 +86,7 @@ def check_events(pattern: Patterns, columns: Columns) -> None:
     Raises ConfigurationError when nothing matches, or for a file that is empty, cut off, not of
     the format that its name says, or without one of the columns.
     """
-    names = _distinct(columns)
+    names = distinct(columns)
     for path in input_files(pattern):
         require_columns(path, names, _COLUMNS[format_of(path)](path))
 
@@ -118,7 +128,7 @@ def read_events(
     Raises:
         ConfigurationError: when nothing matches or a file cannot be read to its end.
     """
-    names = _distinct(columns)
+    names = distinct(columns)
     if dataset is None:
         for path in input_files(pattern):
             for part in split_file(path, names):
@@ -166,32 +176,17 @@ class ReadEvents(beam.PTransform):
     def __post_init__(self) -> None:
         """Check the columns."""
         super().__init__()
-        self.columns = _distinct(self.columns)
+        self.columns = distinct(self.columns)
 
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: match, split, spread over the workers, read."""
-        read = (
+        return Events.of(
             pbegin
             | "Pattern" >> beam.Create([self.file_pattern])
             | "Split" >> beam.FlatMap(_split, self.columns).with_output_types(Part)
             | "Spread" >> beam.Reshuffle()
-            | "Read"
-            >> beam.ParDo(_ReadFn(self.columns))
-            .with_output_types(pa.RecordBatch)
-            .with_outputs(REJECTED_TAG, main="batches")
+            | "Read" >> beam.ParDo(_ReadFn(self.columns)).with_outputs(REJECTED_TAG, main="batches")
         )
-        read[REJECTED_TAG].element_type = pa.RecordBatch
-        return Events(read["batches"], read[REJECTED_TAG])
-
-
-def _distinct(columns: Columns) -> tuple[str, ...]:
-    if isinstance(columns, str) or not columns:
-        raise ConfigurationError(f"columns {columns!r} must be a list of one name or more")
-    if ROW_COLUMN in columns:
-        raise ConfigurationError(
-            f"a column named {ROW_COLUMN!r} cannot be read, the name is taken: rename the column"
-        )
-    return tuple(dict.fromkeys(columns))
 
 
 def _split(pattern: Patterns, columns: Columns) -> Iterator[Part]:
@@ -204,26 +199,38 @@ class _ReadFn(beam.DoFn):
         self._columns = columns
 
     def process(self, part: Part) -> Iterator[Any]:
-        read = partial(read_part, part, self._columns)
-        for batch, rejected in _with_rejected(part.path, read):
-            if batch.num_rows:
-                yield batch
-            if rejected is not None:
-                for name in (EVENTS_READ, REJECTED_PREFIX + UNPARSABLE):
-                    Metrics.counter(METRICS_NAMESPACE, name).inc(rejected.num_rows)
-                yield TaggedOutput(REJECTED_TAG, rejected)
+        yield from read_with_rejected(part, self._columns)
 
 
-def rejected_batch(path: str, lines: list[tuple[int, str, bytes]]) -> pa.RecordBatch:
-    """Dead-letter batch of lines given as (number, what is wrong, bytes)."""
-    rows, details, records = zip(*lines, strict=True)
-    texts = [r[:MAX_RECORD_BYTES].decode(errors="replace").rstrip("\r\n") for r in records]
-    count = len(lines)
+def read_with_rejected(part: Part, columns: Columns) -> Iterator[Any]:
+    """Batches of :func:`read_part` that are not empty, and the dead letters, to their output."""
+    for batch, rejected in _with_rejected(part.path, partial(read_part, part, columns)):
+        if batch.num_rows:
+            yield batch
+        if rejected is not None:
+            yield dead_letters(rejected)
+
+
+def dead_letters(rejected: pa.RecordBatch) -> TaggedOutput:
+    """Count the letters, of one reason, and send them to the output for them."""
+    reason = rejected.column("reason")[0].as_py()
+    for name in (EVENTS_READ, REJECTED_PREFIX + reason):
+        Metrics.counter(METRICS_NAMESPACE, name).inc(rejected.num_rows)
+    return TaggedOutput(REJECTED_TAG, rejected)
+
+
+def rejected_batch(
+    source: str, records: Sequence[tuple[int | None, str, bytes]], reason: str = UNPARSABLE
+) -> pa.RecordBatch:
+    """Dead-letter batch of records given as (row, what is wrong, bytes)."""
+    rows, details, raw = zip(*records, strict=True)
+    texts = [r[:MAX_RECORD_BYTES].decode(errors="replace").rstrip("\r\n") for r in raw]
+    count = len(records)
     return pa.RecordBatch.from_pydict(
         {
-            "source": [path] * count,
+            "source": [source] * count,
             "row": rows,
-            "reason": [UNPARSABLE] * count,
+            "reason": [reason] * count,
             "detail": details,
             "record": texts,
         },

@@ -108,15 +108,19 @@ def list_files(glob: str) -> list[FileMetadata]:
 
 def input_files(pattern: Patterns) -> list[str]:
     """Paths that match; raises ConfigurationError for one of no bytes or of unknown format."""
-    paths = []
-    for metadata in match_files(pattern):
-        format_of(metadata.path)
-        if metadata.size_in_bytes == 0:
-            raise ConfigurationError(
-                f"{metadata.path}: the file is empty (0 bytes): write it again or leave it out"
-            )
-        paths.append(metadata.path)
-    return paths
+    found = match_files(pattern)
+    for metadata in found:
+        check_file(metadata.path, metadata.size_in_bytes)
+    return [metadata.path for metadata in found]
+
+
+def check_file(path: str, size: int) -> None:
+    """Raise ConfigurationError for a file of no bytes or of unknown format."""
+    format_of(path)
+    if size == 0:
+        raise ConfigurationError(
+            f"{path}: the file is empty (0 bytes): write it again or leave it out"
+        )
 
 
 @contextlib.contextmanager
@@ -175,12 +179,30 @@ def plain_values(column: pa.Array) -> list[Any]:
     return values
 
 
+def distinct(columns: Columns) -> tuple[str, ...]:
+    """The columns to read, each once.
+
+    Raises ConfigurationError for none, or one whose name is taken.
+    """
+    if isinstance(columns, str) or not columns:
+        raise ConfigurationError(f"columns {columns!r} must be a list of one name or more")
+    if ROW_COLUMN in columns:
+        raise ConfigurationError(
+            f"a column named {ROW_COLUMN!r} cannot be read, the name is taken: rename the column"
+        )
+    return tuple(dict.fromkeys(columns))
+
+
 def event_batch(
-    path: str, columns: Columns, arrays: Sequence[pa.Array], rows: npt.NDArray[np.int64]
+    source: str,
+    columns: Columns,
+    arrays: Sequence[pa.Array],
+    rows: npt.NDArray[np.int64] | None = None,
 ) -> pa.RecordBatch:
-    """Batch of the named columns and where each row stood in the file."""
+    """Batch of the named columns and where each row stood in the source; null without `rows`."""
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
-    fields.append(pa.field(ROW_COLUMN, pa.int64(), nullable=False))
-    metadata: dict[Any, Any] = {SOURCE_METADATA: path.encode()}
+    fields.append(pa.field(ROW_COLUMN, pa.int64(), nullable=rows is None))
+    metadata: dict[Any, Any] = {SOURCE_METADATA: source.encode()}
+    places = pa.nulls(len(arrays[0]), pa.int64()) if rows is None else pa.array(rows, pa.int64())
     schema = pa.schema(fields, metadata=metadata)
-    return pa.RecordBatch.from_arrays([*arrays, pa.array(rows, pa.int64())], schema=schema)
+    return pa.RecordBatch.from_arrays([*arrays, places], schema=schema)

@@ -1,10 +1,10 @@
-"""The JSON Lines format: one object on every line."""
+"""The JSON Lines format: one object on every line, or in every message."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, BinaryIO
 
@@ -53,7 +53,9 @@ def read_json(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
             schema = _guess(lines, columns)
         arrays, numbers = _arrow(lines, schema), lines.numbers
         if arrays is None:
-            arrays, numbers = _line_by_line(lines, columns, reject)
+            numbered = zip(lines.numbers.tolist(), lines, strict=True)
+            written = ((number, line) for number, line in numbered if line.strip())
+            arrays, numbers = _one_by_one(written, columns, reject)
             schema = pa.schema(
                 [
                     (name, array.type if array.null_count < len(array) else pa.string())
@@ -61,6 +63,29 @@ def read_json(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
                 ]
             )
         yield event_batch(path, columns, arrays, numbers)
+
+
+def parse_messages(messages: Sequence[bytes], columns: Columns, reject: Reject) -> list[pa.Array]:
+    """The named keys of messages, each one object, as strings; a missing key is null.
+
+    Always strings, as in CSV, where 7.0 is written 7: a stream has no end at which to find out what
+    type a key has, and one odd message must not make a batch unlike all others. Messages that are
+    not an object, or that hold a boolean, list or object under a named key, go to `reject` by their
+    index.
+    """
+    lines = Lines(0, b"\n".join(messages))
+    arrays = None
+    if all(map(bytes.strip, messages)) and lines.block.count(b"\n") == len(messages) - 1:
+        arrays = _arrow(lines, _guess(lines, columns))
+    if arrays is None:
+        arrays, _ = _one_by_one(enumerate(messages), columns, reject)
+    return [_as_text(array) for array in arrays]
+
+
+def _as_text(array: pa.Array) -> pa.Array:
+    if pa.types.is_floating(array.type):
+        return pa.array(map(_text, array.to_pylist()), pa.string())
+    return array.cast(pa.string())
 
 
 def _sample(lines: Lines) -> Iterator[dict[str, Any]]:
@@ -118,14 +143,12 @@ def _arrow(lines: Lines, schema: pa.Schema) -> list[pa.Array] | None:
     return [table.column(name).combine_chunks() for name in schema.names]
 
 
-def _line_by_line(
-    lines: Lines, columns: Columns, reject: Reject
+def _one_by_one(
+    numbered: Iterable[tuple[int, bytes]], columns: Columns, reject: Reject
 ) -> tuple[list[pa.Array], npt.NDArray[np.int64]]:
     values: dict[str, list[Any]] = {name: [] for name in columns}
     numbers = []
-    for number, line in zip(lines.numbers.tolist(), lines, strict=True):
-        if not line.strip():
-            continue
+    for number, line in numbered:
         row = _parse(line)
         problem = row if isinstance(row, str) else _problem(row, columns)
         if problem:
@@ -170,18 +193,20 @@ def _text(value: str | float | None) -> str | None:
 
 
 def write_json(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches of that schema, an object on every line.
-
-    Timestamps are ISO 8601 in UTC with a Z; NaN and the infinities, which JSON lacks, are null.
-    """
+    """Write batches of that schema, an object on every line."""
     for batch in batches:
-        columns = [
-            iso_times(column) if pa.types.is_timestamp(column.type) else plain_values(column)
-            for column in batch.columns
-        ]
-        for row in zip(*columns, strict=True):
-            text = json_text(dict(zip(schema.names, row, strict=True)))
-            handle.write(text.encode() + b"\n")
+        for row in json_rows(batch):
+            handle.write(json_text(row).encode() + b"\n")
+
+
+def json_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Rows as JSON objects; timestamps are ISO 8601 in UTC with a Z."""
+    columns = [
+        iso_times(column) if pa.types.is_timestamp(column.type) else plain_values(column)
+        for column in batch.columns
+    ]
+    for row in zip(*columns, strict=True):
+        yield dict(zip(batch.schema.names, row, strict=True))
 
 
 def iso_times(column: pa.Array) -> list[str | None]:

@@ -15,6 +15,7 @@ from apache_beam.pvalue import PCollection
 from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.files import output_format_of
+from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
 from streamveil.mechanisms.records import LedgerEntry, Release
 
@@ -84,6 +85,16 @@ def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.Reco
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def release_row(release: Release) -> dict[str, Any]:
+    """The JSON object of a release: the columns of WriteReleases, with times as ISO 8601 text."""
+    return next(json_rows(releases_to_batch([release], release_schema())))
+
+
+def release_json(release: Release) -> bytes:
+    """The line that WriteReleases would write to a .jsonl file, without its end."""
+    return json_text(release_row(release)).encode()
 
 
 def _lists(rows: Sequence[np.ndarray], field: pa.Field) -> pa.Array:

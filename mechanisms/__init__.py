@@ -1,30 +1,45 @@
 """The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
 
 from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid
+from streamveil.mechanisms.dynamic_stream import DynamicStream
 from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.obs import optimal_budget_selection
 from streamveil.mechanisms.odometer import BudgetExceeded, Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
+    DynamicRequirement,
     LedgerEntry,
     Release,
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.registry import DEFAULT, MECHANISMS, SCHEDULES, mechanism, schedule
-from streamveil.mechanisms.simulation import Simulation, simulate
+from streamveil.mechanisms.registry import (
+    DEFAULT,
+    DYNAMIC_MECHANISMS,
+    DYNAMIC_SCHEDULES,
+    MECHANISMS,
+    SCHEDULES,
+    dynamic_mechanism,
+    mechanism,
+    schedule,
+)
+from streamveil.mechanisms.simulation import Simulation, simulate, simulate_dynamic
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.users import Registry
 
 __all__ = [
     "DEFAULT",
+    "DYNAMIC_MECHANISMS",
+    "DYNAMIC_SCHEDULES",
     "MECHANISMS",
     "SCHEDULES",
     "BudgetExceeded",
     "Categories",
     "ConfigurationError",
     "Domain",
+    "DynamicRequirement",
+    "DynamicStream",
     "Edges",
     "Grid",
     "LedgerEntry",
@@ -41,8 +56,10 @@ __all__ = [
     "SlotRelease",
     "Slots",
     "StreamState",
+    "dynamic_mechanism",
     "mechanism",
     "optimal_budget_selection",
     "schedule",
     "simulate",
+    "simulate_dynamic",
 ]

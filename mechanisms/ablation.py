@@ -37,7 +37,7 @@ from streamveil.mechanisms.budgets import Units
 from streamveil.mechanisms.correlation import Risk
 from streamveil.mechanisms.kalman import Bank
 from streamveil.mechanisms.ledgers import Saving, Shares, Sliding
-from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
+from streamveil.mechanisms.mechanism import Crowd, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise, laplace_variance
 from streamveil.mechanisms.publication import Publication
 from streamveil.mechanisms.pwsm import PWSM, PublicationState
@@ -273,7 +273,7 @@ class Ablation(PWSM):
         return state, state.last.release(status, spent)
 
 
-def _scale(estimate: Counts, population: Population) -> Floats:
+def _scale(estimate: Counts, population: Crowd) -> Floats:
     """Variance s of counts if everybody takes part by chance, at least that of half an event."""
     most = float(population.sizes.sum()) * population.sensitivity
     return Bank(most, population.bins).scale(estimate.astype(np.float64))

@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from streamveil.mechanisms import kalman
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.correlation import CorrelationState
-from streamveil.mechanisms.window_sums import Sums, WindowSums
 
-SCHEMAS = {
-    1: {
-        "type": "record",
-        "name": "Adaptive",
-        "fields": [
-            {"name": "bank", "type": {"type": "array", "items": "bytes"}},
-            {"name": "correlation", "type": {"type": "array", "items": "bytes"}},
-            {"name": "spent", "type": WindowSums.SCHEMA},
-            {"name": "reserve", "type": "WindowSums"},
-            {"name": "slots", "type": "long"},
-            {"name": "since", "type": "long"},
-            {"name": "unseen", "type": "long"},
-            {"name": "gap", "type": "long"},
-            {"name": "patience", "type": "double"},
-            {"name": "usual_gap", "type": "double"},
-            {"name": "published_slot", "type": ["null", "long"]},
-            {"name": "epsilon", "type": "double"},
-            {"name": "dispersion", "type": "double"},
-        ],
-    }
-}
+_BYTES_LIST = {"type": "array", "items": "bytes"}
+
+
+def schemas(accounts: Sequence[state_bytes.Schema]) -> dict[int, state_bytes.Schema]:
+    """Schemas of a state whose accounts are written in these fields."""
+    fields = [
+        {"name": "bank", "type": _BYTES_LIST},
+        {"name": "correlation", "type": _BYTES_LIST},
+        *accounts,
+        {"name": "slots", "type": "long"},
+        {"name": "since", "type": "long"},
+        {"name": "unseen", "type": "long"},
+        {"name": "gap", "type": "long"},
+        {"name": "patience", "type": "double"},
+        {"name": "usual_gap", "type": "double"},
+        {"name": "published_slot", "type": ["null", "long"]},
+        {"name": "epsilon", "type": "double"},
+        {"name": "dispersion", "type": "double"},
+    ]
+    return {1: {"type": "record", "name": "Adaptive", "fields": fields}}
+
 
 _PLAIN = (
     "slots",
@@ -52,10 +53,8 @@ class AdaptiveState:
 
     bank: kalman.BankState
     correlation: CorrelationState
-    spent: Sums
-    """Spent by gate and releases from `main_cap`."""
-    reserve: Sums
-    """Spent from the reserve."""
+    accounts: Any
+    """What was spent of each part of the budgets."""
     slots: int = 0
     since: int = 1
     """Slots from the last scheduled release to this one: budget is saved up for so long."""
@@ -73,24 +72,32 @@ class AdaptiveState:
     """Of the weights of the last release."""
 
 
-def pack(state: AdaptiveState, sums: WindowSums) -> bytes:
-    """Bytes of a state; figures of beliefs as 64-bit floats."""
+def pack(
+    state: AdaptiveState,
+    versions: Mapping[int, state_bytes.Schema],
+    accounts: Mapping[str, Any],
+) -> bytes:
+    """Bytes of a state under :func:`schemas`; figures of beliefs as 64-bit floats."""
     record = {
         **{name: getattr(state, name) for name in _PLAIN},
         "bank": [part.tobytes() for part in vars(state.bank).values()],
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
-        "spent": sums.record(state.spent),
-        "reserve": sums.record(state.reserve),
+        **accounts,
     }
-    return state_bytes.pack(SCHEMAS, record)
+    return state_bytes.pack(versions, record)
 
 
-def unpack(data: bytes, state: AdaptiveState, sums: WindowSums) -> AdaptiveState:
+def unpack(
+    data: bytes,
+    versions: Mapping[int, state_bytes.Schema],
+    state: AdaptiveState,
+    accounts: Callable[[dict[str, Any]], Any],
+) -> AdaptiveState:
     """State of bytes, read into a fresh `state` of the same configuration.
 
     Raises ConfigurationError for another number of bins or classes.
     """
-    _, record = state_bytes.unpack(SCHEMAS, data)
+    _, record = state_bytes.unpack(versions, data)
     scale = np.frombuffer(record["bank"][-1], dtype=np.float64)
     state_bytes.check_length(scale, state.bank.scale.size, "bins")
     for belief in ("bank", "correlation"):
@@ -98,8 +105,7 @@ def unpack(data: bytes, state: AdaptiveState, sums: WindowSums) -> AdaptiveState
         for (name, part), stored in zip(parts.items(), record[belief], strict=True):
             read = np.frombuffer(stored, dtype=np.float64)
             parts[name] = read.reshape(part.shape).copy()
-    state.spent = sums.read(record["spent"])
-    state.reserve = sums.read(record["reserve"])
+    state.accounts = accounts(record)
     for name in _PLAIN:
         setattr(state, name, record[name])
     return state

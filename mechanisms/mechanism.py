@@ -16,9 +16,25 @@ from streamveil.mechanisms.records import ConfigurationError, Requirement
 S = TypeVar("S")
 
 
+class Crowd(Protocol):
+    """Who is counted in a slot, by class or ledger: public."""
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Public number of users, shape (K,)."""
+
+    @property
+    def bins(self) -> int:
+        """Number of bins d of the histogram."""
+
+    @property
+    def sensitivity(self) -> int:
+        """How much one user can change a slot's histogram in L1."""
+
+
 @dataclass(frozen=True)
 class Population:
-    """The public facts a mechanism may steer by."""
+    """The public facts a mechanism over fixed requirements may steer by."""
 
     requirements: tuple[Requirement, ...]
     """Requirement of each class, shape (K,)."""
@@ -46,12 +62,27 @@ class Population:
 
 
 @dataclass(frozen=True)
+class Members:
+    """Who is counted in a slot when requirements change: public."""
+
+    asked: Units
+    """window_backward, epsilon_backward, window_forward, epsilon_forward of each ledger, epsilons
+    in units, all 0 for users who have left: shape (L, 4)."""
+    sizes: npt.NDArray[np.int64]
+    """Public number of users of each ledger, 0 for those who have left: shape (L,)."""
+    bins: int
+    sensitivity: int = 1
+
+
+@dataclass(frozen=True)
 class SlotInput:
-    """The bounded counts of one slot: private."""
+    """The bounded counts of one slot: private, but for the members."""
 
     slot: int
     counts: npt.NDArray[np.int64]
-    """Events of each class in each bin, shape (K, d)."""
+    """Events of each class or ledger in each bin, shape (K, d)."""
+    members: Members | None = None
+    """Who is counted, for a :class:`DynamicMechanism`."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +116,52 @@ class Mechanism(Protocol[S]):
 
     def start(self) -> S:
         """State before the first slot."""
+
+    def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
+        """Release one slot; `state` is consumed."""
+
+    def encode(self, state: S) -> bytes:
+        """Bytes of the state, with a version."""
+
+    def decode(self, data: bytes) -> S:
+        """State of bytes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The public facts about a stream whose requirements change."""
+
+    bins: int
+    """Number of bins d of the histogram."""
+    horizon: int
+    """The longest window that may be asked for, in slots."""
+    sensitivity: int = 1
+    """As in :class:`Population`."""
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        for name in ("bins", "horizon", "sensitivity"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} {getattr(self, name)} must be 1 or more")
+
+
+class DynamicMechanism(Protocol[S]):
+    """A release mechanism over requirements that change, for ledgers that come and go.
+
+    What was said of :class:`Mechanism` holds; `slot_input.members` says what each ledger asks for.
+    """
+
+    name: str
+    setting: Setting
+
+    def start(self) -> S:
+        """State before the first slot, without any ledger."""
+
+    def regroup(self, state: S, parents: npt.NDArray[np.int64]) -> S:
+        """Continue ledger `parents[j]` as ledger j, `open_windows.FRESH` for a new one."""
+
+    def canonical(self, state: S, ledgers: npt.NDArray[np.int64]) -> Units:
+        """All that the future of some ledgers depends on, shape (A, S)."""
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
         """Release one slot; `state` is consumed."""

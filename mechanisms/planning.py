@@ -6,7 +6,7 @@ Everything here is computed from public requirements and from releases.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -19,17 +19,35 @@ Floats = npt.NDArray[np.float64]
 
 
 class Plan:
-    """The releases that are possible after each of `kalman.GAPS`."""
+    """The releases that are possible after gaps.
 
-    def __init__(self, choices: Sequence[Choices]) -> None:
-        self._choices = choices
-        self.possible = all(one.thresholds.size for one in choices)
+    Args:
+        after: what a release can be after a gap, one of `kalman.GAPS`; asked once for each.
+    """
+
+    def __init__(self, after: Callable[[int], Choices]) -> None:
+        self._after = after
+        self._known: dict[int, Choices] = {}
+
+    def choices(self, gap: int) -> Choices:
+        """What a release can be after a gap."""
+        if gap not in self._known:
+            self._known[gap] = self._after(gap)
+        return self._known[gap]
+
+    @property
+    def _all(self) -> list[Choices]:
+        return [self.choices(gap) for gap in kalman.GAPS.tolist()]
+
+    @property
+    def possible(self) -> bool:
+        """Whether a release is possible after any gap."""
+        return all(one.thresholds.size for one in self._all)
 
     def error_after(self, since: int, scale: float, risk: Risk) -> float:
         """Expected squared error of a count in a release after `since` slots."""
-        place = min(int(np.searchsorted(kalman.GAPS, since)), len(self._choices) - 1)
-        choices = self._choices[place]
-        return float(choices.errors(scale, risk).min())
+        place = min(int(np.searchsorted(kalman.GAPS, since)), len(kalman.GAPS) - 1)
+        return float(self.choices(int(kalman.GAPS[place])).errors(scale, risk).min())
 
     def best_gap(self, beliefs: Floats, scale: Floats, risk: Risk) -> tuple[int, float]:
         """Choose the gap.
@@ -42,9 +60,10 @@ class Plan:
         Returns:
             (gap, expected variance of the curve between releases in parts of a release's error).
         """
-        errors = [choices.errors(float(scale.mean()), risk) for choices in self._choices]
+        found = self._all
+        errors = [choices.errors(float(scale.mean()), risk) for choices in found]
         best = [int(one.argmin()) for one in errors]
-        noise = np.array([c.noise[i] for c, i in zip(self._choices, best, strict=True)])
+        noise = np.array([c.noise[i] for c, i in zip(found, best, strict=True)])
         # What is not noise is taken to be proportional to s.
         other = np.array([one[i] for one, i in zip(errors, best, strict=True)]) - noise
         # Bins of about the same scale are planned for together.

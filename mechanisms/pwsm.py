@@ -14,12 +14,12 @@ import numpy as np
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.dissimilarity import dissimilarity
-from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
+from streamveil.mechanisms.mechanism import Crowd, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.publication import FIELDS, Publication
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, Requirement
 from streamveil.mechanisms.sampling import Sampling
-from streamveil.mechanisms.schedule import Schedule
+from streamveil.mechanisms.schedule import Offer, Schedule
 
 
 @dataclass
@@ -29,6 +29,21 @@ class PublicationState:
     schedule: Any
     """The schedule's own state."""
     last: Publication
+
+
+def decide(
+    state: PublicationState, offer: Offer, crowd: Crowd, slot_input: SlotInput, noise: SlotNoise
+) -> str:
+    """Publish, skip or nullify a slot, and remember what is published. Returns the status."""
+    if offer.nullified:
+        return NULLIFIED
+    looking = Sampling.choose(offer.dissimilarity, crowd)
+    publishing = Sampling.choose(offer.publication, crowd)
+    moved = dissimilarity(slot_input.counts, state.last.counts, looking, noise)
+    if not moved > np.sqrt(publishing.error):
+        return SKIPPED
+    state.last = Publication.by(publishing, slot_input.slot, slot_input.counts, noise)
+    return PUBLISHED
 
 
 class PWSM:
@@ -75,14 +90,7 @@ class PWSM:
     ) -> tuple[PublicationState, SlotRelease]:
         """Release one slot."""
         offer = self.schedule.offer(state.schedule)
-        status = NULLIFIED
-        if not offer.nullified:
-            looking = Sampling.choose(offer.dissimilarity, self.population)
-            publishing = Sampling.choose(offer.publication, self.population)
-            moved = dissimilarity(slot_input.counts, state.last.counts, looking, noise)
-            status = PUBLISHED if moved > np.sqrt(publishing.error) else SKIPPED
-        if status == PUBLISHED:
-            state.last = Publication.by(publishing, slot_input.slot, slot_input.counts, noise)
+        status = decide(state, offer, self.population, slot_input, noise)
         spent = offer.dissimilarity + (status == PUBLISHED) * offer.publication
         state.schedule = self.schedule.commit(state.schedule, offer, status == PUBLISHED)
         return state, state.last.release(status, spent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -11,15 +12,30 @@ from streamveil.mechanisms.ablation import Ablation
 from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.ba import BA
 from streamveil.mechanisms.bd import BD
+from streamveil.mechanisms.dpba import DPBA
+from streamveil.mechanisms.dpbd import DPBD
+from streamveil.mechanisms.dpwsm import DPWSM
+from streamveil.mechanisms.dynamic_adaptive import DynamicAdaptive
 from streamveil.mechanisms.lbu import LBU
-from streamveil.mechanisms.mechanism import Mechanism, Population
+from streamveil.mechanisms.mechanism import DynamicMechanism, Mechanism, Population, Setting
 from streamveil.mechanisms.pba import PBA
 from streamveil.mechanisms.pbd import PBD
 from streamveil.mechanisms.plbu import PLBU
 from streamveil.mechanisms.pwsm import PWSM
-from streamveil.mechanisms.records import ConfigurationError, Requirement, as_requirement
+from streamveil.mechanisms.records import (
+    ConfigurationError,
+    DynamicRequirement,
+    Requirement,
+    as_dynamic_requirement,
+    as_requirement,
+)
 from streamveil.mechanisms.sample import Sample
-from streamveil.mechanisms.schedule import Schedule, ScheduleRun
+from streamveil.mechanisms.schedule import (
+    DynamicSchedule,
+    DynamicScheduleRun,
+    Schedule,
+    ScheduleRun,
+)
 from streamveil.mechanisms.spas import SPAS
 from streamveil.mechanisms.uniform import Uniform
 
@@ -27,6 +43,8 @@ Schedules = Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]]
 # A factory takes (name, population) and its options as keywords with defaults of type bool,
 # float, int or str.
 Factories = Mapping[str, Callable[..., Mechanism[Any]]]
+DynamicSchedules = Mapping[str, Callable[[int], DynamicSchedule[Any]]]
+DynamicFactories = Mapping[str, Callable[..., DynamicMechanism[Any]]]
 
 # There to compare with, never advised: schedules and others.
 _COMPARED_SCHEDULES: Schedules = {"bd": BD, "ba": BA}
@@ -46,10 +64,18 @@ SCHEDULES: Schedules = {
     "pba": PBA,
 }
 
+# Over requirements that change. A factory takes the horizon.
+DYNAMIC_SCHEDULES: DynamicSchedules = {"dpbd": DPBD, "dpba": DPBA}
+
 MECHANISMS: Factories = {
     "adaptive": Adaptive,
     **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
     **_COMPARED,
+}
+
+DYNAMIC_MECHANISMS: DynamicFactories = {
+    "adaptive": DynamicAdaptive,
+    **{name: partial(DPWSM, schedule) for name, schedule in DYNAMIC_SCHEDULES.items()},
 }
 
 DEFAULT = "adaptive"
@@ -69,41 +95,60 @@ def mechanism(text: str, population: Population) -> Mechanism[Any]:
     return MECHANISMS[name](text, population, **options)
 
 
-def parse(text: str) -> tuple[str, dict[str, Any]]:
+def dynamic_mechanism(text: str, setting: Setting) -> DynamicMechanism[Any]:
+    """Make a mechanism over requirements that change: a key of `DYNAMIC_MECHANISMS`.
+
+    Raises as :func:`mechanism` does.
+    """
+    name, options = parse(text, DYNAMIC_MECHANISMS)
+    return DYNAMIC_MECHANISMS[name](text, setting, **options)
+
+
+def parse(
+    text: str, known: Mapping[str, Callable[..., Any]] = MECHANISMS
+) -> tuple[str, dict[str, Any]]:
     """Read the name of a mechanism and its options; raises as :func:`mechanism` does."""
     name, *given = text.split(":")
-    known = {
+    allowed = {
         parameter.name: parameter.default
-        for parameter in inspect.signature(_named(MECHANISMS, name)).parameters.values()
+        for parameter in inspect.signature(_named(known, name)).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY
     }
     options: dict[str, Any] = {}
     for one in given:
         option, _, value = one.partition("=")
-        if option not in known:
-            listed = ", ".join(known) if known else "none"
+        if option not in allowed:
+            listed = ", ".join(allowed) if allowed else "none"
             raise ConfigurationError(
                 f"mechanism {text!r}: {name} has no option {option!r}; its options: {listed}"
             )
-        options[option] = _read(text, option, value, type(known[option]))
+        options[option] = _read(text, option, value, type(allowed[option]))
     return name, options
 
 
 def schedule(
-    name: str, requirements: Sequence[Requirement | tuple[int, float]]
-) -> ScheduleRun[Any]:
+    name: str,
+    requirements: int | Sequence[Requirement | DynamicRequirement | Sequence[float]] = (),
+) -> ScheduleRun[Any] | DynamicScheduleRun:
     """Drive the budget schedule of a mechanism by given decisions.
 
     Args:
-        name: a key of `SCHEDULES`.
-        requirements: one Requirement or (window, epsilon) pair for each class or user.
+        name: a key of `SCHEDULES` or `DYNAMIC_SCHEDULES`.
+        requirements: one Requirement or (window, epsilon) pair for each class or user. Under a
+            dynamic schedule also DynamicRequirement or its four figures: what slots ask for whose
+            offer names nothing; none, or just the number of users, where all of them do.
 
     Raises:
         ConfigurationError: for an unknown name or a requirement out of range.
     """
-    if not requirements:
+    listed = () if isinstance(requirements, int) else requirements
+    if name in DYNAMIC_SCHEDULES:
+        usual = [astuple(as_dynamic_requirement(r)) for r in listed]
+        return DynamicScheduleRun(DYNAMIC_SCHEDULES[name], usual or None)
+    factory = _named({**SCHEDULES, **DYNAMIC_SCHEDULES}, name)
+    if not listed:
         raise ConfigurationError("a schedule needs at least one requirement")
-    return ScheduleRun(_named(SCHEDULES, name)([as_requirement(r) for r in requirements]))
+    return ScheduleRun(factory([as_requirement(r) for r in listed]))  # type: ignore[arg-type]
 
 
 def _named(known: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any]:

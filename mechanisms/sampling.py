@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units, to_epsilon, to_units
-from streamveil.mechanisms.mechanism import Population
+from streamveil.mechanisms.mechanism import Crowd
 from streamveil.mechanisms.noise import (
     RandomWords,
     SlotNoise,
@@ -43,10 +43,10 @@ class Sampling:
     """Expected squared error of a count by OBS; infinite when the threshold is 0."""
     keep: npt.NDArray[np.float64]
     """Probability that a contribution of each class is kept, shape (K,)."""
-    population: Population
+    population: Crowd
 
     @classmethod
-    def choose(cls, budgets: Units, population: Population) -> Sampling:
+    def choose(cls, budgets: Units, population: Crowd) -> Sampling:
         """Choose the threshold for per-slot budgets of shape (K,), in units."""
         each = to_epsilon(budgets // population.sensitivity)
         threshold, error = optimal_budget_selection(each, population.sizes)
@@ -54,7 +54,7 @@ class Sampling:
         return cls(to_units(threshold), error, keep, population)
 
     @classmethod
-    def at(cls, threshold: int, budgets: Units, population: Population) -> Sampling:
+    def at(cls, threshold: int, budgets: Units, population: Crowd) -> Sampling:
         """SM at a threshold above 0, in units, that OBS had no part in: its error is unknown."""
         each = to_epsilon(budgets // population.sensitivity)
         keep = keep_probability(each, float(to_epsilon(threshold)))

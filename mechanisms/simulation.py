@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_epsilon
-from streamveil.mechanisms.mechanism import population_of
+from streamveil.mechanisms.budgets import Units, to_epsilon
+from streamveil.mechanisms.cohorts import Moves
+from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicStream
+from streamveil.mechanisms.mechanism import Setting, SlotRelease, population_of
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import Requirement, as_requirement, check_shares
-from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.registry import dynamic_mechanism, mechanism
+from streamveil.mechanisms.schedule import asked_units
 from streamveil.mechanisms.stream import ReleaseStream
 
 
@@ -57,28 +61,87 @@ def simulate(
         ConfigurationError: for an unknown name, requirements or sizes out of range.
         ValueError: for counts that are not (T, K, d), or a key that is not 32 bytes.
     """
-    table = np.asarray(counts)
-    if table.ndim != 3 or table.shape[1] != len(requirements):
-        raise ValueError(
-            f"counts have shape {table.shape}; give (slots, {len(requirements)} classes, bins)"
-        )
-    if not np.issubdtype(table.dtype, np.integer):
-        raise ValueError(f"counts are {table.dtype}; give whole numbers")
-    table = table.astype(np.int64)
-    slots, classes, bins = table.shape
+    table = _checked(counts, len(requirements))
+    bins = table.shape[2]
     population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
     check_shares(population.requirements, sensitivity)
     stream = ReleaseStream(mechanism(name, population), NoiseSource(key))
-    state = stream.start()
-    released = np.empty((slots, bins), dtype=np.int64)
-    status = np.empty(slots, dtype="<U9")
-    spent = np.empty((slots, classes), dtype=np.int64)
-    epsilon = np.empty(slots)
-    stderr = np.empty((slots, bins))
-    alarm = np.empty(slots, dtype=bool)
-    for slot in range(slots):
-        state, release = stream.release(state, slot, table[slot])
-        released[slot], status[slot], spent[slot] = release.counts, release.status, release.spent
-        epsilon[slot], stderr[slot] = release.epsilon, release.stderr
-        alarm[slot] = release.alarm
-    return Simulation(released, status, to_epsilon(spent), epsilon, stderr, alarm)
+    state, releases = stream.start(), []
+    for slot, counted in enumerate(table):
+        state, release = stream.release(state, slot, counted)
+        releases.append(release)
+    return _simulation(releases, [release.spent for release in releases])
+
+
+def simulate_dynamic(
+    name: str,
+    counts: npt.ArrayLike,
+    requirements: npt.ArrayLike,
+    sizes: npt.ArrayLike,
+    key: bytes,
+    *,
+    sensitivity: int = 1,
+) -> Simulation:
+    """Run a mechanism over requirements that change over a whole stream.
+
+    Args:
+        name: mechanism, a key of `DYNAMIC_MECHANISMS`.
+        counts: events by slot, class and bin, integers, shape (T, K, d).
+        requirements: what each class asks for in each slot: window_backward, epsilon_backward,
+            window_forward, epsilon_forward, shape (T, K, 4), or (K, 4) if nothing changes; zeros
+            for a class whose users have left.
+        sizes: public number of users of each class, shape (K,).
+        key: 32 secret bytes; the same key and counts give the same result.
+        sensitivity: how much one user can change a slot's histogram in L1.
+
+    Raises as :func:`simulate` does, and ValueError for a class without users.
+    """
+    people = np.asarray(sizes, dtype=np.int64)
+    if (people < 1).any():
+        raise ValueError(f"sizes are {people.tolist()}: give every class 1 user or more")
+    table = _checked(counts, len(people))
+    slots, classes, bins = table.shape
+    asked = np.broadcast_to(np.asarray(requirements, np.float64), (slots, classes, 4))
+    units = asked_units(asked.reshape(-1, 4)).reshape(asked.shape)
+    horizon = int(units[:, :, [0, 2]].max(initial=1))
+    stream = DynamicStream(
+        dynamic_mechanism(name, Setting(bins, horizon, sensitivity)),
+        units[0],
+        people,
+        NoiseSource(key),
+    )
+    state, cohorts = stream.start(), np.arange(classes)
+    bin_of, releases, spent = np.tile(np.arange(bins), classes), [], []
+    for slot, counted in enumerate(table):
+        moving = (units[slot] != units[max(slot - 1, 0)]).any(axis=1)
+        children = np.where(moving, (slot + 1) * classes + np.arange(classes), cohorts)
+        moves = Moves(cohorts[moving], children[moving], people[moving], units[slot][moving])
+        cohorts = children
+        cells = CohortCounts(np.repeat(cohorts, bins), bin_of, counted.reshape(-1))
+        state, release = stream.release(state, slot, cells, moves)
+        releases.append(release)
+        spent.append(release.spent[state.interned.ledgers_of(cohorts)])
+    return _simulation(releases, spent)
+
+
+def _checked(counts: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:
+    table = np.asarray(counts)
+    if table.ndim != 3 or table.shape[1] != classes:
+        raise ValueError(f"counts have shape {table.shape}; give (slots, {classes} classes, bins)")
+    if not np.issubdtype(table.dtype, np.integer):
+        raise ValueError(f"counts are {table.dtype}; give whole numbers")
+    return table.astype(np.int64)
+
+
+def _simulation(releases: Sequence[SlotRelease], spent: Sequence[Units]) -> Simulation:
+    def column(name: str) -> list[Any]:
+        return [getattr(release, name) for release in releases]
+
+    return Simulation(
+        np.array(column("counts")),
+        np.array(column("status")),
+        to_epsilon(np.array(spent)),
+        np.array(column("epsilon")),
+        np.array(column("stderr")),
+        np.array(column("alarm")),
+    )

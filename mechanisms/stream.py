@@ -86,8 +86,7 @@ class ReleaseStream:
             ValueError: for a slot out of order or counts that do not fit the population.
         """
         population = self.mechanism.population
-        if state.next_slot not in (None, slot):
-            raise ValueError(f"slot {slot} is out of order: {state.next_slot} comes next")
+        check_order(state.next_slot, slot)
         shape = (len(population.requirements), population.bins)
         if counts.shape != shape or counts.dtype != np.int64 or (counts < 0).any():
             raise ValueError(
@@ -117,17 +116,28 @@ class ReleaseStream:
     def decode(self, data: bytes) -> StreamState:
         """State of bytes. Raises ConfigurationError when another configuration wrote them."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        if record["configuration"] != self._configuration:
-            raise ConfigurationError(
-                "this state belongs to another configuration: the mechanism, the requirements, "
-                "the bins, the slots or the columns changed since it was written; go on with the "
-                "options that it was written with, or start a new run"
-            )
+        check_configuration(record["configuration"], self._configuration)
         return StreamState(
             self.mechanism.decode(record["mechanism"]),
             self.odometer.decode(record["odometer"]),
             record["history"],
             record["next_slot"],
+        )
+
+
+def check_order(next_slot: int | None, slot: int) -> None:
+    """Raise ValueError for a slot that is not the next one."""
+    if next_slot not in (None, slot):
+        raise ValueError(f"slot {slot} is out of order: {next_slot} comes next")
+
+
+def check_configuration(written: bytes, wanted: bytes) -> None:
+    """Raise ConfigurationError for state that another configuration wrote."""
+    if written != wanted:
+        raise ConfigurationError(
+            "this state belongs to another configuration: the mechanism, the requirements, "
+            "the bins, the slots or the columns changed since it was written; go on with the "
+            "options that it was written with, or start a new run"
         )
 
 

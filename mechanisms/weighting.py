@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units, to_epsilon
 from streamveil.mechanisms.correlation import Risk
-from streamveil.mechanisms.mechanism import Population
+from streamveil.mechanisms.mechanism import Crowd
 from streamveil.mechanisms.noise import SlotNoise, digest, discrete_laplace, laplace_variance
 
 Floats = npt.NDArray[np.float64]
@@ -41,10 +41,10 @@ class Weighting:
     """m_k of each class, shape (K,)."""
     unit: int
     """Units of budget that a step of 1 in the integer histogram costs."""
-    population: Population
+    population: Crowd
 
     @classmethod
-    def at(cls, threshold: int, offers: Units, population: Population) -> Weighting:
+    def at(cls, threshold: int, offers: Units, population: Crowd) -> Weighting:
         """Weights for offers (K,) in units per unit of sensitivity, capped at the threshold."""
         unit = max(1, threshold >> STEP_BITS)
         return cls(np.minimum(offers, threshold) // unit, unit, population)
@@ -120,7 +120,7 @@ class Choices:
     """Shape (c,)."""
 
     @classmethod
-    def of(cls, offers: Units, population: Population) -> Choices:
+    def of(cls, offers: Units, population: Crowd) -> Choices:
         """Look at all candidates."""
         thresholds = candidates(offers[population.sizes > 0])
         sizes = population.sizes.astype(np.float64)

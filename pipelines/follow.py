@@ -19,7 +19,7 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import InputFile, Snapshot, StateFolder, check_outputs, list_files
+from streamveil.io import InputFile, Snapshot, StateFolder, check_outputs, is_stream, list_files
 from streamveil.mechanisms.records import (
     ConfigurationError,
     format_time,
@@ -174,6 +174,7 @@ class Follow:
 
     def _start(self) -> tuple[Snapshot, Any]:
         """The state to go on from, or a new one that is committed, and the noise key."""
+        self._refuse_streams()
         snapshot, first = self._resumed(), self.transform.first_slot
         check_outputs(list(self._targets(1 + (snapshot.passes if snapshot else 0)).values()))
         key = self.transform.noise_key or KeyFile(self.folder.key(create=snapshot is None))
@@ -197,6 +198,14 @@ class Follow:
             resume=self._state(snapshot),
         )
         return snapshot, key
+
+    def _refuse_streams(self) -> None:
+        for name, place in {"input": self.input, **self.outputs}.items():
+            if is_stream(place):
+                raise ConfigurationError(
+                    f"{name} {place} is not files, and --state makes passes over files: give a "
+                    "glob, or leave --state to a runner that keeps checkpoints"
+                )
 
     def _resumed(self) -> Snapshot | None:
         """The state to go on from, as the user said; None to begin."""

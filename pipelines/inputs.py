@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from streamveil.io import read_domain, read_requirements
+from streamveil.io import SOURCE_FORMS, read_domain, read_requirements
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.records import (
     ConfigurationError,
@@ -33,7 +33,8 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
         "--input",
         metavar="FILES",
         help="events: a file or glob of .parquet, .avro, .csv or "
-        ".jsonl (text also .gz), on any filesystem of Beam",
+        ".jsonl (text also .gz), on any filesystem of Beam. `release` also streams from "
+        f"{SOURCE_FORMS}",
     )
     add("--user_column", metavar="NAME", help="column of the user id")
     add(

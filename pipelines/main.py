@@ -13,7 +13,7 @@ USAGE = """usage: streamveil COMMAND [options]
 Publish statistics of an event stream, keeping every user's privacy requirement.
 
 commands:
-  release   events from files, private histograms per slot to a file
+  release   events from files or a stream, private histograms per slot to a file or a stream
   evaluate  several mechanisms on the same streams: which one errs least
   demo      a year of real flights, released and shown on a page
 

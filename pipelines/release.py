@@ -1,4 +1,4 @@
-"""`streamveil release`: events from files, private releases to a file, or to one a pass."""
+"""`streamveil release`: events from files or a stream, private releases to a file or a stream."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
 from streamveil.io import (
-    ReadEvents,
+    SINK_FORMS,
     StateFolder,
     WriteLedger,
     WriteRejected,
-    WriteReleases,
     check_events,
     check_outputs,
+    is_stream,
+    sink_of,
+    source_of,
 )
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
@@ -35,7 +37,11 @@ class ReleaseOptions(PipelineOptions):
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
         add_input_options(parser)
         add = parser.add_argument
-        add("--output", metavar="FILE", help="releases: .parquet, .avro, .jsonl or .csv")
+        add(
+            "--output",
+            metavar="PLACE",
+            help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
+        )
         add(
             "--mechanism",
             default=DEFAULT,
@@ -78,26 +84,47 @@ class ReleaseJob:
         given = options.view_as(ReleaseOptions)
         job = cls(given.input, given.output, _transform_of(given), given.ledger, given.rejected)
         job.check()
+        if is_stream(job.input):
+            _stream_with(options, job.input)
         return job
 
     @property
-    def outputs(self) -> list[str]:
+    def files(self) -> list[str]:
         """All files that the run writes."""
-        return [path for path in (self.output, self.ledger, self.rejected) if path]
+        given = [place for place in (self.output, self.ledger, self.rejected) if place]
+        return [place for place in given if not is_stream(place)]
 
     def check(self) -> None:
-        """Look at the files before anything runs; raises ConfigurationError."""
-        check_outputs(self.outputs)
-        check_events(self.input, self.transform.columns.names)
+        """Look at the places before anything runs; raises ConfigurationError."""
+        self._source()
+        self._sink()
+        if is_stream(self.input):
+            self._refuse_files()
+        check_outputs(self.files)
+        if not is_stream(self.input):
+            check_events(self.input, self.transform.columns.names)
+
+    def _source(self) -> beam.PTransform:
+        return source_of(self.input, self.transform.columns.names)
+
+    def _sink(self) -> beam.PTransform:
+        return sink_of(self.output, self.transform.domain.labels)
+
+    def _refuse_files(self) -> None:
+        for name in ("output", "ledger", "rejected"):
+            path = getattr(self, name)
+            if path in self.files:
+                remedy = f"write to {SINK_FORMS}" if name == "output" else "leave it out"
+                raise ConfigurationError(
+                    f"--{name}={path}: a file is written when the input has ended, and --input="
+                    f"{self.input} does not end: {remedy}"
+                )
 
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sinks."""
-        events = pipeline | "ReadEvents" >> ReadEvents(
-            self.input, columns=self.transform.columns.names
-        )
+        events = pipeline | "ReadEvents" >> self._source()
         outputs = events.batches | "PrivateHistograms" >> self.transform
-        labels = self.transform.domain.labels
-        outputs.releases | "WriteReleases" >> WriteReleases(self.output, labels=labels)
+        outputs.releases | "WriteReleases" >> self._sink()
         if self.ledger:
             outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger)
         if self.rejected:
@@ -108,12 +135,12 @@ class ReleaseJob:
         """Run the job to its end."""
         try:
             summary = run(self.build, options, title)
-            for path in self.outputs:
+            for path in self.files:
                 if not FileSystems.exists(path):
                     raise RuntimeError(f"the runner is done, but {path} was not written")
             return summary
         except Exception as error:
-            whole = [path for path in self.outputs if FileSystems.exists(path)]
+            whole = [path for path in self.files if FileSystems.exists(path)]
             if not whole:
                 raise
             raise RuntimeError(
@@ -151,6 +178,18 @@ def main(options: PipelineOptions) -> int:
     job = ReleaseJob.of(options)
     summary = job.run(options)
     print(summary.text(dead_letters=job.rejected))
-    for path in job.outputs:
+    for path in dict.fromkeys([job.output, *job.files]):
         print(f"wrote {path}")
     return 0
+
+
+def _stream_with(options: PipelineOptions, location: str) -> None:
+    """Tell Beam that the input does not end; refuse to run it in this process."""
+    standard = options.view_as(StandardOptions)
+    if standard.runner in (None, "FnApiRunner"):
+        raise ConfigurationError(
+            f"--input={location} does not end, and without --runner the pipeline runs in this "
+            "process, which waits for the end: give --runner, such as FlinkRunner or "
+            "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+        )
+    standard.streaming = True

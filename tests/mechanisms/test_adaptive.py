@@ -143,8 +143,10 @@ def drive(machine, seed, slots=SLOTS):
                 np.testing.assert_array_equal(cost, release.spent)
             assert (cost <= release.spent).all()
             assert (release.status == "published") == bool({"release", "audit"} & set(purposes))
-            main = state.spent.ring[(state.spent.slots - 1) % machine.longest]
-            reserve = state.reserve.ring[(state.reserve.slots - 1) % machine.longest]
+            main = state.accounts.main.ring[(state.accounts.main.slots - 1) % machine.longest]
+            reserve = state.accounts.reserve.ring[
+                (state.accounts.reserve.slots - 1) % machine.longest
+            ]
             rows = {
                 "all": release.spent,
                 "main": main,

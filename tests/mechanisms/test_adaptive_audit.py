@@ -13,7 +13,7 @@ from streamveil.mechanisms import (
     Population,
     ReleaseStream,
     Requirement,
-    adaptive,
+    adaptive_release,
 )
 from streamveil.mechanisms import weighting as weighting_module
 from streamveil.mechanisms.adaptive import Adaptive
@@ -116,9 +116,10 @@ def looks(adjacency, target_bin, runs, target_of=None) -> np.ndarray:
     source = NoiseSource(KEY, f"look {adjacency} {target_bin}")
     outcomes = np.zeros((runs, 1), dtype=np.int64)
     for run in range(runs):
-        forecast, risk = machine.bank.forecast(state.bank), machine._risk(state)
-        noise = source.slot(run, b"")
-        spent, surprise = machine._look(state, forecast, risk, machine.gate, counts, noise)
+        terms, noise = machine.terms(state, SlotInput(run, counts)), source.slot(run, b"")
+        forecast = machine.bank.forecast(state.bank)
+        risk = machine.correlation.risk(state.correlation, state.bank.scale)
+        spent, surprise = machine._look(state, terms, forecast, risk, machine.gate, counts, noise)
         outcomes[run] = np.rint(4 * surprise)
     assert 0 < spent[0] <= UNIT
     assert to_epsilon(spent[0]) == pytest.approx(1.0, rel=1e-3)
@@ -159,7 +160,7 @@ def world(machine, adjacency, target_bin, runs):
         state = stream.start()
         for slot, table in enumerate(counts):
             state, release = stream.release(state, slot, table)
-            reserve = state.mechanism.reserve.ring[slot % machine.longest].any()
+            reserve = state.mechanism.accounts.reserve.ring[slot % machine.longest].any()
             seen.add((slot, release.status, bool(reserve)))
             surprise = int(np.clip(np.rint(release.diagnostics["surprise"]), -6, 6))
             side = np.clip(release.counts - LEAP[slot], -4, 4)
@@ -176,7 +177,7 @@ LEAP = [3, 40, 40, 40]
 @ADJACENCIES
 def test_a_window_keeps_its_claim(monkeypatch, adjacency):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: (2, 0.0))  # plans are public
-    monkeypatch.setattr(adaptive, "AFTER_JUMP", 2)
+    monkeypatch.setattr(adaptive_release, "AFTER_JUMP", 2)
     machine = Adaptive("adaptive", people(CLAIM, adjacency), audit=0.2, reserve=0.5)
     assert machine.audit_cap.all()
     worlds = [world(machine, adjacency, target, 800) for target in ADJACENCY[adjacency][1]]

@@ -16,9 +16,7 @@ def plan_of(epsilon, window=40, users=10_000) -> Plan:
     """Releases of one class that saves its budget up."""
     people = Population((Requirement(window, epsilon),), np.array([users]), 2)
     rate = int(epsilon * UNIT) // window
-    return Plan(
-        [Choices.of(np.array([rate * min(gap, window)]), people) for gap in kalman.GAPS.tolist()]
-    )
+    return Plan(lambda gap: Choices.of(np.array([rate * min(gap, window)]), people))
 
 
 def member(drift=0.0, bend=0.0, white=0.0):
@@ -95,5 +93,5 @@ def test_error_after_falls_with_waiting():
 # Without any budget in a slot there is nothing to plan.
 def test_no_plan_without_budget():
     people = Population((Requirement(4, 1.0),), np.array([0]), 2)
-    assert not Plan([Choices.of(np.array([UNIT]), people) for _ in kalman.GAPS]).possible
+    assert not Plan(lambda gap: Choices.of(np.array([UNIT]), people)).possible
     assert plan_of(1.0).possible

@@ -281,6 +281,8 @@ def test_a_stream_that_failed_in_its_first_pass_may_begin_again(stream):
         ({"allowed_lateness": "1"}, ["--allowed_lateness"]),
         ({"clock_file": "none"}, ["--clock_file=none", "No such file"]),
         ({"clock_file": "users.csv"}, ["--clock_file"]),
+        ({"input": "watch:in/*.csv"}, ["watch:in/*.csv", "is not files"]),
+        ({"output": "kafka:broker:9092/topic"}, ["kafka:broker:9092/topic", "is not files"]),
         ({"output": "gs://bucket/out.csv"}, ["gs://bucket/out.csv", "filesystem"]),
         ({"state": "gs://bucket/state"}, ["not a local folder"]),
         ({"output": "/proc/out.csv"}, ["/proc/out.csv", "filesystem"]),

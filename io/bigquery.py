@@ -1,0 +1,108 @@
+"""BigQuery: releases as rows of a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.io.gcp.bigquery import BigQueryDisposition, WriteToBigQuery
+from apache_beam.pvalue import PCollection
+
+from streamveil.io.optional import require_google
+from streamveil.io.releases import release_row, release_schema
+from streamveil.mechanisms.records import ConfigurationError, Release
+
+_TYPES = {
+    pa.int64(): "INTEGER",
+    pa.float64(): "FLOAT",
+    pa.string(): "STRING",
+    pa.bool_(): "BOOLEAN",
+}
+_BINS = {"name": "bins", "type": "STRING", "mode": "REPEATED"}
+
+
+def bigquery_schema(*, bins: bool = False) -> dict[str, Any]:
+    """Schema of a table of releases, as Beam and the BigQuery API take it.
+
+    The columns of WriteReleases: lists are repeated, `diagnostics` is a repeated record of `name`
+    and `value`; with `bins` there is also a repeated column of the names of the bins.
+    """
+    fields = [_field(column) for column in release_schema()]
+    return {"fields": [*fields, _BINS] if bins else fields}
+
+
+def _field(column: pa.Field) -> dict[str, Any]:
+    mode = "NULLABLE" if column.nullable else "REQUIRED"
+    kind = column.type
+    if pa.types.is_map(kind):
+        # JSON lacks NaN, which only a nullable value can tell as null.
+        value = _field(kind.item_field.with_nullable(True))
+        key = {"name": "name", "type": _TYPES[kind.key_type], "mode": "REQUIRED"}
+        fields = [key, {**value, "name": "value"}]
+        return {"name": column.name, "type": "RECORD", "mode": "REPEATED", "fields": fields}
+    if pa.types.is_list(kind):
+        kind, mode = kind.value_type, "REPEATED"
+    type_name = "TIMESTAMP" if pa.types.is_timestamp(kind) else _TYPES[kind]
+    return {"name": column.name, "type": type_name, "mode": mode}
+
+
+def bigquery_row(release: Release, labels: Sequence[str] | None = None) -> dict[str, Any]:
+    """Row of a release, of :func:`bigquery_schema`, with `bins` if there are labels.
+
+    A repeated column of BigQuery holds no null and JSON no NaN: `stderr`, which is NaN before the
+    first publication, is then empty. A diagnostic that is not finite is null.
+    """
+    row = release_row(release)
+    row["stderr"] = row["stderr"] if all(map(math.isfinite, row["stderr"])) else []
+    row["diagnostics"] = [
+        {"name": name, "value": value if math.isfinite(value) else None}
+        for name, value in row["diagnostics"].items()
+    ]
+    return row if labels is None else {**row, "bins": list(labels)}
+
+
+@dataclass(eq=False)
+class WriteReleasesToBigQuery(beam.PTransform):
+    """Appends each release as a row; the table is made if it is not there.
+
+    Columns are those of :func:`bigquery_schema`, values those of :func:`bigquery_row`. A runner
+    that tries again may append a release twice, both alike: tell them by `slot`. Raises
+    ConfigurationError at construction for a malformed name and without the extra `gcp`.
+    """
+
+    table: str
+    """`PROJECT.DATASET.TABLE`."""
+    _: KW_ONLY
+    labels: Sequence[str] | None = None
+    """Names of the bins, put into every row; no such column without."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of Beam's WriteToBigQuery, such as `method`, `triggering_frequency` or
+    `additional_bq_parameters`, or in place of what is chosen here."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        super().__init__()
+        require_google("google.cloud.bigquery", f"writing to BigQuery ({self.table})")
+        parts = self.table.rsplit(".", 2)
+        if len(parts) != 3 or not all(parts):
+            raise ConfigurationError(
+                f"table {self.table!r} is not one of BigQuery: write PROJECT.DATASET.TABLE"
+            )
+
+    def expand(self, releases: PCollection[Release]) -> Any:
+        """Build the steps: convert, write; gives Beam's WriteResult."""
+        arguments = {
+            "schema": bigquery_schema(bins=self.labels is not None),
+            "create_disposition": BigQueryDisposition.CREATE_IF_NEEDED,
+            "write_disposition": BigQueryDisposition.WRITE_APPEND,
+            **self.arguments,
+        }
+        project, dataset, table = self.table.rsplit(".", 2)
+        rows = releases | "Convert" >> beam.Map(bigquery_row, self.labels).with_output_types(
+            dict[str, Any]
+        )
+        return rows | "Write" >> WriteToBigQuery(f"{project}:{dataset}.{table}", **arguments)

@@ -1,0 +1,146 @@
+"""Where events come from and releases go to, as one text: a file, or KIND:PLACE for a stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+import apache_beam as beam
+
+from streamveil.io.bigquery import WriteReleasesToBigQuery
+from streamveil.io.events import ReadEvents
+from streamveil.io.files import Columns
+from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
+from streamveil.io.releases import WriteReleases
+from streamveil.io.watch import WatchEvents
+from streamveil.mechanisms.records import ConfigurationError
+
+Texts = dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    form: str
+    """How such a location is written."""
+    place: str
+    """Pattern of what follows the colon; its groups name the parts."""
+    build: Callable[[Texts, Texts, Any], beam.PTransform]
+    """Makes the transform of the parts, the settings, and the columns or labels."""
+    settings: tuple[str, ...] | None = ()
+    """Names that may be set after a question mark; None for any."""
+
+
+_KAFKA = r"(?P<servers>[^/?]+:\d+)/(?P<topic>[^/?]+)"
+_TOPIC = r"(?P<topic>projects/[^/?]+/topics/[^/?]+)"
+
+_SOURCES = {
+    "pubsub": _Kind(
+        "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME",
+        rf"(?P<subscription>projects/[^/?]+/subscriptions/[^/?]+)|{_TOPIC}",
+        lambda at, settings, columns: ReadPubSubEvents(columns=columns, **at, **settings),
+        settings=("timestamp_attribute", "id_label"),
+    ),
+    "kafka": _Kind(
+        "kafka:HOST:PORT/TOPIC",
+        _KAFKA,
+        lambda at, settings, columns: ReadKafkaEvents(
+            at["servers"], [at["topic"]], columns=columns, consumer_config=settings
+        ),
+        settings=None,
+    ),
+    "watch": _Kind(
+        "watch:GLOB",
+        "(?P<glob>.+)",  # a question mark in it is part of the glob
+        lambda at, _, columns: WatchEvents(at["glob"], columns=columns),
+    ),
+}
+_SINKS = {
+    "bigquery": _Kind(
+        "bigquery:PROJECT.DATASET.TABLE",
+        "(?P<table>[^/?]+)",
+        lambda at, _, labels: WriteReleasesToBigQuery(at["table"], labels=labels),
+    ),
+    "pubsub": _Kind(
+        "pubsub:projects/PROJECT/topics/NAME",
+        _TOPIC,
+        lambda at, _, labels: WriteReleasesToPubSub(at["topic"]),
+    ),
+    "kafka": _Kind(
+        "kafka:HOST:PORT/TOPIC",
+        _KAFKA,
+        lambda at, settings, labels: WriteReleasesToKafka(
+            at["servers"], at["topic"], producer_config=settings
+        ),
+        settings=None,
+    ),
+}
+SOURCE_FORMS = ", ".join(kind.form for kind in _SOURCES.values())
+SINK_FORMS = ", ".join(kind.form for kind in _SINKS.values())
+
+
+def is_stream(location: str) -> bool:
+    """Whether a location is that of a stream, not of files; a source of one has no end."""
+    return location.partition(":")[0] in {**_SOURCES, **_SINKS}
+
+
+def source_of(location: str, columns: Columns, flag: str = "--input") -> beam.PTransform:
+    """The transform that reads events there, with :class:`Events` as outputs.
+
+    `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
+    `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
+    them: of ReadPubSubEvents, or of the Kafka consumer. Raises ConfigurationError, which names the
+    flag, for anything else and for what is not installed.
+    """
+    if not is_stream(location):
+        return ReadEvents(location, columns=columns)
+    return _stream(_SOURCES, location, flag, columns)
+
+
+def sink_of(location: str, labels: Sequence[str], flag: str = "--output") -> beam.PTransform:
+    """The transform that writes releases there; `labels` name the bins.
+
+    `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T` or
+    `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`. Raises
+    ConfigurationError, which names the flag, for anything else and for what is not installed.
+    """
+    if not is_stream(location):
+        return WriteReleases(location, labels=labels)
+    return _stream(_SINKS, location, flag, labels)
+
+
+def _stream(
+    kinds: Mapping[str, _Kind], location: str, flag: str, columns_or_labels: Any
+) -> beam.PTransform:
+    name, _, rest = location.partition(":")
+    if name not in kinds:
+        forms = ", ".join(kind.form for kind in kinds.values())
+        raise ConfigurationError(f"{flag}={location}: name a file, or {forms}")
+    kind = kinds[name]
+    match = re.fullmatch(rf"(?:{kind.place})(?:[?](?P<settings>.+))?", rest)
+    if not match:
+        raise ConfigurationError(f"{flag}={location}: write {kind.form}")
+    at = {part: text for part, text in match.groupdict().items() if text is not None}
+    settings = _settings(at.pop("settings"), location, flag) if "settings" in at else {}
+    for setting in settings:
+        if kind.settings is not None and setting not in kind.settings:
+            known = ", ".join(kind.settings) or "none"
+            raise ConfigurationError(
+                f"{flag}={location}: there is no setting {setting!r} here; there are: {known}"
+            )
+    try:
+        return kind.build(at, settings, columns_or_labels)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{flag}={location}: {error}") from error
+
+
+def _settings(text: str, location: str, flag: str) -> Texts:
+    try:
+        return dict(parse_qsl(text, strict_parsing=True))
+    except ValueError:
+        raise ConfigurationError(
+            f"{flag}={location}: {text!r} are no settings: write NAME=VALUE&NAME=VALUE"
+        ) from None

@@ -1,0 +1,96 @@
+"""Google Cloud Pub/Sub: events from a subscription or topic, releases to a topic."""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+
+import apache_beam as beam
+from apache_beam.io.gcp.pubsub import ReadFromPubSub, WriteToPubSub
+from apache_beam.pvalue import PBegin, PCollection
+
+from streamveil.io.events import Events
+from streamveil.io.files import Columns, distinct
+from streamveil.io.messages import ParseMessages
+from streamveil.io.optional import require_google
+from streamveil.io.releases import release_json
+from streamveil.mechanisms.records import ConfigurationError, Release
+
+_CLIENT = "google.cloud.pubsub"
+
+
+@dataclass(eq=False)
+class ReadPubSubEvents(beam.PTransform):
+    """Reads events from Pub/Sub: each message one JSON object; the outputs are as of ReadEvents.
+
+    Columns are strings. What is no JSON object is a dead letter. Pub/Sub may deliver a message
+    more than once. Raises ConfigurationError at construction for a malformed name, for both or
+    neither of subscription and topic, and without the extra `gcp`.
+    """
+
+    _: KW_ONLY
+    columns: Columns
+    """The keys to read."""
+    subscription: str | None = None
+    """`projects/PROJECT/subscriptions/NAME`."""
+    topic: str | None = None
+    """`projects/PROJECT/topics/NAME`; the runner makes a subscription, which sees no message older
+    than itself."""
+    timestamp_attribute: str | None = None
+    """Attribute with the event time, as milliseconds since 1970 or RFC 3339 text, by which the
+    watermark goes. By the time of publishing if None: then an event is late when it is published
+    after its slot was released."""
+    id_label: str | None = None
+    """Attribute by which messages delivered twice are told, by runners that do that."""
+
+    def __post_init__(self) -> None:
+        """Check the columns and the names."""
+        super().__init__()
+        self.columns = distinct(self.columns)
+        require_google(_CLIENT, f"reading from Pub/Sub ({self.subscription or self.topic})")
+        try:
+            self._read = ReadFromPubSub(
+                topic=self.topic,
+                subscription=self.subscription,
+                id_label=self.id_label,
+                timestamp_attribute=self.timestamp_attribute,
+            )
+        except ValueError as error:
+            raise ConfigurationError(
+                f"events cannot be read from Pub/Sub: {error}: give one of subscription, as "
+                "projects/PROJECT/subscriptions/NAME, and topic, as projects/PROJECT/topics/NAME"
+            ) from error
+
+    def expand(self, pbegin: PBegin) -> Events:
+        """Build the steps: read, parse."""
+        source = f"pubsub:{self.subscription or self.topic}"
+        messages = pbegin | "Read" >> self._read
+        return messages | "ParseMessages" >> ParseMessages(source, self.columns)
+
+
+@dataclass(eq=False)
+class WriteReleasesToPubSub(beam.PTransform):
+    """Publishes each release as one message: the JSON object that WriteReleases writes as a line.
+
+    A runner that tries again may publish a release twice, both alike: tell them by `slot`. Raises
+    ConfigurationError at construction for a malformed name and without the extra `gcp`.
+    """
+
+    topic: str
+    """`projects/PROJECT/topics/NAME`."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        super().__init__()
+        require_google(_CLIENT, f"writing to Pub/Sub ({self.topic})")
+        try:
+            self._write = WriteToPubSub(self.topic)
+        except ValueError as error:
+            raise ConfigurationError(
+                f"releases cannot be written to Pub/Sub: {error}: name the topic as "
+                "projects/PROJECT/topics/NAME"
+            ) from error
+
+    def expand(self, releases: PCollection[Release]) -> PCollection[None]:
+        """Build the steps: convert, publish."""
+        messages = releases | "Convert" >> beam.Map(release_json).with_output_types(bytes)
+        return messages | "Write" >> self._write

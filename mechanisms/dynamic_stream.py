@@ -1,0 +1,235 @@
+"""A stream of releases under requirements that change, driven slot by slot.
+
+As `stream.py` for fixed requirements: the one way from counts to a release.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.budgets import Units
+from streamveil.mechanisms.cohorts import Moves
+from streamveil.mechanisms.dynamic_odometer import Bookings, DynamicOdometer
+from streamveil.mechanisms.interning import Interned
+from streamveil.mechanisms.mechanism import DynamicMechanism, Members, SlotInput, SlotRelease
+from streamveil.mechanisms.noise import NoiseSource, digest
+from streamveil.mechanisms.open_windows import MOST_IN_HORIZON
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.stream import check_configuration, check_order
+
+Integers = npt.NDArray[np.int64]
+
+MERGE_EVERY = 8
+"""Slots from one search for ledgers that have become equal to the next."""
+
+
+@dataclass(frozen=True, eq=False)
+class CohortCounts:
+    """Bounded events of a slot by cohort and bin: private."""
+
+    cohorts: Integers
+    """Shape (m,); a cohort may come in several entries."""
+    bins: Integers
+    """Shape (m,)."""
+    counts: Integers
+    """Events, shape (m,)."""
+
+
+@dataclass
+class DynamicState:
+    """All that a stream remembers between slots."""
+
+    interned: Interned
+    mechanism: Any
+    odometer: Bookings
+    history: bytes
+    """Digest of the configuration and of every input so far. It is private and never released."""
+    next_slot: int | None = None
+
+
+class DynamicStream:
+    """Releases slots in order, each once, through the odometer.
+
+    Noise and state are bound to the configuration and the whole history as those of
+    :class:`~streamveil.mechanisms.stream.ReleaseStream`, and to who moved when.
+
+    Args:
+        mechanism: what releases a slot.
+        asked: what the classes of the registry ask for (`cohorts.Moves.requirements`), (K, 4).
+        sizes: users of each class, shape (K,).
+        default: the class of users outside the registry, if they have one.
+        noise: where randomness comes from.
+        context: everything else that shapes what is released.
+    """
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "DynamicStream",
+            "fields": [
+                {"name": "configuration", "type": "bytes"},
+                {"name": "next_slot", "type": ["null", "long"]},
+                {"name": "history", "type": "bytes"},
+                {"name": "odometer", "type": "bytes"},
+                {"name": "mechanism", "type": "bytes"},
+                *Interned.FIELDS,
+            ],
+        }
+    }
+
+    def __init__(
+        self,
+        mechanism: DynamicMechanism[Any],
+        asked: Units,
+        sizes: Integers,
+        noise: NoiseSource,
+        *,
+        default: int | None = None,
+        context: bytes = b"",
+    ) -> None:
+        self.mechanism = mechanism
+        self.setting = mechanism.setting
+        self.odometer = DynamicOdometer(self.setting.horizon)
+        self._classes = Interned.of_classes(asked, sizes)
+        self._check_asked(asked)
+        self._default = default
+        self._noise = noise
+        facts = repr((mechanism.name, self.setting, asked.tolist(), sizes.tolist(), default))
+        self._configuration = digest(facts.encode(), context)
+
+    def start(self) -> DynamicState:
+        """State before the first slot."""
+        new = np.full(len(self._classes.asked), -1)
+        return DynamicState(
+            self._classes,
+            self.mechanism.regroup(self.mechanism.start(), new),
+            self.odometer.regroup(self.odometer.start(), new),
+            self._configuration,
+        )
+
+    def release(
+        self, state: DynamicState, slot: int, counts: CohortCounts, moves: Moves
+    ) -> tuple[DynamicState, SlotRelease]:
+        """Release the next slot.
+
+        Args:
+            state: consumed: use the returned one from now on.
+            slot: the first slot, or the one after the last.
+            counts: bounded events, after the moves.
+            moves: who asks for something else from this slot on.
+
+        Raises:
+            BudgetExceeded: when the odometer refuses; nothing is released then.
+            ConfigurationError: for a requirement beyond the horizon.
+            ValueError: for a slot out of order, or moves and counts that do not fit.
+        """
+        check_order(state.next_slot, slot)
+        self._check_asked(moves.requirements)
+        self._move(state, moves)
+        if slot % MERGE_EVERY == 0:
+            self._merge(state)
+        interned = state.interned
+        cells = interned.ledgers_of(counts.cohorts) * self.setting.bins + counts.bins
+        shape = (len(interned.asked), self.setting.bins)
+        table = np.bincount(cells, counts.counts, minlength=shape[0] * shape[1])
+        history = digest(
+            state.history,
+            b"%d" % slot,
+            *_canonical_counts(counts, self.setting.bins),
+            *_canonical_moves(moves),
+        )
+        members = Members(
+            interned.asked, interned.sizes, self.setting.bins, self.setting.sensitivity
+        )
+        state.mechanism, release = self.mechanism.step(
+            state.mechanism,
+            SlotInput(slot, table.astype(np.int64).reshape(shape), members),
+            self._noise.slot(slot, history),
+        )
+        state.odometer = self.odometer.charge(state.odometer, interned.asked, release.spent)
+        return DynamicState(interned, state.mechanism, state.odometer, history, slot + 1), release
+
+    def _check_asked(self, asked: Units) -> None:
+        horizon = self.setting.horizon
+        longest = int(asked[:, [0, 2]].max(initial=0))
+        if longest > horizon:
+            raise ConfigurationError(
+                f"a window of {longest} slots is longer than the longest window of {horizon}: "
+                "allow it from the start (--longest_window)"
+            )
+        if asked[:, [1, 3]].max(initial=0) > MOST_IN_HORIZON // horizon:
+            raise ConfigurationError(
+                f"an epsilon above {MOST_IN_HORIZON // horizon / 2**40:g} is too much with windows "
+                f"of up to {horizon} slots: ask for less, or allow shorter windows only"
+            )
+
+    def _move(self, state: DynamicState, moves: Moves) -> None:
+        state.interned, parents = state.interned.move(moves, self._default)
+        self._regroup(state, parents)
+
+    def _merge(self, state: DynamicState) -> None:
+        some = state.interned.alike()
+        if not some.size:
+            return
+        found = state.interned.merge(
+            some,
+            np.concatenate(
+                [
+                    self.mechanism.canonical(state.mechanism, some),
+                    self.odometer.canonical(state.odometer, some),
+                ]
+            ),
+        )
+        if found:
+            state.interned, parents = found
+            self._regroup(state, parents)
+
+    def _regroup(self, state: DynamicState, parents: Integers) -> None:
+        if np.array_equal(parents, np.arange(state.odometer.left.shape[1])):
+            return
+        state.mechanism = self.mechanism.regroup(state.mechanism, parents)
+        state.odometer = self.odometer.regroup(state.odometer, parents)
+
+    def encode(self, state: DynamicState) -> bytes:
+        """Bytes of the state, readable by this and later versions."""
+        return state_bytes.pack(
+            self.SCHEMAS,
+            {
+                "configuration": self._configuration,
+                "next_slot": state.next_slot,
+                "history": state.history,
+                "odometer": self.odometer.encode(state.odometer),
+                "mechanism": self.mechanism.encode(state.mechanism),
+                **state.interned.record(),
+            },
+        )
+
+    def decode(self, data: bytes) -> DynamicState:
+        """State of bytes. Raises ConfigurationError when another configuration wrote them."""
+        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        check_configuration(record["configuration"], self._configuration)
+        return DynamicState(
+            Interned.of_record(record),
+            self.mechanism.decode(record["mechanism"]),
+            self.odometer.decode(record["odometer"]),
+            record["history"],
+            record["next_slot"],
+        )
+
+
+def _canonical_counts(counts: CohortCounts, bins: int) -> list[bytes]:
+    """The counts whatever the order and parts in which they came."""
+    cells, place = np.unique(counts.cohorts * bins + counts.bins, return_inverse=True)
+    sums = np.bincount(place, counts.counts, minlength=len(cells))
+    return [cells.tobytes(), sums.astype(np.int64).tobytes()]
+
+
+def _canonical_moves(moves: Moves) -> list[bytes]:
+    """The moves whatever their order: parent and child tell the requirement."""
+    order = np.lexsort((moves.users, moves.parents, moves.children))
+    return [array[order].tobytes() for array in vars(moves).values()]

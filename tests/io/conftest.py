@@ -1,0 +1,67 @@
+"""What the tests of sources share: outputs collected in this process, and a stopwatch-free stop."""
+
+import time
+
+import apache_beam as beam
+import numpy as np
+import pytest
+
+from streamveil.mechanisms.records import PUBLISHED, SKIPPED, Release, Slots
+
+
+class Kept:
+    """Elements by name. Local runners have their workers in this process."""
+
+    elements: dict[str, list] = {}
+
+
+def _keep(element, time=beam.DoFn.TimestampParam, *, name):
+    Kept.elements[name].append((element, time))
+
+
+@pytest.fixture
+def keep():
+    """Keep all elements of a PCollection under a name; gives the list of (element, time)."""
+    Kept.elements.clear()
+
+    def keep(elements, name):
+        Kept.elements[name] = []
+        _ = elements | f"Keep {name}" >> beam.Map(_keep, name=name)
+        return Kept.elements[name]
+
+    return keep
+
+
+@pytest.fixture
+def until():
+    """Wait for something to become true."""
+
+    def until(done, seconds=60):
+        end = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.05)
+
+    return until
+
+
+@pytest.fixture
+def some_releases():
+    """Three releases; before the first publication no error is known."""
+    hour = Slots.of("1h")
+    common = {"epsilon": 0.5, "mechanism": "pba"}
+    errors = ([np.nan, np.nan], [1.5, 2.0], [1.5, 2.0])
+    return [
+        Release(
+            slot=slot,
+            start=hour.start(slot),
+            end=hour.end(slot),
+            counts=np.array([slot, -slot]),
+            status=PUBLISHED if slot == 1 else SKIPPED,
+            published_slot=1 if slot else None,
+            stderr=np.array(errors[slot]),
+            diagnostics={"gap": 0.25, "é": np.nan} if slot == 2 else {},
+            **common,
+        )
+        for slot in range(3)
+    ]

@@ -1,0 +1,165 @@
+"""Kafka up to Beam's connector: a real expansion service, which offers another transform in its
+place, since the connector itself is written in Java and wants a broker."""
+
+import json
+from concurrent import futures
+
+import apache_beam as beam
+import grpc
+import pytest
+from apache_beam.coders import RowCoder
+from apache_beam.io.kafka import ReadFromKafka, WriteToKafka
+from apache_beam.portability.api import (
+    beam_artifact_api_pb2_grpc,
+    beam_expansion_api_pb2_grpc,
+    external_transforms_pb2,
+)
+from apache_beam.runners.portability.expansion_service import ExpansionServiceServicer
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from streamveil.io import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io.kafka import _value
+from streamveil.io.releases import release_json
+from streamveil.mechanisms.records import ConfigurationError
+
+NAMES = ("user", "value")
+RECORDS = [
+    (b"k", b'{"user":"a","value":1}'),
+    (b"", b'{"user":"b","value":"2"}'),
+    (b"k", b"no"),
+    (b"k", b""),
+]
+
+
+class _Connector(beam.PTransform):
+    """Stands where the Java transform would, and notes the settings that it was asked for."""
+
+    asked: dict = {}
+    written: list = []
+
+    def __init__(self, payload):
+        super().__init__()
+        asked = external_transforms_pb2.ExternalConfigurationPayload.FromString(payload)
+        type(self).asked = RowCoder(asked.schema).decode(asked.payload)._asdict()
+
+
+@beam.PTransform.register_urn(ReadFromKafka.URN_WITHOUT_METADATA, None)
+class _Read(_Connector):
+    def expand(self, pbegin):
+        return pbegin | beam.Create(RECORDS).with_output_types(tuple[bytes, bytes])
+
+    @staticmethod
+    def from_runner_api_parameter(_, payload, __):
+        return _Read(payload)
+
+
+@beam.PTransform.register_urn(WriteToKafka.URN, None)
+class _Write(_Connector):
+    def expand(self, records):
+        return records | beam.Map(_note)
+
+    @staticmethod
+    def from_runner_api_parameter(_, payload, __):
+        return _Write(payload)
+
+
+def _note(record):
+    _Connector.written.append(record)
+
+
+@pytest.fixture(scope="module")
+def service():
+    server = grpc.server(futures.ThreadPoolExecutor())
+    servicer = ExpansionServiceServicer()
+    beam_expansion_api_pb2_grpc.add_ExpansionServiceServicer_to_server(servicer, server)
+    beam_artifact_api_pb2_grpc.add_ArtifactRetrievalServiceServicer_to_server(
+        servicer.artifact_service(), server
+    )
+    port = server.add_insecure_port("localhost:0")
+    server.start()
+    yield f"localhost:{port}"
+    server.stop(None)
+
+
+def test_events_are_read_from_records(service, keep):
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        events = pipeline | ReadKafkaEvents(
+            "h1:9092,h2:9092",
+            ["a", "b"],
+            columns=NAMES,
+            consumer_config={"group.id": "g"},
+            expansion_service=service,
+            arguments={"max_num_records": 4},
+        )
+        batches, rejected = keep(events.batches, "batches"), keep(events.rejected, "rejected")
+    rows = [(r["user"], r["value"]) for batch, _ in batches for r in batch.to_pylist()]
+    assert sorted(rows) == [("a", "1"), ("b", "2")]
+    source = "kafka:h1:9092,h2:9092/a,b"
+    assert batches[0][0].schema.metadata == {b"streamveil.source": source.encode()}
+    letters = [row for batch, _ in rejected for row in batch.to_pylist()]
+    assert {row["source"] for row in letters} == {source}
+    assert sorted(row["record"] for row in letters) == ["", "no"]
+    asked = _Read.asked
+    assert asked["consumer_config"] == {"bootstrap.servers": "h1:9092,h2:9092", "group.id": "g"}
+    assert asked["topics"] == ["a", "b"]
+    assert asked["max_num_records"] == 4
+    assert asked["timestamp_policy"] == "CreateTime"
+    assert asked["value_deserializer"].endswith("ByteArrayDeserializer")
+
+
+def test_a_record_without_a_value_is_no_event():
+    assert _value((None, None)) == b""
+
+
+def test_releases_are_written_under_their_slot(service, some_releases):
+    _Connector.written.clear()
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        _ = (
+            pipeline
+            | beam.Create(some_releases)
+            | WriteReleasesToKafka(
+                "h:9092", "t", producer_config={"acks": "all"}, expansion_service=service
+            )
+        )
+    assert sorted(_Connector.written) == [
+        (str(release.slot).encode(), release_json(release)) for release in some_releases
+    ]
+    assert json.loads(_Connector.written[0][1])["mechanism"] == "pba"
+    assert _Write.asked["producer_config"] == {"bootstrap.servers": "h:9092", "acks": "all"}
+    assert _Write.asked["topic"] == "t"
+
+
+@pytest.mark.parametrize("home", [None, "/nowhere"])
+def test_without_java_the_remedy_is_named(monkeypatch, home):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if home:
+        monkeypatch.setenv("JAVA_HOME", home)
+    for make in (
+        lambda **more: ReadKafkaEvents("h:9092", ["t"], columns=NAMES, **more),
+        lambda **more: WriteReleasesToKafka("h:9092", "t", **more),
+    ):
+        with pytest.raises(ConfigurationError) as refused:
+            make()
+        for word in (
+            "kafka:h:9092/t",
+            "install a Java runtime",
+            "expansion service",
+            home or "PATH",
+        ):
+            assert word in str(refused.value)
+        make(expansion_service="localhost:1")  # needs none here
+
+
+def test_an_expansion_service_that_is_not_there():
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    with pytest.raises(ConfigurationError, match=r"kafka:h:9092/t: .* cannot be set up"):
+        _ = pipeline | ReadKafkaEvents(
+            "h:9092", ["t"], columns=NAMES, expansion_service="localhost:1"
+        )
+
+
+@pytest.mark.parametrize("topics", ["t", []])
+def test_topics_are_a_list(topics):
+    with pytest.raises(ConfigurationError, match="a list of one Kafka topic or more"):
+        ReadKafkaEvents("h:9092", topics, columns=NAMES, expansion_service="x:1")

@@ -1,0 +1,80 @@
+"""A watched folder, in real time: files appear while the pipeline runs."""
+
+import os
+import threading
+
+import apache_beam as beam
+import pyarrow as pa
+import pytest
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.io import WatchEvents, write_table
+from streamveil.mechanisms.records import ConfigurationError
+
+NAMES = ("user", "value")
+FORMATS = ("parquet", "avro", "csv", "jsonl")
+SECONDS = 6  # long enough for a slow machine to look twice
+
+
+def put(folder, name, content):
+    """A file that is whole when it gets its name."""
+    hidden = f"{folder}/.{name}"
+    if isinstance(content, pa.Table):
+        hidden = f"{folder}/.new.{name}"
+        write_table(hidden, content.schema, content.to_batches())
+    else:
+        with open(hidden, "w") as file:
+            file.write(content)
+    os.rename(hidden, f"{folder}/{name}")
+
+
+def rows_of(batches):
+    return sorted((r["user"], r["value"]) for batch, _ in batches for r in batch.to_pylist())
+
+
+def test_files_are_read_once_as_they_appear(tmp_path, keep, until):
+    put(tmp_path, "old[1].csv", "user,value\nold,A\n")
+    pipeline = beam.Pipeline(runner=FnApiRunner())
+    events = pipeline | WatchEvents(
+        f"{tmp_path}/*", columns=NAMES, interval=0.2, stop=Timestamp.now() + SECONDS
+    )
+    assert not events.batches.is_bounded
+    batches, rejected = keep(events.batches, "batches"), keep(events.rejected, "rejected")
+    running = threading.Thread(target=lambda: pipeline.run().wait_until_finish())
+    running.start()
+    until(lambda: batches)  # the pipeline is looking
+    assert rows_of(batches) == [("old", "A")]
+    for kind in FORMATS:
+        put(tmp_path, f"new.{kind}", pa.table({"user": [kind], "value": ["B"], "x": [1]}))
+    put(tmp_path, "bad.jsonl", '{"user":"last","value":"C"}\nno\n')
+    put(tmp_path, "empty.csv", "")
+    put(tmp_path, "other.csv", "name\nx\n")
+    put(tmp_path, "what.xyz", "?")
+    put(tmp_path, "torn.parquet", "PAR1")
+    running.join()
+    assert rows_of(batches) == sorted([("old", "A"), ("last", "C"), *((k, "B") for k in FORMATS)])
+    assert {batch.schema.metadata[b"streamveil.source"].decode() for batch, _ in batches} == {
+        str(tmp_path / name)
+        for name in ("old[1].csv", "bad.jsonl", *(f"new.{kind}" for kind in FORMATS))
+    }
+    letters = {
+        os.path.basename(row["source"]): row for batch, _ in rejected for row in batch.to_pylist()
+    }
+    assert len(rejected) == len(letters) == 5
+    assert (letters["bad.jsonl"]["reason"], letters["bad.jsonl"]["row"]) == ("unparsable", 2)
+    for name, detail in {
+        "empty.csv": "0 bytes",
+        "other.csv": "no column 'user'",
+        "what.xyz": "not known by its name",
+        "torn.parquet": "cannot be read",
+    }.items():
+        letter = letters[name]
+        assert (letter["reason"], letter["row"], letter["record"]) == ("unreadable file", None, "")
+        assert detail in letter["detail"]
+
+
+@pytest.mark.parametrize("interval", [0, -1.0, float("nan")])
+def test_an_interval_is_above_0(interval):
+    with pytest.raises(ConfigurationError, match="give more than 0"):
+        WatchEvents("x/*.csv", columns=NAMES, interval=interval)

@@ -1,0 +1,138 @@
+"""`streamveil release` from and to streams: what runs, and what is refused before it does."""
+
+import json
+import time
+from concurrent.futures import Future
+from unittest import mock
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import StandardOptions
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+
+from streamveil.mechanisms.records import format_time
+from streamveil.pipelines.launch import parse_flags
+from streamveil.pipelines.release import ReleaseJob, ReleaseOptions
+
+SUBSCRIPTION = "pubsub:projects/a-project/subscriptions/events"
+TOPIC = "pubsub:projects/a-project/topics/releases"
+
+
+@pytest.fixture
+def google():
+    pytest.importorskip("google.cloud.pubsub", reason="the extra gcp is not installed")
+
+
+@pytest.fixture
+def published(google):
+    """What is published, as (topic, object), with Google's client replaced."""
+    sent = []
+
+    def publish(topic, data, **_):
+        sent.append((topic, json.loads(data)))
+        done = Future()
+        done.set_result("id")
+        return done
+
+    with mock.patch("google.cloud.pubsub.PublisherClient") as client:
+        client.return_value.topic_path = "projects/{}/topics/{}".format
+        client.return_value.publish.side_effect = publish
+        yield sent
+
+
+def test_files_to_a_topic(job, published):
+    key = job.key()
+    job.done(noise_key_file=key)
+    outcome = job.done(noise_key_file=key, output=TOPIC)
+    assert f"wrote {TOPIC}" in outcome.out
+    topic = TOPIC.removeprefix("pubsub:")
+    assert sorted(published, key=lambda sent: sent[1]["slot"]) == [
+        (topic, row) for row in job.json_rows("out.jsonl")
+    ]
+
+
+def test_a_subscription_to_a_topic(job, published):
+    """In real time, by the clock: both slots are released as they end, the job goes on."""
+    from apache_beam.testing.test_utils import PullResponseMessage, create_pull_response
+
+    second = 1_000_000
+    first = int(time.time()) + 6  # time enough to start
+    times = [first + part for part in (0.1, 0.2, 1.1)]
+    pulls = [
+        [
+            json.dumps({"user": user, "value": "A", "time": format_time(int(at * second))}).encode()
+            for user, at in zip(("u1", "u2", "u1"), times, strict=True)
+        ]
+        + [b"no"]
+    ]
+
+    def pull(**_):
+        records = pulls.pop() if pulls else []
+        now = int(time.time())
+        messages = [PullResponseMessage(record, {}, now, 0, "ack") for record in records]
+        return create_pull_response(messages)
+
+    options = parse_flags(
+        "release",
+        ReleaseOptions,
+        job.arguments(
+            "--runner=BundleBasedDirectRunner",
+            input=SUBSCRIPTION,
+            output=TOPIC,
+            slot="1s",
+            start=format_time(first * second),
+            end=format_time((first + 2) * second),
+        )[1:],
+    )
+    release = ReleaseJob.of(options)
+    assert options.view_as(StandardOptions).streaming
+    with mock.patch("google.cloud.pubsub.SubscriberClient") as client:
+        client.return_value.pull.side_effect = pull
+        pipeline = beam.Pipeline(runner=BundleBasedDirectRunner(), options=options)
+        release.build(pipeline)
+        running = pipeline.run()
+        end = time.monotonic() + 60
+        while len(published) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        running.cancel()
+    assert [(row["slot"], row["counts"]) for _, row in published] == [
+        (first, [2, 0, 0]),
+        (first + 1, [1, 0, 0]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("flag", "remedy"),
+    [("output", "write to bigquery:"), ("ledger", "leave it out"), ("rejected", "leave it out")],
+)
+def test_a_file_does_not_end_with_a_stream(job, google, flag, remedy):
+    path = job.path("x.jsonl")
+    flags = {"input": SUBSCRIPTION, "output": TOPIC, flag: path}
+    job.refused(f"--{flag}={path}", f"--input={SUBSCRIPTION} does not end", remedy, **flags)
+
+
+@pytest.mark.parametrize("runner", [(), ("--runner=FnApiRunner",)])
+def test_a_stream_needs_a_runner(job, google, runner):
+    outcome = job(*runner, input="watch:in/*.csv", output=TOPIC)
+    assert outcome.code == 2
+    for word in ("--input=watch:in/*.csv does not end", "give --runner", "FlinkRunner"):
+        assert word in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"input": "pubsub:events"}, ["--input=pubsub:events", "subscriptions/NAME"]),
+        ({"input": "bigquery:p.d.t"}, ["--input=bigquery:p.d.t", "name a file", "kafka:HOST"]),
+        ({"output": "watch:x"}, ["--output=watch:x", "name a file", "bigquery:PROJECT"]),
+        ({"output": "kafka:h/t"}, ["--output=kafka:h/t", "kafka:HOST:PORT/TOPIC"]),
+    ],
+)
+def test_a_place_that_is_none(job, flags, words):
+    job.refused(*words, **flags)
+
+
+def test_help_names_the_places(toolbox):
+    out = " ".join(toolbox.run("release", "--help").out.split())
+    for form in ("watch:GLOB", "kafka:HOST:PORT/TOPIC", "bigquery:PROJECT.DATASET.TABLE"):
+        assert form in out
