@@ -25,12 +25,12 @@ _ENDED = np.iinfo(np.int64).max // 2
 class Bookings:
     """The last W slots of L ledgers, slot s at row s % W; units."""
 
-    left: Units
-    """What is left of the window that each slot opened; at least _ENDED / 2 once it has ended."""
+    caps: Units
+    """Budget of the window that each slot opened, _ENDED once it has ended: shape (W, L)."""
     ends: npt.NDArray[np.int64]
     """First slot after that window, shape (W, L)."""
-    spent: Units
-    """Spent in each slot, shape (W, L)."""
+    since: Units
+    """Spent from each slot on, shape (W, L)."""
     slots: int = 0
     """Slots booked so far."""
 
@@ -80,9 +80,9 @@ class DynamicOdometer:
             return np.take(np.concatenate([old, new], axis=1), parents, axis=1)
 
         return Bookings(
-            pick(bookings.left, fresh.left),
+            pick(bookings.caps, fresh.caps),
             pick(bookings.ends, fresh.ends),
-            pick(bookings.spent, fresh.spent),
+            pick(bookings.since, fresh.since),
             bookings.slots,
         )
 
@@ -102,21 +102,21 @@ class DynamicOdometer:
             raise ValueError(f"spending must be {len(asked)} int64 amounts, none negative")
         slot, (back, back_cap, ahead, ahead_cap) = bookings.slots, asked.T
         row = slot % self.horizon
-        bookings.left[row] = np.where(ahead > 0, ahead_cap, _ENDED)
+        bookings.caps[row] = np.where(ahead > 0, ahead_cap, _ENDED)
         bookings.ends[row] = slot + ahead
-        bookings.left.reshape(-1)[np.flatnonzero(bookings.ends == slot)] = _ENDED
-        self._check(asked, amounts, bookings.left.min(axis=0), "ahead")
-        past = self.spent_before(bookings, back)
+        bookings.since[row] = 0
+        bookings.caps.reshape(-1)[np.flatnonzero(bookings.ends == slot)] = _ENDED
+        self._check(asked, amounts, (bookings.caps - bookings.since).min(axis=0), "ahead")
+        past = self._since(bookings, slot - back + 1)
         self._check(asked, amounts, np.where(amounts > 0, back_cap - past, 0), "back")
-        bookings.spent[row] = amounts
-        bookings.left -= amounts
+        bookings.since += amounts
         bookings.slots += 1
         return bookings
 
-    def spent_before(self, bookings: Bookings, windows: npt.NDArray[np.int64]) -> Units:
-        """Spent in the `windows - 1` slots before the next one, shape (L,)."""
-        ages = (bookings.slots - 1 - np.arange(self.horizon)) % self.horizon + 1
-        spent: Units = np.where(ages[:, None] < windows, bookings.spent, 0).sum(axis=0)
+    def _since(self, bookings: Bookings, slots: npt.NDArray[np.int64]) -> Units:
+        """Spent from some slot of each ledger on, shape (L,); 0 from the next one on."""
+        rows, columns = slots % self.horizon, np.arange(len(slots))
+        spent: Units = bookings.since[rows, columns] * (slots < bookings.slots)
         return spent
 
     def _check(self, asked: Units, amounts: Units, remaining: Units, side: str) -> None:
@@ -137,22 +137,26 @@ class DynamicOdometer:
 
     def in_window(self, bookings: Bookings, asked: Units) -> Units:
         """Spent in the window looking back from the last slot booked, shape (L,)."""
-        return self.spent_before(bookings, asked[:, 0] + 1)
+        return self._since(bookings, bookings.slots - asked[:, 0])
 
     def canonical(self, bookings: Bookings, ledgers: npt.NDArray[np.int64]) -> Units:
         """All that later refusals of some ledgers depend on, shape (3 W, S)."""
-        left, ends, spent = (
-            table[:, ledgers] for table in (bookings.left, bookings.ends, bookings.spent)
+        caps, ends, since = (
+            table[:, ledgers] for table in (bookings.caps, bookings.ends, bookings.since)
         )
-        ended = left > _ENDED // 2
-        return np.concatenate([np.where(ended, _ENDED, left), np.where(ended, 0, ends), spent])
+        return np.concatenate([caps, np.where(caps == _ENDED, 0, ends), since])
+
+    def glance(self, bookings: Bookings) -> Units:
+        """A little of :meth:`canonical` of all ledgers, for a first comparison: (8, L)."""
+        rows = (bookings.slots - 1 - np.arange(4) * self.horizon // 4) % self.horizon
+        return np.concatenate([bookings.caps[rows], bookings.since[rows]])
 
     def encode(self, bookings: Bookings) -> bytes:
         """Bytes of the state."""
-        rows = np.stack([bookings.left, bookings.ends, bookings.spent]).astype("<i8")
+        rows = np.stack([bookings.caps, bookings.ends, bookings.since]).astype("<i8")
         record = {
             "slots": bookings.slots,
-            "ledgers": bookings.left.shape[1],
+            "ledgers": bookings.caps.shape[1],
             "rows": zlib.compress(rows.tobytes(), 1),
         }
         return state_bytes.pack(self.SCHEMAS, record)
@@ -161,5 +165,5 @@ class DynamicOdometer:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
         rows = np.frombuffer(zlib.decompress(record["rows"]), dtype="<i8").astype(np.int64)
-        left, ends, spent = rows.reshape(3, self.horizon, record["ledgers"])
-        return Bookings(left.copy(), ends.copy(), spent.copy(), record["slots"])
+        caps, ends, since = rows.reshape(3, self.horizon, record["ledgers"])
+        return Bookings(caps.copy(), ends.copy(), since.copy(), record["slots"])

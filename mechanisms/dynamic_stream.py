@@ -173,7 +173,7 @@ class DynamicStream:
         self._regroup(state, parents)
 
     def _merge(self, state: DynamicState) -> None:
-        some = state.interned.alike()
+        some = state.interned.alike(self.odometer.glance(state.odometer))
         if not some.size:
             return
         found = state.interned.merge(
@@ -190,7 +190,7 @@ class DynamicStream:
             self._regroup(state, parents)
 
     def _regroup(self, state: DynamicState, parents: Integers) -> None:
-        if np.array_equal(parents, np.arange(state.odometer.left.shape[1])):
+        if np.array_equal(parents, np.arange(state.odometer.caps.shape[1])):
             return
         state.mechanism = self.mechanism.regroup(state.mechanism, parents)
         state.odometer = self.odometer.regroup(state.odometer, parents)

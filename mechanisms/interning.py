@@ -108,9 +108,9 @@ class Interned:
         moved = Interned(cohorts, ledgers[first], users, asked[distinct])
         return moved, origin[distinct]
 
-    def alike(self) -> Integers:
-        """Ledgers that ask for the same as another one: those worth comparing."""
-        first = equal_columns(self.asked.T)
+    def alike(self, glance: Units) -> Integers:
+        """Ledgers that ask for the same and look like another one at a glance, (A, L)."""
+        first = equal_columns(np.concatenate([self.asked.T, glance]))
         times = np.bincount(first, minlength=len(first))
         return np.flatnonzero(times[first] > 1)
 

@@ -67,9 +67,10 @@ class Sampling:
 
     def sample(self, counts: npt.NDArray[np.int64], words: RandomWords) -> npt.NDArray[np.int64]:
         """Thin counts of shape (K, d) and add the classes up: shape (d,)."""
-        thresholds = [probability_threshold(p) for p in self.keep.tolist()]
-        kept: npt.NDArray[np.int64] = thin(counts, thresholds, words).sum(axis=0)
-        return kept
+        certain, some = self.keep >= 1, (self.keep > 0) & (self.keep < 1)
+        thresholds = [probability_threshold(p) for p in self.keep[some].tolist()]
+        kept: npt.NDArray[np.int64] = thin(counts[some], thresholds, words).sum(axis=0)
+        return kept + counts[certain].sum(axis=0)
 
     def publish(
         self, counts: npt.NDArray[np.int64], noise: SlotNoise
