@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -12,10 +12,11 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 
 from streamveil.io import (
     SINK_FORMS,
+    StateFolder,
     WriteLedger,
     WriteRejected,
     check_events,
-    check_output,
+    check_outputs,
     is_stream,
     requirement_changes_of,
     sink_of,
@@ -23,6 +24,7 @@ from streamveil.io import (
 )
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
+from streamveil.pipelines.follow import Follow, Following, add_follow_options
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
@@ -79,9 +81,10 @@ class ReleaseOptions(PipelineOptions):
             "--allowed_lateness",
             default="0s",
             metavar="LENGTH",
-            help="how long a slot of a stream without end stays open for late events: 30s, 10m, "
-            "2h (default 0s)",
+            help="how long a slot of a stream without end, or of a run with --state, stays open for "
+            "late events: 30s, 10m, 2h (default 0s)",
         )
+        add_follow_options(parser)
 
 
 @dataclass(frozen=True)
@@ -102,31 +105,10 @@ class ReleaseJob:
         Raises ConfigurationError for anything missing or wrong.
         """
         given = options.view_as(ReleaseOptions)
-        for name in ("input", "output", *REQUIRED):
-            if not getattr(given, name):
-                raise ConfigurationError(f"--{name} is missing: see streamveil release --help")
-        registry = registry_of(given)
-        if registry is None:
-            raise ConfigurationError(
-                "--requirements is missing: give the table of users, or --default_requirement"
-            )
-        if given.longest_window is not None and not given.requirement_changes:
-            raise ConfigurationError(
-                f"--longest_window={given.longest_window} is about changes: give "
-                "--requirement_changes as well, or leave it out"
-            )
-        transform = Inputs.of(given).transform(
-            registry,
-            given.mechanism,
-            noise_key(given.noise_key_file),
-            given.shards,
-            given.longest_window,
-            given.allowed_lateness,
-        )
         job = cls(
             given.input,
             given.output,
-            transform,
+            _transform_of(given),
             given.ledger,
             given.rejected,
             given.requirement_changes,
@@ -150,11 +132,7 @@ class ReleaseJob:
             self._check_changes(self.requirement_changes)
         if is_stream(self.input):
             self._refuse_files()
-        places = [path if "://" in path else os.path.realpath(path) for path in self.files]
-        for path, place in zip(self.files, places, strict=True):
-            if places.count(place) > 1:
-                raise ConfigurationError(f"two outputs are named {path}: name them apart")
-            check_output(path)
+        check_outputs(self.files)
         if not is_stream(self.input):
             check_events(self.input, self.transform.columns.names)
 
@@ -219,8 +197,41 @@ class ReleaseJob:
             ) from error
 
 
+def _transform_of(given: Any) -> PrivateHistograms:
+    for name in ("input", "output", *REQUIRED):
+        if not getattr(given, name):
+            raise ConfigurationError(f"--{name} is missing: see streamveil release --help")
+    registry = registry_of(given)
+    if registry is None:
+        raise ConfigurationError(
+            "--requirements is missing: give the table of users, or --default_requirement"
+        )
+    if given.longest_window is not None and not given.requirement_changes:
+        raise ConfigurationError(
+            f"--longest_window={given.longest_window} is about changes: give "
+            "--requirement_changes as well, or leave it out"
+        )
+    return Inputs.of(given).transform(
+        registry,
+        given.mechanism,
+        noise_key(given.noise_key_file),
+        given.shards,
+        given.longest_window,
+        given.allowed_lateness,
+    )
+
+
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
+    given = options.view_as(ReleaseOptions)
+    following = Following.of(given)
+    if following is not None:
+        outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
+        wanted = {kind: path for kind, path in outputs.items() if path}
+        transform = _transform_of(given)
+        with StateFolder.held(following.state, create=not following.resume) as folder:
+            Follow(given.input, wanted, transform, following, folder).run(options)
+        return 0
     job = ReleaseJob.of(options)
     summary = job.run(options)
     print(summary.text(dead_letters=job.rejected))

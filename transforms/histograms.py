@@ -16,7 +16,7 @@ from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import derived_key
+from streamveil.mechanisms.noise import NoiseSource, derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
@@ -26,6 +26,7 @@ from streamveil.mechanisms.records import (
     check_shares,
 )
 from streamveil.mechanisms.registry import DEFAULT, mechanism
+from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.changes import ChangeMapper
@@ -54,6 +55,7 @@ from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
+    STATE,
     ReleaseConfig,
     _ReleaseAtEndFn,
     _ReleaseInTimeFn,
@@ -79,6 +81,9 @@ class Outputs(NamedTuple):
     """One for each slot: what it cost every class; public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+    state: beam.PCollection[tuple[int, bytes]]
+    """Of a bounded input: the slot that comes next and what a run that goes on from there takes
+    as `resume`. The largest slot counts. It is private: it holds a digest of the true counts."""
 
 
 class _Counted(NamedTuple):
@@ -163,10 +168,12 @@ class PrivateHistograms(beam.PTransform):
     """What opens the slots of an input without end: applied to the pipeline, it gives the number
     of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
     None; then events more than a day ahead of the worker's clock are rejected."""
-
     longest_window: int | None = None
     """The longest window that a change of requirement may ask for, in slots: public. The longest
     of the registry when None."""
+    resume: bytes | None = field(default=None, repr=False)
+    """The state of an earlier run, whose users' ledgers go on in this one; `first_slot` must be
+    the slot that came next there, and all options of the release must be the same."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -187,6 +194,20 @@ class PrivateHistograms(beam.PTransform):
             self.longest_window = whole("longest_window", self.longest_window)
             check_horizon(self.longest_window, self.registry)
         self._key = SameKey.of(self.noise_key)
+        if self.resume is not None:
+            self._check_resume(self.resume)
+
+    def _check_resume(self, written: bytes) -> None:
+        noise = NoiseSource(self._key(), _STREAM)
+        stream = ReleaseStream(
+            mechanism(self.mechanism, self.population), noise, context=self.context
+        )
+        following = stream.decode(written).next_slot
+        if following != self.first_slot:
+            raise ConfigurationError(
+                f"the run starts at slot {self.first_slot}, but slot {following} comes next after "
+                "the state that it goes on from: start there"
+            )
 
     @property
     def population(self) -> Population:
@@ -260,19 +281,21 @@ class PrivateHistograms(beam.PTransform):
             self.context,
             self.first_slot,
             self.last_slot,
+            self.resume,
         )
         releasing = _ReleaseAtEndFn(config) if counted.bounded else _ReleaseInTimeFn(config)
         released = (
             (counted.counts, *counted.ticks)
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
-            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, main="releases")
+            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, STATE, main="releases")
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[REJECTED].element_type = pa.RecordBatch
+        released[STATE].element_type = tuple[int, bytes]
         rejected = (*counted.rejected, released[REJECTED]) | "AllRejected" >> beam.Flatten()
-        return Outputs(released.releases, released[LEDGER], rejected)
+        return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
 
     def _count(
         self,

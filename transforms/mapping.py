@@ -16,8 +16,8 @@ from streamveil.mechanisms.records import ConfigurationError, Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import REASON_OF_CODE, DomainMap
 from streamveil.transforms.people import NULL_USER, UserIndex
-from streamveil.transforms.rejects import column_of, rejected_rows, source_of
-from streamveil.transforms.times import UNITS, to_micros
+from streamveil.transforms.rejects import column_of, naming_source, rejected_rows
+from streamveil.transforms.times import UNITS, Reasons, to_micros
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
@@ -60,6 +60,20 @@ class Columns:
     def names(self) -> tuple[str, ...]:
         """All columns that are read, each once."""
         return tuple(dict.fromkeys((self.user, *self.value, self.time)))
+
+
+def slots_of(batch: pa.RecordBatch, columns: Columns, slots: Slots) -> tuple[Integers, Reasons]:
+    """Slot of every row, and by row why it has none.
+
+    Raises ConfigurationError for a column of times that is missing or of another type.
+    """
+    micros, bad_times = to_micros(
+        column_of(batch, columns.time),
+        zone=columns.time_zone,
+        unit=columns.time_unit,
+        name=columns.time,
+    )
+    return (micros - slots.origin) // slots.length, bad_times
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,19 +139,13 @@ class EventMapper:
 
         Raises ConfigurationError for a missing column or one of a type that cannot be read.
         """
-        try:
+        with naming_source(batch):
             return self._map(batch, latest)
-        except ConfigurationError as error:
-            source = source_of(batch)
-            raise ConfigurationError(f"{source}: {error}" if source else str(error)) from error
 
     def _map(self, batch: pa.RecordBatch, latest: int | None) -> tuple[Events, pa.RecordBatch]:
         columns = self.columns
         arrays = {name: column_of(batch, name) for name in columns.names}
-        micros, bad_times = to_micros(
-            arrays[columns.time], zone=columns.time_zone, unit=columns.time_unit, name=columns.time
-        )
-        slots = (micros - self.slots.origin) // self.slots.length
+        slots, bad_times = slots_of(batch, columns, self.slots)
         bins = self._bins.bins([arrays[name] for name in columns.value])
         members, strangers, nameless = self._users.find(arrays[columns.user], columns.user)
 

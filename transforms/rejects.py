@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,16 @@ def source_of(batch: pa.RecordBatch) -> str | None:
     metadata = batch.schema.metadata or {}
     source = metadata.get(SOURCE_METADATA)
     return None if source is None else source.decode()
+
+
+@contextlib.contextmanager
+def naming_source(batch: pa.RecordBatch) -> Iterator[None]:
+    """Let a ConfigurationError inside say where the batch was read."""
+    try:
+        yield
+    except ConfigurationError as error:
+        source = source_of(batch)
+        raise ConfigurationError(f"{source}: {error}" if source else str(error)) from error
 
 
 def rejected_rows(
