@@ -60,7 +60,7 @@ class Stream:
 
         from streamveil.transforms.clock import Clock
         from streamveil.transforms.counting import Layout
-        from streamveil.transforms.gathering import _CountSlotsFn, _MapEventsFn
+        from streamveil.transforms.gathering import Counter, _CountSlotsFn, _MapEventsFn
         from streamveil.transforms.heartbeat import _OpenSlotsFn
         from streamveil.transforms.keys import SameKey
         from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
@@ -79,7 +79,9 @@ class Stream:
         self._map = _MapEventsFn(transform.event_mapper, self.layout, most, real_time=False)
         self._map.setup()
         self._open = Stage(_OpenSlotsFn(None, None))
-        self._count = Stage(_CountSlotsFn(registry, self.layout, most, "", self.clock))
+        self._count = Stage(
+            _CountSlotsFn(Counter(registry, self.layout, most, "", dynamic=False), self.clock)
+        )
         self._release = Stage(_ReleaseInTimeFn(config))
 
     @property

@@ -13,7 +13,7 @@ from streamveil.io.events import (
     read_part,
     split_file,
 )
-from streamveil.io.files import match_files
+from streamveil.io.files import list_files, match_files
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
 from streamveil.io.locations import SINK_FORMS, SOURCE_FORMS, is_stream, sink_of, source_of
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
@@ -23,13 +23,18 @@ from streamveil.io.releases import (
     WriteLedger,
     WriteRejected,
     WriteReleases,
+    WriteState,
+    read_state,
     release_schema,
 )
+from streamveil.io.requirement_changes import change_columns, requirement_changes_of
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
+from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
 from streamveil.io.tables import (
     WriteTable,
     check_output,
+    check_outputs,
     check_place,
     read_table,
     write_table,
@@ -45,10 +50,13 @@ __all__ = [
     "SINK_FORMS",
     "SOURCE_FORMS",
     "Events",
+    "InputFile",
     "ReadEvents",
     "ReadKafkaEvents",
     "ReadPubSubEvents",
     "RecordBatchCoder",
+    "Snapshot",
+    "StateFolder",
     "WatchEvents",
     "WriteLedger",
     "WriteRejected",
@@ -56,12 +64,16 @@ __all__ = [
     "WriteReleasesToBigQuery",
     "WriteReleasesToKafka",
     "WriteReleasesToPubSub",
+    "WriteState",
     "WriteTable",
     "bigquery_schema",
+    "change_columns",
     "check_events",
     "check_output",
+    "check_outputs",
     "check_place",
     "is_stream",
+    "list_files",
     "match_files",
     "read_domain",
     "read_events",
@@ -69,8 +81,10 @@ __all__ = [
     "read_part",
     "read_releases",
     "read_requirements",
+    "read_state",
     "read_table",
     "release_schema",
+    "requirement_changes_of",
     "sink_of",
     "source_of",
     "split_file",

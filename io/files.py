@@ -78,21 +78,32 @@ def match_files(pattern: Patterns) -> list[FileMetadata]:
         raise ConfigurationError("no file pattern was given: name at least one file")
     found: dict[str, FileMetadata] = {}
     for glob in patterns:
-        try:
-            # Beam takes a local glob without a folder for one of the root.
-            bare = "/" not in glob and "\\" not in glob
-            matched = FileSystems.match([f"./{glob}" if bare else glob])[0].metadata_list
-        except Exception as error:
-            raise ConfigurationError(
-                f"files {glob!r} cannot be listed: {error}: check the scheme of the path and that "
-                "Beam's package for that filesystem is installed"
-            ) from error
+        matched = list_files(glob)
         if not matched:
             raise ConfigurationError(
                 f"no file matches {glob!r}: check the path, and that this machine may read it"
             )
         found.update((metadata.path, metadata) for metadata in matched)
     return [found[path] for path in sorted(found)]
+
+
+def list_files(glob: str) -> list[FileMetadata]:
+    """Files that match a glob now, perhaps none: path and size in bytes.
+
+    Raises ConfigurationError when its filesystem is not known.
+    """
+    try:
+        # Beam takes a local glob without a folder for one of the root.
+        bare = "/" not in glob and "\\" not in glob
+        found: list[FileMetadata] = FileSystems.match([f"./{glob}" if bare else glob])[
+            0
+        ].metadata_list
+        return found
+    except Exception as error:
+        raise ConfigurationError(
+            f"files {glob!r} cannot be listed: {error}: check the scheme of the path and that "
+            "Beam's package for that filesystem is installed"
+        ) from error
 
 
 def input_files(pattern: Patterns) -> list[str]:

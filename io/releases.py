@@ -1,4 +1,4 @@
-"""Files of results: the releases, what they cost, and the events that were rejected."""
+"""Files of results: releases, what they cost, what was rejected, and the state to go on from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.files import output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import WriteTable
+from streamveil.io.tables import WriteTable, read_table
 from streamveil.mechanisms.records import LedgerEntry, Release
 
 BINS_METADATA = "streamveil.bins"
@@ -52,6 +52,12 @@ LEDGER_SCHEMA = pa.schema(
         pa.field("users", pa.int64(), nullable=False),
         pa.field("spent", pa.float64(), nullable=False),
         pa.field("spent_in_window", pa.float64(), nullable=False),
+    ]
+)
+_STATE_SCHEMA = pa.schema(
+    [
+        pa.field("next_slot", pa.int64(), nullable=False),
+        pa.field("state", pa.binary(), nullable=False),
     ]
 )
 
@@ -189,3 +195,39 @@ class WriteRejected(beam.PTransform):
     def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
         """Build the step: write."""
         return batches | "Write" >> WriteTable(self.path, REJECTED_SCHEMA)
+
+
+@dataclass(eq=False)
+class WriteState(beam.PTransform):
+    """Writes (next slot, state of the release stream) to one file; gives the path.
+
+    The file is private: the state holds a digest of the true counts. See :func:`read_state`.
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        super().__init__()
+        output_format_of(self.path)
+
+    def expand(self, states: PCollection[tuple[int, bytes]]) -> PCollection[str]:
+        """Build the steps: convert, write."""
+        return (
+            states
+            | "Convert" >> beam.Map(_state_to_batch).with_output_types(pa.RecordBatch)
+            | "Write" >> WriteTable(self.path, _STATE_SCHEMA, sort_by="next_slot")
+        )
+
+
+def _state_to_batch(state: tuple[int, bytes]) -> pa.RecordBatch:
+    next_slot, data = state
+    return pa.RecordBatch.from_pydict(
+        {"next_slot": [next_slot], "state": [data]}, schema=_STATE_SCHEMA
+    )
+
+
+def read_state(path: str) -> tuple[int, bytes]:
+    """The slot that comes next and the state before it, of a file that WriteState made."""
+    rows = read_table(path).to_pylist()
+    return rows[-1]["next_slot"], rows[-1]["state"]

@@ -17,9 +17,11 @@ from streamveil.io.files import Patterns, input_files, row_word
 from streamveil.mechanisms.records import (
     MAX_EPSILON,
     MAX_WINDOW,
-    SMALLEST_SHARE,
     ConfigurationError,
     Requirement,
+    leave_shares,
+    valid_epsilons,
+    valid_windows,
 )
 from streamveil.mechanisms.users import Registry
 
@@ -134,18 +136,16 @@ class _Check:
 
     def windows(self, column: pa.Array) -> npt.NDArray[np.int64]:
         values = self._numbers("window", column)
-        whole = (values == np.floor(values)) & (values >= 1) & (values <= MAX_WINDOW)
         remedy = f"is not a whole number of slots from 1 to {MAX_WINDOW}: write one"
-        self._refuse(~whole, "window", column, remedy)
+        self._refuse(~valid_windows(values), "window", column, remedy)
         return values.astype(np.int64)
 
     def epsilons(self, column: pa.Array, windows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         values = self._numbers("epsilon", column)
-        good = (values > 0) & (values <= MAX_EPSILON)
         remedy = f"is not a number above 0 and at most {MAX_EPSILON:g}: write one"
-        self._refuse(~good, "epsilon", column, remedy)
+        self._refuse(~valid_epsilons(values), "epsilon", column, remedy)
         remedy = "leaves less than 2**-40 for a slot of its window: ask for more"
-        self._refuse(values / (2 * windows) < SMALLEST_SHARE, "epsilon", column, remedy)
+        self._refuse(~leave_shares(values, windows), "epsilon", column, remedy)
         return values
 
     def _numbers(self, name: str, column: pa.Array) -> npt.NDArray[np.float64]:

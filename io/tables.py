@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, BinaryIO, cast
 
@@ -42,6 +42,18 @@ def check_output(path: str) -> None:
     """
     output_format_of(path)
     check_place(path)
+
+
+def check_outputs(paths: Sequence[str]) -> None:
+    """Refuse outputs of one run that :func:`check_output` refuses or that are one file.
+
+    Raises ConfigurationError.
+    """
+    places = [path if "://" in path else os.path.realpath(path) for path in paths]
+    for path, place in zip(paths, places, strict=True):
+        if places.count(place) > 1:
+            raise ConfigurationError(f"two outputs are named {path}: name them apart")
+        check_output(path)
 
 
 def check_place(path: str) -> None:

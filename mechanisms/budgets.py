@@ -22,6 +22,12 @@ def to_units(epsilon: float) -> int:
     return math.floor(math.ldexp(epsilon, UNIT_BITS))
 
 
+def units_of(epsilons: npt.ArrayLike) -> Units:
+    """:func:`to_units` of every element of an array."""
+    units: Units = np.floor(np.ldexp(np.asarray(epsilons, np.float64), UNIT_BITS)).astype(np.int64)
+    return units
+
+
 def to_epsilon(units: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Epsilon as float64 of an array of units, for people to read; never decides a budget."""
     return np.ldexp(np.asarray(units, dtype=np.float64), -UNIT_BITS)

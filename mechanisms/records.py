@@ -58,6 +58,15 @@ REJECTED_COLUMNS = (
     ("record", "string"),
 )
 
+# Columns of a change of requirement, as DynamicRequirement has them; from a slot, or from a time.
+REQUIREMENT_COLUMNS = (
+    "window_backward",
+    "epsilon_backward",
+    "window_forward",
+    "epsilon_forward",
+)
+CHANGE_COLUMNS = ("user", "slot", "time", *REQUIREMENT_COLUMNS)
+
 # Beam's counters, in one namespace.
 METRICS_NAMESPACE = "streamveil"
 EVENTS_READ = "events_read"
@@ -165,6 +174,27 @@ def as_dynamic_requirement(
     if not isinstance(value, Requirement) and len(value) == 4:
         return DynamicRequirement(*value)  # type: ignore[arg-type]
     return DynamicRequirement.constant(as_requirement(value))
+
+
+def valid_windows(
+    windows: npt.NDArray[np.float64], longest: int = MAX_WINDOW
+) -> npt.NDArray[np.bool_]:
+    """Which numbers are whole numbers of slots from 1 to `longest`; NaN is none."""
+    return (windows == np.floor(windows)) & (windows >= 1) & (windows <= longest)
+
+
+def valid_epsilons(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which numbers are above 0 and at most `MAX_EPSILON`; NaN is none."""
+    return (epsilons > 0) & (epsilons <= MAX_EPSILON)
+
+
+def leave_shares(
+    epsilons: npt.NDArray[np.float64], windows: npt.ArrayLike, sensitivity: int = 1
+) -> npt.NDArray[np.bool_]:
+    """Which budgets leave at least `SMALLEST_SHARE` for every slot of their windows."""
+    shares = 2 * sensitivity * np.asarray(windows, np.float64)
+    enough: npt.NDArray[np.bool_] = epsilons >= shares * SMALLEST_SHARE
+    return enough
 
 
 def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> None:

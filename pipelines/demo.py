@@ -12,6 +12,7 @@ from streamveil.io import read_ledger, read_releases, read_requirements
 from streamveil.mechanisms.domains import Categories
 from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
 from streamveil.mechanisms.registry import DEFAULT, parse
+from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     DESTINATIONS,
     TIME,
@@ -69,9 +70,7 @@ class DemoOptions(PipelineOptions):
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
     given = options.view_as(DemoOptions)
-    hourly = {"true": True, "false": False}.get(given.hourly.lower())
-    if hourly is None:
-        raise ConfigurationError(f"--hourly={given.hourly} is neither true nor false")
+    hourly = is_true("hourly", given.hourly)
     parse(given.demo_mechanism)
     folder = Path(given.output_dir)
     try:

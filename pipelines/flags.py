@@ -65,6 +65,14 @@ def parse_own_flags(
     return refuse_unknown(command, argv, own, strict)
 
 
+def is_true(name: str, text: str) -> bool:
+    """Read the value of a flag that is on or off. Raises ConfigurationError."""
+    found = {"true": True, "false": False}.get(text.lower())
+    if found is None:
+        raise ConfigurationError(f"--{name}={text} is neither true nor false")
+    return found
+
+
 def _near(flag: str, parser: argparse.ArgumentParser, likeness: float) -> str | None:
     known = [name for action in parser._actions for name in action.option_strings]
     near = difflib.get_close_matches(flag.split("=")[0], known, n=1, cutoff=likeness)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import dataclass
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -12,16 +12,19 @@ from apache_beam.options.pipeline_options import PipelineOptions, StandardOption
 
 from streamveil.io import (
     SINK_FORMS,
+    StateFolder,
     WriteLedger,
     WriteRejected,
     check_events,
-    check_output,
+    check_outputs,
     is_stream,
+    requirement_changes_of,
     sink_of,
     source_of,
 )
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
+from streamveil.pipelines.follow import Follow, Following, add_follow_options
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.launch import Summary, run
@@ -46,6 +49,20 @@ class ReleaseOptions(PipelineOptions):
             metavar="NAME",
             help=f"{', '.join(MECHANISMS)} (default {DEFAULT})",
         )
+        add(
+            "--requirement_changes",
+            metavar="PLACE",
+            help="changes of requirements, from files or a stream as --input: columns user, slot "
+            "or time, window_backward, epsilon_backward, window_forward, epsilon_forward; without "
+            "the four figures the user leaves",
+        )
+        add(
+            "--longest_window",
+            type=int,
+            metavar="N",
+            help="longest window, in slots, that a change may ask for; public (default: the "
+            "longest of the requirements)",
+        )
         add("--ledger", metavar="FILE", help="what every slot cost every class of users")
         add(
             "--noise_key_file",
@@ -64,9 +81,10 @@ class ReleaseOptions(PipelineOptions):
             "--allowed_lateness",
             default="0s",
             metavar="LENGTH",
-            help="how long a slot of a stream without end stays open for late events: 30s, 10m, "
-            "2h (default 0s)",
+            help="how long a slot of a stream without end, or of a run with --state, stays open for "
+            "late events: 30s, 10m, 2h (default 0s)",
         )
+        add_follow_options(parser)
 
 
 @dataclass(frozen=True)
@@ -78,6 +96,7 @@ class ReleaseJob:
     transform: PrivateHistograms
     ledger: str | None = None
     rejected: str | None = None
+    requirement_changes: str | None = None
 
     @classmethod
     def of(cls, options: PipelineOptions) -> ReleaseJob:
@@ -86,22 +105,14 @@ class ReleaseJob:
         Raises ConfigurationError for anything missing or wrong.
         """
         given = options.view_as(ReleaseOptions)
-        for name in ("input", "output", *REQUIRED):
-            if not getattr(given, name):
-                raise ConfigurationError(f"--{name} is missing: see streamveil release --help")
-        registry = registry_of(given)
-        if registry is None:
-            raise ConfigurationError(
-                "--requirements is missing: give the table of users, or --default_requirement"
-            )
-        transform = Inputs.of(given).transform(
-            registry,
-            given.mechanism,
-            noise_key(given.noise_key_file),
-            given.shards,
-            given.allowed_lateness,
+        job = cls(
+            given.input,
+            given.output,
+            _transform_of(given),
+            given.ledger,
+            given.rejected,
+            given.requirement_changes,
         )
-        job = cls(given.input, given.output, transform, given.ledger, given.rejected)
         job.check()
         if is_stream(job.input):
             _stream_with(options, job.input)
@@ -117,13 +128,11 @@ class ReleaseJob:
         """Look at the places before anything runs; raises ConfigurationError."""
         self._source()
         self._sink()
+        if self.requirement_changes:
+            self._check_changes(self.requirement_changes)
         if is_stream(self.input):
             self._refuse_files()
-        places = [path if "://" in path else os.path.realpath(path) for path in self.files]
-        for path, place in zip(self.files, places, strict=True):
-            if places.count(place) > 1:
-                raise ConfigurationError(f"two outputs are named {path}: name them apart")
-            check_output(path)
+        check_outputs(self.files)
         if not is_stream(self.input):
             check_events(self.input, self.transform.columns.names)
 
@@ -132,6 +141,14 @@ class ReleaseJob:
 
     def _sink(self) -> beam.PTransform:
         return sink_of(self.output, self.transform.domain.labels)
+
+    def _check_changes(self, location: str) -> None:
+        requirement_changes_of(location)
+        if is_stream(location) and not is_stream(self.input):
+            raise ConfigurationError(
+                f"--requirement_changes={location} does not end, but --input={self.input} does: "
+                "give both from files or both from streams"
+            )
 
     def _refuse_files(self) -> None:
         for name in ("output", "ledger", "rejected"):
@@ -146,13 +163,20 @@ class ReleaseJob:
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sinks."""
         events = pipeline | "ReadEvents" >> self._source()
-        outputs = events.batches | "PrivateHistograms" >> self.transform
+        inputs, rejected = events.batches, [events.rejected]
+        if self.requirement_changes:
+            changes = pipeline | "ReadRequirementChanges" >> requirement_changes_of(
+                self.requirement_changes
+            )
+            inputs = (events.batches, changes.batches)
+            rejected.append(changes.rejected)
+        outputs = inputs | "PrivateHistograms" >> self.transform
         outputs.releases | "WriteReleases" >> self._sink()
         if self.ledger:
             outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger)
         if self.rejected:
-            rejected = (events.rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
-            rejected | "WriteRejected" >> WriteRejected(self.rejected)
+            letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
+            letters | "WriteRejected" >> WriteRejected(self.rejected)
 
     def run(self, options: PipelineOptions, title: str = "streamveil release") -> Summary:
         """Run the job to its end."""
@@ -173,8 +197,41 @@ class ReleaseJob:
             ) from error
 
 
+def _transform_of(given: Any) -> PrivateHistograms:
+    for name in ("input", "output", *REQUIRED):
+        if not getattr(given, name):
+            raise ConfigurationError(f"--{name} is missing: see streamveil release --help")
+    registry = registry_of(given)
+    if registry is None:
+        raise ConfigurationError(
+            "--requirements is missing: give the table of users, or --default_requirement"
+        )
+    if given.longest_window is not None and not given.requirement_changes:
+        raise ConfigurationError(
+            f"--longest_window={given.longest_window} is about changes: give "
+            "--requirement_changes as well, or leave it out"
+        )
+    return Inputs.of(given).transform(
+        registry,
+        given.mechanism,
+        noise_key(given.noise_key_file),
+        given.shards,
+        given.longest_window,
+        given.allowed_lateness,
+    )
+
+
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
+    given = options.view_as(ReleaseOptions)
+    following = Following.of(given)
+    if following is not None:
+        outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
+        wanted = {kind: path for kind, path in outputs.items() if path}
+        transform = _transform_of(given)
+        with StateFolder.held(following.state, create=not following.resume) as folder:
+            Follow(given.input, wanted, transform, following, folder).run(options)
+        return 0
     job = ReleaseJob.of(options)
     summary = job.run(options)
     print(summary.text(dead_letters=job.rejected))

@@ -7,7 +7,8 @@ from streamveil.transforms.histograms import (
     Outputs,
     PrivateHistograms,
 )
-from streamveil.transforms.mapping import REJECTED_SCHEMA, Columns
+from streamveil.transforms.mapping import Columns
+from streamveil.transforms.rejects import REJECTED_SCHEMA
 
 __all__ = [
     "ADD_REMOVE",

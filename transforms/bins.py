@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamveil.mechanisms.domains import Categories, Domain, Grid
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.transforms.numbers import as_numbers
 from streamveil.transforms.text import TextIndex, as_text
 
 NULL_VALUE = "null value"
@@ -83,23 +83,11 @@ class DomainMap:
         return np.where(inside, row * grid.columns + column, _OUTSIDE)
 
     def _numbers(self, array: pa.Array, column: str) -> npt.NDArray[np.float64]:
-        """Numbers of a column; what is no number is NaN."""
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        kind = array.type
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            numeric = r"^\s*[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?\s*$"
-            good = pc.match_substring_regex(array, numeric)
-            array = pc.utf8_trim_whitespace(pc.if_else(good, array, None))
-        elif not (
-            pa.types.is_integer(kind)
-            or pa.types.is_floating(kind)
-            or pa.types.is_decimal(kind)
-            or pa.types.is_null(kind)
-        ):
-            raise ConfigurationError(f"column {column!r} holds {kind}; this domain needs numbers")
-        values = array.cast(pa.float64(), safe=False)
-        numbers: npt.NDArray[np.float64] = values.to_numpy(zero_copy_only=False)
+        numbers = as_numbers(array)
+        if numbers is None:
+            raise ConfigurationError(
+                f"column {column!r} holds {array.type}; this domain needs numbers"
+            )
         return numbers
 
 

@@ -12,11 +12,13 @@ from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.mechanisms.records import (
     MAX_SLOT,
+    MAX_WINDOW,
     ConfigurationError,
     Slots,
     format_time,
     parse_duration,
 )
+from streamveil.mechanisms.users import Registry
 
 LONGEST_RANGE = 10_000_000  # slots
 
@@ -57,6 +59,16 @@ def check_range(slots: Slots, first: int | None, last: int | None) -> None:
             f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
             f"has {last - first + 1} slots, more than {LONGEST_RANGE}: shorten it (--start and "
             "--end), or use longer slots"
+        )
+
+
+def check_horizon(longest_window: int, registry: Registry) -> None:
+    """Refuse a longest window that somebody's is longer than. Raises ConfigurationError."""
+    longest = max(registry.classes, key=lambda requirement: requirement.window)
+    if not longest.window <= longest_window <= MAX_WINDOW:
+        raise ConfigurationError(
+            f"the longest window allowed is {longest_window} (--longest_window), but {longest} is "
+            f"asked for and {MAX_WINDOW} is the most: give a number between"
         )
 
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bounding import bound, mix, runs
 from streamveil.transforms.mapping import Events
@@ -200,51 +202,86 @@ class BlockCounts:
         return cls(block, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
 
 
-def count(
-    kind: int,
-    block: int,
-    arrays: Iterable[Codes],
-    layout: Layout,
-    class_of: npt.NDArray[np.int32],
-    most: int,
-) -> BlockCounts:
-    """Bound and count one block's events of one shard.
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """Bounded events of one kind of users of a block: a group is a user's in a slot and bin."""
+
+    block: int
+    codes: Codes
+    """Distinct groups: ascending codes of members, or rows of strangers in order of user."""
+    kept: Integers
+    """Events of each group that bounding kept, shape (n,); may be 0."""
+    dropped: int
+    """Events that bounding dropped here."""
+
+    @classmethod
+    def none(cls, kind: int, block: int, layout: Layout) -> Visits:
+        """A block without events."""
+        shape = (0,) if kind == MEMBERS else (0, 3)
+        codes = np.zeros(shape, layout.dtype if kind == MEMBERS else np.uint64)
+        return cls(block, codes, np.zeros(0, np.int64), 0)
+
+
+def bound_block(
+    kind: int, block: int, arrays: Iterable[Codes], layout: Layout, most: int
+) -> Visits:
+    """Bound one block's events of one shard.
 
     Args:
         kind: MEMBERS or STRANGERS.
         block: number of the block.
         arrays: what :func:`pack` made of every batch, in any order.
         layout: how events are coded.
-        class_of: the class of each registered user, and last that of all others.
         most: contributions to keep of a user in a slot.
     """
     codes = np.concatenate(list(arrays))
+    total = len(codes)
     if kind == MEMBERS:
         codes.sort(kind="stable")  # a merge: each part ascends
         starts, repeats = runs(codes)
-        distinct = codes[starts]
-        kept = bound_members(distinct, repeats, block, layout, most)
-        visits, bins = np.divmod(distinct.astype(np.int64), layout.bins)
-        slots, users = np.divmod(visits, layout.users)
-        classes = class_of[users]
+        codes = codes[starts]
+        kept = bound_members(codes, repeats, block, layout, most)
     else:
-        order = np.lexsort((codes[:, 2], codes[:, 1], codes[:, 0]))
-        codes = codes[order]
+        codes = codes[np.lexsort((codes[:, 2], codes[:, 1], codes[:, 0]))]
         fresh = (codes[1:] != codes[:-1]).any(axis=1)
         starts = np.flatnonzero(np.append(True, fresh))
-        repeats = np.diff(starts, append=len(codes))
-        slots, bins, kept = _bound_strangers(codes[starts], repeats, block, layout, most)
-        classes = np.full(len(slots), class_of[-1])
+        repeats = np.diff(starts, append=total)
+        codes = codes[starts]
+        kept = _bound_strangers(codes, repeats, block, layout, most)
+    return Visits(block, codes, kept, total - int(kept.sum()))
+
+
+def read_codes(
+    kind: int, codes: Codes, layout: Layout
+) -> tuple[Integers, npt.NDArray[Any], Integers]:
+    """Slot in block, user and bin of each code.
+
+    Users are members' positions, shape (n,), or strangers' digests, shape (n, 2).
+    """
+    if kind == MEMBERS:
+        visits, bins = np.divmod(codes.astype(np.int64), layout.bins)
+        slots, users = np.divmod(visits, layout.users)
+        return slots, users, bins
+    slots, bins = np.divmod(codes[:, 2].astype(np.int64), layout.bins)
+    return slots, codes[:, :2], bins
+
+
+def count(
+    kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]
+) -> BlockCounts:
+    """Count bounded events by class; `class_of` is that of each member, and last of all others."""
+    slots, users, bins = read_codes(kind, visits.codes, layout)
+    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
     cells = (slots * layout.classes + classes) * layout.bins + bins
-    table = np.bincount(cells, weights=kept, minlength=1)  # exact: far below 2**53
+    table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
     filled = np.flatnonzero(table)
-    return BlockCounts(block, filled, table[filled].astype(np.int64), len(codes) - int(kept.sum()))
+    return BlockCounts(visits.block, filled, table[filled].astype(np.int64), visits.dropped)
 
 
 def _bound_strangers(
     rows: npt.NDArray[np.uint64], repeats: Integers, block: int, layout: Layout, most: int
-) -> tuple[Integers, Integers, Integers]:
-    """Slot in block, bin and kept events of distinct rows in order of user, slot and bin."""
+) -> Integers:
+    """Kept events of distinct rows in order of user, slot and bin."""
     slots, bins = np.divmod(rows[:, 2].astype(np.int64), layout.bins)
     fresh = (rows[1:, :2] != rows[:-1, :2]).any(axis=1) | (np.diff(slots) != 0)
     visits = np.cumsum(np.append(0, fresh))
@@ -253,7 +290,28 @@ def _bound_strangers(
         cells = (slots[groups] + block * layout.block) * layout.bins + bins[groups]
         return mix(mix(mix(rows[groups, 0]) ^ rows[groups, 1]) + cells.astype(np.uint64))
 
-    return slots, bins, bound(visits, repeats, most, rank)
+    return bound(visits, repeats, most, rank)
+
+
+@dataclass(frozen=True, eq=False)
+class CohortCounts:
+    """What a shard tells of a slot: who moved before it, then its bounded events by cohort.
+
+    The shards of a stream tell each slot once, in any order: a slot is complete when all have.
+    """
+
+    slot: int
+    shard: int
+    """Which of the shards tells, from 0."""
+    moves: Moves
+    """In force from this slot on; of a default class that loses more users than its public number,
+    none are left."""
+    cohorts: Integers
+    """Cohorts with events, in force, ascending: shape (c,)."""
+    cells: Integers
+    """position in `cohorts` * bins + bin, ascending, distinct: shape (m,)."""
+    counts: Integers
+    """Events in each of `cells`, above 0."""
 
 
 def slot_tables(

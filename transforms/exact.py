@@ -13,6 +13,7 @@ from streamveil.transforms.counting import (
     Codes,
     Integers,
     Layout,
+    bound_block,
     count,
     pack,
     slot_tables,
@@ -63,7 +64,7 @@ def class_counts(
     for block in sorted(parts):
         kinds = parts.pop(block)
         counted = [
-            count(kind, block, arrays, layout, class_of, most)
+            count(kind, bound_block(kind, block, arrays, layout, most), layout, class_of)
             for kind, arrays in kinds.items()
             if arrays
         ]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
@@ -19,14 +23,21 @@ from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import (
     MEMBERS,
     STRANGERS,
-    BlockCounts,
     Layout,
+    Visits,
+    bound_block,
     count,
     pack,
 )
 from streamveil.transforms.mapping import EventMapper
-from streamveil.transforms.release import REJECTED, late_letters
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes, counts_to_bytes
+from streamveil.transforms.rejects import late_slots, reasons_of
+from streamveil.transforms.release import REJECTED
+from streamveil.transforms.wire import (
+    array_from_bytes,
+    array_to_bytes,
+    counts_to_bytes,
+    visits_to_bytes,
+)
 
 # Clocks of devices are wrong by minutes. What is further ahead of a stream would wait in its state
 # until its time comes, which for a broken clock may be years.
@@ -74,7 +85,7 @@ class _MapEventsFn(beam.DoFn):
         metrics.count(metrics.EVENTS_READ, element.num_rows)
         metrics.count(metrics.EVENTS_ACCEPTED, len(events.slots))
         if rejected.num_rows:
-            for reason, number in reasons(rejected):
+            for reason, number in reasons_of(rejected):
                 metrics.count(metrics.REJECTED_PREFIX + reason, number)
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
         for block, (kind, shard), codes, dropped in pack(events, self._layout, self._most):
@@ -82,42 +93,57 @@ class _MapEventsFn(beam.DoFn):
             yield (kind, shard, block), array_to_bytes(codes)
 
 
-class _Counter:
-    """Counts the codes of a block and shard."""
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """Bounds the codes of a block and shard, and tells them."""
 
-    def __init__(self, registry: Registry, layout: Layout, most: int) -> None:
-        self._class_of = registry.classes_with_other()
-        self._layout = layout
-        self._most = most
+    registry: Registry
+    layout: Layout
+    most: int
+    """Contributions to keep of a user in a slot."""
+    stream: str
+    dynamic: bool
+    """Whether requirements change, so that users cannot be counted by class here."""
 
-    def count(self, key: BlockKey, codes: Iterable[bytes]) -> BlockCounts:
+    @cached_property
+    def _class_of(self) -> npt.NDArray[np.int32]:
+        return self.registry.classes_with_other()
+
+    def bound(self, key: BlockKey, codes: Iterable[bytes]) -> Visits:
         """Bounded events of some of the block's users."""
         kind, _, block = key
-        arrays = map(array_from_bytes, codes)
-        return count(kind, block, arrays, self._layout, self._class_of, self._most)
+        arrays = list(map(array_from_bytes, codes))
+        if not arrays:
+            return Visits.none(kind, block, self.layout)
+        return bound_block(kind, block, arrays, self.layout, self.most)
+
+    def told(self, key: BlockKey, visits: Visits) -> tuple[Any, bytes]:
+        """(stream, BlockCounts as bytes), or ((kind, shard), Visits as bytes) if dynamic."""
+        kind, shard, _ = key
+        if self.dynamic:
+            return (kind, shard), visits_to_bytes(visits)
+        counts = count(kind, visits, self.layout, self._class_of)
+        return self.stream, counts_to_bytes(counts)
 
 
 class _CountBlocksFn(beam.DoFn):
-    """All codes of a block and shard to (stream, BlockCounts as bytes), in a bounded input."""
+    """All codes of a block and shard to what :class:`Counter` tells, in a bounded input."""
 
-    def __init__(self, registry: Registry, layout: Layout, most: int, stream: str) -> None:
-        self._make_counter = lambda: _Counter(registry, layout, most)
-        self._stream = stream
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
 
-    def setup(self) -> None:
-        self._counter = self._make_counter()
-
-    def process(self, element: tuple[BlockKey, Iterable[bytes]]) -> Iterator[tuple[str, bytes]]:
-        counts = self._counter.count(*element)
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, counts.dropped)
-        yield self._stream, counts_to_bytes(counts)
+    def process(self, element: tuple[BlockKey, Iterable[bytes]]) -> Iterator[tuple[Any, bytes]]:
+        visits = self._counter.bound(*element)
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
+        yield self._counter.told(element[0], visits)
 
 
 class _CountSlotsFn(beam.DoFn):
     """The same in a stream that never ends, when the slot closes; blocks are of one slot.
 
-    Input: codes, and the heartbeat of every slot, once. Output: one BlockCounts of every slot and
-    shard that has a heartbeat, empty or not, so that whoever has all of a slot need wait no longer.
+    Input: codes, and the heartbeat of every slot, once. Output: what :class:`Counter` tells of
+    every slot and shard that has a heartbeat, busy or not, so that whoever has all of a slot need
+    wait no longer.
 
     State, per slot and shard: the codes that wait; nothing stays of a slot that is closed. Beam
     itself never drops anything here as late, since the global window never closes.
@@ -131,16 +157,9 @@ class _CountSlotsFn(beam.DoFn):
     CODES = BagStateSpec("codes", BytesCoder())
     CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
 
-    def __init__(
-        self, registry: Registry, layout: Layout, most: int, stream: str, clock: Clock
-    ) -> None:
-        self._make_counter = lambda: _Counter(registry, layout, most)
-        self._layout = layout
-        self._stream = stream
+    def __init__(self, counter: Counter, clock: Clock) -> None:
+        self._counter = counter
         self._clock = clock
-
-    def setup(self) -> None:
-        self._counter = self._make_counter()
 
     def process(
         self,
@@ -161,19 +180,13 @@ class _CountSlotsFn(beam.DoFn):
         waiting = list(codes.read())
         codes.clear()
         some = [data for data in waiting if data != _OPEN]
-        counts = self._counter.count(key, some) if some else BlockCounts.empty(key[2])
+        visits = self._counter.bound(key, some)
         if len(some) == len(waiting):
-            metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))
-            letters = late_letters(counts, self._layout, _NOT_OPEN)
+            late = int(visits.kept.sum())
+            metrics.count(metrics.EVENTS_LATE, late)
             # The slot's own time is behind the watermark: windows after this would drop it.
-            at = Timestamp.now()
-            yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at))
+            letters = TimestampedValue(late_slots({key[2]: late}, _NOT_OPEN), Timestamp.now())
+            yield beam.pvalue.TaggedOutput(REJECTED, letters)
             return
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, counts.dropped)
-        yield self._stream, counts_to_bytes(counts)
-
-
-def reasons(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    """Why dead letters were rejected, and how many of them for each reason."""
-    for reason in rejected.column("reason").value_counts().to_pylist():
-        yield reason["values"], reason["counts"]
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
+        yield self._counter.told(key, visits)

@@ -6,7 +6,8 @@ import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
@@ -15,7 +16,7 @@ from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import derived_key
+from streamveil.mechanisms.noise import NoiseSource, derived_key
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
@@ -25,29 +26,41 @@ from streamveil.mechanisms.records import (
     check_shares,
 )
 from streamveil.mechanisms.registry import DEFAULT, mechanism
+from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.checks import check_range, lateness, refuse_windows, whole
+from streamveil.transforms.changes import ChangeMapper
+from streamveil.transforms.checks import (
+    check_horizon,
+    check_range,
+    lateness,
+    refuse_windows,
+    whole,
+)
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import BlockCounts, Layout
 from streamveil.transforms.gathering import (
     BlockKey,
+    Counter,
     _CountBlocksFn,
     _CountSlotsFn,
     _MapEventsFn,
     open_blocks,
-    reasons,
 )
 from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
+from streamveil.transforms.joining import JoinConfig
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
+from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
+    STATE,
     ReleaseConfig,
     _ReleaseAtEndFn,
     _ReleaseInTimeFn,
 )
+from streamveil.transforms.requirements import JoinRequirements
 from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
 
 ADD_REMOVE = "add_remove"
@@ -68,18 +81,25 @@ class Outputs(NamedTuple):
     """One for each slot: what it cost every class; public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+    state: beam.PCollection[tuple[int, bytes]]
+    """Of a bounded input: the slot that comes next and what a run that goes on from there takes
+    as `resume`. The largest slot counts. It is private: it holds a digest of the true counts."""
 
 
 class _Counted(NamedTuple):
     """What there is to release."""
 
     counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, BlockCounts as bytes)"""
+    """(stream, BlockCounts as bytes), or CohortCounts where requirements change: in a bounded
+    input where there is anything to tell, in one without end of every slot from each of the
+    `layout.parts` shards."""
     ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
     """More of them: empty ones for slots of a bounded input that are released in any case, and
     what tells the first slot of one without end."""
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
     clock: Clock
+    layout: Layout
+    bounded: bool
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -148,6 +168,12 @@ class PrivateHistograms(beam.PTransform):
     """What opens the slots of an input without end: applied to the pipeline, it gives the number
     of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
     None; then events more than a day ahead of the worker's clock are rejected."""
+    longest_window: int | None = None
+    """The longest window that a change of requirement may ask for, in slots: public. The longest
+    of the registry when None."""
+    resume: bytes | None = field(default=None, repr=False)
+    """The state of an earlier run, whose users' ledgers go on in this one; `first_slot` must be
+    the slot that came next there, and all options of the release must be the same."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -164,7 +190,24 @@ class PrivateHistograms(beam.PTransform):
         check_shares(self.registry.classes, self.population.sensitivity)
         mechanism(self.mechanism, self.population)
         Odometer(self.registry.classes)
+        if self.longest_window is not None:
+            self.longest_window = whole("longest_window", self.longest_window)
+            check_horizon(self.longest_window, self.registry)
         self._key = SameKey.of(self.noise_key)
+        if self.resume is not None:
+            self._check_resume(self.resume)
+
+    def _check_resume(self, written: bytes) -> None:
+        noise = NoiseSource(self._key(), _STREAM)
+        stream = ReleaseStream(
+            mechanism(self.mechanism, self.population), noise, context=self.context
+        )
+        following = stream.decode(written).next_slot
+        if following != self.first_slot:
+            raise ConfigurationError(
+                f"the run starts at slot {self.first_slot}, but slot {following} comes next after "
+                "the state that it goes on from: start there"
+            )
 
     @property
     def population(self) -> Population:
@@ -187,8 +230,8 @@ class PrivateHistograms(beam.PTransform):
             )
         ).encode()
 
-    def event_mapper(self) -> EventMapper:
-        """What maps batches of events to slots, users and bins, as this transform does."""
+    def event_mapper(self, dynamic: bool = False) -> EventMapper:
+        """What maps batches of events as this transform does; `dynamic` if requirements change."""
         return EventMapper(
             self.columns,
             self.slots,
@@ -197,18 +240,81 @@ class PrivateHistograms(beam.PTransform):
             derived_key(self._key(), "strangers"),
             self.first_slot,
             self.last_slot,
+            dynamic,
         )
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Outputs:
+    def change_mapper(self) -> ChangeMapper:
+        """What maps batches of changes of requirements, with the users as events have them."""
+        return ChangeMapper(
+            self.slots,
+            self.columns.time_zone,
+            self.columns.time_unit,
+            self.registry,
+            derived_key(self._key(), "strangers"),
+            self._horizon,
+            self.population.sensitivity,
+        )
+
+    @property
+    def _horizon(self) -> int:
+        """The longest window that anybody may ask for."""
+        longest = max(requirement.window for requirement in self.registry.classes)
+        return longest if self.longest_window is None else self.longest_window
+
+    def expand(
+        self,
+        inputs: beam.PCollection[pa.RecordBatch]
+        | tuple[beam.PCollection[pa.RecordBatch], beam.PCollection[pa.RecordBatch]],
+    ) -> Outputs:
         """Build the pipeline: batches -> codes -> counts -> releases."""
+        batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        counted = self._count(batches, changes)
+        if changes is not None:
+            raise ConfigurationError("requirements that change are joined, but not released yet")
+        config = ReleaseConfig(
+            self.mechanism,
+            self.population,
+            counted.clock,
+            counted.layout,
+            self._key,
+            _STREAM,
+            self.context,
+            self.first_slot,
+            self.last_slot,
+            self.resume,
+        )
+        releasing = _ReleaseAtEndFn(config) if counted.bounded else _ReleaseInTimeFn(config)
+        released = (
+            (counted.counts, *counted.ticks)
+            | "AddTicks" >> beam.Flatten()
+            | "ReleaseSlots"
+            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, STATE, main="releases")
+        )
+        released.releases.element_type = Release
+        released[LEDGER].element_type = LedgerEntry
+        released[REJECTED].element_type = pa.RecordBatch
+        released[STATE].element_type = tuple[int, bytes]
+        rejected = (*counted.rejected, released[REJECTED]) | "AllRejected" >> beam.Flatten()
+        return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
+
+    def _count(
+        self,
+        batches: beam.PCollection[pa.RecordBatch],
+        changes: beam.PCollection[pa.RecordBatch] | None,
+    ) -> _Counted:
+        """Batches -> codes -> counts, by class or, where requirements change, by cohort."""
         refuse_windows(batches)
         bounded = batches.is_bounded
+        dynamic = changes is not None
+        if changes is not None:
+            refuse_windows(changes)
+            bounded &= changes.is_bounded
         layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
         mapped = batches | "MapEvents" >> beam.ParDo(
             _MapEventsFn(
-                on_workers.event_mapper,
+                partial(on_workers.event_mapper, dynamic),
                 layout,
                 self.max_contributions,
                 real_time=not bounded and self.heartbeat is None,
@@ -216,43 +322,39 @@ class PrivateHistograms(beam.PTransform):
         ).with_outputs(REJECTED, main="codes")
         mapped.codes.element_type = _CODES
         mapped[REJECTED].element_type = pa.RecordBatch
+        counter = Counter(self.registry, layout, self.max_contributions, _STREAM, dynamic)
         if bounded:
-            counted = self._count_at_end(mapped.codes, mapped[REJECTED], layout)
+            counted = self._count_at_end(mapped.codes, mapped[REJECTED], counter)
         else:
-            counted = self._count_in_time(mapped.codes, layout)
-        config = ReleaseConfig(
-            self.mechanism,
-            self.population,
-            counted.clock,
-            layout,
-            self._key,
-            _STREAM,
-            self.context,
-            self.first_slot,
-            self.last_slot,
+            counted = self._count_in_time(mapped.codes, counter)
+        rejected = (mapped[REJECTED], *counted.rejected)
+        if changes is None:
+            return counted._replace(rejected=rejected)
+        if self.first_slot is None:
+            raise ConfigurationError(
+                "requirements change (--requirement_changes), so the slot from which on they do "
+                "must be known: give --start"
+            )
+        # ((kind, shard), Visits as bytes) become (stream, CohortCounts as bytes)
+        joined = (counted.counts, changes) | "JoinRequirements" >> JoinRequirements(
+            JoinConfig(
+                self.registry,
+                counted.clock,
+                layout,
+                on_workers.change_mapper,
+                self._horizon,
+                self.first_slot,
+                self.last_slot,
+                _STREAM,
+            )
         )
-        releasing = _ReleaseAtEndFn(config) if bounded else _ReleaseInTimeFn(config)
-        released = (
-            (counted.counts, *counted.ticks)
-            | "AddTicks" >> beam.Flatten()
-            | "ReleaseSlots"
-            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, main="releases")
-        )
-        released.releases.element_type = Release
-        released[LEDGER].element_type = LedgerEntry
-        released[REJECTED].element_type = pa.RecordBatch
-        rejected = (
-            mapped[REJECTED],
-            *counted.rejected,
-            released[REJECTED],
-        ) | "AllRejected" >> beam.Flatten()
-        return Outputs(released.releases, released[LEDGER], rejected)
+        return counted._replace(counts=joined.counts, rejected=(*rejected, joined.rejected))
 
     def _count_at_end(
         self,
         codes: beam.PCollection[tuple[BlockKey, bytes]],
         rejected: beam.PCollection[pa.RecordBatch],
-        layout: Layout,
+        counter: Counter,
     ) -> _Counted:
         """Count a bounded input, all at once."""
         if self.first_slot is None or self.last_slot is None:
@@ -263,16 +365,13 @@ class PrivateHistograms(beam.PTransform):
         counts = (
             codes
             | "GatherBlocks" >> beam.GroupByKey()
-            | "CountBlocks"
-            >> beam.ParDo(
-                _CountBlocksFn(self.registry, layout, self.max_contributions, _STREAM)
-            ).with_output_types(tuple[str, bytes])
+            | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(_told(counter))
         )
-        ticks = tuple(self._ticks(counts, rejected, layout))
-        return _Counted(counts, ticks, (), Clock(self.slots))
+        ticks = tuple(self._ticks(counts, rejected, counter.layout))
+        return _Counted(counts, ticks, (), Clock(self.slots), counter.layout, bounded=True)
 
     def _count_in_time(
-        self, codes: beam.PCollection[tuple[BlockKey, bytes]], layout: Layout
+        self, codes: beam.PCollection[tuple[BlockKey, bytes]], counter: Counter
     ) -> _Counted:
         """Count an input without end, each slot as it closes."""
         clock = Clock(self.slots, int(self.allowed_lateness))
@@ -290,23 +389,23 @@ class PrivateHistograms(beam.PTransform):
             )
         )
         opened.slots.element_type = opened[START].element_type = KV[str, int]
-        shards = opened.slots | "OpenShards" >> beam.FlatMap(open_blocks, layout).with_output_types(
-            tuple[BlockKey, bytes]
-        )
+        shards = opened.slots | "OpenShards" >> beam.FlatMap(
+            open_blocks, counter.layout
+        ).with_output_types(tuple[BlockKey, bytes])
         counted = (
             (codes, shards)
             | "AddHeartbeat" >> beam.Flatten()
             | "CountSlots"
-            >> beam.ParDo(
-                _CountSlotsFn(self.registry, layout, self.max_contributions, _STREAM, clock)
-            ).with_outputs(REJECTED, main="counts")
+            >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
         )
-        counted.counts.element_type = KV[str, bytes]
+        counted.counts.element_type = _told(counter)
         counted[REJECTED].element_type = pa.RecordBatch
         start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(
             tuple[str, bytes]
         )
-        return _Counted(counted.counts, (start,), (counted[REJECTED],), clock)
+        return _Counted(
+            counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
+        )
 
     def _ticks(
         self,
@@ -329,7 +428,7 @@ class PrivateHistograms(beam.PTransform):
         if len(ends) < 2:
             by_reason = (
                 rejected
-                | "Reasons" >> beam.FlatMap(reasons).with_output_types(tuple[str, int])
+                | "Reasons" >> beam.FlatMap(reasons_of).with_output_types(tuple[str, int])
                 | "CountReasons" >> beam.CombinePerKey(sum)
             )
             yield (
@@ -340,6 +439,11 @@ class PrivateHistograms(beam.PTransform):
                     tuple[str, bytes]
                 )
             )
+
+
+def _told(counter: Counter) -> Any:
+    """Type of what the counter tells."""
+    return KV[Tuple[int, int], bytes] if counter.dynamic else KV[str, bytes]
 
 
 def _keyed(slot: int) -> tuple[str, int]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import zoneinfo
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,27 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from streamveil.mechanisms.domains import Domain
-from streamveil.mechanisms.records import (
-    REJECTED_COLUMNS,
-    ROW_COLUMN,
-    SOURCE_METADATA,
-    ConfigurationError,
-    Slots,
-)
+from streamveil.mechanisms.records import ConfigurationError, Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import REASON_OF_CODE, DomainMap
-from streamveil.transforms.text import TextIndex, as_text, keyed_digest
-from streamveil.transforms.times import UNITS, to_micros
+from streamveil.transforms.people import NULL_USER, UserIndex
+from streamveil.transforms.rejects import column_of, naming_source, rejected_rows
+from streamveil.transforms.times import UNITS, Reasons, to_micros
 
-NULL_USER = "null user"
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
 AHEAD = "ahead of time"
-
-REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
 
 Integers = npt.NDArray[np.int64]
 
@@ -71,6 +60,20 @@ class Columns:
     def names(self) -> tuple[str, ...]:
         """All columns that are read, each once."""
         return tuple(dict.fromkeys((self.user, *self.value, self.time)))
+
+
+def slots_of(batch: pa.RecordBatch, columns: Columns, slots: Slots) -> tuple[Integers, Reasons]:
+    """Slot of every row, and by row why it has none.
+
+    Raises ConfigurationError for a column of times that is missing or of another type.
+    """
+    micros, bad_times = to_micros(
+        column_of(batch, columns.time),
+        zone=columns.time_zone,
+        unit=columns.time_unit,
+        name=columns.time,
+    )
+    return (micros - slots.origin) // slots.length, bad_times
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +115,12 @@ class EventMapper:
     """Events before this slot are rejected."""
     last_slot: int | None = None
     """Events after this slot are rejected."""
+    dynamic: bool = False
+    """Whether users outside the registry may have joined, so that none is rejected here."""
 
     @cached_property
-    def _users(self) -> TextIndex:
-        return TextIndex(self.registry.users)
+    def _users(self) -> UserIndex:
+        return UserIndex(self.registry, self.stranger_key)
 
     @cached_property
     def _bins(self) -> DomainMap:
@@ -134,21 +139,15 @@ class EventMapper:
 
         Raises ConfigurationError for a missing column or one of a type that cannot be read.
         """
-        try:
+        with naming_source(batch):
             return self._map(batch, latest)
-        except ConfigurationError as error:
-            source = _source(batch)
-            raise ConfigurationError(f"{source}: {error}" if source else str(error)) from error
 
     def _map(self, batch: pa.RecordBatch, latest: int | None) -> tuple[Events, pa.RecordBatch]:
         columns = self.columns
-        arrays = {name: self._column(batch, name) for name in columns.names}
-        micros, bad_times = to_micros(
-            arrays[columns.time], zone=columns.time_zone, unit=columns.time_unit, name=columns.time
-        )
-        slots = (micros - self.slots.origin) // self.slots.length
+        arrays = {name: column_of(batch, name) for name in columns.names}
+        slots, bad_times = slots_of(batch, columns, self.slots)
         bins = self._bins.bins([arrays[name] for name in columns.value])
-        members, strangers, nameless = self._find_users(arrays[columns.user])
+        members, strangers, nameless = self._users.find(arrays[columns.user], columns.user)
 
         # What is wrong with each bad row; the first fault found is the one reported.
         faults: dict[int, str] = dict(bad_times)
@@ -161,7 +160,7 @@ class EventMapper:
         if (bins < 0).any():
             for code, reason in REASON_OF_CODE.items():
                 fault(np.flatnonzero(bins == code), reason)
-        if self.registry.default_class is None:
+        if self.registry.default_class is None and not self.dynamic:
             fault(np.flatnonzero(members < 0), NO_REQUIREMENT)
         if latest is not None:
             fault(np.flatnonzero(slots > latest), AHEAD)
@@ -172,61 +171,7 @@ class EventMapper:
         events = Events(slots, bins, members, strangers)
         if faults:
             events = events.without(np.fromiter(faults, np.int64, len(faults)))
-        return events, self._rejected(batch, faults)
-
-    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        at = batch.schema.get_field_index(name)
-        if at < 0:
-            raise ConfigurationError(
-                f"the events have no column {name!r}; there are: "
-                f"{', '.join(n for n in batch.schema.names if n != ROW_COLUMN)}"
-            )
-        return batch.column(at)
-
-    def _find_users(self, array: pa.Array) -> tuple[Integers, npt.NDArray[np.uint64], Integers]:
-        """Registry position of each row's user or -1, digests of those, and rows without user."""
-        text = as_text(array)
-        if text is None:
-            raise ConfigurationError(
-                f"column {self.columns.user!r} holds {array.type}; user ids must be text or whole "
-                "numbers: convert the column"
-            )
-        members = self._users.find(text)
-        unknown = np.flatnonzero(members < 0)
-        if not len(unknown):
-            return members, np.zeros((0, 2), np.uint64), unknown
-        names = text.take(pa.array(unknown))
-        if pa.types.is_dictionary(names.type):
-            names = names.dictionary_decode()
-        names = pc.fill_null(names, "")
-        nameless = unknown[pc.equal(names, "").to_numpy(zero_copy_only=False)]
-        return members, keyed_digest(names, self.stranger_key), nameless
-
-    def _rejected(self, batch: pa.RecordBatch, faults: dict[int, str]) -> pa.RecordBatch:
-        """Dead letters of the faulty rows: where each stood, why, and the record as JSON."""
-        rows = sorted(faults)
-        names = [name for name in batch.schema.names if name != ROW_COLUMN]
-        records = [
-            dict(zip(names, values, strict=True))
-            for values in zip(
-                *(_json_values(batch.column(name), rows) for name in names), strict=True
-            )
-        ]
-        at = batch.schema.get_field_index(ROW_COLUMN)
-        places = batch.column(at).take(pa.array(rows, pa.int64())) if at >= 0 else None
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array([_source(batch)] * len(rows), pa.string()),
-                pa.nulls(len(rows), pa.int64()) if places is None else places,
-                pa.array([faults[row] for row in rows], pa.string()),
-                pa.array(
-                    [self._detail(faults[row], r) for row, r in zip(rows, records, strict=True)],
-                    pa.string(),
-                ),
-                pa.array([json.dumps(record) for record in records], pa.string()),
-            ],
-            schema=REJECTED_SCHEMA,
-        )
+        return events, rejected_rows(batch, faults, self._detail)
 
     def _detail(self, reason: str, record: dict[str, Any]) -> str:
         columns = self.columns
@@ -239,36 +184,3 @@ class EventMapper:
         return ", ".join(
             f"{name} is {'null' if record[name] is None else record[name]}" for name in names
         )
-
-
-def _json_values(column: pa.Array, rows: list[int]) -> list[Any]:
-    """Values of some rows as strict JSON has them: times and what it lacks become text."""
-    picked = column.take(pa.array(rows, pa.int64()))
-    if pa.types.is_dictionary(picked.type):
-        picked = picked.dictionary_decode()
-    kind = picked.type
-    if pa.types.is_temporal(kind):
-        try:
-            return picked.cast(pa.string()).to_pylist()  # Python's own times are narrower
-        except pa.ArrowInvalid:
-            return picked.cast(pa.int64()).cast(pa.string()).to_pylist()
-    try:
-        return [_plain(value) for value in picked.to_pylist()]
-    except (OverflowError, ValueError):  # a far time inside a list or a struct
-        return [str(scalar) for scalar in picked]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def _source(batch: pa.RecordBatch) -> str | None:
-    metadata = batch.schema.metadata or {}
-    source = metadata.get(SOURCE_METADATA)
-    return None if source is None else source.decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.transforms import metrics
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
-from streamveil.transforms.mapping import REJECTED_SCHEMA
+from streamveil.transforms.rejects import late_slots
 from streamveil.transforms.wire import (
     block_of,
     counts_from_bytes,
@@ -46,7 +45,7 @@ from streamveil.transforms.wire import (
 
 LEDGER = "ledger"
 REJECTED = "rejected"
-LATE = "late"
+STATE = "state"
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
 MOST_QUIET_SLOTS = 100_000
@@ -73,6 +72,8 @@ class ReleaseConfig:
     """First slot to release; the first with events, or that is opened, when None."""
     last_slot: int | None = None
     """Last slot to release, busy or not; the last with events, or that is opened, when None."""
+    resume: bytes | None = None
+    """What the run that released the slot before `first_slot` left; None at a stream's start."""
 
     def release_stream(self) -> ReleaseStream:
         """The mechanism with its noise and odometer."""
@@ -90,6 +91,7 @@ class _ReleaseFn(beam.DoFn):
     """
 
     STREAM = ReadModifyWriteStateSpec("stream", BytesCoder())
+    TELLS_STATE = False
 
     def __init__(self, config: ReleaseConfig) -> None:
         self._config = config
@@ -105,12 +107,15 @@ class _ReleaseFn(beam.DoFn):
         self, stream: Any, tables: Iterable[tuple[int, Counts]]
     ) -> Generator[Any, None, int | None]:
         """Release slots, given in order with their counts of shape (K, d); returns the next one."""
-        written = stream.read()
+        written = stream.read() or self._config.resume
         state = self._stream.start() if written is None else self._stream.decode(written)
         for slot, table in tables:
             state, release = self._stream.release(state, slot, table)
             yield from self._outputs(slot, release, state)
-        stream.write(self._stream.encode(state))
+        written = self._stream.encode(state)
+        stream.write(written)
+        if self.TELLS_STATE and state.next_slot is not None:
+            yield beam.pvalue.TaggedOutput(STATE, (state.next_slot, written))
         return state.next_slot
 
     def _outputs(self, slot: int, release: SlotRelease, state: StreamState) -> Iterator[Any]:
@@ -158,6 +163,7 @@ class _ReleaseAtEndFn(_ReleaseFn):
     all is released at once. The event time of a release is the end of its slot.
     """
 
+    TELLS_STATE = True
     WAITING = BagStateSpec("waiting", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
     DUE = TimerSpec("due", beam.TimeDomain.WATERMARK)
@@ -336,21 +342,8 @@ class _ReleaseInTimeFn(_ReleaseFn):
         return tables, rest
 
 
-def late_letters(
-    counts: BlockCounts, layout: Layout, why: str = "closed before these events came"
-) -> pa.RecordBatch:
+def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
     """Dead letters for events that came after their slot: one a slot, with how many they were."""
     slots = layout.slots_of(counts)
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "reason": LATE,
-                "detail": f"slot {slot} was {why}",
-                "record": json.dumps(
-                    {"slot": slot, "events": int(counts.counts[slots == slot].sum())}
-                ),
-            }
-            for slot in np.unique(slots).tolist()
-        ],
-        schema=REJECTED_SCHEMA,
-    )
+    events = {s: int(counts.counts[slots == s].sum()) for s in np.unique(slots).tolist()}
+    return late_slots(events)

@@ -98,6 +98,7 @@ class Ran:
     releases: list[Any]
     ledger: list[Any]
     rejected: list[pa.RecordBatch]
+    state: list[tuple[int, bytes]]
     counters: dict[str, int]
     distributions: dict[str, Any]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from streamveil.transforms.bounding import bound, mix, runs
-from streamveil.transforms.counting import MEMBERS, STRANGERS, Layout, count, pack
+from streamveil.transforms.counting import MEMBERS, STRANGERS, Layout, bound_block, count, pack
 from streamveil.transforms.mapping import Events
 
 PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
@@ -132,7 +132,7 @@ def kept_bins(kind, slots, users, bins, layout, most, seed=None, batches=1):
     found = Counter()
     for (block, (got, _)), arrays in parts.items():
         assert got == kind
-        counts = count(kind, block, arrays, layout, CLASS_OF, most)
+        counts = count(kind, bound_block(kind, block, arrays, layout, most), layout, CLASS_OF)
         slots_of = layout.slots_of(counts).tolist()
         for slot, cell, n in zip(
             slots_of, counts.cells.tolist(), counts.counts.tolist(), strict=True

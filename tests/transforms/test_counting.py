@@ -14,6 +14,7 @@ from streamveil.transforms.counting import (
     STRANGERS,
     BlockCounts,
     Layout,
+    bound_block,
     count,
     pack,
     slot_tables,
@@ -103,7 +104,7 @@ def in_two_steps(rows, layout, most, batches=1):
                 assert (codes.dtype, codes.shape[1]) == (np.uint64, 3)
     by_block = defaultdict(list)
     for (block, (kind, _)), codes in parts.items():
-        counts = count(kind, block, codes, layout, Classes(), most)
+        counts = count(kind, bound_block(kind, block, codes, layout, most), layout, Classes())
         assert counts.block == block
         assert (counts.counts > 0).all()
         assert (np.diff(counts.cells) > 0).all()

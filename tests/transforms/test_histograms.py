@@ -391,7 +391,7 @@ def test_global_window_is_accepted(kit):
     pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
     events = pipeline | beam.Create([]) | beam.WindowInto(window.GlobalWindows())
     outputs = events | kit.histograms(CLOSED)
-    assert outputs._fields == ("releases", "ledger", "rejected")
+    assert outputs._fields == ("releases", "ledger", "rejected", "state")
 
 
 def test_wrong_columns_fail_before_any_release(run, kit, tmp_path):

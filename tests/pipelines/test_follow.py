@@ -1,0 +1,358 @@
+"""`streamveil release --state`: passes over one stream add up to one run, and say what is wrong."""
+
+import datetime as dt
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from streamveil.io import read_table
+
+UTC = dt.timezone.utc
+USERS = {f"u{u}": (1 + u % 4, 0.5 + u % 2) for u in range(20)}
+
+
+def day(n, hour=0):
+    return dt.datetime(2024, 1, n, hour, tzinfo=UTC)
+
+
+def visits(n, users=range(20)):
+    return [(f"u{u}", "ABC"[(u * u + n) % 3], day(n, u)) for u in users if (u + n) % 3]
+
+
+class Stream:
+    """A job that keeps its state, with a clock that the test moves on."""
+
+    def __init__(self, job):
+        self.job = job
+        self.folder = Path(job.folder)
+        job.requirements(USERS)
+        os.unlink(job.path("events.csv"))
+        (self.folder / "in").mkdir()
+        self.flags = {
+            "input": job.path("in/*.csv"),
+            "state": job.path("state"),
+            "start": "2024-01-01",
+            "ledger": job.path("ledger.jsonl"),
+            "rejected": job.path("rejected.jsonl"),
+            "noise_key_file": job.key(),
+            "clock_file": job.path("clock"),
+        }
+
+    def clock(self, time):
+        (self.folder / "clock").write_text(time.isoformat())
+
+    def events(self, name, rows):
+        self.job.events(rows, f"in/{name}")
+
+    def flags_with(self, flags):
+        resume = True if (self.folder / "state" / "manifest.json").exists() else None
+        return {"resume": resume, **self.flags, **flags}
+
+    def __call__(self, **flags):
+        return self.job.done(**self.flags_with(flags))
+
+    def refused(self, *words, **flags):
+        return self.job.refused(*words, **self.flags_with(flags))
+
+    def rows(self, name):
+        """Rows of all numbered files, in order."""
+        stem, extension = os.path.splitext(name)
+        paths = sorted(self.folder.glob(f"{stem}-????????{extension}"))
+        return [row for path in paths for row in read_table(str(path)).to_pylist()]
+
+    def state_files(self):
+        return sorted(str(p.relative_to(self.folder)) for p in (self.folder / "state").rglob("*"))
+
+
+@pytest.fixture
+def stream(job):
+    return Stream(job)
+
+
+def once(stream, pattern="in/*.csv", **flags):
+    """Rows of one run over all of it: releases, ledger, dead letters."""
+    job = stream.job
+    names = ("once.jsonl", "once_ledger.jsonl", "once_rejected.jsonl")
+    paths = dict(zip(("output", "ledger", "rejected"), map(job.path, names), strict=True))
+    given = {**stream.flags, "state": None, "clock_file": None, **flags, **paths}
+    job.done(**{**given, "input": job.path(pattern), "end": "2024-01-10"})
+    return [job.rows(name) for name in names]
+
+
+def letters(rows):
+    return Counter((os.path.basename(r["source"]), r["row"], r["reason"]) for r in rows)
+
+
+# ---- what is released --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet", "avro"])
+def test_passes_add_up_to_one_run(stream, extension):
+    flags = {
+        flag: stream.job.path(f"{flag}.{extension}") for flag in ("output", "ledger", "rejected")
+    }
+    # Files that hold several days, days in several files, quiet days, bad events and a bad line.
+    for name, days in (("a.csv", (1, 2, 5)), ("b.csv", (1, 6, 9)), ("c.csv", (2, 3, 6))):
+        rows = [row for d in days for row in visits(d)]
+        stream.events(name, [*rows, ("u1", "?", day(days[1])), ("nobody", "A", day(days[2]))])
+    with (stream.folder / "in" / "a.csv").open("a") as file:
+        file.write("no record\n")
+    for d in (2, 4, 7, 10):
+        stream.clock(day(d))
+        stream(**flags)
+    releases, ledger, rejected = once(stream)
+    found = {name: stream.rows(f"{name}.{extension}") for name in flags}
+    assert [row["slot"] for row in found["output"]] == [row["slot"] for row in releases]
+    assert [row["status"] for row in found["output"]] == [row["status"] for row in releases]
+    assert [row["counts"] for row in found["output"]] == [row["counts"] for row in releases]
+    assert [row["spent_in_window"] for row in found["ledger"]] == [
+        row["spent_in_window"] for row in ledger
+    ]
+    assert letters(found["rejected"]) == letters(rejected)
+    assert len(rejected) == 7
+    assert (
+        stream.state_files()
+        == [
+            *("state", "state/manifest.json", "state/pass-00000004"),
+            *("state/pass-00000004/state.parquet", "state/pass-00000004/waiting.parquet"),
+        ][1:]
+    )
+
+
+def test_a_slot_closes_with_its_lateness_and_quiet_slots_too(stream):
+    stream.clock(day(2))
+    waiting = stream(allowed_lateness="90m")
+    assert "nothing to do" in waiting.out
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2, 1) + dt.timedelta(minutes=29, seconds=59))
+    stream(allowed_lateness="90m")
+    assert stream.rows("out.jsonl") == []
+    stream.clock(day(2, 1) + dt.timedelta(minutes=30))
+    stream(allowed_lateness="90m")
+    assert [row["start"] for row in stream.rows("out.jsonl")] == [day(1)]
+    stream.clock(day(5, 2))
+    stream(allowed_lateness="90m")
+    assert [row["start"] for row in stream.rows("out.jsonl")] == [day(d) for d in range(1, 5)]
+
+
+def test_events_of_released_slots_are_late_and_others_of_their_file_count(stream):
+    stream.events("a.csv", visits(1) + visits(2))
+    stream.clock(day(2))
+    stream()
+    stream.events("b.csv", visits(1, range(5)) + visits(3))
+    stream.events("b0.csv", [("u1", "A", day(1) - dt.timedelta(days=1))])
+    stream.clock(day(10))
+    outcome = stream()
+    found = letters(stream.rows("rejected.jsonl"))
+    late = len(visits(1, range(5)))
+    assert f"{late} late" in outcome.out
+    assert found == {
+        **{("b.csv", row, "late"): 1 for row in range(2, 2 + late)},
+        ("b0.csv", 2, "outside the released slots"): 1,
+    }
+    stream.events("b.csv", visits(3))
+    assert stream.rows("out.jsonl") == once(stream)[0]
+
+
+def test_the_end_may_move_on_and_what_lies_beyond_it_waits(stream):
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    stream.clock(day(10))
+    for end in ("2024-01-03", "2024-01-03", "2024-01-07", "2024-01-10"):
+        stream(end=end)
+    assert stream.rows("out.jsonl") == once(stream)[0]
+    assert stream.rows("rejected.jsonl") == []
+
+
+# ---- files come and go -------------------------------------------------------------------------
+
+
+def test_a_finished_file_is_not_read_again_and_one_that_vanished_is_forgotten(stream):
+    stream.events("a.csv", visits(1))
+    stream.events("b.csv", visits(1) + visits(3))
+    stream.events("c.csv", visits(2))
+    stream.clock(day(2))
+    stream()
+    path = stream.folder / "in" / "a.csv"
+    path.write_bytes(b"\0" * path.stat().st_size)
+    (stream.folder / "in" / "c.csv").unlink()
+    stream.clock(day(3))
+    stream()
+    path.unlink()
+    stream.clock(day(4))
+    stream()
+    manifest = (stream.folder / "state" / "manifest.json").read_text()
+    assert "b.csv" in manifest
+    assert "a.csv" not in manifest
+    assert "c.csv" not in manifest
+    stream.events("a.csv", visits(1))
+    assert stream.rows("out.jsonl") == once(stream)[0][:3]
+
+
+def test_a_file_that_changed_after_it_was_read_is_refused(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream()
+    stream.events("a.csv", visits(1) + visits(2))
+    stream.clock(day(3))
+    stream.refused("a.csv", "bytes when it was read", "files of their own")
+    stream.events("a.csv", visits(1))
+    stream.events("b.csv", visits(2))
+    stream()
+    assert stream.rows("out.jsonl") == once(stream)[0][:2]
+
+
+# A pass that failed left its folder behind; mended, it is run again and gives what it would have.
+def test_a_pass_that_failed_is_run_again(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream()
+    stream.events("b.csv", visits(2))
+    empty = stream.folder / "in" / "c.csv"
+    empty.write_text("")
+    stream.clock(day(10))
+    outcome = stream.job(**stream.flags_with({}))
+    assert outcome.code == 2
+    assert "c.csv: the file is empty" in outcome.message
+    assert "state/pass-00000002" in stream.state_files()
+    empty.unlink()
+    stream()
+    assert stream.rows("out.jsonl") == once(stream)[0]
+
+
+def test_names_with_brackets_are_names(stream, toolbox):
+    stream.job.requirements({"u1": (1, toolbox.EXACT)})
+    stream.events("[a].csv", [("u1", "B", day(1))])
+    stream.events("a.csv", [("u1", "C", day(2))])
+    stream.clock(day(3))
+    stream(mechanism="pba")
+    assert [row["counts"] for row in stream.rows("out.jsonl")] == [[0, 1, 0], [0, 0, 1]]
+
+
+# ---- what is refused ---------------------------------------------------------------------------
+
+
+def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
+    stream.clock(day(2))
+    stream.refused("no state to resume", resume="true", state=stream.job.folder / "in")
+    stream.refused("--state", "No such file", resume=True)
+    stream.refused("--start is missing", start=None, state=stream.job.folder / "in")
+    stream.events("a.csv", visits(1))
+    stream()
+    stream.refused("holds the state of a stream", "--resume", resume=None)
+    stream.refused("holds the state of a stream", "--resume", resume="false")
+    stream.refused("--start", "2024-01-01", start="2024-01-02")
+    stream.refused("another configuration", mechanism="pba")
+    stream.refused("another configuration", domain="A,B")
+    stream.refused("noise key", noise_key_file=stream.job.key("77" * 32, "other"))
+    stream.refused("neither true nor false", resume="maybe")
+    stream.clock(day(3))
+    stream(start=None)
+    stream(start="2024-01-01T12:00:00Z")
+
+
+# As long as nothing was released, beginning again costs nothing.
+def test_a_stream_that_failed_in_its_first_pass_may_begin_again(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    flags = {**stream.flags, "start": "2023-12-31", "noise_key_file": None}
+    outcome = stream.job(**{**flags, "user_column": "usr"})
+    assert outcome.code == 2
+    assert "'usr'" in outcome.message
+    assert "state/manifest.json" in stream.state_files()
+    stream(resume=None)
+    assert stream.rows("out.jsonl") == once(stream)[0][:1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"state": None, "clock_file": None, "resume": True}, ["--resume", "--state"]),
+        ({"state": None, "clock_file": None, "follow": "1s"}, ["--follow", "--state"]),
+        ({"state": None}, ["--clock_file", "--state"]),
+        ({"follow": "0s"}, ["--follow", "above 0"]),
+        ({"follow": "often"}, ["--follow", "often"]),
+        ({"allowed_lateness": "1"}, ["--allowed_lateness"]),
+        ({"clock_file": "none"}, ["--clock_file=none", "No such file"]),
+        ({"clock_file": "users.csv"}, ["--clock_file"]),
+        ({"input": "watch:in/*.csv"}, ["watch:in/*.csv", "is not files"]),
+        ({"output": "kafka:broker:9092/topic"}, ["kafka:broker:9092/topic", "is not files"]),
+        ({"output": "gs://bucket/out.csv"}, ["gs://bucket/out.csv", "filesystem"]),
+        ({"state": "gs://bucket/state"}, ["not a local folder"]),
+        ({"output": "/proc/out.csv"}, ["/proc/out.csv", "filesystem"]),
+        ({"ledger": "out.jsonl"}, ["two outputs"]),
+        ({"output": "missing/out.csv"}, ["is not a directory"]),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(stream, monkeypatch, flags, words):
+    monkeypatch.chdir(stream.folder)
+    stream.clock(day(2))
+    (stream.folder / "state").mkdir()
+    stream.flags["noise_key_file"] = stream.job.key()
+    outcome = stream.job(**{**stream.flags, "output": "out.jsonl", **flags})
+    assert outcome.code == 2
+    assert all(word in outcome.message for word in words), outcome.message
+    assert list(stream.folder.glob("out-*")) == []
+
+
+def test_a_result_that_is_there_already_is_never_replaced(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream.job.write("out-00000001.jsonl", "something else\n")
+    stream.refused("out-00000001.jsonl", "exists already")
+
+
+def test_without_a_key_the_state_keeps_one(stream):
+    stream.events("a.csv", visits(1))
+    stream.flags["noise_key_file"] = None
+    for d in (2, 5):
+        stream.clock(day(d))
+        outcome = stream()
+    key = stream.folder / "state" / "noise.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert key.read_text() not in outcome.out + outcome.err + outcome.log
+    stream.clock(day(10))
+    stream()
+    assert stream.rows("out.jsonl") == once(stream, noise_key_file=str(key))[0]
+
+
+# ---- a run that goes on ------------------------------------------------------------------------
+
+
+def test_following_ends_with_the_end(stream):
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    stream.clock(day(30))
+    stream(follow="1s", end="2024-01-10")
+    assert stream.rows("out.jsonl") == once(stream)[0]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_pass_end(stream, number):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    arguments = stream.job.arguments(follow="100ms", **stream.flags_with({}))
+    command = [sys.executable, "-m", "streamveil.pipelines.main", *arguments]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        for d in (2, 3):
+            stream.events(f"{d}.csv", visits(d))
+            stream.clock(day(d))
+            while not (stream.folder / f"out-{d - 1:08d}.jsonl").exists():
+                assert child.poll() is None, child.communicate()
+                time.sleep(0.01)
+        child.send_signal(number)
+        out, _ = child.communicate(timeout=60)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 0, out
+    assert "2024-01-01T00:00:00Z to 2024-01-02T00:00:00Z: 1 slots released" in out
+    stream.clock(day(10))
+    stream()
+    assert stream.rows("out.jsonl") == once(stream)[0]

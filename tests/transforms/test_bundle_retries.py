@@ -1,0 +1,121 @@
+"""Every bundle of a stage fails once at its end and is run again: nothing of it shows.
+
+BundleBasedDirectRunner runs a bundle again that failed, up to four times, from the state that it
+began with; of the runners that tests can use it is the only one. (FnApiRunner fails the pipeline.)
+"""
+
+from collections import Counter
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.testing.test_stream import TestStream as Stream
+from apache_beam.transforms.window import TimestampedValue
+
+from streamveil.mechanisms import Registry, Requirement
+from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.transforms.due import Pass, TakeDue, _TakeDueFn
+from streamveil.transforms.histograms import _CountBlocksFn, _MapEventsFn
+from streamveil.transforms.release import _ReleaseSlotsFn
+
+KEY = bytes(range(32))
+USERS = [f"u{i}" for i in range(24)]
+REGISTRY = Registry.of(
+    {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
+)
+LAST = 70  # more than a block of slots
+STAGES = [_TakeDueFn, _MapEventsFn, _CountBlocksFn, _ReleaseSlotsFn]
+
+
+def rows(seed):
+    generator = np.random.default_rng(seed)
+    return [
+        (f"u{u}", "abz"[v], int(s))
+        for u, v, s in zip(
+            generator.integers(30, size=300),
+            generator.choice(3, size=300),
+            generator.choice([0, 1, 2, 5, 64, LAST], size=300),
+            strict=True,
+        )
+    ]
+
+
+class Bounded(beam.PTransform):
+    """All events at once, through the step that picks those of a pass."""
+
+    def __init__(self, kit, transform):
+        super().__init__()
+        self.kit, self.transform = kit, transform
+
+    def expand(self, pbegin):
+        batches = pbegin | beam.Create([self.kit.batch(rows(s)) for s in range(3)], reshuffle=False)
+        due = Pass(0, 0, LAST)
+        return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+
+
+class Unbounded(Bounded):
+    """Events as the watermark goes on, some of them late."""
+
+    def expand(self, pbegin):
+        hour = 3600
+        stream = Stream().advance_watermark_to(0)
+        by_slot = {}
+        for row in rows(0):
+            by_slot.setdefault(row[2], []).append(row)
+        for slot, some in sorted(by_slot.items()):
+            batch = self.kit.batch(some + [("u1", "a", 0)] * (slot == 64))
+            stream.add_elements([TimestampedValue(batch, slot * hour)])
+            stream.advance_watermark_to(slot * hour + 1)
+        stream.advance_watermark_to_infinity()
+        batches = pbegin | stream.with_output_types(pa.RecordBatch)
+        due = Pass(0, 0, LAST)
+        return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+
+
+def fail_every_bundle_once(monkeypatch, stage):
+    """Let a stage raise at the end of every bundle until that runs again; gives what happened."""
+    happened = Counter()
+    release = ReleaseStream.release
+
+    def finish_bundle(self):
+        happened["ends"] += 1
+        if happened["ends"] % 2:
+            raise RuntimeError("injected")
+
+    def noted(self, state, slot, counts):
+        happened["slots"] += 1
+        return release(self, state, slot, counts)
+
+    monkeypatch.setattr(stage, "finish_bundle", finish_bundle)
+    monkeypatch.setattr(ReleaseStream, "release", noted)
+    return happened
+
+
+def told(ran):
+    """All that came out, as plain values; dead letters in any order."""
+    return (
+        [(r.slot, r.status, r.counts.tolist(), str(r.stderr), r.epsilon) for r in ran.releases],
+        [(e.slot, e.spent.tolist(), e.spent_in_window.tolist()) for e in ran.ledger],
+        sorted(str(letter) for letter in ran.dead_letters),
+        ran.state,
+    )
+
+
+@pytest.mark.parametrize("source", [Bounded, Unbounded])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_whose_bundles_all_fail_once_gives_the_same(run, kit, monkeypatch, stage, source):
+    transform = kit.histograms(
+        REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
+    )
+    options = ["--streaming"] if source is Unbounded else []
+    calm = run(transform, source(kit, transform), "bundle_based", options)
+    assert calm.slots == list(range(LAST + 1))
+    reasons = {letter["reason"] for letter in calm.dead_letters}
+    assert reasons >= {"outside the domain"} | ({"late"} if source is Unbounded else set())
+    happened = fail_every_bundle_once(monkeypatch, stage)
+    assert told(run(transform, source(kit, transform), "bundle_based", options)) == told(calm)
+    assert happened["ends"] >= 2
+    assert happened["ends"] % 2 == 0
+    # The bundles in which a timer rings are run again as well.
+    assert happened["slots"] == (LAST + 1) * (2 if stage is _ReleaseSlotsFn else 1)

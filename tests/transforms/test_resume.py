@@ -1,0 +1,54 @@
+"""A stream released in pieces, each from the state that the one before left, is one stream."""
+
+import pytest
+
+from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms.registry import SCHEDULES
+
+KEY = bytes(range(32))
+USERS = [f"u{i}" for i in range(24)]
+REGISTRY = Registry.of(
+    {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
+)
+BUSY = (0, 1, 3, 4, 5, 63, 64, 66, 70)
+ROWS = [(u, "ab"[i * s % 2], s) for s in BUSY for i, u in enumerate([*USERS, "x", "y"]) if i % 3]
+
+
+def part(kit, first, last, resume=None, **options):
+    """The transform over some slots."""
+    options = {"noise_key": KEY, "mechanism": "pba", **options}
+    return kit.histograms(REGISTRY, first_slot=first, last_slot=last, resume=resume, **options)
+
+
+def within(kit, first, last):
+    return [kit.batch([row for row in ROWS if first <= row[2] <= last])]
+
+
+# Cut inside blocks of slots, at their border, and where nothing happens.
+@pytest.mark.parametrize("name", ["adaptive", *SCHEDULES])
+def test_pieces_of_a_stream_release_what_one_run_does(run, kit, runner, name):
+    whole = run(part(kit, 0, 75, mechanism=name), within(kit, 0, 75), runner)
+    releases, ledger, state = [], [], None
+    for first, last in ((0, 0), (1, 3), (4, 63), (64, 69), (70, 72), (73, 75)):
+        transform = part(kit, first, last, state, mechanism=name)
+        ran = run(transform, within(kit, first, last), runner)
+        next_slot, state = max(ran.state)
+        assert next_slot == last + 1
+        releases += ran.releases
+        ledger += ran.ledger
+    kit.assert_same_releases(releases, whole.releases)
+    assert [e.spent_in_window.tolist() for e in ledger] == [
+        e.spent_in_window.tolist() for e in whole.ledger
+    ]
+    assert max(whole.state) == (76, state)
+
+
+def test_a_state_is_for_the_slot_and_the_options_that_it_was_written_with(run, kit):
+    _, state = max(run(part(kit, 0, 3), within(kit, 0, 3)).state)
+    for first in (0, 3, 5, None):
+        with pytest.raises(ConfigurationError, match=f"starts at slot {first}, but slot 4 comes"):
+            part(kit, first, 9, state)
+    for options in ({"mechanism": "pbd"}, {"max_contributions": 2}, {"domain": "ba"}):
+        with pytest.raises(ConfigurationError, match="another configuration"):
+            part(kit, 4, 9, state, **options)
+    assert repr(state) not in repr(part(kit, 4, 9, state))

@@ -1,0 +1,31 @@
+"""Columns as numbers, row by row valid or not."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_NUMERIC = r"^\s*[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?\s*$"
+
+
+def as_numbers(array: pa.Array) -> npt.NDArray[np.float64] | None:
+    """Numbers of a column, shape (n,), NaN for what is none; None for a type that holds none."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        good = pc.match_substring_regex(array, _NUMERIC)
+        array = pc.utf8_trim_whitespace(pc.if_else(good, array, None))
+    elif not (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_null(kind)
+    ):
+        return None
+    numbers: npt.NDArray[np.float64] = array.cast(pa.float64(), safe=False).to_numpy(
+        zero_copy_only=False
+    )
+    return numbers
