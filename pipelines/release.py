@@ -81,8 +81,8 @@ class ReleaseOptions(PipelineOptions):
             "--allowed_lateness",
             default="0s",
             metavar="LENGTH",
-            help="how long a slot of a stream without end, or of a run with --state, stays open for "
-            "late events: 30s, 10m, 2h (default 0s)",
+            help="how long a slot of a stream without end, or with --state, stays open for late "
+            "events: 30s, 10m, 2h (default 0s)",
         )
         add_follow_options(parser)
 

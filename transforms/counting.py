@@ -313,6 +313,12 @@ class CohortCounts:
     counts: Integers
     """Events in each of `cells`, above 0."""
 
+    @classmethod
+    def empty(cls, slot: int) -> CohortCounts:
+        """A slot without events or moves."""
+        nothing = np.zeros(0, np.int64)
+        return cls(slot, 0, Moves.none(), nothing, nothing, nothing)
+
 
 def slot_tables(
     block: int, parts: Iterable[BlockCounts], layout: Layout

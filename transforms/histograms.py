@@ -16,8 +16,7 @@ from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import NoiseSource, derived_key
-from streamveil.mechanisms.odometer import Odometer
+from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.records import (
     ConfigurationError,
     LedgerEntry,
@@ -25,8 +24,7 @@ from streamveil.mechanisms.records import (
     Slots,
     check_shares,
 )
-from streamveil.mechanisms.registry import DEFAULT, mechanism
-from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.changes import ChangeMapper
@@ -38,7 +36,7 @@ from streamveil.transforms.checks import (
     whole,
 )
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts, Layout
+from streamveil.transforms.counting import BlockCounts, CohortCounts, Layout
 from streamveil.transforms.gathering import (
     BlockKey,
     Counter,
@@ -50,6 +48,7 @@ from streamveil.transforms.gathering import (
 from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
 from streamveil.transforms.joining import JoinConfig
 from streamveil.transforms.keys import SameKey
+from streamveil.transforms.ledgers import Configuration, Ledgers
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import (
@@ -61,7 +60,7 @@ from streamveil.transforms.release import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.requirements import JoinRequirements
-from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
+from streamveil.transforms.wire import cohort_counts_to_bytes, counts_to_bytes, start_to_bytes
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
@@ -144,7 +143,7 @@ class PrivateHistograms(beam.PTransform):
     columns: Columns
     """Which columns hold user, value and time."""
     mechanism: str = DEFAULT
-    """`bd`, `ba`, `pbd` or `pba`."""
+    """A name of `MECHANISMS`, or of `DYNAMIC_MECHANISMS` where requirements change."""
     max_contributions: int = 1
     """Events of a user that count in a slot; more are dropped by a rule that looks only at that
     user's events."""
@@ -188,21 +187,16 @@ class PrivateHistograms(beam.PTransform):
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_shares(self.registry.classes, self.population.sensitivity)
-        mechanism(self.mechanism, self.population)
-        Odometer(self.registry.classes)
         if self.longest_window is not None:
             self.longest_window = whole("longest_window", self.longest_window)
             check_horizon(self.longest_window, self.registry)
         self._key = SameKey.of(self.noise_key)
+        ledgers = self._ledgers(self._layout(bounded=True)).make()
         if self.resume is not None:
-            self._check_resume(self.resume)
+            self._check_resume(ledgers, self.resume)
 
-    def _check_resume(self, written: bytes) -> None:
-        noise = NoiseSource(self._key(), _STREAM)
-        stream = ReleaseStream(
-            mechanism(self.mechanism, self.population), noise, context=self.context
-        )
-        following = stream.decode(written).next_slot
+    def _check_resume(self, ledgers: Ledgers[Any, Any], written: bytes) -> None:
+        following = ledgers.next_slot(ledgers.decode(written))
         if following != self.first_slot:
             raise ConfigurationError(
                 f"the run starts at slot {self.first_slot}, but slot {following} comes next after "
@@ -269,16 +263,9 @@ class PrivateHistograms(beam.PTransform):
         """Build the pipeline: batches -> codes -> counts -> releases."""
         batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
         counted = self._count(batches, changes)
-        if changes is not None:
-            raise ConfigurationError("requirements that change are joined, but not released yet")
         config = ReleaseConfig(
-            self.mechanism,
-            self.population,
+            self._ledgers(counted.layout, changes is not None),
             counted.clock,
-            counted.layout,
-            self._key,
-            _STREAM,
-            self.context,
             self.first_slot,
             self.last_slot,
             self.resume,
@@ -297,6 +284,28 @@ class PrivateHistograms(beam.PTransform):
         rejected = (*counted.rejected, released[REJECTED]) | "AllRejected" >> beam.Flatten()
         return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
 
+    def _layout(self, bounded: bool) -> Layout:
+        return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+
+    def _ledgers(self, layout: Layout, changing: bool = False) -> Configuration:
+        """What is released and how it is accounted for."""
+        if changing and self.mechanism.partition(":")[0] not in DYNAMIC_MECHANISMS:
+            raise ConfigurationError(
+                f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
+                f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
+            )
+        return Configuration(
+            self.mechanism,
+            self.population,
+            layout,
+            self._key,
+            _STREAM,
+            self.context,
+            changing,
+            self.longest_window,
+            self.registry.default_class,
+        )
+
     def _count(
         self,
         batches: beam.PCollection[pa.RecordBatch],
@@ -309,7 +318,7 @@ class PrivateHistograms(beam.PTransform):
         if changes is not None:
             refuse_windows(changes)
             bounded &= changes.is_bounded
-        layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+        layout = self._layout(bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
         mapped = batches | "MapEvents" >> beam.ParDo(
@@ -367,7 +376,7 @@ class PrivateHistograms(beam.PTransform):
             | "GatherBlocks" >> beam.GroupByKey()
             | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(_told(counter))
         )
-        ticks = tuple(self._ticks(counts, rejected, counter.layout))
+        ticks = tuple(self._ticks(counts, rejected, counter))
         return _Counted(counts, ticks, (), Clock(self.slots), counter.layout, bounded=True)
 
     def _count_in_time(
@@ -411,7 +420,7 @@ class PrivateHistograms(beam.PTransform):
         self,
         counts: beam.PCollection[tuple[str, bytes]],
         rejected: beam.PCollection[pa.RecordBatch],
-        layout: Layout,
+        counter: Counter,
     ) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
         """Empty counts at the given ends of a bounded range: it is released without events too.
 
@@ -419,11 +428,13 @@ class PrivateHistograms(beam.PTransform):
         """
         ends = [slot for slot in (self.first_slot, self.last_slot) if slot is not None]
         if ends:
+            if counter.dynamic:
+                told = [cohort_counts_to_bytes(CohortCounts.empty(slot)) for slot in ends]
+            else:
+                blocks = sorted({slot // counter.layout.block for slot in ends})
+                told = [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]
             yield counts.pipeline | "Ticks" >> beam.Create(
-                [
-                    (_STREAM, counts_to_bytes(BlockCounts.empty(block)))
-                    for block in sorted({slot // layout.block for slot in ends})
-                ]
+                [(_STREAM, data) for data in told]
             ).with_output_types(tuple[str, bytes])
         if len(ends) < 2:
             by_reason = (

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 from apache_beam.coders import BytesCoder, FastPrimitivesCoder
 from apache_beam.transforms.userstate import (
     BagStateSpec,
@@ -21,27 +19,13 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.budgets import to_epsilon
-from streamveil.mechanisms.mechanism import Population, SlotRelease
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import (
-    ConfigurationError,
-    LedgerEntry,
-    Release,
-    format_time,
-)
-from streamveil.mechanisms.registry import mechanism
-from streamveil.mechanisms.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.mechanism import SlotRelease
+from streamveil.mechanisms.records import ConfigurationError, Release, format_time
 from streamveil.transforms import metrics
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
+from streamveil.transforms.ledgers import Configuration
 from streamveil.transforms.rejects import late_slots
-from streamveil.transforms.wire import (
-    block_of,
-    counts_from_bytes,
-    counts_to_bytes,
-    start_from_bytes,
-)
+from streamveil.transforms.wire import block_of, start_from_bytes
 
 LEDGER = "ledger"
 REJECTED = "rejected"
@@ -50,8 +34,6 @@ STATE = "state"
 # Without a range to release, a gap this long is a mistake, not a quiet time.
 MOST_QUIET_SLOTS = 100_000
 
-Counts = npt.NDArray[np.int64]
-
 _PROGRESS = logging.getLogger("streamveil.progress")
 
 
@@ -59,29 +41,15 @@ _PROGRESS = logging.getLogger("streamveil.progress")
 class ReleaseConfig:
     """Everything the release stage is made of: public, but for the key."""
 
-    mechanism: str
-    population: Population
+    ledgers: Configuration
     clock: Clock
     """How time is cut, and when a slot closes."""
-    layout: Layout
-    noise_key: Callable[[], bytes]
-    stream: str = ""
-    context: bytes = b""
-    """What the counts mean, so that the noise of streams with the same counts is independent."""
     first_slot: int | None = None
     """First slot to release; the first with events, or that is opened, when None."""
     last_slot: int | None = None
     """Last slot to release, busy or not; the last with events, or that is opened, when None."""
     resume: bytes | None = None
     """What the run that released the slot before `first_slot` left; None at a stream's start."""
-
-    def release_stream(self) -> ReleaseStream:
-        """The mechanism with its noise and odometer."""
-        return ReleaseStream(
-            mechanism(self.mechanism, self.population),
-            NoiseSource(self.noise_key(), self.stream),
-            context=self.context,
-        )
 
 
 class _ReleaseFn(beam.DoFn):
@@ -97,32 +65,31 @@ class _ReleaseFn(beam.DoFn):
         self._config = config
 
     def setup(self) -> None:
-        self._stream = self._config.release_stream()
+        self._ledgers = self._config.ledgers.make()
 
     def _time(self, slot: int) -> Timestamp:
         """Event time of a release."""
         raise NotImplementedError
 
     def _release(
-        self, stream: Any, tables: Iterable[tuple[int, Counts]]
+        self, stream: Any, slots: Iterable[tuple[int, Any]]
     ) -> Generator[Any, None, int | None]:
-        """Release slots, given in order with their counts of shape (K, d); returns the next one."""
-        written = stream.read() or self._config.resume
-        state = self._stream.start() if written is None else self._stream.decode(written)
-        for slot, table in tables:
-            state, release = self._stream.release(state, slot, table)
+        """Release slots, given in order with their counts; returns the one that comes next."""
+        ledgers, written = self._ledgers, stream.read() or self._config.resume
+        state = ledgers.start() if written is None else ledgers.decode(written)
+        for slot, counted in slots:
+            state, release = ledgers.release(state, slot, counted)
             yield from self._outputs(slot, release, state)
-        written = self._stream.encode(state)
+        written, next_slot = ledgers.encode(state), ledgers.next_slot(state)
         stream.write(written)
-        if self.TELLS_STATE and state.next_slot is not None:
-            yield beam.pvalue.TaggedOutput(STATE, (state.next_slot, written))
-        return state.next_slot
+        if self.TELLS_STATE and next_slot is not None:
+            yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
+        return next_slot
 
-    def _outputs(self, slot: int, release: SlotRelease, state: StreamState) -> Iterator[Any]:
-        config, odometer = self._config, self._stream.odometer
+    def _outputs(self, slot: int, release: SlotRelease, state: Any) -> Iterator[Any]:
+        config, ledgers = self._config, self._ledgers
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
-        use = odometer.largest_use(state.odometer)
-        metrics.observe(metrics.WINDOW_USE, int(np.ceil(use * 1e6)))
+        metrics.observe(metrics.WINDOW_USE, int(np.ceil(ledgers.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
         slots = config.clock.slots
         start, end = slots.start(slot), slots.end(slot)
@@ -137,27 +104,21 @@ class _ReleaseFn(beam.DoFn):
                 release.published_slot,
                 release.epsilon,
                 release.stderr,
-                config.mechanism,
+                config.ledgers.mechanism,
                 release.alarm,
                 release.diagnostics,
             ),
             at,
         )
-        entry = LedgerEntry(
-            slot,
-            config.population.requirements,
-            config.population.sizes,
-            to_epsilon(release.spent),
-            to_epsilon(state.odometer.in_window),
-        )
+        entry = ledgers.entry(state, slot, release)
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
 
 
 class _ReleaseAtEndFn(_ReleaseFn):
     """Releases a bounded input at its end, quiet slots included.
 
-    Input: (stream, BlockCounts as bytes), in any order. State, per stream: the counts that wait;
-    the next slot to release and the last one that waits.
+    Input: (stream, counts as bytes that `ledgers.py` reads), in any order. State, per stream: the
+    counts that wait; the next slot to release and the last one that waits.
 
     Timer `due`, in event time, armed by `process` for the end of the last waiting slot, so that
     all is released at once. The event time of a release is the end of its slot.
@@ -180,11 +141,12 @@ class _ReleaseAtEndFn(_ReleaseFn):
     ) -> Iterator[Any]:
         data = element[1]
         next_slot, last = progress.read() or (None, None)
-        start = block_of(data) * self._config.layout.block
-        end = start + self._config.layout.block - 1
+        start = block_of(data) * self._ledgers.block
+        end = start + self._ledgers.block - 1
         if next_slot is not None and start < next_slot:
-            late, rest = self._split_late(counts_from_bytes(data), next_slot)
-            yield beam.pvalue.TaggedOutput(REJECTED, late)
+            late, rest = self._ledgers.split_late(data, next_slot)
+            metrics.count(metrics.EVENTS_LATE, sum(late.values()))
+            yield beam.pvalue.TaggedOutput(REJECTED, late_slots(late))
             if rest is None:
                 return
             data = rest
@@ -192,19 +154,6 @@ class _ReleaseAtEndFn(_ReleaseFn):
         waiting.add(data)
         progress.write((next_slot, last))
         due.set(self._config.clock.closing(last))
-
-    def _split_late(
-        self, counts: BlockCounts, next_slot: int
-    ) -> tuple[pa.RecordBatch, bytes | None]:
-        """Dead letters for slots that are released already, and what is left to count."""
-        late = self._config.layout.slots_of(counts) < next_slot
-        lost, rest = (
-            BlockCounts(counts.block, counts.cells[part], counts.counts[part], 0)
-            for part in (late, ~late)
-        )
-        metrics.count(metrics.EVENTS_LATE, int(lost.counts.sum()))
-        letters = late_letters(lost, self._config.layout)
-        return letters, None if late.all() else counts_to_bytes(rest)
 
     @on_timer(DUE)
     def _release_due(
@@ -215,7 +164,7 @@ class _ReleaseAtEndFn(_ReleaseFn):
         stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
         due: Any = beam.DoFn.TimerParam(DUE),
     ) -> Iterator[Any]:
-        layout, until = self._config.layout, self._config.clock.closed(timestamp)
+        ledgers, until = self._ledgers, self._config.clock.closed(timestamp)
         next_slot, last = progress.read()
         if next_slot is None:
             next_slot = self._config.first_slot
@@ -223,17 +172,17 @@ class _ReleaseAtEndFn(_ReleaseFn):
         rest = []
         for data in waiting.read():
             block = block_of(data)
-            if (block + 1) * layout.block - 1 <= until:
+            if (block + 1) * ledgers.block - 1 <= until:
                 ended.setdefault(block, []).append(data)
             else:
                 rest.append(data)
         busy = (
-            (slot, table)
+            (slot, counted)
             for block in sorted(ended)
-            for slot, table in slot_tables(block, map(counts_from_bytes, ended[block]), layout)
+            for slot, counted in ledgers.slots(block, ended[block])
+            if counted is not None
         )
-        tables = self._every_slot(busy, next_slot, until)
-        next_slot = yield from self._release(stream, tables)
+        next_slot = yield from self._release(stream, self._every_slot(busy, next_slot, until))
         waiting.clear()
         for data in rest:
             waiting.add(data)
@@ -242,20 +191,17 @@ class _ReleaseAtEndFn(_ReleaseFn):
             due.set(self._config.clock.closing(last))
 
     def _every_slot(
-        self, busy: Iterable[tuple[int, Counts]], next_slot: int | None, until: int
-    ) -> Iterator[tuple[int, Counts]]:
+        self, busy: Iterable[tuple[int, Any]], next_slot: int | None, until: int
+    ) -> Iterator[tuple[int, Any]]:
         """Fill the quiet slots in, from the first slot to be released to the last."""
-        config = self._config
-        quiet = np.zeros((config.layout.classes, config.layout.bins), dtype=np.int64)
-        for slot, table in busy:
-            if not table.any():
-                continue
+        config, quiet = self._config, self._ledgers.quiet
+        for slot, counted in busy:
             if next_slot is None:
                 next_slot = slot
             self._check_gap(next_slot, slot)
             for missed in range(next_slot, slot):
                 yield missed, quiet
-            yield slot, table
+            yield slot, counted
             next_slot = slot + 1
         # The quiet end belongs to the range only if its last slot was given.
         if next_slot is not None and config.last_slot is not None:
@@ -281,9 +227,10 @@ class _ReleaseAtEndFn(_ReleaseFn):
 class _ReleaseInTimeFn(_ReleaseFn):
     """Releases a stream that never ends, each slot as soon as all shards have told their counts.
 
-    Input: (stream, BlockCounts as bytes), one of every slot and shard, empty or not, blocks of one
-    slot; and what tells the first slot (:func:`start_to_bytes`); all in any order. State, per
-    stream: the counts that wait; the next slot to release, and how many counts of which slots wait.
+    Input: (stream, counts as bytes that `ledgers.py` reads), one of every slot and shard, empty or
+    not, blocks of one slot; and what tells the first slot (:func:`start_to_bytes`); all in any
+    order. State, per stream: the counts that wait; the next slot to release, and how many counts of
+    which slots wait.
 
     There is no timer: a slot's counts come when it closes. The event time of a release is that
     moment, since the watermark is there: what is before it, windows further on would drop.
@@ -313,8 +260,8 @@ class _ReleaseInTimeFn(_ReleaseFn):
             next_slot = start
         whole = list(self._whole(next_slot, told))
         if whole:
-            tables, rest = self._tables(whole, waiting.read())
-            next_slot = yield from self._release(stream, tables)
+            slots, rest = self._counted(whole, waiting.read())
+            next_slot = yield from self._release(stream, slots)
             waiting.clear()
             for data in rest:
                 waiting.add(data)
@@ -322,28 +269,22 @@ class _ReleaseInTimeFn(_ReleaseFn):
 
     def _whole(self, slot: int | None, told: dict[int, int]) -> Iterator[int]:
         """Slots from this one on that miss nothing."""
-        while slot is not None and told.get(slot) == self._config.layout.parts:
+        while slot is not None and told.get(slot) == self._config.ledgers.layout.parts:
             yield slot
             slot += 1
 
-    def _tables(
+    def _counted(
         self, slots: list[int], waiting: Iterable[bytes]
-    ) -> tuple[Iterator[tuple[int, Counts]], list[bytes]]:
+    ) -> tuple[Iterator[tuple[int, Any]], list[bytes]]:
         """Counts of some slots, and what waits for others."""
         parts: dict[int, list[bytes]] = {slot: [] for slot in slots}
         rest: list[bytes] = []
         for data in waiting:
             parts.get(block_of(data), rest).append(data)
-        tables = (
-            table
-            for slot in slots
-            for table in slot_tables(slot, map(counts_from_bytes, parts[slot]), self._config.layout)
+        ledgers = self._ledgers
+        every = (
+            (slot, ledgers.quiet if counted is None else counted)
+            for block in slots
+            for slot, counted in ledgers.slots(block, parts[block])
         )
-        return tables, rest
-
-
-def late_letters(counts: BlockCounts, layout: Layout) -> pa.RecordBatch:
-    """Dead letters for events that came after their slot: one a slot, with how many they were."""
-    slots = layout.slots_of(counts)
-    events = {s: int(counts.counts[slots == s].sum()) for s in np.unique(slots).tolist()}
-    return late_slots(events)
+        return every, rest
