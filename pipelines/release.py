@@ -23,7 +23,7 @@ from streamveil.io import (
     source_of,
 )
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic
 from streamveil.pipelines.follow import Follow, Following, add_follow_options
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
 from streamveil.pipelines.keys import noise_key
@@ -47,7 +47,8 @@ class ReleaseOptions(PipelineOptions):
             "--mechanism",
             default=DEFAULT,
             metavar="NAME",
-            help=f"{', '.join(MECHANISMS)} (default {DEFAULT})",
+            help=f"{', '.join(MECHANISMS)} (default {DEFAULT}); where requirements change "
+            f"{', '.join(DYNAMIC_MECHANISMS)}",
         )
         add(
             "--requirement_changes",
@@ -173,7 +174,8 @@ class ReleaseJob:
         outputs = inputs | "PrivateHistograms" >> self.transform
         outputs.releases | "WriteReleases" >> self._sink()
         if self.ledger:
-            outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger)
+            dynamic = bool(self.requirement_changes) or only_dynamic(self.transform.mechanism)
+            outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger, dynamic=dynamic)
         if self.rejected:
             letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(self.rejected)
@@ -228,6 +230,11 @@ def main(options: PipelineOptions) -> int:
     if following is not None:
         outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
         wanted = {kind: path for kind, path in outputs.items() if path}
+        if given.requirement_changes:
+            raise ConfigurationError(
+                f"--requirement_changes={given.requirement_changes} does not go with --state: who "
+                "asks for what is not kept between runs; leave one of them out"
+            )
         transform = _transform_of(given)
         with StateFolder.held(following.state, create=not following.resume) as folder:
             Follow(given.input, wanted, transform, following, folder).run(options)

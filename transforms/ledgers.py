@@ -17,8 +17,8 @@ from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.mechanism import Population, Setting, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import ConfigurationError, DynamicLedgerEntry, LedgerEntry
-from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, dynamic_mechanism, mechanism, parse
+from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
+from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
 from streamveil.transforms.wire import (
@@ -110,18 +110,6 @@ class Configuration:
         population = self.population
         longest = max(requirement.window for requirement in population.requirements)
         return Setting(population.bins, self.longest_window or longest, population.sensitivity)
-
-
-def only_dynamic(text: str) -> bool:
-    """Whether a mechanism knows requirements that change only."""
-    name = text.partition(":")[0]
-    if name not in DYNAMIC_MECHANISMS:
-        return False
-    try:
-        parse(text)
-    except ConfigurationError:
-        return True
-    return False
 
 
 def constant_requirements(population: Population) -> Integers:
