@@ -16,8 +16,9 @@ from apache_beam.transforms.window import TimestampedValue
 from streamveil.mechanisms import Registry, Requirement
 from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms.due import Pass, TakeDue, _TakeDueFn
-from streamveil.transforms.histograms import _CountBlocksFn, _MapEventsFn
-from streamveil.transforms.release import _ReleaseSlotsFn
+from streamveil.transforms.gathering import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.heartbeat import _OpenSlotsFn
+from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseInTimeFn
 
 KEY = bytes(range(32))
 USERS = [f"u{i}" for i in range(24)]
@@ -25,7 +26,7 @@ REGISTRY = Registry.of(
     {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
 )
 LAST = 70  # more than a block of slots
-STAGES = [_TakeDueFn, _MapEventsFn, _CountBlocksFn, _ReleaseSlotsFn]
+RELEASE = (_ReleaseAtEndFn, _ReleaseInTimeFn)
 
 
 def rows(seed):
@@ -70,7 +71,14 @@ class Unbounded(Bounded):
         stream.advance_watermark_to_infinity()
         batches = pbegin | stream.with_output_types(pa.RecordBatch)
         due = Pass(0, 0, LAST)
+        self.transform.heartbeat = beam.Create(range(LAST + 1))
         return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+
+
+STAGES = {
+    Bounded: [_TakeDueFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
+    Unbounded: [_TakeDueFn, _MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
+}
 
 
 def fail_every_bundle_once(monkeypatch, stage):
@@ -102,8 +110,9 @@ def told(ran):
     )
 
 
-@pytest.mark.parametrize("source", [Bounded, Unbounded])
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("source", "stage"), [(source, stage) for source in STAGES for stage in STAGES[source]]
+)
 def test_a_stage_whose_bundles_all_fail_once_gives_the_same(run, kit, monkeypatch, stage, source):
     transform = kit.histograms(
         REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
@@ -117,5 +126,5 @@ def test_a_stage_whose_bundles_all_fail_once_gives_the_same(run, kit, monkeypatc
     assert told(run(transform, source(kit, transform), "bundle_based", options)) == told(calm)
     assert happened["ends"] >= 2
     assert happened["ends"] % 2 == 0
-    # The bundles in which a timer rings are run again as well.
-    assert happened["slots"] == (LAST + 1) * (2 if stage is _ReleaseSlotsFn else 1)
+    # The bundles that release are run again as well.
+    assert happened["slots"] == (LAST + 1) * (2 if stage in RELEASE else 1)
