@@ -63,15 +63,15 @@ class Stream:
         from streamveil.transforms.gathering import Counter, _CountSlotsFn, _MapEventsFn
         from streamveil.transforms.heartbeat import _OpenSlotsFn
         from streamveil.transforms.keys import SameKey
+        from streamveil.transforms.ledgers import Configuration
         from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
 
         registry, most = transform.registry, transform.max_contributions
         self.clock = Clock(transform.slots, transform.allowed_lateness)
         self.layout = Layout.choose(registry, transform.domain.bins, transform.shards, timely=True)
-        config = ReleaseConfig(
+        ledgers = Configuration(
             transform.mechanism,
             transform.population,
-            self.clock,
             self.layout,
             SameKey.of(transform.noise_key),
             context=transform.context,
@@ -82,7 +82,7 @@ class Stream:
         self._count = Stage(
             _CountSlotsFn(Counter(registry, self.layout, most, "", dynamic=False), self.clock)
         )
-        self._release = Stage(_ReleaseInTimeFn(config))
+        self._release = Stage(_ReleaseInTimeFn(ReleaseConfig(ledgers, self.clock)))
 
     @property
     def stages(self) -> tuple:

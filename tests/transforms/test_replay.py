@@ -19,6 +19,7 @@ from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import BlockCounts, Layout
 from streamveil.transforms.keys import GivenKey
+from streamveil.transforms.ledgers import Configuration
 from streamveil.transforms.release import ReleaseConfig, _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
 
@@ -113,8 +114,8 @@ def told(outputs):
 def config(block):
     population = facts()
     layout = Layout(block, len(USERS), len(population.requirements), population.bins, 1)
-    clock = Clock(Slots(SECOND))
-    return ReleaseConfig("pba", population, clock, layout, GivenKey(KEY), "histogram")
+    ledgers = Configuration("pba", population, layout, GivenKey(KEY), "histogram")
+    return ReleaseConfig(ledgers, Clock(Slots(SECOND)))
 
 
 def facts():
@@ -124,7 +125,7 @@ def facts():
 def parts(block, config, seed):
     """Counts of a block from two shards."""
     generator = np.random.default_rng(seed)
-    size = config.layout.block * config.layout.classes * config.layout.bins
+    size = config.ledgers.layout.block * config.ledgers.layout.classes * config.ledgers.layout.bins
     for _ in range(2):
         cells = np.sort(generator.choice(size, size // 2, replace=False))
         yield counts_to_bytes(BlockCounts(block, cells, generator.integers(1, 9, cells.size), 0))
@@ -199,7 +200,7 @@ def test_late_part_of_a_block_is_split_off():
     assert [output[0] for output in told(made.fire())[::2]] == [0]
     assert made.progress.value == (1, None)
     made.progress.write((2, None))  # as if slot 1 had been released as well
-    width = made.config.layout.classes * made.config.layout.bins
+    width = made.config.ledgers.layout.classes * made.config.ledgers.layout.bins
     cells = np.array([0, 1, width, 2 * width, 3 * width + 1])
     late = told(made.process(counts_to_bytes(BlockCounts(0, cells, np.arange(1, 6), 0))))
     assert [(letter["reason"], letter["record"]) for letter in late[0]] == [
