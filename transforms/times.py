@@ -120,7 +120,9 @@ def _localize(micros: Micros, zone: str) -> tuple[Micros, Reasons]:
         .to_numpy(zero_copy_only=False)
         for side in ("earliest", "latest")
     )
-    return first, dict.fromkeys(np.flatnonzero(first != last).tolist(), AMBIGUOUS_TIME)
+    reasons = dict.fromkeys(np.flatnonzero(first != last).tolist(), AMBIGUOUS_TIME)
+    outside = (first < EARLIEST) | (first > LATEST + MICROSECONDS["s"])
+    return first, {**dict.fromkeys(np.flatnonzero(outside).tolist(), UNPARSABLE_TIME), **reasons}
 
 
 def _from_numbers(column: pa.Array, unit: str | None, name: str) -> tuple[Micros, Reasons]:

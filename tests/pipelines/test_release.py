@@ -547,3 +547,60 @@ def test_shards_change_nothing(job, toolbox):
     job.done(noise_key_file=key)
     job.done(noise_key_file=key, output=job.path("sharded.jsonl"), shards=3)
     assert job.counts("sharded.jsonl") == job.counts()
+
+
+# ---- requirements that change ------------------------------------------------------------------
+
+CHANGES = """user,slot,time,window_backward,epsilon_backward,window_forward,epsilon_forward
+u1,19725,,1,4000,1,4000
+u1,,2024-01-04T12:00:00Z,2,4000,2,4000
+u2,19726,,,,,
+new,,2024-01-03,1,4000,1,4000
+u3,19726,,9,4000,1,4000
+u4,later,,1,4000,1,4000
+"""
+
+
+@pytest.mark.parametrize("name", ["adaptive", "dpbd", "dpba"])
+def test_requirements_that_change(job, toolbox, name):
+    days = [day(d, 3) for d in range(1, 8)]
+    job.events([(u, "A", d) for d in days for u in ("u0", "u1", "u2", "u3", "u4", "new", "nobody")])
+    job.requirements({f"u{u}": (3, toolbox.EXACT) for u in range(5)})
+    outcome = job.done(
+        mechanism=name,
+        requirement_changes=job.write("changes.csv", CHANGES),
+        start="2024-01-01",
+        end="2024-01-08",
+        ledger=job.path("ledger.csv"),
+        rejected=job.path("dead.jsonl"),
+    )
+    assert "changes:  6 read, 4 accepted, 0 of them late" in outcome.out
+    # 19725 is 3 January: `new` joins on that day, u2 leaves on the next.
+    assert [row["slot"] for row in job.rows()] == list(range(19723, 19730))
+    ledger = job.rows("ledger.csv")
+    users = Counter()
+    for row in ledger:
+        users[int(row["slot"])] += int(row["users"])
+        assert float(row["spent_backward"]) <= float(row["epsilon_backward"]) + 1e-9
+    assert [users[slot] for slot in range(19723, 19730)] == [5, 5, 6, 5, 5, 5, 5]
+    asked = Counter((int(row["slot"]), int(row["window_forward"])) for row in ledger)
+    assert asked[19725, 1] == 2  # u1 and `new`, who have not the same history
+    assert asked[19726, 2] == 0
+    assert asked[19727, 2] == 1
+    reasons = Counter(row["reason"] for row in job.rows("dead.jsonl"))
+    assert reasons["window longer than the longest"] == 1
+    assert reasons["no slot"] == 1
+    assert reasons["no requirement"] >= 7
+
+
+def test_changes_and_what_does_not_go_with_them(job, toolbox):
+    job.events([("u0", "A", day(1))])
+    job.requirements({"u0": (3, 1.0)})
+    changes = job.write("changes.csv", CHANGES)
+    both = {"requirement_changes": changes, "start": "2024-01-01"}
+    job.refused("'pba' is for requirements that never change", mechanism="pba", **both)
+    job.refused("does not go with --state", state=job.path("state"), **both)
+    job.refused("give --start", requirement_changes=changes)
+    job.refused("--longest_window=9 is about changes", longest_window=9)
+    wrong = job.write("wrong.csv", "user,slot\nu0,3\n")
+    job.refused("window_backward", requirement_changes=wrong, start="2024-01-01")

@@ -315,6 +315,15 @@ def test_text_outside_the_years_1_to_9999_is_refused(text):
     assert read([text], pa.string()) == ([None], {0: UNPARSABLE_TIME})
 
 
+# A zone may move a clock time out of them as well.
+def test_clock_time_of_a_zone_outside_the_years_1_to_9999_is_refused():
+    texts = ["0001-01-01", "0001-01-02", "9999-12-31T23:59:59"]
+    values, reasons = read(texts, pa.string(), zone=BERLIN)
+    assert [value is None for value in values] == [True, False, False]
+    assert reasons == {0: UNPARSABLE_TIME}
+    assert read(["9999-12-31T23:59:59"], pa.string(), zone="America/New_York")[0] == [None]
+
+
 # More digits than Arrow reads are no reason to refuse a clock time that UTC accepts.
 def test_clock_time_with_many_digits_is_read_in_a_zone_as_in_utc():
     texts = ["2024-07-01T12:00:00.123456789"]
