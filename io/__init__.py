@@ -27,6 +27,7 @@ from streamveil.io.releases import (
     read_state,
     release_schema,
 )
+from streamveil.io.requirement_changes import change_columns, requirement_changes_of
 from streamveil.io.requirements import read_requirements
 from streamveil.io.results import read_ledger, read_releases
 from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
@@ -66,6 +67,7 @@ __all__ = [
     "WriteState",
     "WriteTable",
     "bigquery_schema",
+    "change_columns",
     "check_events",
     "check_output",
     "check_outputs",
@@ -82,6 +84,7 @@ __all__ = [
     "read_state",
     "read_table",
     "release_schema",
+    "requirement_changes_of",
     "sink_of",
     "source_of",
     "split_file",

@@ -88,7 +88,12 @@ def check_events(pattern: Patterns, columns: Columns) -> None:
     """
     names = distinct(columns)
     for path in input_files(pattern):
-        require_columns(path, names, _COLUMNS[format_of(path)](path))
+        require_columns(path, names, columns_of(path))
+
+
+def columns_of(path: str) -> list[str]:
+    """Columns of a file; raises ConfigurationError for one that cannot be read."""
+    return _COLUMNS[format_of(path)](path)
 
 
 def split_file(path: str, columns: Columns) -> list[Part]:

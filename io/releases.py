@@ -17,7 +17,7 @@ from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.files import output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
-from streamveil.mechanisms.records import LedgerEntry, Release
+from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry, Release
 
 BINS_METADATA = "streamveil.bins"
 # Releases of 10,000 bins take 16 MB at this number.
@@ -52,6 +52,19 @@ LEDGER_SCHEMA = pa.schema(
         pa.field("users", pa.int64(), nullable=False),
         pa.field("spent", pa.float64(), nullable=False),
         pa.field("spent_in_window", pa.float64(), nullable=False),
+    ]
+)
+DYNAMIC_LEDGER_SCHEMA = pa.schema(
+    [
+        pa.field("slot", pa.int64(), nullable=False),
+        pa.field("window_backward", pa.int64(), nullable=False),
+        pa.field("epsilon_backward", pa.float64(), nullable=False),
+        pa.field("window_forward", pa.int64(), nullable=False),
+        pa.field("epsilon_forward", pa.float64(), nullable=False),
+        pa.field("users", pa.int64(), nullable=False),
+        pa.field("spent", pa.float64(), nullable=False),
+        pa.field("spent_backward", pa.float64(), nullable=False),
+        pa.field("infeasible", pa.bool_(), nullable=False),
     ]
 )
 _STATE_SCHEMA = pa.schema(
@@ -121,6 +134,19 @@ def ledger_to_batch(entries: Sequence[LedgerEntry]) -> pa.RecordBatch:
     )
 
 
+def dynamic_ledger_to_batch(entries: Sequence[DynamicLedgerEntry]) -> pa.RecordBatch:
+    """One row per slot and ledger with users, in the order given."""
+    names = ("users", "spent", "spent_backward", "infeasible")
+    columns = {name: np.concatenate([getattr(entry, name) for entry in entries]) for name in names}
+    columns["slot"] = np.repeat([e.slot for e in entries], [len(e.users) for e in entries])
+    asked = np.concatenate([entry.requirements for entry in entries])
+    columns.update(zip(DYNAMIC_LEDGER_SCHEMA.names[1:5], asked.T, strict=True))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns[f.name]).cast(f.type) for f in DYNAMIC_LEDGER_SCHEMA],
+        schema=DYNAMIC_LEDGER_SCHEMA,
+    )
+
+
 def _in_batches() -> beam.PTransform:
     return beam.BatchElements(min_batch_size=BATCH_SLOTS, max_batch_size=BATCH_SLOTS)
 
@@ -161,23 +187,33 @@ class WriteLedger(beam.PTransform):
 
     Columns: slot int64, window int64, epsilon double, users int64 (public size of the class),
     spent double (in the slot), spent_in_window double (in the window that ends with it).
+
+    Where requirements change, `dynamic`, a row is a ledger: slot int64, window_backward int64,
+    epsilon_backward double, window_forward int64, epsilon_forward double, users int64, spent
+    double (in the slot), spent_backward double (in the window that ends with it), infeasible bool
+    (that is more than asked for, for earlier slots spent it).
     """
 
     path: str
+    dynamic: bool = False
 
     def __post_init__(self) -> None:
         """Check the name."""
         super().__init__()
         output_format_of(self.path)
 
-    def expand(self, entries: PCollection[LedgerEntry]) -> PCollection[str]:
+    def expand(
+        self, entries: PCollection[LedgerEntry] | PCollection[DynamicLedgerEntry]
+    ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
-        sort_by = ("slot", "window", "epsilon")
+        schema = DYNAMIC_LEDGER_SCHEMA if self.dynamic else LEDGER_SCHEMA
+        convert: Any = dynamic_ledger_to_batch if self.dynamic else ledger_to_batch
+        keys = ("slot", *schema.names[1 : schema.names.index("users")])
         return (
             entries
             | "Batch" >> _in_batches()
-            | "Convert" >> beam.Map(ledger_to_batch).with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, LEDGER_SCHEMA, sort_by=sort_by)
+            | "Convert" >> beam.Map(convert).with_output_types(pa.RecordBatch)
+            | "Write" >> WriteTable(self.path, schema, sort_by=keys)
         )
 
 

@@ -71,8 +71,6 @@ CHANGE_COLUMNS = ("user", "slot", "time", *REQUIREMENT_COLUMNS)
 METRICS_NAMESPACE = "streamveil"
 EVENTS_READ = "events_read"
 REJECTED_PREFIX = "rejected: "
-CHANGES_READ = "changes_read"
-CHANGES_REJECTED_PREFIX = "rejected changes: "
 
 # A batch of events may say where its rows stood: this key of the schema's metadata names the
 # source, this column (int64) the row in it.
@@ -336,3 +334,23 @@ class LedgerEntry:
     """Epsilon spent in this slot, shape (K,)."""
     spent_in_window: npt.NDArray[np.float64]
     """Epsilon spent in the window of each class that ends with this slot, shape (K,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicLedgerEntry:
+    """What one slot cost every ledger where requirements change, as the odometer booked it.
+
+    A ledger is shared by users with the same history; it has no name that lasts.
+    """
+
+    slot: int
+    requirements: npt.NDArray[np.float64]
+    """window_backward, epsilon_backward, window_forward, epsilon_forward in force, shape (L, 4)."""
+    users: npt.NDArray[np.int64]
+    """Public number of users of each ledger, shape (L,)."""
+    spent: npt.NDArray[np.float64]
+    """Epsilon spent in this slot, shape (L,)."""
+    spent_backward: npt.NDArray[np.float64]
+    """Epsilon spent in the window that ends with this slot, shape (L,)."""
+    infeasible: npt.NDArray[np.bool_]
+    """Where that is more than asked for, because earlier slots spent it; then `spent` is 0."""

@@ -104,6 +104,12 @@ def dynamic_mechanism(text: str, setting: Setting) -> DynamicMechanism[Any]:
     return DYNAMIC_MECHANISMS[name](text, setting, **options)
 
 
+def only_dynamic(text: str) -> bool:
+    """Whether a mechanism is for requirements that change only: it runs constant ones as such."""
+    name = text.partition(":")[0]
+    return name in DYNAMIC_MECHANISMS and name not in MECHANISMS
+
+
 def parse(
     text: str, known: Mapping[str, Callable[..., Any]] = MECHANISMS
 ) -> tuple[str, dict[str, Any]]:

@@ -61,12 +61,6 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
         "up to --end or Ctrl-C",
     )
     add(
-        "--allowed_lateness",
-        default="0s",
-        metavar="LENGTH",
-        help="with --state: a slot closes so long after its end (default 0s)",
-    )
-    add(
         "--clock_file",
         metavar="FILE",
         help="with --state: take the time that closes slots from this file, ISO 8601, in place "

@@ -144,6 +144,8 @@ class Inputs:
         mechanism: str,
         noise_key: bytes | Callable[[], bytes] | None = None,
         shards: int = 1,
+        longest_window: int | None = None,
+        allowed_lateness: int | str = 0,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -158,6 +160,8 @@ class Inputs:
             first_slot=self.first_slot,
             last_slot=self.last_slot,
             shards=shards,
+            longest_window=longest_window,
+            allowed_lateness=allowed_lateness,
         )
 
 

@@ -83,6 +83,12 @@ class Summary:
             listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons.items())
             where = "" if dead_letters else " (give --rejected=FILE to keep them)"
             lines.append(f"rejected: {listed}{where}")
+        if counted(metrics.CHANGES_READ, 0):
+            lines.append(
+                f"changes:  {counted(metrics.CHANGES_READ, 0):,} read, "
+                f"{counted(metrics.CHANGES_ACCEPTED, 0):,} accepted, "
+                f"{counted(metrics.CHANGES_LATE, 0):,} of them late"
+            )
         numbers = {status: counted(metrics.SLOTS_PREFIX + status, 0) for status in STATUSES}
         if any(numbers.values()):  # some runners lose what is counted in a timer
             listed = ", ".join(

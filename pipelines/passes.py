@@ -22,6 +22,7 @@ from streamveil.io import (
     read_state,
     read_table,
 )
+from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import PrivateHistograms
 from streamveil.transforms.due import WAITING_SCHEMA, Pass, TakeDue
@@ -106,7 +107,8 @@ class PassJob:
             paths["releases"], labels=whole.domain.labels
         )
         if "ledger" in paths:
-            outputs.ledger | "WriteLedger" >> WriteLedger(paths["ledger"])
+            dynamic = only_dynamic(whole.mechanism)
+            outputs.ledger | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
         if "rejected" in paths:
             letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(paths["rejected"])

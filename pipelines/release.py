@@ -18,11 +18,12 @@ from streamveil.io import (
     check_events,
     check_outputs,
     is_stream,
+    requirement_changes_of,
     sink_of,
     source_of,
 )
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.registry import DEFAULT, MECHANISMS
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic
 from streamveil.pipelines.follow import Follow, Following, add_follow_options
 from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
 from streamveil.pipelines.keys import noise_key
@@ -46,7 +47,22 @@ class ReleaseOptions(PipelineOptions):
             "--mechanism",
             default=DEFAULT,
             metavar="NAME",
-            help=f"{', '.join(MECHANISMS)} (default {DEFAULT})",
+            help=f"{', '.join(MECHANISMS)} (default {DEFAULT}); where requirements change "
+            f"{', '.join(DYNAMIC_MECHANISMS)}",
+        )
+        add(
+            "--requirement_changes",
+            metavar="PLACE",
+            help="changes of requirements, from files or a stream as --input: columns user, slot "
+            "or time, window_backward, epsilon_backward, window_forward, epsilon_forward; without "
+            "the four figures the user leaves",
+        )
+        add(
+            "--longest_window",
+            type=int,
+            metavar="N",
+            help="longest window, in slots, that a change may ask for; public (default: the "
+            "longest of the requirements)",
         )
         add("--ledger", metavar="FILE", help="what every slot cost every class of users")
         add(
@@ -62,6 +78,13 @@ class ReleaseOptions(PipelineOptions):
             metavar="N",
             help="split the users of a busy slot among so many workers (default 1)",
         )
+        add(
+            "--allowed_lateness",
+            default="0s",
+            metavar="LENGTH",
+            help="how long a slot of a stream without end, or with --state, stays open for late "
+            "events: 30s, 10m, 2h (default 0s)",
+        )
         add_follow_options(parser)
 
 
@@ -74,6 +97,7 @@ class ReleaseJob:
     transform: PrivateHistograms
     ledger: str | None = None
     rejected: str | None = None
+    requirement_changes: str | None = None
 
     @classmethod
     def of(cls, options: PipelineOptions) -> ReleaseJob:
@@ -82,7 +106,14 @@ class ReleaseJob:
         Raises ConfigurationError for anything missing or wrong.
         """
         given = options.view_as(ReleaseOptions)
-        job = cls(given.input, given.output, _transform_of(given), given.ledger, given.rejected)
+        job = cls(
+            given.input,
+            given.output,
+            _transform_of(given),
+            given.ledger,
+            given.rejected,
+            given.requirement_changes,
+        )
         job.check()
         if is_stream(job.input):
             _stream_with(options, job.input)
@@ -98,6 +129,8 @@ class ReleaseJob:
         """Look at the places before anything runs; raises ConfigurationError."""
         self._source()
         self._sink()
+        if self.requirement_changes:
+            self._check_changes(self.requirement_changes)
         if is_stream(self.input):
             self._refuse_files()
         check_outputs(self.files)
@@ -109,6 +142,14 @@ class ReleaseJob:
 
     def _sink(self) -> beam.PTransform:
         return sink_of(self.output, self.transform.domain.labels)
+
+    def _check_changes(self, location: str) -> None:
+        requirement_changes_of(location)
+        if is_stream(location) and not is_stream(self.input):
+            raise ConfigurationError(
+                f"--requirement_changes={location} does not end, but --input={self.input} does: "
+                "give both from files or both from streams"
+            )
 
     def _refuse_files(self) -> None:
         for name in ("output", "ledger", "rejected"):
@@ -123,13 +164,21 @@ class ReleaseJob:
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sinks."""
         events = pipeline | "ReadEvents" >> self._source()
-        outputs = events.batches | "PrivateHistograms" >> self.transform
+        inputs, rejected = events.batches, [events.rejected]
+        if self.requirement_changes:
+            changes = pipeline | "ReadRequirementChanges" >> requirement_changes_of(
+                self.requirement_changes
+            )
+            inputs = (events.batches, changes.batches)
+            rejected.append(changes.rejected)
+        outputs = inputs | "PrivateHistograms" >> self.transform
         outputs.releases | "WriteReleases" >> self._sink()
         if self.ledger:
-            outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger)
+            dynamic = bool(self.requirement_changes) or only_dynamic(self.transform.mechanism)
+            outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger, dynamic=dynamic)
         if self.rejected:
-            rejected = (events.rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
-            rejected | "WriteRejected" >> WriteRejected(self.rejected)
+            letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
+            letters | "WriteRejected" >> WriteRejected(self.rejected)
 
     def run(self, options: PipelineOptions, title: str = "streamveil release") -> Summary:
         """Run the job to its end."""
@@ -159,8 +208,18 @@ def _transform_of(given: Any) -> PrivateHistograms:
         raise ConfigurationError(
             "--requirements is missing: give the table of users, or --default_requirement"
         )
+    if given.longest_window is not None and not given.requirement_changes:
+        raise ConfigurationError(
+            f"--longest_window={given.longest_window} is about changes: give "
+            "--requirement_changes as well, or leave it out"
+        )
     return Inputs.of(given).transform(
-        registry, given.mechanism, noise_key(given.noise_key_file), given.shards
+        registry,
+        given.mechanism,
+        noise_key(given.noise_key_file),
+        given.shards,
+        given.longest_window,
+        given.allowed_lateness,
     )
 
 
@@ -171,6 +230,11 @@ def main(options: PipelineOptions) -> int:
     if following is not None:
         outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
         wanted = {kind: path for kind, path in outputs.items() if path}
+        if given.requirement_changes:
+            raise ConfigurationError(
+                f"--requirement_changes={given.requirement_changes} does not go with --state: who "
+                "asks for what is not kept between runs; leave one of them out"
+            )
         transform = _transform_of(given)
         with StateFolder.held(following.state, create=not following.resume) as folder:
             Follow(given.input, wanted, transform, following, folder).run(options)

@@ -1,5 +1,6 @@
 """Beam transforms: events in, private releases out."""
 
+from streamveil.transforms.heartbeat import Heartbeat
 from streamveil.transforms.histograms import (
     ADD_REMOVE,
     REPLACE,
@@ -14,6 +15,7 @@ __all__ = [
     "REJECTED_SCHEMA",
     "REPLACE",
     "Columns",
+    "Heartbeat",
     "Outputs",
     "PrivateHistograms",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bounding import bound, mix, runs
 from streamveil.transforms.mapping import Events
@@ -63,6 +64,11 @@ class Layout:
         if narrow >= min(block, _FEWEST_SLOTS_FOR_NARROW_CODES):
             block = narrow
         return cls(block, users, classes, bins, shards)
+
+    @property
+    def parts(self) -> int:
+        """Parts in which a block is counted: the shards of members, and those of strangers."""
+        return 2 * self.shards
 
     @property
     def span(self) -> int:
@@ -208,6 +214,13 @@ class Visits:
     dropped: int
     """Events that bounding dropped here."""
 
+    @classmethod
+    def none(cls, kind: int, block: int, layout: Layout) -> Visits:
+        """A block without events."""
+        shape = (0,) if kind == MEMBERS else (0, 3)
+        codes = np.zeros(shape, layout.dtype if kind == MEMBERS else np.uint64)
+        return cls(block, codes, np.zeros(0, np.int64), 0)
+
 
 def bound_block(
     kind: int, block: int, arrays: Iterable[Codes], layout: Layout, most: int
@@ -241,7 +254,10 @@ def bound_block(
 def read_codes(
     kind: int, codes: Codes, layout: Layout
 ) -> tuple[Integers, npt.NDArray[Any], Integers]:
-    """Slot in block, user and bin of each code: members' positions, or strangers' digests (n, 2)."""
+    """Slot in block, user and bin of each code.
+
+    Users are members' positions, shape (n,), or strangers' digests, shape (n, 2).
+    """
     if kind == MEMBERS:
         visits, bins = np.divmod(codes.astype(np.int64), layout.bins)
         slots, users = np.divmod(visits, layout.users)
@@ -275,6 +291,33 @@ def _bound_strangers(
         return mix(mix(mix(rows[groups, 0]) ^ rows[groups, 1]) + cells.astype(np.uint64))
 
     return bound(visits, repeats, most, rank)
+
+
+@dataclass(frozen=True, eq=False)
+class CohortCounts:
+    """What a shard tells of a slot: who moved before it, then its bounded events by cohort.
+
+    The shards of a stream tell each slot once, in any order: a slot is complete when all have.
+    """
+
+    slot: int
+    shard: int
+    """Which of the shards tells, from 0."""
+    moves: Moves
+    """In force from this slot on; of a default class that loses more users than its public number,
+    none are left."""
+    cohorts: Integers
+    """Cohorts with events, in force, ascending: shape (c,)."""
+    cells: Integers
+    """position in `cohorts` * bins + bin, ascending, distinct: shape (m,)."""
+    counts: Integers
+    """Events in each of `cells`, above 0."""
+
+    @classmethod
+    def empty(cls, slot: int) -> CohortCounts:
+        """A slot without events or moves."""
+        nothing = np.zeros(0, np.int64)
+        return cls(slot, 0, Moves.none(), nothing, nothing, nothing)
 
 
 def slot_tables(

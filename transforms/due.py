@@ -17,8 +17,8 @@ import pyarrow as pa
 from streamveil.mechanisms.records import Slots
 from streamveil.transforms import metrics
 from streamveil.transforms.mapping import Columns, slots_of
-from streamveil.transforms.rejects import naming_source, rejected_rows, source_of
-from streamveil.transforms.release import LATE, REJECTED
+from streamveil.transforms.rejects import LATE, naming_source, rejected_rows, source_of
+from streamveil.transforms.release import REJECTED
 
 WAITING = "waiting"
 WAITING_SCHEMA = pa.schema([("source", pa.string()), pa.field("slot", pa.int64(), nullable=False)])

@@ -2,62 +2,71 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from numbers import Integral
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.trigger import (
-    AccumulationMode,
-    AfterCount,
-    AfterWatermark,
-    DefaultTrigger,
-)
-from apache_beam.transforms.window import FixedWindows, GlobalWindows, TimestampedValue
-from apache_beam.utils.timestamp import Duration, Timestamp
-from apache_beam.utils.windowed_value import PaneInfoTiming
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import NoiseSource, derived_key
-from streamveil.mechanisms.odometer import Odometer
+from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.records import (
     ConfigurationError,
     LedgerEntry,
     Release,
     Slots,
     check_shares,
-    format_time,
 )
-from streamveil.mechanisms.registry import DEFAULT, mechanism
-from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms import metrics
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.counting import BlockCounts, Layout, bound_block, count, pack
+from streamveil.transforms.changes import ChangeMapper
+from streamveil.transforms.checks import (
+    check_horizon,
+    check_range,
+    lateness,
+    refuse_windows,
+    whole,
+)
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.counting import BlockCounts, CohortCounts, Layout
+from streamveil.transforms.gathering import (
+    BlockKey,
+    Counter,
+    _CountBlocksFn,
+    _CountSlotsFn,
+    _MapEventsFn,
+    open_blocks,
+)
+from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
+from streamveil.transforms.joining import JoinConfig
 from streamveil.transforms.keys import SameKey
+from streamveil.transforms.ledgers import Configuration, Ledgers
 from streamveil.transforms.mapping import Columns, EventMapper
+from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
     STATE,
     ReleaseConfig,
-    _ReleaseSlotsFn,
-    late_letters,
+    _ReleaseAtEndFn,
+    _ReleaseInTimeFn,
 )
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes, counts_to_bytes
+from streamveil.transforms.requirements import JoinRequirements
+from streamveil.transforms.wire import cohort_counts_to_bytes, counts_to_bytes, start_to_bytes
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
 
 _STREAM = "histogram"
-
-# How long Beam keeps a block's window to tell late events apart; later ones it drops by itself.
-_LATENESS = Duration(seconds=7 * 24 * 3600)
-_LONGEST_RANGE = 10_000_000  # slots
+_CODES = KV[Tuple[int, int, int], bytes]
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -74,6 +83,22 @@ class Outputs(NamedTuple):
     state: beam.PCollection[tuple[int, bytes]]
     """Of a bounded input: the slot that comes next and what a run that goes on from there takes
     as `resume`. The largest slot counts. It is private: it holds a digest of the true counts."""
+
+
+class _Counted(NamedTuple):
+    """What there is to release."""
+
+    counts: beam.PCollection[tuple[str, bytes]]
+    """(stream, BlockCounts as bytes), or CohortCounts where requirements change: in a bounded
+    input where there is anything to tell, in one without end of every slot from each of the
+    `layout.parts` shards."""
+    ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
+    """More of them: empty ones for slots of a bounded input that are released in any case, and
+    what tells the first slot of one without end."""
+    rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
+    clock: Clock
+    layout: Layout
+    bounded: bool
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -93,11 +118,13 @@ class PrivateHistograms(beam.PTransform):
     slots and the range of slots are taken as public. Rejected events, counters and logs are raw
     and not covered.
 
-    Without `first_slot` and `last_slot` the range runs from the first to the last slot with an
-    accepted event, which then counts as public too. An input without end should have both: then
-    every slot is released as the watermark passes its end; otherwise quiet slots wait for the next
-    event, and the moment of their release tells of it. Events that come after the watermark are
-    rejected as late.
+    Without `first_slot` and `last_slot` the range of a bounded input runs from the first to the
+    last slot with an accepted event, which then counts as public too.
+
+    The range of an input without end runs from `first_slot`, or else from the first slot that the
+    heartbeat tells, to the last one that it tells. Every slot in it, busy or quiet, is released
+    once, when the watermark of events and heartbeat has passed its end by `allowed_lateness`. That
+    moment is the event time of the release. Events that come after it are rejected as late.
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,
@@ -116,7 +143,7 @@ class PrivateHistograms(beam.PTransform):
     columns: Columns
     """Which columns hold user, value and time."""
     mechanism: str = DEFAULT
-    """`bd`, `ba`, `pbd` or `pba`."""
+    """A name of `MECHANISMS`, or of `DYNAMIC_MECHANISMS` where requirements change."""
     max_contributions: int = 1
     """Events of a user that count in a slot; more are dropped by a rule that looks only at that
     user's events."""
@@ -133,6 +160,16 @@ class PrivateHistograms(beam.PTransform):
     """Last slot to release; events after it are rejected."""
     shards: int = 1
     """Parts into which the users of a busy slot are split while counting."""
+    allowed_lateness: int | str = 0
+    """How long a slot of an input without end stays open for late events: microseconds, or text
+    such as `10m`."""
+    heartbeat: beam.PTransform | None = None
+    """What opens the slots of an input without end: applied to the pipeline, it gives the number
+    of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
+    None; then events more than a day ahead of the worker's clock are rejected."""
+    longest_window: int | None = None
+    """The longest window that a change of requirement may ask for, in slots: public. The longest
+    of the registry when None."""
     resume: bytes | None = field(default=None, repr=False)
     """The state of an earlier run, whose users' ledgers go on in this one; `first_slot` must be
     the slot that came next there, and all options of the release must be the same."""
@@ -140,27 +177,26 @@ class PrivateHistograms(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
-        self.max_contributions = _whole("max_contributions", self.max_contributions)
-        self.shards = _whole("shards", self.shards)
+        self.max_contributions = whole("max_contributions", self.max_contributions)
+        self.shards = whole("shards", self.shards)
         if self.adjacency not in (ADD_REMOVE, REPLACE):
             raise ConfigurationError(
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
-        _check_range(self.slots, self.first_slot, self.last_slot)
+        self.allowed_lateness = lateness(self.allowed_lateness)
+        check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_shares(self.registry.classes, self.population.sensitivity)
-        mechanism(self.mechanism, self.population)
-        Odometer(self.registry.classes)
+        if self.longest_window is not None:
+            self.longest_window = whole("longest_window", self.longest_window)
+            check_horizon(self.longest_window, self.registry)
         self._key = SameKey.of(self.noise_key)
+        ledgers = self._ledgers(self._layout(bounded=True)).make()
         if self.resume is not None:
-            self._check_resume(self.resume)
+            self._check_resume(ledgers, self.resume)
 
-    def _check_resume(self, written: bytes) -> None:
-        noise = NoiseSource(self._key(), _STREAM)
-        stream = ReleaseStream(
-            mechanism(self.mechanism, self.population), noise, context=self.context
-        )
-        following = stream.decode(written).next_slot
+    def _check_resume(self, ledgers: Ledgers[Any, Any], written: bytes) -> None:
+        following = ledgers.next_slot(ledgers.decode(written))
         if following != self.first_slot:
             raise ConfigurationError(
                 f"the run starts at slot {self.first_slot}, but slot {following} comes next after "
@@ -188,8 +224,8 @@ class PrivateHistograms(beam.PTransform):
             )
         ).encode()
 
-    def event_mapper(self) -> EventMapper:
-        """What maps batches of events to slots, users and bins, as this transform does."""
+    def event_mapper(self, dynamic: bool = False) -> EventMapper:
+        """What maps batches of events as this transform does; `dynamic` if requirements change."""
         return EventMapper(
             self.columns,
             self.slots,
@@ -198,161 +234,235 @@ class PrivateHistograms(beam.PTransform):
             derived_key(self._key(), "strangers"),
             self.first_slot,
             self.last_slot,
+            dynamic,
         )
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Outputs:
-        """Build the pipeline: batches -> codes -> counts -> releases."""
-        _refuse_windows(batches)
-        bounded = batches.is_bounded
-        if bounded and (self.first_slot is None or self.last_slot is None):
-            _LOGGER.warning(
-                "the range of slots is taken from the events, so a single event can extend it: "
-                "give its start and end to keep that private"
-            )
-        layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
-        config = ReleaseConfig(
-            self.mechanism,
-            self.population,
+    def change_mapper(self) -> ChangeMapper:
+        """What maps batches of changes of requirements, with the users as events have them."""
+        return ChangeMapper(
             self.slots,
-            layout,
-            self._key,
-            _STREAM,
-            self.context,
+            self.columns.time_zone,
+            self.columns.time_unit,
+            self.registry,
+            derived_key(self._key(), "strangers"),
+            self._horizon,
+            self.population.sensitivity,
+        )
+
+    @property
+    def _horizon(self) -> int:
+        """The longest window that anybody may ask for."""
+        longest = max(requirement.window for requirement in self.registry.classes)
+        return longest if self.longest_window is None else self.longest_window
+
+    def expand(
+        self,
+        inputs: beam.PCollection[pa.RecordBatch]
+        | tuple[beam.PCollection[pa.RecordBatch], beam.PCollection[pa.RecordBatch]],
+    ) -> Outputs:
+        """Build the pipeline: batches -> codes -> counts -> releases."""
+        batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        counted = self._count(batches, changes)
+        config = ReleaseConfig(
+            self._ledgers(counted.layout, changes is not None),
+            counted.clock,
             self.first_slot,
             self.last_slot,
-            bounded,
             self.resume,
         )
-        mapped = batches | "MapEvents" >> beam.ParDo(_MapEventsFn(self, layout)).with_outputs(
-            REJECTED, main="codes"
-        )
-        # ((kind, shard), codes as bytes), timestamped within their block of slots
-        counted = (
-            mapped.codes
-            | "WindowIntoBlocks" >> _blocks(self.slots, layout, bounded)
-            | "GatherBlocks" >> beam.GroupByKey()
-            | "CountBlocks"
-            >> beam.ParDo(_CountBlocksFn(self, layout)).with_outputs(REJECTED, main="counts")
-        )
-        counted.counts.element_type = tuple[str, bytes]
-        counted[REJECTED].element_type = pa.RecordBatch
-        counts = counted.counts | "WindowIntoStream" >> _one_stream()
-        # (stream, BlockCounts as bytes), timestamped at the end of their block
+        releasing = _ReleaseAtEndFn(config) if counted.bounded else _ReleaseInTimeFn(config)
         released = (
-            (counts, *self._ticks(counts, mapped[REJECTED], layout))
+            (counted.counts, *counted.ticks)
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
-            >> beam.ParDo(_ReleaseSlotsFn(config)).with_outputs(
-                LEDGER, REJECTED, STATE, main="releases"
-            )
+            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, STATE, main="releases")
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[REJECTED].element_type = pa.RecordBatch
         released[STATE].element_type = tuple[int, bytes]
-        rejected = (
-            mapped[REJECTED],
-            counted[REJECTED] | "WindowLateIntoOne" >> _one_stream(),
-            released[REJECTED],
-        ) | "AllRejected" >> beam.Flatten()
+        rejected = (*counted.rejected, released[REJECTED]) | "AllRejected" >> beam.Flatten()
         return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
+
+    def _layout(self, bounded: bool) -> Layout:
+        return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+
+    def _ledgers(self, layout: Layout, changing: bool = False) -> Configuration:
+        """What is released and how it is accounted for."""
+        if changing and self.mechanism.partition(":")[0] not in DYNAMIC_MECHANISMS:
+            raise ConfigurationError(
+                f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
+                f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
+            )
+        return Configuration(
+            self.mechanism,
+            self.population,
+            layout,
+            self._key,
+            _STREAM,
+            self.context,
+            changing,
+            self.longest_window,
+            self.registry.default_class,
+        )
+
+    def _count(
+        self,
+        batches: beam.PCollection[pa.RecordBatch],
+        changes: beam.PCollection[pa.RecordBatch] | None,
+    ) -> _Counted:
+        """Batches -> codes -> counts, by class or, where requirements change, by cohort."""
+        refuse_windows(batches)
+        bounded = batches.is_bounded
+        dynamic = changes is not None
+        if changes is not None:
+            refuse_windows(changes)
+            bounded &= changes.is_bounded
+        layout = self._layout(bounded)
+        on_workers = copy.copy(self)
+        on_workers.heartbeat = None  # it may hold parts of the pipeline
+        mapped = batches | "MapEvents" >> beam.ParDo(
+            _MapEventsFn(
+                partial(on_workers.event_mapper, dynamic),
+                layout,
+                self.max_contributions,
+                real_time=not bounded and self.heartbeat is None,
+            )
+        ).with_outputs(REJECTED, main="codes")
+        mapped.codes.element_type = _CODES
+        mapped[REJECTED].element_type = pa.RecordBatch
+        counter = Counter(self.registry, layout, self.max_contributions, _STREAM, dynamic)
+        if bounded:
+            counted = self._count_at_end(mapped.codes, mapped[REJECTED], counter)
+        else:
+            counted = self._count_in_time(mapped.codes, counter)
+        rejected = (mapped[REJECTED], *counted.rejected)
+        if changes is None:
+            return counted._replace(rejected=rejected)
+        if self.first_slot is None:
+            raise ConfigurationError(
+                "requirements change (--requirement_changes), so the slot from which on they do "
+                "must be known: give --start"
+            )
+        # ((kind, shard), Visits as bytes) become (stream, CohortCounts as bytes)
+        joined = (counted.counts, changes) | "JoinRequirements" >> JoinRequirements(
+            JoinConfig(
+                self.registry,
+                counted.clock,
+                layout,
+                on_workers.change_mapper,
+                self._horizon,
+                self.first_slot,
+                self.last_slot,
+                _STREAM,
+            )
+        )
+        return counted._replace(counts=joined.counts, rejected=(*rejected, joined.rejected))
+
+    def _count_at_end(
+        self,
+        codes: beam.PCollection[tuple[BlockKey, bytes]],
+        rejected: beam.PCollection[pa.RecordBatch],
+        counter: Counter,
+    ) -> _Counted:
+        """Count a bounded input, all at once."""
+        if self.first_slot is None or self.last_slot is None:
+            _LOGGER.warning(
+                "the range of slots is taken from the events, so a single event can extend it: "
+                "give its start and end to keep that private"
+            )
+        counts = (
+            codes
+            | "GatherBlocks" >> beam.GroupByKey()
+            | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(_told(counter))
+        )
+        ticks = tuple(self._ticks(counts, rejected, counter))
+        return _Counted(counts, ticks, (), Clock(self.slots), counter.layout, bounded=True)
+
+    def _count_in_time(
+        self, codes: beam.PCollection[tuple[BlockKey, bytes]], counter: Counter
+    ) -> _Counted:
+        """Count an input without end, each slot as it closes."""
+        clock = Clock(self.slots, int(self.allowed_lateness))
+        heartbeat = self.heartbeat
+        if heartbeat is None:
+            heartbeat = Heartbeat(self.slots, self.first_slot, self.last_slot)
+        opened = (
+            codes.pipeline
+            | "Heartbeat" >> heartbeat
+            | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
+            | "KeyByStream" >> beam.Map(_keyed).with_output_types(tuple[str, int])
+            | "OpenSlots"
+            >> beam.ParDo(_OpenSlotsFn(self.first_slot, self.last_slot)).with_outputs(
+                START, main="slots"
+            )
+        )
+        opened.slots.element_type = opened[START].element_type = KV[str, int]
+        shards = opened.slots | "OpenShards" >> beam.FlatMap(
+            open_blocks, counter.layout
+        ).with_output_types(tuple[BlockKey, bytes])
+        counted = (
+            (codes, shards)
+            | "AddHeartbeat" >> beam.Flatten()
+            | "CountSlots"
+            >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
+        )
+        counted.counts.element_type = _told(counter)
+        counted[REJECTED].element_type = pa.RecordBatch
+        start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(
+            tuple[str, bytes]
+        )
+        return _Counted(
+            counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
+        )
 
     def _ticks(
         self,
         counts: beam.PCollection[tuple[str, bytes]],
         rejected: beam.PCollection[pa.RecordBatch],
-        layout: Layout,
+        counter: Counter,
     ) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
-        """Empty counts at the given ends of the range, so that it is released without events too.
+        """Empty counts at the given ends of a bounded range: it is released without events too.
 
-        With an end missing, a bounded input without events is refused: nothing says which slots.
+        With an end missing, an input without events is refused: nothing says which slots.
         """
         ends = [slot for slot in (self.first_slot, self.last_slot) if slot is not None]
         if ends:
+            if counter.dynamic:
+                told = [cohort_counts_to_bytes(CohortCounts.empty(slot)) for slot in ends]
+            else:
+                blocks = sorted({slot // counter.layout.block for slot in ends})
+                told = [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]
             yield counts.pipeline | "Ticks" >> beam.Create(
-                [
-                    (_STREAM, counts_to_bytes(BlockCounts.empty(block)))
-                    for block in sorted({slot // layout.block for slot in ends})
-                ]
+                [(_STREAM, data) for data in told]
             ).with_output_types(tuple[str, bytes])
-        if len(ends) < 2 and counts.is_bounded:
-            reasons = (
+        if len(ends) < 2:
+            by_reason = (
                 rejected
-                | "Reasons" >> beam.FlatMap(_reasons).with_output_types(tuple[str, int])
+                | "Reasons" >> beam.FlatMap(reasons_of).with_output_types(tuple[str, int])
                 | "CountReasons" >> beam.CombinePerKey(sum)
             )
             yield (
                 counts
                 | "CountParts" >> beam.combiners.Count.Globally()
                 | "RefuseNothing"
-                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(reasons)).with_output_types(
+                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(by_reason)).with_output_types(
                     tuple[str, bytes]
                 )
             )
 
 
-def _blocks(slots: Slots, layout: Layout, bounded: bool) -> beam.WindowInto:
-    """Windows of a block of slots. Each fires once; what comes later fires apart, as late."""
-    length = slots.length * layout.block
-    windows = FixedWindows(Duration(micros=length), offset=Timestamp(micros=slots.origin % length))
-    if bounded:
-        return beam.WindowInto(windows)
-    return beam.WindowInto(
-        windows,
-        trigger=AfterWatermark(late=AfterCount(1)),
-        accumulation_mode=AccumulationMode.DISCARDING,
-        allowed_lateness=_LATENESS,
-    )
+def _told(counter: Counter) -> Any:
+    """Type of what the counter tells."""
+    return KV[Tuple[int, int], bytes] if counter.dynamic else KV[str, bytes]
 
 
-def _one_stream() -> beam.WindowInto:
-    return beam.WindowInto(
-        GlobalWindows(),
-        trigger=DefaultTrigger(),
-        accumulation_mode=AccumulationMode.DISCARDING,
-        allowed_lateness=Duration(0),
-    )
+def _keyed(slot: int) -> tuple[str, int]:
+    return _STREAM, slot
 
 
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ConfigurationError(f"{name} is {value!r}: give a whole number, 1 or more")
-    return int(value)
-
-
-def _check_range(slots: Slots, first: int | None, last: int | None) -> None:
-    if first is None or last is None:
-        return
-    if first > last:
-        raise ConfigurationError(
-            f"the range of slots is empty: it starts at {format_time(slots.start(first))} and ends "
-            f"at {format_time(slots.end(last))}"
-        )
-    if last - first >= _LONGEST_RANGE:
-        raise ConfigurationError(
-            f"the range from {format_time(slots.start(first))} to {format_time(slots.end(last))} "
-            f"has {last - first + 1} slots, more than {_LONGEST_RANGE}: shorten it (--start and "
-            "--end), or use longer slots"
-        )
-
-
-def _refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
-    windowing = batches.windowing
-    if not isinstance(windowing.windowfn, GlobalWindows):
-        raise ValueError(
-            f"the events are in windows ({windowing.windowfn}): slots are cut from event times "
-            "here, and every window would spend the whole budget; apply this before WindowInto"
-        )
-    default = isinstance(windowing.triggerfn, DefaultTrigger)
-    if not default or windowing.accumulation_mode != AccumulationMode.DISCARDING:
-        raise ValueError(
-            f"the events have a trigger ({windowing.triggerfn}): a slot is released once; remove it"
-        )
-
-
-def _reasons(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    for reason in rejected.column("reason").value_counts().to_pylist():
-        yield reason["values"], reason["counts"]
+def _start(stream: str, slot: int) -> tuple[str, bytes]:
+    return stream, start_to_bytes(slot)
 
 
 def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
@@ -364,65 +474,3 @@ def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, 
             "(--start and --end)"
         )
     return ()
-
-
-class _MapEventsFn(beam.DoFn):
-    """Record batches to ((kind, shard), codes as bytes), and dead letters on the side."""
-
-    def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
-        self._transform = transform
-        self._layout = layout
-        self._most = transform.max_contributions
-
-    def setup(self) -> None:
-        self._mapper = self._transform.event_mapper()
-        self._mapper.warm()
-
-    def process(self, element: pa.RecordBatch) -> Iterator[Any]:
-        events, rejected = self._mapper.map(element)
-        metrics.count(metrics.EVENTS_READ, element.num_rows)
-        metrics.count(metrics.EVENTS_ACCEPTED, len(events.slots))
-        if rejected.num_rows:
-            for reason, number in _reasons(rejected):
-                metrics.count(metrics.REJECTED_PREFIX + reason, number)
-            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        slots, block_slots = self._mapper.slots, self._layout.block
-        for block, key, codes, dropped in pack(events, self._layout, self._most):
-            metrics.count(metrics.EVENTS_BOUNDED_AWAY, dropped)
-            at = Timestamp(micros=slots.end((block + 1) * block_slots - 1) - 1)
-            yield TimestampedValue((key, array_to_bytes(codes)), at)
-
-
-class _CountBlocksFn(beam.DoFn):
-    """All codes of a block and shard to (stream, BlockCounts as bytes).
-
-    A block's window fires once in time. Codes that come later were bounded without the earlier
-    ones, so they must never be counted: they leave as dead letters.
-    """
-
-    def __init__(self, transform: PrivateHistograms, layout: Layout) -> None:
-        self._slots = transform.slots
-        self._registry = transform.registry
-        self._layout = layout
-        self._most = transform.max_contributions
-
-    def setup(self) -> None:
-        self._class_of = self._registry.classes_with_other()
-
-    def process(
-        self,
-        element: tuple[tuple[int, int], Iterable[bytes]],
-        window: Any = beam.DoFn.WindowParam,
-        pane: Any = beam.DoFn.PaneInfoParam,
-    ) -> Iterator[Any]:
-        (kind, _), parts = element
-        block = self._slots.index(window.start.micros) // self._layout.block
-        arrays = map(array_from_bytes, parts)
-        visits = bound_block(kind, block, arrays, self._layout, self._most)
-        counts = count(kind, visits, self._layout, self._class_of)
-        if pane.timing == PaneInfoTiming.LATE:
-            metrics.count(metrics.EVENTS_LATE, int(counts.counts.sum()))
-            yield beam.pvalue.TaggedOutput(REJECTED, late_letters(counts, self._layout))
-            return
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, counts.dropped)
-        yield _STREAM, counts_to_bytes(counts)

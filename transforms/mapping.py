@@ -21,6 +21,7 @@ from streamveil.transforms.times import UNITS, Reasons, to_micros
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
+AHEAD = "ahead of time"
 
 Integers = npt.NDArray[np.int64]
 
@@ -129,15 +130,19 @@ class EventMapper:
         """Build the indexes now rather than in the first batch."""
         _ = self._users, self._bins
 
-    def map(self, batch: pa.RecordBatch) -> tuple[Events, pa.RecordBatch]:
+    def map(
+        self, batch: pa.RecordBatch, latest: int | None = None
+    ) -> tuple[Events, pa.RecordBatch]:
         """Split a batch into accepted events and rejected rows (`REJECTED_SCHEMA`).
+
+        Events after the slot `latest` are rejected, where there is one: they are ahead of time.
 
         Raises ConfigurationError for a missing column or one of a type that cannot be read.
         """
         with naming_source(batch):
-            return self._map(batch)
+            return self._map(batch, latest)
 
-    def _map(self, batch: pa.RecordBatch) -> tuple[Events, pa.RecordBatch]:
+    def _map(self, batch: pa.RecordBatch, latest: int | None) -> tuple[Events, pa.RecordBatch]:
         columns = self.columns
         arrays = {name: column_of(batch, name) for name in columns.names}
         slots, bad_times = slots_of(batch, columns, self.slots)
@@ -157,6 +162,8 @@ class EventMapper:
                 fault(np.flatnonzero(bins == code), reason)
         if self.registry.default_class is None and not self.dynamic:
             fault(np.flatnonzero(members < 0), NO_REQUIREMENT)
+        if latest is not None:
+            fault(np.flatnonzero(slots > latest), AHEAD)
         for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
             if bound is not None:
                 fault(np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE)

@@ -15,6 +15,10 @@ __all__ = ["EVENTS_READ", "METRICS_NAMESPACE", "REJECTED_PREFIX"]
 EVENTS_ACCEPTED = "events_accepted"
 EVENTS_BOUNDED_AWAY = "events_bounded_away"
 EVENTS_LATE = "events_late"
+CHANGES_READ = "changes_read"
+CHANGES_ACCEPTED = "changes_accepted"
+CHANGES_LATE = "changes_late"
+CHANGES_REJECTED_PREFIX = "rejected changes: "
 SLOTS_PREFIX = "slots_"
 WINDOW_USE = "largest_window_use_ppm"
 

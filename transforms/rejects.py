@@ -18,14 +18,15 @@ from streamveil.mechanisms.records import (
 )
 
 REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
+LATE = "late"
 
 
-def column_of(batch: pa.RecordBatch, name: str) -> pa.Array:
+def column_of(batch: pa.RecordBatch, name: str, what: str = "events") -> pa.Array:
     """A column by name; raises ConfigurationError when there is none."""
     at = batch.schema.get_field_index(name)
     if at < 0:
         raise ConfigurationError(
-            f"the events have no column {name!r}; there are: "
+            f"the {what} have no column {name!r}; there are: "
             f"{', '.join(n for n in batch.schema.names if n != ROW_COLUMN)}"
         )
     return batch.column(at)
@@ -99,6 +100,19 @@ def rejected_slots(reason: str, detail: str, events: Mapping[int, int]) -> pa.Re
         ],
         schema=REJECTED_SCHEMA,
     )
+
+
+def late_slots(
+    events: Mapping[int, int], why: str = "closed before these events came"
+) -> pa.RecordBatch:
+    """Dead letters for events that came after their slot."""
+    return rejected_slots(LATE, f"slot {{slot}} was {why}", events)
+
+
+def reasons_of(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
+    """Each reason among dead letters, and how many have it."""
+    for reason in rejected.column("reason").value_counts().to_pylist():
+        yield reason["values"], reason["counts"]
 
 
 def _json_values(column: pa.Array, rows: list[int]) -> list[Any]:

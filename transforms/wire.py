@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.transforms.counting import BlockCounts
+from streamveil.mechanisms.cohorts import Moves
+from streamveil.transforms.counting import BlockCounts, CohortCounts, Visits
 
 _HEADER = struct.Struct("<cBB")
 _COUNTS = struct.Struct("<qqq")
+_FIRST = struct.Struct("<q")
+_TWO = struct.Struct("<qq")
 
 
 def array_to_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -21,12 +24,69 @@ def array_to_bytes(array: np.ndarray[Any, Any]) -> bytes:
     return header + shape + np.ascontiguousarray(array, dtype=dtype).tobytes()
 
 
-def array_from_bytes(data: bytes) -> np.ndarray[Any, Any]:
+def array_from_bytes(data: bytes | memoryview) -> np.ndarray[Any, Any]:
     """The array, read-only, over the bytes themselves."""
     kind, size, dimensions = _HEADER.unpack_from(data)
     shape = struct.unpack_from(f"<{dimensions}q", data, _HEADER.size)
     offset = _HEADER.size + 8 * dimensions
     return np.frombuffer(data, np.dtype(f"<{kind.decode()}{size}"), offset=offset).reshape(shape)
+
+
+def arrays_to_bytes(*arrays: np.ndarray[Any, Any]) -> bytes:
+    """Some arrays: how many, the size of each, then all of them."""
+    parts = [array_to_bytes(array) for array in arrays]
+    sizes = struct.pack(f"<{1 + len(parts)}q", len(parts), *map(len, parts))
+    return sizes + b"".join(parts)
+
+
+def arrays_from_bytes(data: bytes) -> list[np.ndarray[Any, Any]]:
+    """The arrays, read-only, over the bytes themselves."""
+    (number,) = _FIRST.unpack_from(data)
+    sizes = struct.unpack_from(f"<{number}q", data, 8)
+    ends = np.cumsum(sizes) + 8 * (1 + number)
+    view = memoryview(data)
+    return [array_from_bytes(view[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+def visits_to_bytes(visits: Visits) -> bytes:
+    """Block and dropped, then the groups that keep events."""
+    some = visits.kept > 0
+    groups = arrays_to_bytes(visits.codes[some], _narrow(visits.kept[some]))
+    return _TWO.pack(visits.block, visits.dropped) + groups
+
+
+def visits_from_bytes(data: bytes) -> Visits:
+    """The visits, without groups of nothing."""
+    block, dropped = _TWO.unpack_from(data)
+    codes, kept = arrays_from_bytes(data[_TWO.size :])
+    return Visits(block, codes, kept.astype(np.int64), dropped)
+
+
+def cohort_counts_to_bytes(counts: CohortCounts) -> bytes:
+    """Slot, shard, moves, then cohorts, cells and counts."""
+    moves = counts.moves
+    return _TWO.pack(counts.slot, counts.shard) + arrays_to_bytes(
+        moves.parents,
+        moves.children,
+        moves.users,
+        moves.requirements,
+        counts.cohorts,
+        _narrow(counts.cells),
+        _narrow(counts.counts),
+    )
+
+
+def slot_of(data: bytes) -> int:
+    """Slot of cohort counts, without reading them."""
+    slot: int = _FIRST.unpack_from(data)[0]
+    return slot
+
+
+def cohort_counts_from_bytes(data: bytes) -> CohortCounts:
+    """The counts, as int64 again."""
+    slot, shard = _TWO.unpack_from(data)
+    arrays = [array.astype(np.int64) for array in arrays_from_bytes(data[_TWO.size :])]
+    return CohortCounts(slot, shard, Moves(*arrays[:4]), *arrays[4:])
 
 
 def counts_to_bytes(counts: BlockCounts) -> bytes:
@@ -36,8 +96,8 @@ def counts_to_bytes(counts: BlockCounts) -> bytes:
 
 
 def block_of(data: bytes) -> int:
-    """Block of the counts, without reading them."""
-    block: int = _COUNTS.unpack_from(data)[0]
+    """Block of counts or visits, without reading them."""
+    block: int = _FIRST.unpack_from(data)[0]
     return block
 
 
@@ -50,6 +110,19 @@ def counts_from_bytes(data: bytes) -> BlockCounts:
         for part in (data[_COUNTS.size : middle], data[middle:])
     )
     return BlockCounts(block, cells, events, dropped)
+
+
+def start_to_bytes(slot: int) -> bytes:
+    """The first slot of a stream, for where counts go: shorter than any."""
+    return _FIRST.pack(slot)
+
+
+def start_from_bytes(data: bytes) -> int | None:
+    """The first slot, or None for counts."""
+    if len(data) != _FIRST.size:
+        return None
+    slot: int = _FIRST.unpack(data)[0]
+    return slot
 
 
 def _narrow(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -150,6 +150,7 @@ def test_batching_makes_no_event_late(keep):
         mechanism="uniform",
         first_slot=0,
         last_slot=2,
+        heartbeat=beam.Create([0, 1, 2]),
     )
     options = PipelineOptions(["--streaming"])
     with beam.Pipeline(runner=BundleBasedDirectRunner(), options=options) as pipeline:

@@ -364,6 +364,45 @@ def test_default_requirement_out_of_range_names_the_flag(job):
     job.refused("--default_requirement", "window", default_requirement="0,1,10")
 
 
+# ---- changes of requirements -------------------------------------------------------------------
+
+HEADER = "user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward"
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("user,window,epsilon", ["no column 'slot'", "name one of them"]),
+        (HEADER.replace("user", "who"), ["no column 'user'"]),
+        (HEADER.replace(",epsilon_forward", ""), ["no column 'epsilon_forward'"]),
+    ],
+)
+def test_columns_of_changes(job, header, words):
+    path = job.write("changes.csv", header + "\n")
+    job.refused(path, *words, requirement_changes=path, start="2024-01-01")
+
+
+def test_changes_need_a_start(job):
+    path = job.write("changes.csv", HEADER + "\n")
+    job.refused("--requirement_changes", "give --start", requirement_changes=path)
+
+
+@pytest.mark.parametrize("longest", [2, 0, 2**21])
+def test_longest_window_shorter_than_one_of_the_table(job, longest):
+    path = job.write("changes.csv", HEADER + "\n")
+    words = [str(longest), "longest"]
+    job.refused(*words, requirement_changes=path, longest_window=longest, start="2024-01-01")
+
+
+def test_changes_without_end_for_events_with_one(job):
+    source = "pubsub:projects/project/subscriptions/some"
+    job.refused(source, "does not end", requirement_changes=source, start="2024-01-01")
+
+
+def test_longest_window_without_changes(job):
+    job.refused("--longest_window=9", "--requirement_changes", longest_window=9)
+
+
 # ---- time ------------------------------------------------------------------------------------
 
 
@@ -471,6 +510,8 @@ def test_unknown_mechanism(job, name):
         ("adjacency", "bounded", ["--adjacency", "'bounded'", "'add_remove', 'replace'"]),
         ("time_unit", "h", ["--time_unit", "'h'", "'s', 'ms', 'us', 'ns'"]),
         ("shards", "0", ["shards", "0", "1 or more"]),
+        ("allowed_lateness", "soon", ["--allowed_lateness", "'soon'", "10m"]),
+        ("allowed_lateness", "-5m", ["--allowed_lateness", "'-5m'", "10m"]),
         ("value_column", "value,user", ["1 value column", "value, user"]),
     ],
 )

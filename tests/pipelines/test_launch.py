@@ -173,6 +173,17 @@ def test_summary():
     assert "--rejected=FILE" in Summary(counters).text()
 
 
+def test_summary_of_changes():
+    counters = {
+        metrics.CHANGES_READ: 1200,
+        metrics.CHANGES_ACCEPTED: 1190,
+        metrics.CHANGES_LATE: 3,
+        metrics.CHANGES_REJECTED_PREFIX + "no slot": 10,
+    }
+    lines = Summary(counters).text().splitlines()
+    assert lines[1:] == ["changes:  1,200 read, 1,190 accepted, 3 of them late"]
+
+
 # A runner that loses the counters of timers must not be quoted with 0 slots.
 def test_summary_of_nothing():
     lines = Summary().text().splitlines()

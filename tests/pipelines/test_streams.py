@@ -86,6 +86,8 @@ def test_a_subscription_to_a_topic(job, published):
     )
     release = ReleaseJob.of(options)
     assert options.view_as(StandardOptions).streaming
+    # This runner does not know the default one.
+    release.transform.heartbeat = beam.Create([first, first + 1])
     with mock.patch("google.cloud.pubsub.SubscriberClient") as client:
         client.return_value.pull.side_effect = pull
         pipeline = beam.Pipeline(runner=BundleBasedDirectRunner(), options=options)

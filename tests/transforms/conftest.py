@@ -4,6 +4,7 @@ DoFns are pickled, so outputs come back through files, one for each output.
 """
 
 import itertools
+import math
 import pickle
 from collections import Counter, defaultdict
 from dataclasses import dataclass
@@ -16,6 +17,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.testing.test_stream import TestStream as Stream
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.mechanisms.mechanism import Population
@@ -137,6 +141,81 @@ def collected(path):
     return found
 
 
+def moment(slot):
+    """Start of a slot, or of a fraction of it, in whole milliseconds as streams have them."""
+    return Timestamp(micros=round(slot * HOUR / 1000) * 1000)
+
+
+class Timeline(beam.PTransform):
+    """What happens to a pipeline, in order: events, heartbeats, and two watermarks that move.
+
+    Times are in slots of an hour and may be fractions. `advance` is how time passes: every slot
+    that begins is told, before the watermarks move. Gives the events; the transform that is to
+    read them gets the heartbeat.
+    """
+
+    def __init__(self, transform, start=0):
+        super().__init__()
+        self.transform = transform
+        self._now = start
+        self._stream = Stream(output_tags={"events", "ticks"})
+        self._move("events", start)
+        self._move("ticks", start)
+        self.tick(start)
+
+    def _move(self, tag, slot):
+        self._stream.advance_watermark_to(moment(slot), tag=tag)
+
+    def tick(self, *slots):
+        """The heartbeat tells slots."""
+        told = [TimestampedValue(slot, moment(slot)) for slot in slots]
+        self._stream.add_elements(told, tag="ticks")
+        return self
+
+    def events(self, *rows, at=None):
+        """One batch of (user, value, slot) comes; `at` is its own event time."""
+        at = self._now if at is None else at
+        batch = TimestampedValue(as_batch(rows), moment(at))
+        self._stream.add_elements([batch], tag="events")
+        return self
+
+    def watermark(self, to):
+        """The watermark of the events alone moves."""
+        self._move("events", to)
+        return self
+
+    def heartbeat(self, to):
+        """Time passes for the heartbeat alone."""
+        first, last = math.floor(self._now) + 1, math.floor(to)
+        if first <= last:
+            self.tick(*range(first, last + 1))
+        self._move("ticks", to)
+        self._now = to
+        return self
+
+    def advance(self, to):
+        """Time passes."""
+        return self.heartbeat(to).watermark(to)
+
+    def expand(self, pipeline):
+        self._stream.advance_watermark_to_infinity(tag="ticks")
+        self._stream.advance_watermark_to_infinity(tag="events")
+        made = pipeline | self._stream
+        self.transform.heartbeat = Given(made["ticks"])
+        return made["events"]
+
+
+class Given(beam.PTransform):
+    """A PCollection that is there already, as if made from the pipeline."""
+
+    def __init__(self, elements):
+        super().__init__()
+        self._elements = elements
+
+    def expand(self, pipeline):
+        return self._elements | beam.Map(lambda slot: slot)
+
+
 @pytest.fixture
 def run(tmp_path):
     """Run a transform over batches, or over another source, and collect what comes out."""
@@ -196,6 +275,7 @@ def kit():
         direct = staticmethod(direct)
         assert_same_releases = staticmethod(assert_same_releases)
         collect = Collect
+        timeline = Timeline
         collected = staticmethod(collected)
         runners = RUNNERS
 

@@ -13,11 +13,14 @@ import pytest
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
-from streamveil.mechanisms import Registry, Requirement
+from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms.due import Pass, TakeDue, _TakeDueFn
-from streamveil.transforms.histograms import _CountBlocksFn, _MapEventsFn
-from streamveil.transforms.release import _ReleaseSlotsFn
+from streamveil.transforms.gathering import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.heartbeat import _OpenSlotsFn
+from streamveil.transforms.joining import _JoinAtEndFn, _JoinInTimeFn
+from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.requirements import _MapChangesFn
 
 KEY = bytes(range(32))
 USERS = [f"u{i}" for i in range(24)]
@@ -25,7 +28,7 @@ REGISTRY = Registry.of(
     {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
 )
 LAST = 70  # more than a block of slots
-STAGES = [_TakeDueFn, _MapEventsFn, _CountBlocksFn, _ReleaseSlotsFn]
+RELEASE = (_ReleaseAtEndFn, _ReleaseInTimeFn)
 
 
 def rows(seed):
@@ -70,25 +73,64 @@ class Unbounded(Bounded):
         stream.advance_watermark_to_infinity()
         batches = pbegin | stream.with_output_types(pa.RecordBatch)
         due = Pass(0, 0, LAST)
+        self.transform.heartbeat = beam.Create(range(LAST + 1))
         return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+
+
+STAGES = {
+    Bounded: [_TakeDueFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
+    Unbounded: [_TakeDueFn, _MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
+}
+# Where requirements change.
+CHANGING = {
+    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtEndFn],
+    Unbounded: [_MapChangesFn, _JoinInTimeFn, _ReleaseInTimeFn],
+}
+FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")
+
+
+class Changing(beam.PTransform):
+    """The transform over events and a few changes, in two batches."""
+
+    def __init__(self, transform):
+        super().__init__()
+        self.transform = transform
+
+    def expand(self, events):
+        batches = [
+            pa.RecordBatch.from_pylist(
+                [
+                    {"user": f"u{u}", "slot": 3 * u, **dict.fromkeys(FIGURES, 1.0 + u % 3)}
+                    for u in range(start, 28, 2)
+                ]
+            )
+            for start in (0, 1)
+        ]
+        changes = events.pipeline | "Changes" >> beam.Create(batches, reshuffle=False)
+        return (events, changes) | "Histograms" >> self.transform
 
 
 def fail_every_bundle_once(monkeypatch, stage):
     """Let a stage raise at the end of every bundle until that runs again; gives what happened."""
     happened = Counter()
-    release = ReleaseStream.release
 
     def finish_bundle(self):
         happened["ends"] += 1
         if happened["ends"] % 2:
             raise RuntimeError("injected")
 
-    def noted(self, state, slot, counts):
-        happened["slots"] += 1
-        return release(self, state, slot, counts)
+    def note(kind):
+        release = kind.release
+
+        def noted(*given):
+            happened["slots"] += 1
+            return release(*given)
+
+        monkeypatch.setattr(kind, "release", noted)
 
     monkeypatch.setattr(stage, "finish_bundle", finish_bundle)
-    monkeypatch.setattr(ReleaseStream, "release", noted)
+    note(ReleaseStream)
+    note(DynamicStream)
     return happened
 
 
@@ -96,14 +138,37 @@ def told(ran):
     """All that came out, as plain values; dead letters in any order."""
     return (
         [(r.slot, r.status, r.counts.tolist(), str(r.stderr), r.epsilon) for r in ran.releases],
-        [(e.slot, e.spent.tolist(), e.spent_in_window.tolist()) for e in ran.ledger],
+        [str(vars(entry)) for entry in ran.ledger],
         sorted(str(letter) for letter in ran.dead_letters),
         ran.state,
     )
 
 
-@pytest.mark.parametrize("source", [Bounded, Unbounded])
-@pytest.mark.parametrize("stage", STAGES)
+def cases(stages):
+    return pytest.mark.parametrize(
+        ("source", "stage"), [(source, stage) for source in stages for stage in stages[source]]
+    )
+
+
+@cases(CHANGING)
+def test_where_requirements_change(run, kit, monkeypatch, stage, source):
+    options = ["--streaming"] if source is Unbounded else []
+
+    def once():
+        transform = kit.histograms(
+            REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
+        )
+        return run(Changing(transform), source(kit, transform), "bundle_based", options)
+
+    calm = once()
+    assert calm.slots == list(range(LAST + 1))
+    happened = fail_every_bundle_once(monkeypatch, stage)
+    assert told(once()) == told(calm)
+    assert happened["ends"] >= 2
+    assert happened["slots"] == (LAST + 1) * (2 if stage in RELEASE else 1)
+
+
+@cases(STAGES)
 def test_a_stage_whose_bundles_all_fail_once_gives_the_same(run, kit, monkeypatch, stage, source):
     transform = kit.histograms(
         REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
@@ -117,5 +182,5 @@ def test_a_stage_whose_bundles_all_fail_once_gives_the_same(run, kit, monkeypatc
     assert told(run(transform, source(kit, transform), "bundle_based", options)) == told(calm)
     assert happened["ends"] >= 2
     assert happened["ends"] % 2 == 0
-    # The bundles in which a timer rings are run again as well.
-    assert happened["slots"] == (LAST + 1) * (2 if stage is _ReleaseSlotsFn else 1)
+    # The bundles that release are run again as well.
+    assert happened["slots"] == (LAST + 1) * (2 if stage in RELEASE else 1)

@@ -323,6 +323,15 @@ def test_range_is_inclusive_on_both_sides(options, kept):
     assert rejected.num_rows == 5 - len(kept)
 
 
+# What is ahead of time is told as that, also where it is outside the range.
+def test_events_after_the_latest_slot_are_ahead_of_time():
+    rows = [("ann", "a", slot) for slot in (2, 3, 4, 9)]
+    events, rejected = mapper(last_slot=5).map(batch(rows), latest=3)
+    assert [slot for slot, _, _ in events_of(events)] == [2, 3]
+    assert rejected.column("reason").to_pylist() == ["ahead of time"] * 2
+    assert rejected.column("detail")[0].as_py() == "time is 1970-01-01 04:00:00.000000"
+
+
 def test_slots_start_at_the_origin_and_hold_their_start():
     slots = Slots.of("1h", "1970-01-01T00:30Z")
     made = EventMapper(COLUMNS, slots, Categories(("a",)), REGISTRY, KEY)

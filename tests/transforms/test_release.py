@@ -4,22 +4,18 @@
 with ReleaseStream driven without Beam.
 """
 
-from collections import Counter
 from dataclasses import replace
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.testing.test_stream import TestStream as Stream
-from apache_beam.transforms.window import TimestampedValue
 
-from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms import Categories, ConfigurationError, Registry, Slots
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.pwsm import PWSM
 from streamveil.mechanisms.records import PUBLISHED, SKIPPED
 from streamveil.mechanisms.registry import MECHANISMS
-from streamveil.transforms import Columns, PrivateHistograms, metrics, release
+from streamveil.transforms import Columns, PrivateHistograms, release
 
 USERS = [f"u{i}" for i in range(40)]
 REGISTRY = Registry.of({u: (1 + i % 3, 0.5 + i % 2) for i, u in enumerate(USERS)})
@@ -223,189 +219,3 @@ def test_times_at_both_ends_of_the_calendar(run, kit, runner, year):
     made = pa.RecordBatch.from_pydict({"user": ["u1"], "value": ["a"], "time": [day]})
     ran = run(kit.histograms(EXACT), [made], runner)
     assert [r.counts.tolist() for r in ran.releases] == [[1, 0]]
-
-
-# ---- unbounded input ------------------------------------------------------------------------
-
-
-def at(slot, rows, kit):
-    """A batch whose element stands at the start of a slot."""
-    return TimestampedValue(kit.batch(rows), slot * HOUR)
-
-
-class Told(beam.PTransform):
-    """Notes in a file what comes in and what goes out, in the order in which it happens."""
-
-    def __init__(self, transform, path, collect):
-        super().__init__()
-        self.transform, self.path, self.collect = transform, path, collect
-
-    def expand(self, batches):
-        noted = batches | "Tell in" >> beam.Map(lambda batch: ("in", batch.to_pylist()))
-        noted | "Note in" >> self.collect(self.path)
-        outputs = batches | self.transform
-        told = outputs.releases | "Tell out" >> beam.Map(lambda r: ("out", r.slot))
-        told | "Note out" >> self.collect(self.path)
-        return outputs
-
-
-@pytest.fixture
-def live(run, kit, tmp_path, monkeypatch):
-    """Run on a TestStream; give what ran, the order of things, and all that was counted.
-
-    The BundleBasedDirectRunner loses the metrics of all but a first bundle and of timers, so the
-    calls are counted.
-    """
-
-    def live(transform, stream):
-        counted = Counter()
-
-        def note(name, amount):
-            counted[name] += amount
-
-        monkeypatch.setattr(metrics, "count", note)
-        path = tmp_path / "told"
-        told = Told(transform, path, kit.collect)
-        ran = run(told, stream, "bundle_based", ["--streaming"])
-        order = [slot if kind == "out" else kind for kind, slot in kit.collected(path)]
-        return ran, order, counted
-
-    return live
-
-
-def test_unbounded_slots_are_released_as_the_watermark_passes_them(live, kit):
-    stream = (
-        Stream()
-        .advance_watermark_to(0)
-        .add_elements([at(0, [("u1", "a", 0), ("u2", "b", 1)], kit)])
-        .add_elements([at(2, [("u3", "a", 2)], kit)])
-        .advance_watermark_to(1 * HOUR + 1)
-        .add_elements([at(1, [("u4", "b", 1), ("u4", "b", 1)], kit)])
-        .advance_watermark_to(2 * HOUR + 1)
-        .add_elements([at(4, [("u5", "a", 4)], kit)])
-        .advance_watermark_to(4 * HOUR)
-        .add_elements([at(4, [("u6", "a", 4)], kit)])
-        .advance_watermark_to_infinity()
-    )
-    ran, order, counted = live(kit.histograms(EXACT), stream)
-    assert order == ["in", "in", 0, "in", 1, "in", 2, "in", 3, 4]
-    assert [r.counts.tolist() for r in ran.releases] == [[1, 0], [0, 2], [1, 0], [0, 0], [2, 0]]
-    assert ran.dead_letters == []
-    assert counted[metrics.EVENTS_READ] == counted[metrics.EVENTS_ACCEPTED] == 7
-    assert counted[metrics.EVENTS_BOUNDED_AWAY] == 1
-    assert counted[metrics.EVENTS_LATE] == 0
-    assert counted[metrics.SLOTS_PREFIX + PUBLISHED] == 5
-
-
-# The moment of a release must not tell that an event came: with a range given, quiet slots are
-# released when their time has passed. Without one nothing says that there are more slots to come.
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, ["in", 0, "in", 1, 2, 3, 4, 5]),
-        ({"first_slot": 0, "last_slot": 5}, ["in", 0, 1, 2, "in", 3, 4, 5]),
-        ({"last_slot": 7}, ["in", 0, 1, 2, "in", 3, 4, 5, 6, 7]),
-    ],
-    ids=["open", "range", "end"],
-)
-def test_unbounded_quiet_slots_do_not_wait_for_an_event(live, kit, options, expected):
-    stream = (
-        Stream()
-        .advance_watermark_to(0)
-        .add_elements([at(0, [("u1", "a", 0)], kit)])
-        .advance_watermark_to(3 * HOUR + 1)
-        .add_elements([at(5, [("u1", "a", 5)], kit)])
-        .advance_watermark_to_infinity()
-    )
-    _, order, _ = live(kit.histograms(EXACT, **options), stream)
-    assert order == expected
-
-
-# Between the end of a slot and the moment Beam's rule calls it late, an event reaches the stage.
-def test_events_that_come_right_after_their_release_are_rejected(live, kit):
-    stream = (
-        Stream()
-        .advance_watermark_to(0)
-        .add_elements([at(0, [("u1", "a", 0)], kit)])
-        .advance_watermark_to(1 * HOUR)
-        .add_elements([at(0, [("u2", "b", 0), ("u3", "b", 0), ("u3", "a", 1)], kit)])
-        .advance_watermark_to_infinity()
-    )
-    ran, order, counted = live(kit.histograms(EXACT), stream)
-    assert order == ["in", 0, "in", 1]
-    assert [r.counts.tolist() for r in ran.releases] == [[1, 0], [1, 0]]
-    (letter,) = ran.dead_letters
-    assert letter["reason"] == "late"
-    assert letter["detail"] == "slot 0 was closed before these events came"
-    assert letter["record"] == '{"slot": 0, "events": 2}'
-    assert counted[metrics.EVENTS_LATE] == 2
-
-
-def late_stream(kit, late_slot, watermark):
-    return (
-        Stream()
-        .advance_watermark_to(0)
-        .add_elements([at(0, [("u1", "a", 0)], kit)])
-        .advance_watermark_to(watermark * HOUR + 1)
-        .add_elements([at(late_slot, [("u2", "b", late_slot)], kit)])
-        .add_elements([at(5, [("u3", "a", 5), ("u4", "b", late_slot)], kit)])
-        .advance_watermark_to_infinity()
-    )
-
-
-# Long after the end of its slot Beam drops an event, alone or among events that are in time.
-@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4)])
-def test_late_events_are_in_no_release_and_no_slot_comes_twice(live, kit, late_slot, watermark):
-    ran, _, counted = live(kit.histograms(EXACT), late_stream(kit, late_slot, watermark))
-    assert ran.slots == list(range(6))
-    expected = {0: [1, 0], 5: [1, 0]}
-    assert [r.counts.tolist() for r in ran.releases] == [expected.get(s, [0, 0]) for s in range(6)]
-    assert counted[metrics.EVENTS_READ] == 4
-
-
-# Dropping must not be silent: whoever runs the pipeline must see how much is lost.
-@pytest.mark.parametrize(("late_slot", "watermark"), [(0, 1), (0, 4)])
-def test_late_events_are_counted(live, kit, late_slot, watermark):
-    ran, _, counted = live(kit.histograms(EXACT), late_stream(kit, late_slot, watermark))
-    assert counted[metrics.EVENTS_LATE] == 2
-    assert {letter["reason"] for letter in ran.dead_letters} == {"late"}
-
-
-@pytest.mark.parametrize("rows", [[], [("u1", "a", 2)], [("u1", "a", 99)]], ids=str)
-def test_unbounded_range_is_released_exactly(live, kit, rows):
-    stream = Stream().advance_watermark_to(0)
-    if rows:
-        stream = stream.add_elements([at(0, rows, kit)])
-    stream = stream.advance_watermark_to(3 * HOUR).advance_watermark_to_infinity()
-    ran, _, _ = live(kit.histograms(EXACT, first_slot=1, last_slot=6), stream)
-    assert ran.slots == list(range(1, 7))
-    counted = {r.slot for r in ran.releases if r.counts.any()}
-    assert counted == ({2} if rows and rows[0][2] == 2 else set())
-
-
-def test_unbounded_and_bounded_input_give_the_same_releases(live, run, kit):
-    rows = [(u, "ab"[(i + s) % 2], s) for s in range(8) for i, u in enumerate(USERS[: 5 * s])]
-    transform = kit.histograms(REGISTRY)
-    stream = Stream().advance_watermark_to(0)
-    for slot in range(8):
-        mine = [row for row in rows if row[2] == slot]
-        if mine:
-            stream = stream.add_elements([at(slot, mine, kit)])
-        stream = stream.advance_watermark_to((slot + 1) * HOUR)
-    ran, _, _ = live(transform, stream.advance_watermark_to_infinity())
-    kit.assert_same_releases(ran.releases, run(transform, [kit.batch(rows)]).releases)
-    tables = kit.bounded_counts(rows, REGISTRY)
-    assert_equals_direct(ran, kit.direct(tables, range(1, 8), transform))
-
-
-# Users outside the registry come by another way to the same slot.
-def test_unbounded_strangers(live, kit):
-    registry = Registry.of({"u1": (1, 4096.0)}, default=(Requirement(1, 4096.0), 9))
-    stream = (
-        Stream()
-        .advance_watermark_to(0)
-        .add_elements([at(0, [("u1", "a", 0), ("x", "b", 0), ("y", "b", 0), ("x", "b", 1)], kit)])
-        .advance_watermark_to_infinity()
-    )
-    ran, _, _ = live(kit.histograms(registry, shards=3), stream)
-    assert [r.counts.tolist() for r in ran.releases] == [[1, 2], [0, 1]]

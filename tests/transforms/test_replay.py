@@ -16,10 +16,12 @@ from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
 from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import BlockCounts, Layout
 from streamveil.transforms.keys import GivenKey
-from streamveil.transforms.release import ReleaseConfig, _ReleaseSlotsFn
-from streamveil.transforms.wire import counts_to_bytes
+from streamveil.transforms.ledgers import Configuration
+from streamveil.transforms.release import ReleaseConfig, _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
 
 KEY = bytes(range(32))
 SECOND = 1_000_000
@@ -57,15 +59,15 @@ class Bag(Cell):
         self.bag = []
 
 
-class Stage:
-    """The release stage and its state for one stream."""
+class AtEnd:
+    """The release stage of a bounded input and its state for one stream."""
 
     def __init__(self, config):
         self.config = config
         self.waiting, self.progress, self.stream, self.due = Bag(), Cell(), Cell(), Cell()
 
     def _fn(self):
-        fn = _ReleaseSlotsFn(self.config)  # every bundle may be another worker's
+        fn = _ReleaseAtEndFn(self.config)  # every bundle may be another worker's
         fn.setup()
         return fn
 
@@ -78,6 +80,20 @@ class Stage:
         time, self.due.time = self.due.time, None
         fired = self._fn()._release_due(time, self.waiting, self.progress, self.stream, self.due)
         return list(fired)
+
+
+class InTime:
+    """The release stage of a stream that never ends and its state for one stream."""
+
+    def __init__(self, config):
+        self.config = config
+        self.waiting, self.progress, self.stream = Bag(), Cell(), Cell()
+
+    def process(self, data):
+        fn = _ReleaseInTimeFn(self.config)
+        fn.setup()
+        element = ("histogram", data)
+        return list(fn.process(element, self.waiting, self.progress, self.stream))
 
 
 def told(outputs):
@@ -95,13 +111,11 @@ def told(outputs):
     return plain
 
 
-def stage(*, bounded, block):
+def config(block):
     population = facts()
     layout = Layout(block, len(USERS), len(population.requirements), population.bins, 1)
-    slots = Slots(SECOND)
-    return Stage(
-        ReleaseConfig("pba", population, slots, layout, GivenKey(KEY), "histogram", bounded=bounded)
-    )
+    ledgers = Configuration("pba", population, layout, GivenKey(KEY), "histogram")
+    return ReleaseConfig(ledgers, Clock(Slots(SECOND)))
 
 
 def facts():
@@ -111,36 +125,65 @@ def facts():
 def parts(block, config, seed):
     """Counts of a block from two shards."""
     generator = np.random.default_rng(seed)
-    size = config.layout.block * config.layout.classes * config.layout.bins
+    size = config.ledgers.layout.block * config.ledgers.layout.classes * config.ledgers.layout.bins
     for _ in range(2):
         cells = np.sort(generator.choice(size, size // 2, replace=False))
         yield counts_to_bytes(BlockCounts(block, cells, generator.integers(1, 9, cells.size), 0))
 
 
-@pytest.mark.parametrize(("bounded", "block"), [(True, 4), (False, 1)])
-def test_a_bundle_that_runs_twice_from_the_same_state_gives_the_same(bounded, block):
-    made = stage(bounded=bounded, block=block)
+def test_a_bundle_that_runs_twice_from_the_same_state_gives_the_same():
+    made = AtEnd(config(block=4))
     for data in [*parts(3, made.config, 1), *parts(0, made.config, 2), *parts(1, made.config, 3)]:
         again = copy.deepcopy(made)
         assert told(made.process(data)) == told(again.process(data)) == []
         assert vars(made.progress) == vars(again.progress)
+    again = copy.deepcopy(made)
+    first, second = told(made.fire()), told(again.fire())
+    assert first == second
+    assert [output[0] for output in first[::2]] == list(range(16))
+    assert made.due.time is None
+    assert state_of(made) == state_of(again)
+
+
+# In a stream each element may be run again: nothing of a slot comes out before its last part.
+def test_a_bundle_of_a_stream_that_runs_twice_gives_the_same():
+    made = InTime(config(block=1))
+    elements = [start_to_bytes(2)]
+    elements += [data for slot in (2, 3, 5, 4) for data in parts(slot, made.config, slot)]
     slots = []
-    while made.due.time is not None:
+    for data in elements:
         again = copy.deepcopy(made)
-        first, second = told(made.fire()), told(again.fire())
-        assert first == second != []
-        # The state that is left is the same as well, byte by byte.
-        for name in ("waiting", "progress", "stream", "due"):
-            assert vars(getattr(made, name)) == vars(getattr(again, name))
-        slots += [output[0] for output in first[::2]]
-    assert slots == list(range(0, 4 * block))
+        first, second = told(made.process(data)), told(again.process(data))
+        assert first == second
+        assert state_of(made) == state_of(again)
+        slots.append([output[0] for output in first[::2]])
+    assert slots == [[], [], [2], [], [3], [], [], [], [4, 5]]
+
+
+def state_of(made):
+    """The state that a bundle leaves, byte by byte."""
+    return {name: vars(cell) for name, cell in vars(made).items() if name != "config"}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_order_of_a_streams_elements_does_not_matter(seed):
+    results = []
+    for order in (np.arange(13), np.random.default_rng(seed).permutation(13)):
+        made = InTime(config(block=1))
+        elements = [start_to_bytes(0)]
+        elements += [data for slot in range(6) for data in parts(slot, made.config, slot)]
+        results.append([one for i in order for one in told(made.process(elements[i]))])
+        assert made.waiting.bag == []
+        assert made.progress.value == (6, {})
+    assert results[0] == results[1]
+    assert [output[0] for output in results[0][::2]] == list(range(6))
 
 
 # The order in which counts reach the stage, and how they are cut, are up to the runner.
 def test_order_of_elements_does_not_matter():
     results = []
     for seed in range(4):
-        made = stage(bounded=True, block=4)
+        made = AtEnd(config(block=4))
         elements = [data for block in (0, 1, 5) for data in parts(block, made.config, block)]
         for i in np.random.default_rng(seed).permutation(len(elements)):
             made.process(elements[i])
@@ -152,12 +195,12 @@ def test_order_of_elements_does_not_matter():
 
 # Counts that come for a slot already released are refused, the rest of their block is kept.
 def test_late_part_of_a_block_is_split_off():
-    made = stage(bounded=True, block=4)
+    made = AtEnd(config(block=4))
     made.process(counts_to_bytes(BlockCounts(0, np.array([0]), np.array([2]), 0)))
     assert [output[0] for output in told(made.fire())[::2]] == [0]
-    assert made.progress.value == (1, None, None)
-    made.progress.write((2, None, None))  # as if slot 1 had been released as well
-    width = made.config.layout.classes * made.config.layout.bins
+    assert made.progress.value == (1, None)
+    made.progress.write((2, None))  # as if slot 1 had been released as well
+    width = made.config.ledgers.layout.classes * made.config.ledgers.layout.bins
     cells = np.array([0, 1, width, 2 * width, 3 * width + 1])
     late = told(made.process(counts_to_bytes(BlockCounts(0, cells, np.arange(1, 6), 0))))
     assert [(letter["reason"], letter["record"]) for letter in late[0]] == [
@@ -166,7 +209,7 @@ def test_late_part_of_a_block_is_split_off():
     ]
     (kept,) = made.waiting.bag
     assert kept == counts_to_bytes(BlockCounts(0, cells[3:], np.array([4, 5]), 0))
-    assert made.progress.value == (2, 2, 3)
+    assert made.progress.value == (2, 3)
 
 
 # ---- the stream of releases ----------------------------------------------------------------------

@@ -1,0 +1,182 @@
+"""State, memory and speed of a stream that never ends, as time goes on.
+
+python benchmarks/soak.py
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+
+from _measure import asked_case, measure_case, parser, save, table
+
+USERS = 10_000
+PRESENT = 500
+BINS = 20
+WINDOWS = (10, 40, 120)
+EPSILONS = (0.5, 1.0, 2.0)
+MECHANISMS = ("adaptive", "pbd", "pba")
+
+
+def main() -> None:
+    options = parser(__doc__, repeats=1)
+    add = options.add_argument
+    add("--slots", type=int, nargs="+", default=[1_000, 10_000, 50_000, 100_000])
+    add("--mechanisms", nargs="+", choices=MECHANISMS, default=MECHANISMS)
+    given = options.parse_args()
+    found = table(
+        f"A stream that never ends: {len(WINDOWS) * len(EPSILONS)} classes, windows up to "
+        f"{max(WINDOWS)} slots, {BINS} bins, {PRESENT} events a slot",
+        [
+            *("mechanism", "slots", "state bytes", "largest since the row before", "keys"),
+            *("peak MB", "events per CPU s"),
+        ],
+        "The steps of the pipeline from batches of events to releases, their own code over state "
+        "that is kept as bytes in memory, without a runner: the local one takes 0.1 s and more a "
+        "slot. State: of all steps and keys, after that slot. Some events come a slot too late or "
+        "three too early. Peak: of the whole process, which also makes the events. Events per CPU "
+        "second: since the row before, state read and written at every slot.",
+    )
+    for name in given.mechanisms:
+        case = {"name": name, "marks": sorted(given.slots)}
+        answers = measure_case("soak.py", case, given.repeats).answers[0]
+        for row in answers["rows"]:
+            found.add(name, *row)
+    kept = {
+        "slots": given.slots,
+        "mechanisms": list(given.mechanisms),
+        "repeats": given.repeats,
+    }
+    save(given.results, "soak", kept, [found])
+
+
+class Stream:
+    """The steps of PrivateHistograms over an input without end, one after the other."""
+
+    def __init__(self, transform) -> None:
+        from _stages import Stage
+
+        from streamveil.transforms.clock import Clock
+        from streamveil.transforms.counting import Layout
+        from streamveil.transforms.gathering import Counter, _CountSlotsFn, _MapEventsFn
+        from streamveil.transforms.heartbeat import _OpenSlotsFn
+        from streamveil.transforms.keys import SameKey
+        from streamveil.transforms.ledgers import Configuration
+        from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
+
+        registry, most = transform.registry, transform.max_contributions
+        self.clock = Clock(transform.slots, transform.allowed_lateness)
+        self.layout = Layout.choose(registry, transform.domain.bins, transform.shards, timely=True)
+        ledgers = Configuration(
+            transform.mechanism,
+            transform.population,
+            self.layout,
+            SameKey.of(transform.noise_key),
+            context=transform.context,
+        )
+        self._map = _MapEventsFn(transform.event_mapper, self.layout, most, real_time=False)
+        self._map.setup()
+        self._open = Stage(_OpenSlotsFn(None, None))
+        self._count = Stage(
+            _CountSlotsFn(Counter(registry, self.layout, most, "", dynamic=False), self.clock)
+        )
+        self._release = Stage(_ReleaseInTimeFn(ReleaseConfig(ledgers, self.clock)))
+
+    @property
+    def stages(self) -> tuple:
+        """Those with state."""
+        return self._open, self._count, self._release
+
+    def slot(self, slot: int, batch) -> list:
+        """What is released, once a slot has begun, had its events and closed."""
+        from streamveil.transforms.gathering import open_blocks
+        from streamveil.transforms.wire import start_to_bytes
+
+        opened, starts = split(self._open.process([("", slot)]))
+        codes, _ = split(self._map.process(batch))
+        ticks = [block for tick in opened for block in open_blocks(tick, self.layout)]
+        # The codes that are late fire at once, those of this slot when it closes.
+        split(self._count.process([*ticks, *codes]))
+        counts, _ = split(self._count.fire(self.clock.closing(slot)))
+        starts = [("", start_to_bytes(first)) for _, first in starts]
+        releases, _ = split(self._release.process([*starts, *counts]))
+        return [release.value for release in releases]
+
+
+def split(outputs) -> tuple[list, list]:
+    """Main outputs, and those on the side."""
+    from apache_beam.pvalue import TaggedOutput
+
+    main, side = [], []
+    for one in outputs:
+        tagged = isinstance(one, TaggedOutput)
+        (side if tagged else main).append(one.value if tagged else one)
+    return main, side
+
+
+def run(name: str, marks: list[int]) -> dict[str, list]:
+    """Release slots; the state and the speed at each mark."""
+    import numpy as np
+    import pyarrow as pa
+
+    from streamveil.mechanisms import Categories, Registry, Slots
+    from streamveil.transforms import Columns, PrivateHistograms
+
+    requirements = [(w, e) for w in WINDOWS for e in EPSILONS]
+    users = [f"user-{i}" for i in range(USERS)]
+    names = [f"bin-{i}" for i in range(BINS)]
+    transform = PrivateHistograms(
+        Registry.of({user: requirements[i % 9] for i, user in enumerate(users)}),
+        Categories(tuple(names)),
+        Slots.of("1m"),
+        Columns("user", ("value",), "time"),
+        mechanism=name,
+        noise_key=bytes(32),
+    )
+    stream = Stream(transform)
+    random = np.random.default_rng(1)
+    everybody, values = pa.array(users), pa.array(names)
+    weights, rows, largest, released, spent = np.ones(BINS), [], 0, 0, 0.0
+    mark_before = 0
+    for slot in range(marks[-1]):
+        weights = np.clip(weights + random.normal(0, 0.02, BINS), 0.1, 3.0)
+        drift = np.zeros(PRESENT, np.int64)
+        drift[:4], drift[4:6] = -1, 3
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "user": everybody.take(pa.array(random.integers(USERS, size=PRESENT))),
+                "value": values.take(
+                    pa.array(random.choice(BINS, size=PRESENT, p=weights / weights.sum()))
+                ),
+                "time": pa.array((slot + drift) * 60_000_000, pa.timestamp("us", "UTC")),
+            }
+        )
+        before = time.process_time()
+        releases = stream.slot(slot, batch)
+        spent += time.process_time() - before
+        released += [release.slot for release in releases] == [slot]
+        size = sum(stage.size for stage in stream.stages)
+        largest = max(largest, size)
+        if slot + 1 in marks:
+            if released != slot + 1:
+                raise AssertionError(f"{released} of {slot + 1} slots were released")
+            rate = PRESENT * (slot + 1 - mark_before) / spent
+            keys = sum(stage.keys for stage in stream.stages)
+            rows.append([slot + 1, size, largest, keys, peak_mb(), rate])
+            mark_before, largest, spent = slot + 1, 0, 0.0
+    return {"rows": rows}
+
+
+def peak_mb() -> float:
+    unit = 1e6 if sys.platform == "darwin" else 1e3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+
+
+if __name__ == "__main__":
+    asked = asked_case()
+    if asked is None:
+        main()
+    else:
+        print(json.dumps(run(**asked)))

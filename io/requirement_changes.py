@@ -1,0 +1,44 @@
+"""Reading changes of requirements: who asks for what from which slot or time on."""
+
+from __future__ import annotations
+
+import apache_beam as beam
+
+from streamveil.io.events import columns_of
+from streamveil.io.files import Patterns, input_files, require_columns
+from streamveil.io.locations import is_stream, source_of
+from streamveil.mechanisms.records import CHANGE_COLUMNS, ConfigurationError
+
+_WHEN = ("slot", "time")
+
+
+def change_columns(pattern: Patterns) -> tuple[str, ...]:
+    """Columns of `CHANGE_COLUMNS` that the files have, in any format that ReadEvents knows.
+
+    Raises ConfigurationError when nothing matches, for a file that cannot be read or lacks a
+    column, and for files of which some say when by a slot and others by a time.
+    """
+    found: dict[tuple[str, ...], str] = {}
+    for path in input_files(pattern):
+        present = columns_of(path)
+        when = tuple(name for name in _WHEN if name in present)
+        columns = tuple(name for name in CHANGE_COLUMNS if name not in _WHEN or name in when)
+        require_columns(path, columns if when else CHANGE_COLUMNS, present)
+        found[columns] = path
+    if len(found) > 1:
+        raise ConfigurationError(
+            f"{' and '.join(found.values())} do not have the same of the columns "
+            f"{' and '.join(_WHEN)}: write all changes alike"
+        )
+    return next(iter(found))
+
+
+def requirement_changes_of(location: str, flag: str = "--requirement_changes") -> beam.PTransform:
+    """The transform that reads changes there, with :class:`Events` as outputs.
+
+    `location` is one that `source_of` knows. The batches have the columns `user`, `slot` or `time`
+    or both, and the four figures of a dynamic requirement; the rows are not checked here. Raises
+    ConfigurationError as `source_of` and :func:`change_columns` do.
+    """
+    columns = CHANGE_COLUMNS if is_stream(location) else change_columns(location)
+    return source_of(location, columns, flag)

@@ -1,0 +1,105 @@
+"""What opens the slots of a stream that never ends: the passing of time, not its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import VarIntCoder
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+
+from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
+
+START = "start"
+
+# Catching up with more slots than this, one by one, is a mistyped start.
+MOST_SLOTS_BEHIND = 10_000_000
+
+
+@beam.typehints.with_output_types(int)
+@dataclass(eq=False)
+class Heartbeat(beam.PTransform):
+    """The number of each slot as it begins, in real time; applied to a pipeline.
+
+    Starts with the slot `first`, or with that of the launch when None, catching up at once with
+    the slots that are past, and stops after the slot `last`, if given, or when the pipeline is
+    drained. The slot's start is the event time of its number.
+
+    Raises ConfigurationError when applied, if more slots than 10,000,000 are past, or if the last
+    one is before the first.
+    """
+
+    slots: Slots
+    """How time is cut."""
+    first: int | None = None
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        """Be a PTransform."""
+        super().__init__()
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection[int]:
+        """Build the sequence."""
+        slots, now = self.slots, self.slots.index(Timestamp.now().micros)
+        first = now if self.first is None else self.first
+        if now - first > MOST_SLOTS_BEHIND:
+            raise ConfigurationError(
+                f"the stream starts at {format_time(slots.start(first))} (--start), {now - first} "
+                f"slots ago, more than {MOST_SLOTS_BEHIND}: start later or use longer slots"
+            )
+        if self.last is not None and self.last < first:
+            raise ConfigurationError(
+                f"the stream ends at {format_time(slots.end(self.last))} (--end), before it starts "
+                f"at {format_time(slots.start(first))}: give an earlier --start"
+            )
+        stop = MAX_TIMESTAMP if self.last is None else Timestamp(micros=slots.end(self.last))
+        return (
+            pipeline
+            | "Impulse"
+            >> PeriodicImpulse(
+                start_timestamp=Timestamp(micros=slots.start(first)),
+                stop_timestamp=stop,
+                fire_interval=slots.length / 1e6,
+            )
+            | "Slot" >> beam.Map(_nearest, slots)
+        )
+
+
+def _nearest(start: float, slots: Slots) -> int:
+    """The slot that starts nearest to a time in seconds, whose fraction is rounded."""
+    return slots.index(round(start * 1e6) + slots.length // 2)
+
+
+class _OpenSlotsFn(beam.DoFn):
+    """(stream, slot) as the heartbeat tells it to (stream, slot) of every slot, each once.
+
+    So a heartbeat may tell a slot twice or leave some out. On the side, once, (stream, first
+    slot). State, per stream: the slot opened last.
+    """
+
+    OPENED = ReadModifyWriteStateSpec("opened", VarIntCoder())
+
+    def __init__(self, first: int | None, last: int | None) -> None:
+        self._first = first
+        self._last = last
+
+    def process(
+        self, element: tuple[str, int], opened: Any = beam.DoFn.StateParam(OPENED)
+    ) -> Iterator[Any]:
+        stream, slot = element
+        if self._last is not None:
+            slot = min(slot, self._last)
+        before = opened.read()
+        start = slot if self._first is None else self._first
+        first = start if before is None else before + 1
+        if slot < first:
+            return
+        opened.write(slot)
+        if before is None:
+            yield beam.pvalue.TaggedOutput(START, (stream, first))
+        for one in range(first, slot + 1):
+            yield stream, one
