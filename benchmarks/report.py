@@ -21,7 +21,10 @@ not this page. Every benchmark is a script that needs nothing but
 repeats. CPU seconds are user plus system time of all threads of the process; rates are per CPU
 second, so they are per core.
 """
-NAMES = ("end_to_end", "release_stage", "noise", "state_bytes", "soak", "utility", "adaptive")
+NAMES = (
+    *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
+    *("utility", "changing", "adaptive"),
+)
 
 
 def main() -> None:

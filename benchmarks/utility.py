@@ -9,10 +9,6 @@ the multiples of 0.2 from E to 1.0, its window from 40, 80, 120 up to w = 120, b
 independently; BD and BA take E and w for everybody. The error is the squared difference of a
 bin's release and true count, averaged over bins and slots (what the paper calls AMRE).
 
-Where requirements change, every type asks in every slot anew, looking ahead only: for an epsilon
-from its own up to 1.0 and a window from 40 up to its own, both drawn uniformly; the window looking
-back is 1 slot and its epsilon 10, which never binds.
-
 The reference does not say which types were drawn, and the error of PBD and PBA depends on that
 much more than on the noise: the second table shows it. The first one uses one draw (TYPES) that
 comes near the reference; it was found by trying the first six.
@@ -43,11 +39,6 @@ REFERENCE = {
     "pba": ((36.8e3, 22.9e3, 16.1e3), (30.8e3, 20.1e3, 14.1e3), (33.7e3, 22.4e3, 16.6e3)),
 }
 
-DYNAMIC_REFERENCE = {
-    "dpbd": ((101e3, 63.5e3, 31.4e3), (122e3, 68.8e3, 30.6e3), (124e3, 61.2e3, 32.0e3)),
-    "dpba": ((24.0e3, 19.8e3, 21.9e3), (27.6e3, 31.2e3, 25.6e3), (8.3e3, 5.4e3, 5.3e3)),
-}
-
 
 def main() -> None:
     options = parser(__doc__, repeats=1)
@@ -61,7 +52,7 @@ def main() -> None:
     given = options.parse_args()
     started = time.monotonic()
     with ThreadPoolExecutor(given.processes) as pool:
-        tables = [against_reference(given, pool), dynamic(given, pool), over_draws(given, pool)]
+        tables = [against_reference(given, pool), over_draws(given, pool)]
     print(f"\n{time.monotonic() - started:.0f} s in {given.processes} processes")
     names = ("slots", "keys", "draws", "processes")
     kept = {name: getattr(given, name) for name in names}
@@ -97,43 +88,6 @@ def against_reference(given, pool):
         reference = row[STREAMS.index(stream)][BUDGETS.index(budget)]
         shares = statistics.mean(one["published"] for one in found)
         errors.add(name, stream, budget, mean, error, shares, reference, mean / reference)
-    return errors
-
-
-def dynamic(given, pool):
-    """Every cell of the reference table where requirements change, and the adaptive mechanism."""
-    errors = table(
-        f"Requirements that change in every slot, {given.slots:,} slots, w = 120",
-        [
-            *("stream", "E", "DPBD", "/ reference", "DPBA", "/ reference"),
-            *("adaptive", "adaptive / better of both"),
-        ],
-        f"Mean squared error a bin and slot, mean over {given.keys} noise keys and draws of the "
-        "data; types of users as above, and one draw of what they ask for in each slot. What was "
-        "drawn matters more than the noise, as for PBD and PBA.",
-    )
-    names = ("dpbd", "dpba", "adaptive")
-    cells = list(itertools.product(given.streams, given.budgets))
-    cases = [
-        {
-            **{"name": n, "stream": s, "budget": e, "draw": TYPES, "key": k},
-            **{"slots": given.slots, "changing": True},
-        }
-        for s, e in cells
-        for n in names
-        for k in range(given.keys)
-    ]
-    answers = iter(pool.map(_measured, cases))
-    for stream, budget in cells:
-        dpbd, dpba, adaptive = (
-            statistics.mean(next(answers)["error"] for _ in range(given.keys)) for _ in names
-        )
-        ratios = [
-            found / DYNAMIC_REFERENCE[name][STREAMS.index(stream)][BUDGETS.index(budget)]
-            for name, found in (("dpbd", dpbd), ("dpba", dpba))
-        ]
-        better = adaptive / min(dpbd, dpba)
-        errors.add(stream, budget, dpbd, ratios[0], dpba, ratios[1], adaptive, better)
     return errors
 
 
@@ -187,36 +141,14 @@ def probabilities(stream: str, slots: int):
     return path(slots, np.random.default_rng(1))
 
 
-def changing_requirements(budget: float, draw: int, slots: int):
-    """What each of the ten types asks for in each slot, shape (slots, 10, 4)."""
-    import numpy as np
-
-    random = np.random.default_rng([draw, 1])
-    asked = np.empty((slots, 10, 4))
-    asked[:, :, :2] = 1, 10.0
-    for i, (window, epsilon) in enumerate(user_types(budget, draw)):
-        asked[:, i, 2] = random.choice([w for w in WINDOWS if w <= window], slots)
-        asked[:, i, 3] = random.choice([e for e in EPSILONS if e >= epsilon], slots)
-    return asked
-
-
-def run(
-    name: str, stream: str, budget: float, draw: int, key: int, slots: int, changing: bool = False
-) -> dict[str, float]:
+def run(name: str, stream: str, budget: float, draw: int, key: int, slots: int) -> dict[str, float]:
     """One simulation: its mean squared error and how often it published."""
     import hashlib
 
     import numpy as np
 
-    from streamveil.mechanisms import simulate, simulate_dynamic
+    from streamveil.mechanisms import simulate
 
-    if changing:
-        users = np.full(10, USERS // 10)
-        ones = np.random.default_rng(key).binomial(users, probabilities(stream, slots)[:, None])
-        counts = np.stack([users - ones, ones], axis=2)
-        asked = changing_requirements(budget, draw, slots)
-        found = simulate_dynamic(name, counts, asked, users, _key(hashlib, key))
-        return _errors(found, counts.sum(axis=1))
     sizes = Counter(user_types(budget, draw))
     classes = sorted(sizes)
     users = np.array([USERS // 10 * sizes[one] for one in classes])
@@ -226,15 +158,14 @@ def run(
     truth = counts.sum(axis=1)
     if name.endswith("-1"):
         released, published = as_first_published(name, truth, budget, max(WINDOWS), random)
-        return {"error": float(((released - truth) ** 2).mean()), "published": float(published)}
-    if name in ("bd", "ba"):  # of the lowest budget and the longest window, whoever was drawn
-        counts, classes, users = truth[:, None], [(max(WINDOWS), budget)], [USERS]
-    return _errors(simulate(name, counts, classes, users, _key(hashlib, key)), truth)
-
-
-def _errors(found, truth) -> dict[str, float]:
-    published = float((found.status == "published").mean())
-    return {"error": float(((found.released - truth) ** 2).mean()), "published": published}
+    elif name in ("bd", "ba"):  # of the lowest budget and the longest window, whoever was drawn
+        everybody = [(max(WINDOWS), budget)]
+        found = simulate(name, truth[:, None], everybody, [USERS], _key(hashlib, key))
+        released, published = found.released, (found.status == "published").mean()
+    else:
+        found = simulate(name, counts, classes, users, _key(hashlib, key))
+        released, published = found.released, (found.status == "published").mean()
+    return {"error": float(((released - truth) ** 2).mean()), "published": float(published)}
 
 
 def _key(hashlib, number: int) -> bytes:

@@ -15,6 +15,7 @@ SMALL = {
     "release_stage": ("--users=250", "--windows=5", "--slots=5", "--repeats=1"),
     "noise": ("--sizes=10", "--scales=2", "--opendp_size=10", "--seconds=0.01", "--repeats=1"),
     "state_bytes": ("--slots=20", "--mechanisms=pba"),
+    "changing": ("--slots=50", "--keys=1", "--streams=tlns", "--budgets=0.2"),
     "ledgers": ("--users=20", "--slots=5"),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
@@ -32,7 +33,7 @@ def tables(folder, name):
     return found["tables"]
 
 
-@pytest.mark.parametrize("name", ["release_stage", "state_bytes", "ledgers"])
+@pytest.mark.parametrize("name", ["release_stage", "state_bytes", "ledgers", "changing"])
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
     run(name, *SMALL[name], f"--results={tmp_path}")
     (table,) = tables(tmp_path, name)
@@ -65,11 +66,9 @@ def test_noise_is_compared_with_opendp_where_there_is_one(tmp_path):
 
 def test_utility_has_a_row_for_each_mechanism(tmp_path):
     run("utility", *SMALL["utility"], f"--results={tmp_path}")
-    errors, changing, draws = tables(tmp_path, "utility")
+    errors, draws = tables(tmp_path, "utility")
     assert [row[0] for row in errors["rows"]] == ["bd", "bd-1", "ba", "ba-1", "pbd", "pba"]
     assert [row[0] for row in draws["rows"]] == ["pbd", "pba"]
-    assert [row[0] for row in changing["rows"]] == ["tlns"]
-    assert all(figure > 0 for row in changing["rows"] for figure in row[1:])
     assert all(row[3] > 0 and 0 <= row[5] <= 1 for row in errors["rows"])
 
 
