@@ -15,7 +15,7 @@ from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.cohorts import GONE, NEWCOMER, Moves
 from streamveil.transforms.bounding import runs
 from streamveil.transforms.changes import NEVER, Changes, Keys, strictest
-from streamveil.transforms.counting import MEMBERS, CohortCounts
+from streamveil.transforms.counting import MEMBERS, ShardCounts
 from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
 
 Integers = npt.NDArray[np.int64]
@@ -117,7 +117,7 @@ class Cohorts:
         users: Keys,
         bins: Integers,
         kept: Integers,
-    ) -> tuple[CohortCounts, int]:
+    ) -> tuple[ShardCounts, int]:
         """Counts by cohort of the bounded events of a slot, and events of users in none.
 
         Args:
@@ -141,7 +141,7 @@ class Cohorts:
         starts, lengths = runs(at)
         position = np.repeat(np.arange(len(starts)), lengths)
         numbers = np.append(np.arange(len(self.classes)), state.cohorts)[at[starts]]
-        told = CohortCounts(slot, self.number, moves, numbers, position * self.bins + bins, counts)
+        told = ShardCounts(slot, self.number, moves, numbers, position * self.bins + bins, counts)
         return told, int(kept[~in_force].sum())
 
     def encode(self, state: CohortState) -> bytes:

@@ -294,7 +294,7 @@ def _bound_strangers(
 
 
 @dataclass(frozen=True, eq=False)
-class CohortCounts:
+class ShardCounts:
     """What a shard tells of a slot: who moved before it, then its bounded events by cohort.
 
     The shards of a stream tell each slot once, in any order: a slot is complete when all have.
@@ -314,7 +314,7 @@ class CohortCounts:
     """Events in each of `cells`, above 0."""
 
     @classmethod
-    def empty(cls, slot: int) -> CohortCounts:
+    def empty(cls, slot: int) -> ShardCounts:
         """A slot without events or moves."""
         nothing = np.zeros(0, np.int64)
         return cls(slot, 0, Moves.none(), nothing, nothing, nothing)

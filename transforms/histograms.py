@@ -19,6 +19,7 @@ from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.records import (
     ConfigurationError,
+    DynamicLedgerEntry,
     LedgerEntry,
     Release,
     Slots,
@@ -36,7 +37,7 @@ from streamveil.transforms.checks import (
     whole,
 )
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts, CohortCounts, Layout
+from streamveil.transforms.counting import BlockCounts, Layout, ShardCounts
 from streamveil.transforms.gathering import (
     BlockKey,
     Counter,
@@ -60,7 +61,7 @@ from streamveil.transforms.release import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.requirements import JoinRequirements
-from streamveil.transforms.wire import cohort_counts_to_bytes, counts_to_bytes, start_to_bytes
+from streamveil.transforms.wire import counts_to_bytes, shard_counts_to_bytes, start_to_bytes
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
@@ -76,8 +77,9 @@ class Outputs(NamedTuple):
 
     releases: beam.PCollection[Release]
     """One for each slot: safe to publish."""
-    ledger: beam.PCollection[LedgerEntry]
-    """One for each slot: what it cost every class; public as well."""
+    ledger: beam.PCollection[LedgerEntry] | beam.PCollection[DynamicLedgerEntry]
+    """One for each slot: what it cost every class, or every ledger where requirements change;
+    public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
     state: beam.PCollection[tuple[int, bytes]]
@@ -89,7 +91,7 @@ class _Counted(NamedTuple):
     """What there is to release."""
 
     counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, BlockCounts as bytes), or CohortCounts where requirements change: in a bounded
+    """(stream, BlockCounts as bytes), or ShardCounts where requirements change: in a bounded
     input where there is anything to tell, in one without end of every slot from each of the
     `layout.parts` shards."""
     ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
@@ -107,7 +109,9 @@ class PrivateHistograms(beam.PTransform):
     """Release a private histogram per slot, keeping every user's requirement.
 
     Input: a PCollection of Arrow record batches (pyarrow.RecordBatch) with at least the columns
-    named in `columns`, bounded or not, in the global window. Output: :class:`Outputs`.
+    named in `columns`, bounded or not, in the global window; or a tuple of such events and batches
+    of changes of requirements, with the columns of `io.requirement_changes`. Output:
+    :class:`Outputs`.
 
     Guarantee: (w, E)-event personalised differential privacy. For every user with requirement
     (w, E), the joint distribution of all releases of any w consecutive slots changes by at most a
@@ -116,7 +120,13 @@ class PrivateHistograms(beam.PTransform):
     run: each run starts a ledger of its own, so runs over adjacent slots add up in the windows
     that span them, and runs over the same slots add up entirely. The registry, the domain, the
     slots and the range of slots are taken as public. Rejected events, counters and logs are raw
-    and not covered.
+    and not covered. With `resume` the ledgers of an earlier run go on.
+
+    Where requirements change, from the slot on from which a change applies: for every slot t with
+    the requirement (w_B, E_B, w_F, E_F) in force, the factor is exp(E_F) over the w_F slots from t
+    on, whatever is asked for later, and exp(E_B) over the w_B slots up to t, unless earlier slots
+    had spent more before it was asked for; then slot t reveals nothing about that user. Changes
+    are taken as public.
 
     Without `first_slot` and `last_slot` the range of a bounded input runs from the first to the
     last slot with an accepted event, which then counts as public too.
@@ -344,7 +354,7 @@ class PrivateHistograms(beam.PTransform):
                 "requirements change (--requirement_changes), so the slot from which on they do "
                 "must be known: give --start"
             )
-        # ((kind, shard), Visits as bytes) become (stream, CohortCounts as bytes)
+        # ((kind, shard), Visits as bytes) become (stream, ShardCounts as bytes)
         joined = (counted.counts, changes) | "JoinRequirements" >> JoinRequirements(
             JoinConfig(
                 self.registry,
@@ -429,7 +439,7 @@ class PrivateHistograms(beam.PTransform):
         ends = [slot for slot in (self.first_slot, self.last_slot) if slot is not None]
         if ends:
             if counter.dynamic:
-                told = [cohort_counts_to_bytes(CohortCounts.empty(slot)) for slot in ends]
+                told = [shard_counts_to_bytes(ShardCounts.empty(slot)) for slot in ends]
             else:
                 blocks = sorted({slot // counter.layout.block for slot in ends})
                 told = [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]

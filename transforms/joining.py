@@ -42,7 +42,7 @@ from streamveil.transforms.counting import (
 )
 from streamveil.transforms.mapping import NO_REQUIREMENT
 from streamveil.transforms.rejects import rejected_slots
-from streamveil.transforms.wire import block_of, cohort_counts_to_bytes, visits_from_bytes
+from streamveil.transforms.wire import block_of, shard_counts_to_bytes, visits_from_bytes
 
 REJECTED = "rejected"
 
@@ -129,7 +129,7 @@ def _close(
     )
     counts, homeless = cohorts.count(state, slot, moves, users, bins, kept)
     at = config.clock.closing(slot)
-    outputs: list[Any] = [TimestampedValue((config.stream, cohort_counts_to_bytes(counts)), at)]
+    outputs: list[Any] = [TimestampedValue((config.stream, shard_counts_to_bytes(counts)), at)]
     if homeless:
         metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, homeless)
         detail = "slot {slot}: these events are of users with no requirement in force"

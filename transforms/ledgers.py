@@ -22,9 +22,9 @@ from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dy
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
 from streamveil.transforms.wire import (
-    cohort_counts_from_bytes,
     counts_from_bytes,
     counts_to_bytes,
+    shard_counts_from_bytes,
 )
 
 Integers = npt.NDArray[np.int64]
@@ -229,7 +229,7 @@ class ByCohort:
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, _SlotCounts | None]]:
         """Counts and moves of all shards in a slot; or of a block of slots without moves."""
         if self.joined:
-            yield block, self._of_shards(list(map(cohort_counts_from_bytes, parts)))
+            yield block, self._of_shards(list(map(shard_counts_from_bytes, parts)))
             return
         for slot, table in slot_tables(block, map(counts_from_bytes, parts), self.layout):
             classes, bins = np.nonzero(table)
@@ -256,7 +256,7 @@ class ByCohort:
         """Events of slots that are released already, by slot, and what is left to count."""
         if not self.joined:
             return _split_late(data, next_slot, self.layout)
-        late = cohort_counts_from_bytes(data)
+        late = shard_counts_from_bytes(data)
         if len(late.moves.users):
             raise ValueError(f"slot {late.slot} is released, and only now it is told who moved")
         return {late.slot: int(late.counts.sum())}, None

@@ -27,7 +27,7 @@ class Joined(NamedTuple):
     """What :class:`JoinRequirements` gives."""
 
     counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, CohortCounts as bytes). In a stream one of each shard and slot; in a bounded input
+    """(stream, ShardCounts as bytes). In a stream one of each shard and slot; in a bounded input
     only those where a shard has anything to tell, all before its end."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters: bad changes, and events of users without a requirement."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.cohorts import Moves
-from streamveil.transforms.counting import BlockCounts, CohortCounts, Visits
+from streamveil.transforms.counting import BlockCounts, ShardCounts, Visits
 
 _HEADER = struct.Struct("<cBB")
 _COUNTS = struct.Struct("<qqq")
@@ -62,7 +62,7 @@ def visits_from_bytes(data: bytes) -> Visits:
     return Visits(block, codes, kept.astype(np.int64), dropped)
 
 
-def cohort_counts_to_bytes(counts: CohortCounts) -> bytes:
+def shard_counts_to_bytes(counts: ShardCounts) -> bytes:
     """Slot, shard, moves, then cohorts, cells and counts."""
     moves = counts.moves
     return _TWO.pack(counts.slot, counts.shard) + arrays_to_bytes(
@@ -82,11 +82,11 @@ def slot_of(data: bytes) -> int:
     return slot
 
 
-def cohort_counts_from_bytes(data: bytes) -> CohortCounts:
+def shard_counts_from_bytes(data: bytes) -> ShardCounts:
     """The counts, as int64 again."""
     slot, shard = _TWO.unpack_from(data)
     arrays = [array.astype(np.int64) for array in arrays_from_bytes(data[_TWO.size :])]
-    return CohortCounts(slot, shard, Moves(*arrays[:4]), *arrays[4:])
+    return ShardCounts(slot, shard, Moves(*arrays[:4]), *arrays[4:])
 
 
 def counts_to_bytes(counts: BlockCounts) -> bytes:

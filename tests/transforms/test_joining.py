@@ -43,7 +43,7 @@ from streamveil.transforms.joining import (
     _JoinAtEndFn,
     _JoinInTimeFn,
 )
-from streamveil.transforms.wire import cohort_counts_from_bytes, visits_to_bytes
+from streamveil.transforms.wire import shard_counts_from_bytes, visits_to_bytes
 
 HOUR = 3_600_000_000
 HORIZON = 4
@@ -152,12 +152,12 @@ def truth(registry, events, changes, first=0, last=LAST):
 
 
 def read(registry, messages, last=LAST, first=0, letters=()):
-    """What CohortCounts as bytes say, as Told."""
+    """What ShardCounts as bytes say, as Told."""
     told, histories, sizes = Told(), {k: (k,) for k in range(len(registry.classes))}, Counter()
     by_slot = defaultdict(list)
     numbers = Counter()
     for data in messages:
-        counts = cohort_counts_from_bytes(data)
+        counts = shard_counts_from_bytes(data)
         by_slot[counts.slot].append(counts)
     assert all(first <= slot <= last for slot in by_slot)
     for slot in range(first, last + 1):
@@ -455,7 +455,7 @@ def moves_of(messages):
     """(slot, parent, child, users, requirement) of all messages."""
     found = []
     for data in messages:
-        counts = cohort_counts_from_bytes(data)
+        counts = shard_counts_from_bytes(data)
         m = counts.moves
         found += [
             (counts.slot, int(p), int(c), int(n), tuple(asked))
@@ -767,7 +767,7 @@ def test_all_shards_tell_all_slots_of_a_stream(live, kit, jumps, ends):
     transform = transform_of(kit, STRICT, **ends)
     messages, letters = live(transform, stream.advance_watermark_to_infinity())
     assert_same(read(STRICT, messages, letters=letters), truth(STRICT, ROWS, CHANGED))
-    told = Counter((c.slot, c.shard) for c in map(cohort_counts_from_bytes, messages))
+    told = Counter((c.slot, c.shard) for c in map(shard_counts_from_bytes, messages))
     assert told == Counter((slot, shard) for slot in range(LAST + 1) for shard in range(4))
 
 
