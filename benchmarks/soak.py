@@ -9,6 +9,7 @@ import json
 import resource
 import sys
 import time
+from functools import partial
 
 from _measure import asked_case, measure_case, parser, save, table
 
@@ -17,33 +18,50 @@ PRESENT = 500
 BINS = 20
 WINDOWS = (10, 40, 120)
 EPSILONS = (0.5, 1.0, 2.0)
-MECHANISMS = ("adaptive", "pbd", "pba")
+CHANGES = 1  # in every slot, where requirements change
+FIXED, CHANGING = "fixed", "changing"
+STREAMS = tuple(
+    [(name, FIXED) for name in ("adaptive", "pbd", "pba")]
+    + [(name, CHANGING) for name in ("adaptive", "dpbd", "dpba")]
+)
 
 
 def main() -> None:
     options = parser(__doc__, repeats=1)
     add = options.add_argument
     add("--slots", type=int, nargs="+", default=[1_000, 10_000, 50_000, 100_000])
-    add("--mechanisms", nargs="+", choices=MECHANISMS, default=MECHANISMS)
+    names = sorted({name for name, _ in STREAMS})
+    add("--mechanisms", nargs="+", choices=names, default=names)
     given = options.parse_args()
     found = table(
         f"A stream that never ends: {len(WINDOWS) * len(EPSILONS)} classes, windows up to "
         f"{max(WINDOWS)} slots, {BINS} bins, {PRESENT} events a slot",
         [
-            *("mechanism", "slots", "state bytes", "largest since the row before", "keys"),
+            *(
+                "mechanism",
+                "requirements",
+                "slots",
+                "state bytes",
+                "largest since the row before",
+                "keys",
+            ),
             *("peak MB", "events per CPU s"),
         ],
         "The steps of the pipeline from batches of events to releases, their own code over state "
         "that is kept as bytes in memory, without a runner: the local one takes 0.1 s and more a "
         "slot. State: of all steps and keys, after that slot. Some events come a slot too late or "
-        "three too early. Peak: of the whole process, which also makes the events. Events per CPU "
-        "second: since the row before, state read and written at every slot.",
+        f"three too early. Where requirements change, {CHANGES} of {USERS:,} users chooses another "
+        "class in every slot. Peak: of the whole process, which also makes the events. Events per "
+        "CPU second: since the row before, state read and written at every slot.",
     )
-    for name in given.mechanisms:
-        case = {"name": name, "marks": sorted(given.slots)}
+    for name, requirements in STREAMS:
+        if name not in given.mechanisms:
+            continue
+        changing = requirements == CHANGING
+        case = {"name": name, "changing": changing, "marks": sorted(given.slots)}
         answers = measure_case("soak.py", case, given.repeats).answers[0]
         for row in answers["rows"]:
-            found.add(name, *row)
+            found.add(name, requirements, *row)
     kept = {
         "slots": given.slots,
         "mechanisms": list(given.mechanisms),
@@ -55,16 +73,18 @@ def main() -> None:
 class Stream:
     """The steps of PrivateHistograms over an input without end, one after the other."""
 
-    def __init__(self, transform) -> None:
+    def __init__(self, transform, changing: bool) -> None:
         from _stages import Stage
 
         from streamveil.transforms.clock import Clock
         from streamveil.transforms.counting import Layout
         from streamveil.transforms.gathering import Counter, _CountSlotsFn, _MapEventsFn
         from streamveil.transforms.heartbeat import _OpenSlotsFn
+        from streamveil.transforms.joining import JoinConfig, _JoinInTimeFn
         from streamveil.transforms.keys import SameKey
         from streamveil.transforms.ledgers import Configuration
         from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
+        from streamveil.transforms.requirements import _MapChangesFn
 
         registry, most = transform.registry, transform.max_contributions
         self.clock = Clock(transform.slots, transform.allowed_lateness)
@@ -75,23 +95,34 @@ class Stream:
             self.layout,
             SameKey.of(transform.noise_key),
             context=transform.context,
+            changing=changing,
         )
-        self._map = _MapEventsFn(transform.event_mapper, self.layout, most, real_time=False)
+        mapper = partial(transform.event_mapper, changing)
+        self._map = _MapEventsFn(mapper, self.layout, most, real_time=False)
         self._map.setup()
         self._open = Stage(_OpenSlotsFn(None, None))
         self._count = Stage(
-            _CountSlotsFn(Counter(registry, self.layout, most, "", dynamic=False), self.clock)
+            _CountSlotsFn(Counter(registry, self.layout, most, "", changing), self.clock)
         )
+        longest = max(WINDOWS)
+        join = JoinConfig(
+            registry, self.clock, self.layout, transform.change_mapper, longest, first_slot=0
+        )
+        self._map_changes = _MapChangesFn(join)
+        self._map_changes.setup()
+        self._join = Stage(_JoinInTimeFn(join)) if changing else None
         self._release = Stage(_ReleaseInTimeFn(ReleaseConfig(ledgers, self.clock)))
 
     @property
     def stages(self) -> tuple:
         """Those with state."""
-        return self._open, self._count, self._release
+        stages = self._open, self._count, self._join, self._release
+        return tuple(stage for stage in stages if stage is not None)
 
-    def slot(self, slot: int, batch) -> list:
-        """What is released, once a slot has begun, had its events and closed."""
+    def slot(self, slot: int, batch, changes) -> list:
+        """What is released, once a slot has begun, had its events and changes, and closed."""
         from streamveil.transforms.gathering import open_blocks
+        from streamveil.transforms.requirements import _tag_visits
         from streamveil.transforms.wire import start_to_bytes
 
         opened, starts = split(self._open.process([("", slot)]))
@@ -100,6 +131,12 @@ class Stream:
         # The codes that are late fire at once, those of this slot when it closes.
         split(self._count.process([*ticks, *codes]))
         counts, _ = split(self._count.fire(self.clock.closing(slot)))
+        if self._join is not None:
+            asked, _ = split(self._map_changes.process(changes))
+            visits = [_tag_visits(key, data) for key, data in counts]
+            split(self._join.process([*asked, *visits]))
+            counts, _ = split(self._join.fire(self.clock.closing(slot)))
+            counts = [count.value for count in counts]
         starts = [("", start_to_bytes(first)) for _, first in starts]
         releases, _ = split(self._release.process([*starts, *counts]))
         return [release.value for release in releases]
@@ -116,7 +153,7 @@ def split(outputs) -> tuple[list, list]:
     return main, side
 
 
-def run(name: str, marks: list[int]) -> dict[str, list]:
+def run(name: str, changing: bool, marks: list[int]) -> dict[str, list]:
     """Release slots; the state and the speed at each mark."""
     import numpy as np
     import pyarrow as pa
@@ -133,9 +170,10 @@ def run(name: str, marks: list[int]) -> dict[str, list]:
         Slots.of("1m"),
         Columns("user", ("value",), "time"),
         mechanism=name,
+        first_slot=0,
         noise_key=bytes(32),
     )
-    stream = Stream(transform)
+    stream = Stream(transform, changing)
     random = np.random.default_rng(1)
     everybody, values = pa.array(users), pa.array(names)
     weights, rows, largest, released, spent = np.ones(BINS), [], 0, 0, 0.0
@@ -153,8 +191,21 @@ def run(name: str, marks: list[int]) -> dict[str, list]:
                 "time": pa.array((slot + drift) * 60_000_000, pa.timestamp("us", "UTC")),
             }
         )
+        movers = random.integers(USERS, size=CHANGES)
+        asked = np.array(requirements)[random.integers(len(requirements), size=CHANGES)]
+        windows, epsilons = asked[:, 0].astype(np.int64), asked[:, 1]
+        changes = pa.RecordBatch.from_pydict(
+            {
+                "user": everybody.take(pa.array(movers)),
+                "slot": np.full(CHANGES, slot),
+                "window_backward": windows,
+                "epsilon_backward": epsilons,
+                "window_forward": windows,
+                "epsilon_forward": epsilons,
+            }
+        )
         before = time.process_time()
-        releases = stream.slot(slot, batch)
+        releases = stream.slot(slot, batch, changes)
         spent += time.process_time() - before
         released += [release.slot for release in releases] == [slot]
         size = sum(stage.size for stage in stream.stages)

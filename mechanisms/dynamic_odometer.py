@@ -6,7 +6,6 @@ in which a window that is open, or the one that looks back from the slot, would 
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -153,17 +152,17 @@ class DynamicOdometer:
 
     def encode(self, bookings: Bookings) -> bytes:
         """Bytes of the state."""
-        rows = np.stack([bookings.caps, bookings.ends, bookings.since]).astype("<i8")
+        rows = np.stack([bookings.caps, bookings.ends, bookings.since])
         record = {
             "slots": bookings.slots,
             "ledgers": bookings.caps.shape[1],
-            "rows": zlib.compress(rows.tobytes(), 1),
+            "rows": state_bytes.table_to_bytes(rows),
         }
         return state_bytes.pack(self.SCHEMAS, record)
 
     def decode(self, data: bytes) -> Bookings:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        rows = np.frombuffer(zlib.decompress(record["rows"]), dtype="<i8").astype(np.int64)
-        caps, ends, since = rows.reshape(3, self.horizon, record["ledgers"])
+        shape = (3, self.horizon, record["ledgers"])
+        caps, ends, since = state_bytes.table_from_bytes(record["rows"], shape)
         return Bookings(caps.copy(), ends.copy(), since.copy(), record["slots"])

@@ -11,7 +11,6 @@ Users with the same history share a column, a ledger: columns are forked, merged
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,18 +160,18 @@ class OpenWindows:
     def record(self, windows: Windows) -> dict[str, Any]:
         """Values of `FIELDS`."""
         ledgers = windows.total.shape[1]
-        rows = np.ascontiguousarray(self.canonical(windows, np.arange(ledgers)), dtype="<i8")
+        rows = self.canonical(windows, np.arange(ledgers))
         return {
             "slots": windows.slots,
             "ledgers": ledgers,
-            "rows": zlib.compress(rows.tobytes(), 1),
+            "rows": state_bytes.table_to_bytes(rows),
         }
 
     def read(self, record: dict[str, Any]) -> Windows:
         """Windows of the values of `FIELDS`."""
         ledgers = record["ledgers"]
-        rows = np.frombuffer(zlib.decompress(record["rows"]), dtype="<i8").astype(np.int64)
-        rows = rows.reshape(1 + self.parts * 2 + self.rates, self.horizon, ledgers)
+        shape = (1 + self.parts * 2 + self.rates, self.horizon, ledgers)
+        rows = state_bytes.table_from_bytes(record["rows"], shape)
         cuts = np.cumsum([1, self.parts, self.rates])
         ends, caps, rates, before = (part.copy() for part in np.split(rows, cuts))
         total = np.zeros((self.parts, ledgers), np.int64)

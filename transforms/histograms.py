@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
@@ -37,21 +36,16 @@ from streamveil.transforms.checks import (
     whole,
 )
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts, Layout, ShardCounts
+from streamveil.transforms.closing import Asked, Counted, count_at_end, count_in_time
+from streamveil.transforms.counting import Layout
 from streamveil.transforms.gathering import (
-    BlockKey,
     Counter,
-    _CountBlocksFn,
-    _CountSlotsFn,
     _MapEventsFn,
-    open_blocks,
 )
-from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
 from streamveil.transforms.joining import JoinConfig
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.ledgers import Configuration, Ledgers
 from streamveil.transforms.mapping import Columns, EventMapper
-from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import (
     LEDGER,
     REJECTED,
@@ -61,7 +55,6 @@ from streamveil.transforms.release import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.requirements import JoinRequirements
-from streamveil.transforms.wire import counts_to_bytes, shard_counts_to_bytes, start_to_bytes
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
@@ -85,22 +78,6 @@ class Outputs(NamedTuple):
     state: beam.PCollection[tuple[int, bytes]]
     """Of a bounded input: the slot that comes next and what a run that goes on from there takes
     as `resume`. The largest slot counts. It is private: it holds a digest of the true counts."""
-
-
-class _Counted(NamedTuple):
-    """What there is to release."""
-
-    counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, BlockCounts as bytes), or ShardCounts where requirements change: in a bounded
-    input where there is anything to tell, in one without end of every slot from each of the
-    `layout.parts` shards."""
-    ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
-    """More of them: empty ones for slots of a bounded input that are released in any case, and
-    what tells the first slot of one without end."""
-    rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
-    clock: Clock
-    layout: Layout
-    bounded: bool
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -320,7 +297,7 @@ class PrivateHistograms(beam.PTransform):
         self,
         batches: beam.PCollection[pa.RecordBatch],
         changes: beam.PCollection[pa.RecordBatch] | None,
-    ) -> _Counted:
+    ) -> Counted:
         """Batches -> codes -> counts, by class or, where requirements change, by cohort."""
         refuse_windows(batches)
         bounded = batches.is_bounded
@@ -342,10 +319,13 @@ class PrivateHistograms(beam.PTransform):
         mapped.codes.element_type = _CODES
         mapped[REJECTED].element_type = pa.RecordBatch
         counter = Counter(self.registry, layout, self.max_contributions, _STREAM, dynamic)
+        asked = Asked(self.first_slot, self.last_slot)
         if bounded:
-            counted = self._count_at_end(mapped.codes, mapped[REJECTED], counter)
+            clock = Clock(self.slots)
+            counted = count_at_end(mapped.codes, mapped[REJECTED], counter, clock, asked)
         else:
-            counted = self._count_in_time(mapped.codes, counter)
+            clock = Clock(self.slots, int(self.allowed_lateness))
+            counted = count_in_time(mapped.codes, counter, clock, asked, self.heartbeat)
         rejected = (mapped[REJECTED], *counted.rejected)
         if changes is None:
             return counted._replace(rejected=rejected)
@@ -368,119 +348,3 @@ class PrivateHistograms(beam.PTransform):
             )
         )
         return counted._replace(counts=joined.counts, rejected=(*rejected, joined.rejected))
-
-    def _count_at_end(
-        self,
-        codes: beam.PCollection[tuple[BlockKey, bytes]],
-        rejected: beam.PCollection[pa.RecordBatch],
-        counter: Counter,
-    ) -> _Counted:
-        """Count a bounded input, all at once."""
-        if self.first_slot is None or self.last_slot is None:
-            _LOGGER.warning(
-                "the range of slots is taken from the events, so a single event can extend it: "
-                "give its start and end to keep that private"
-            )
-        counts = (
-            codes
-            | "GatherBlocks" >> beam.GroupByKey()
-            | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(_told(counter))
-        )
-        ticks = tuple(self._ticks(counts, rejected, counter))
-        return _Counted(counts, ticks, (), Clock(self.slots), counter.layout, bounded=True)
-
-    def _count_in_time(
-        self, codes: beam.PCollection[tuple[BlockKey, bytes]], counter: Counter
-    ) -> _Counted:
-        """Count an input without end, each slot as it closes."""
-        clock = Clock(self.slots, int(self.allowed_lateness))
-        heartbeat = self.heartbeat
-        if heartbeat is None:
-            heartbeat = Heartbeat(self.slots, self.first_slot, self.last_slot)
-        opened = (
-            codes.pipeline
-            | "Heartbeat" >> heartbeat
-            | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
-            | "KeyByStream" >> beam.Map(_keyed).with_output_types(tuple[str, int])
-            | "OpenSlots"
-            >> beam.ParDo(_OpenSlotsFn(self.first_slot, self.last_slot)).with_outputs(
-                START, main="slots"
-            )
-        )
-        opened.slots.element_type = opened[START].element_type = KV[str, int]
-        shards = opened.slots | "OpenShards" >> beam.FlatMap(
-            open_blocks, counter.layout
-        ).with_output_types(tuple[BlockKey, bytes])
-        counted = (
-            (codes, shards)
-            | "AddHeartbeat" >> beam.Flatten()
-            | "CountSlots"
-            >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
-        )
-        counted.counts.element_type = _told(counter)
-        counted[REJECTED].element_type = pa.RecordBatch
-        start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(
-            tuple[str, bytes]
-        )
-        return _Counted(
-            counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
-        )
-
-    def _ticks(
-        self,
-        counts: beam.PCollection[tuple[str, bytes]],
-        rejected: beam.PCollection[pa.RecordBatch],
-        counter: Counter,
-    ) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
-        """Empty counts at the given ends of a bounded range: it is released without events too.
-
-        With an end missing, an input without events is refused: nothing says which slots.
-        """
-        ends = [slot for slot in (self.first_slot, self.last_slot) if slot is not None]
-        if ends:
-            if counter.dynamic:
-                told = [shard_counts_to_bytes(ShardCounts.empty(slot)) for slot in ends]
-            else:
-                blocks = sorted({slot // counter.layout.block for slot in ends})
-                told = [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]
-            yield counts.pipeline | "Ticks" >> beam.Create(
-                [(_STREAM, data) for data in told]
-            ).with_output_types(tuple[str, bytes])
-        if len(ends) < 2:
-            by_reason = (
-                rejected
-                | "Reasons" >> beam.FlatMap(reasons_of).with_output_types(tuple[str, int])
-                | "CountReasons" >> beam.CombinePerKey(sum)
-            )
-            yield (
-                counts
-                | "CountParts" >> beam.combiners.Count.Globally()
-                | "RefuseNothing"
-                >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(by_reason)).with_output_types(
-                    tuple[str, bytes]
-                )
-            )
-
-
-def _told(counter: Counter) -> Any:
-    """Type of what the counter tells."""
-    return KV[Tuple[int, int], bytes] if counter.dynamic else KV[str, bytes]
-
-
-def _keyed(slot: int) -> tuple[str, int]:
-    return _STREAM, slot
-
-
-def _start(stream: str, slot: int) -> tuple[str, bytes]:
-    return stream, start_to_bytes(slot)
-
-
-def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
-    if not parts:
-        found = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
-        raise ConfigurationError(
-            "no event was accepted, so nothing says which slots to release; rejected: "
-            f"{found or 'none'}. Mend the events or the options, or give the range to release "
-            "(--start and --end)"
-        )
-    return ()

@@ -1,0 +1,165 @@
+"""From the codes of events to the counts of slots: all at once, or of each slot as it closes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints import KV, Tuple
+
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.counting import BlockCounts, Layout, ShardCounts
+from streamveil.transforms.gathering import (
+    BlockKey,
+    Counter,
+    _CountBlocksFn,
+    _CountSlotsFn,
+    open_blocks,
+)
+from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
+from streamveil.transforms.rejects import reasons_of
+from streamveil.transforms.release import REJECTED
+from streamveil.transforms.wire import counts_to_bytes, shard_counts_to_bytes, start_to_bytes
+
+_LOGGER = logging.getLogger("streamveil")
+
+
+class Counted(NamedTuple):
+    """What there is to release."""
+
+    counts: beam.PCollection[tuple[str, bytes]]
+    """(stream, BlockCounts as bytes), or ShardCounts where requirements change: in a bounded
+    input where there is anything to tell, in one without end of every slot from each of the
+    `layout.parts` shards."""
+    ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
+    """More of them: empty ones for slots of a bounded input that are released in any case, and
+    what tells the first slot of one without end."""
+    rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
+    clock: Clock
+    layout: Layout
+    bounded: bool
+
+
+class Asked(NamedTuple):
+    """The range of slots to release, as far as it is given."""
+
+    first_slot: int | None
+    last_slot: int | None
+
+
+def count_at_end(
+    codes: beam.PCollection[tuple[BlockKey, bytes]],
+    rejected: beam.PCollection[pa.RecordBatch],
+    counter: Counter,
+    clock: Clock,
+    asked: Asked,
+) -> Counted:
+    """Count a bounded input, all at once."""
+    if None in asked:
+        _LOGGER.warning(
+            "the range of slots is taken from the events, so a single event can extend it: "
+            "give its start and end to keep that private"
+        )
+    counts = (
+        codes
+        | "GatherBlocks" >> beam.GroupByKey()
+        | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(_told(counter))
+    )
+    ticks = tuple(_ticks(counts, rejected, counter, asked))
+    return Counted(counts, ticks, (), clock, counter.layout, bounded=True)
+
+
+def count_in_time(
+    codes: beam.PCollection[tuple[BlockKey, bytes]],
+    counter: Counter,
+    clock: Clock,
+    asked: Asked,
+    heartbeat: beam.PTransform | None,
+) -> Counted:
+    """Count an input without end, each slot as it closes."""
+    if heartbeat is None:
+        heartbeat = Heartbeat(clock.slots, *asked)
+    opened = (
+        codes.pipeline
+        | "Heartbeat" >> heartbeat
+        | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
+        | "KeyByStream" >> beam.WithKeys(counter.stream).with_output_types(tuple[str, int])
+        | "OpenSlots" >> beam.ParDo(_OpenSlotsFn(*asked)).with_outputs(START, main="slots")
+    )
+    opened.slots.element_type = opened[START].element_type = KV[str, int]
+    shards = opened.slots | "OpenShards" >> beam.FlatMap(
+        open_blocks, counter.layout
+    ).with_output_types(tuple[BlockKey, bytes])
+    counted = (
+        (codes, shards)
+        | "AddHeartbeat" >> beam.Flatten()
+        | "CountSlots"
+        >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
+    )
+    counted.counts.element_type = _told(counter)
+    counted[REJECTED].element_type = pa.RecordBatch
+    start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(tuple[str, bytes])
+    return Counted(
+        counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
+    )
+
+
+def _ticks(
+    counts: beam.PCollection[tuple[str, bytes]],
+    rejected: beam.PCollection[pa.RecordBatch],
+    counter: Counter,
+    asked: Asked,
+) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
+    """Empty counts at the given ends of a bounded range: it is released without events too.
+
+    With an end missing, an input without events is refused: nothing says which slots.
+    """
+    ends = [slot for slot in asked if slot is not None]
+    if ends:
+        if counter.dynamic:
+            told = [shard_counts_to_bytes(ShardCounts.empty(slot)) for slot in ends]
+        else:
+            blocks = sorted({slot // counter.layout.block for slot in ends})
+            told = [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]
+        yield counts.pipeline | "Ticks" >> beam.Create(
+            [(counter.stream, data) for data in told]
+        ).with_output_types(tuple[str, bytes])
+    if len(ends) < 2:
+        by_reason = (
+            rejected
+            | "Reasons" >> beam.FlatMap(reasons_of).with_output_types(tuple[str, int])
+            | "CountReasons" >> beam.CombinePerKey(sum)
+        )
+        yield (
+            counts
+            | "CountParts" >> beam.combiners.Count.Globally()
+            | "RefuseNothing"
+            >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(by_reason)).with_output_types(
+                tuple[str, bytes]
+            )
+        )
+
+
+def _told(counter: Counter) -> Any:
+    """Type of what the counter tells."""
+    return KV[Tuple[int, int], bytes] if counter.dynamic else KV[str, bytes]
+
+
+def _start(stream: str, slot: int) -> tuple[str, bytes]:
+    return stream, start_to_bytes(slot)
+
+
+def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
+    if not parts:
+        found = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
+        raise ConfigurationError(
+            "no event was accepted, so nothing says which slots to release; rejected: "
+            f"{found or 'none'}. Mend the events or the options, or give the range to release "
+            "(--start and --end)"
+        )
+    return ()
