@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units
 from streamveil.mechanisms.dpbd import DPBD, PUBLICATION
-from streamveil.mechanisms.open_windows import CLOSED, NO_LIMIT, Windows
+from streamveil.mechanisms.open_windows import NO_LIMIT, Windows
 
 
 class DPBA(DPBD):
@@ -29,11 +29,13 @@ class DPBA(DPBD):
     def _publication(self, state: Windows, asking: npt.NDArray[np.bool_]) -> tuple[Units, bool]:
         horizon = self.windows.horizon
         age = (state.slots - np.arange(horizon)) % horizon + 1
-        opened = state.ends != CLOSED
-        saved = state.rates[0] * age[:, None]  # of closed windows it means nothing
+        # Arithmetic does without the branches of a mask: of closed windows the rate is NO_LIMIT,
+        # one bit above those of all rates.
+        closed = state.rates[0] & NO_LIMIT
+        saved = (state.rates[0] ^ closed) * age[:, None]
         saved += state.before[PUBLICATION]
-        least = np.where(opened, saved, NO_LIMIT).min(axis=0) - state.total[PUBLICATION]
-        most = np.where(opened, saved, -NO_LIMIT).max(axis=0) - state.total[PUBLICATION]
+        least = (saved + closed).min(axis=0) - state.total[PUBLICATION]
+        most = (saved - closed).max(axis=0) - state.total[PUBLICATION]
         # Shares are rounded down to units: so little above 0 is 0.
         dust = np.minimum(horizon, self.windows.rate(state, 0) // 2)
         nullified = bool((asking & (least <= dust)).any())

@@ -82,7 +82,8 @@ class Interned:
         )
         old, child = place[: len(self.cohorts)], place[len(self.cohorts) :]
         parent = np.searchsorted(cohorts, moves.parents[leaving])
-        self.ledgers_of(moves.parents[leaving])  # all exist
+        from_parents = np.full(len(moves.users), FRESH)
+        from_parents[leaving] = self.ledgers_of(moves.parents[leaving])
         users = np.zeros(len(cohorts), np.int64)
         users[old] = self.users
         np.add.at(users, child, moves.users[staying])
@@ -93,14 +94,12 @@ class Interned:
         # Every cohort continues a ledger and asks for something: equal pairs share a ledger.
         origin = np.full(len(cohorts), FRESH)
         asked = np.zeros((len(cohorts), 4), np.int64)
-        from_parents = np.full(len(moves.users), FRESH)
-        from_parents[leaving] = self.ledgers_of(moves.parents[leaving])
         origin[child], asked[child] = from_parents[staying], moves.requirements[staying]
         origin[old], asked[old] = self.ledgers, self.asked[self.ledgers]
         kept = (users > 0) | (cohorts == default)
         cohorts, users, origin, asked = (a[kept] for a in (cohorts, users, origin, asked))
         first = equal_columns(np.column_stack([origin, asked]).T)
-        distinct = np.unique(first)
+        distinct = np.flatnonzero(first == np.arange(len(first)))
         new = np.where(origin == FRESH, len(self.asked), origin)
         distinct = distinct[np.argsort(new[distinct], kind="stable")]
         ledgers = np.empty(len(first), np.int64)
