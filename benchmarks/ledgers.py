@@ -58,6 +58,7 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
     from streamveil.mechanisms.dynamic_stream import CohortCounts
     from streamveil.mechanisms.mechanism import Setting
     from streamveil.mechanisms.schedule import asked_units
+    from streamveil.transforms.wire import compressed
 
     changing, kinds = STREAMS[stream]
     random = np.random.default_rng(0)
@@ -92,7 +93,7 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
         moves = Moves(cohorts[movers], children, np.ones(len(movers), np.int64), asked(len(movers)))
         cohorts[movers] = children
     before = time.process_time()
-    written = stream_.encode(state)
+    written = compressed(stream_.encode(state))
     writing = 1000 * (time.process_time() - before)
     return {
         "ledgers": len(state.interned.asked),

@@ -7,14 +7,12 @@ under the next version and keeps the old one.
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Mapping, Sized
 from typing import Any
 
 import fastavro
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from streamveil.mechanisms.records import ConfigurationError
 
@@ -80,14 +78,13 @@ def rows_of(runs: list[dict[str, Any]], width: int) -> npt.NDArray[np.int64]:
 
 
 def table_to_bytes(table: npt.NDArray[np.int64]) -> bytes:
-    """Write integers of any shape, compressed: large tables in which much is equal."""
-    return pa.compress(np.ascontiguousarray(table, "<i8"), codec="zstd", asbytes=True)
+    """Write integers of any shape."""
+    return np.ascontiguousarray(table, "<i8").tobytes()
 
 
 def table_from_bytes(data: bytes, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
     """Read a table of that shape back, as an array of its own."""
-    whole = pa.decompress(data, 8 * math.prod(shape), codec="zstd")
-    return np.frombuffer(whole, "<i8").astype(np.int64).reshape(shape)
+    return np.frombuffer(data, "<i8").astype(np.int64).reshape(shape)
 
 
 def check_length(values: Sized, wanted: int, what: str) -> None:

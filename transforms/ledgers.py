@@ -22,8 +22,10 @@ from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dy
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
 from streamveil.transforms.wire import (
+    compressed,
     counts_from_bytes,
     counts_to_bytes,
+    expanded,
     shard_counts_from_bytes,
 )
 
@@ -219,12 +221,12 @@ class ByCohort:
         return self.stream.start()
 
     def encode(self, state: DynamicState) -> bytes:
-        """Bytes of the state."""
-        return self.stream.encode(state)
+        """Bytes of the state, compressed: many ledgers have much in common."""
+        return compressed(self.stream.encode(state))
 
     def decode(self, data: bytes) -> DynamicState:
         """State of bytes."""
-        return self.stream.decode(data)
+        return self.stream.decode(expanded(data))
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, _SlotCounts | None]]:
         """Counts and moves of all shards in a slot; or of a block of slots without moves."""

@@ -6,14 +6,17 @@ import struct
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from streamveil.mechanisms.cohorts import Moves
+from streamveil.mechanisms.records import ConfigurationError
 from streamveil.transforms.counting import BlockCounts, ShardCounts, Visits
 
 _HEADER = struct.Struct("<cBB")
 _COUNTS = struct.Struct("<qqq")
 _FIRST = struct.Struct("<q")
 _TWO = struct.Struct("<qq")
+_COMPRESSED = b"z"  # no version of anything
 
 
 def array_to_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -46,6 +49,22 @@ def arrays_from_bytes(data: bytes) -> list[np.ndarray[Any, Any]]:
     ends = np.cumsum(sizes) + 8 * (1 + number)
     view = memoryview(data)
     return [array_from_bytes(view[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+
+
+def compressed(data: bytes) -> bytes:
+    """A mark, the size of `data`, and `data` compressed by zstd."""
+    return _COMPRESSED + _FIRST.pack(len(data)) + pa.compress(data, codec="zstd", asbytes=True)
+
+
+def expanded(data: bytes) -> bytes:
+    """What :func:`compressed` was given. Raises ConfigurationError for other bytes."""
+    if data[:1] != _COMPRESSED:
+        raise ConfigurationError(
+            "the state is not compressed: a run over requirements that never change wrote it; go "
+            "on with the options that it was written with, or start a new run"
+        )
+    (size,) = _FIRST.unpack_from(data, 1)
+    return pa.decompress(data[1 + _FIRST.size :], size, codec="zstd", asbytes=True)
 
 
 def visits_to_bytes(visits: Visits) -> bytes:

@@ -6,13 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from streamveil.mechanisms import ConfigurationError
 from streamveil.transforms.counting import BlockCounts
 from streamveil.transforms.wire import (
     array_from_bytes,
     array_to_bytes,
     block_of,
+    compressed,
     counts_from_bytes,
     counts_to_bytes,
+    expanded,
 )
 
 PROPERTY = settings(max_examples=120, deadline=None, derandomize=True)
@@ -102,3 +105,14 @@ def test_counts_travel_in_the_narrowest_type(largest, width):
     small = size(ones, ones)
     assert size(np.full(number, largest), ones) - small == number * (width - 1)
     assert size(ones, np.full(number, largest)) - small == number * (width - 1)
+
+
+@PROPERTY
+@given(st.binary())
+def test_what_is_compressed_expands(data):
+    assert expanded(compressed(data)) == data
+
+
+def test_state_of_another_kind_of_run_is_refused():
+    with pytest.raises(ConfigurationError, match="not compressed"):
+        expanded(b"\x01state")
