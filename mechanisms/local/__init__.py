@@ -1,0 +1,1 @@
+"""Local privacy: devices perturb, and the server never sees a raw value."""
