@@ -1,4 +1,6 @@
-"""LDP population absorption (LPA): PLPA when everybody asks for the strictest. For comparison only.
+"""LDP population absorption (LPA): PLPA when everybody asks for the strictest.
+
+For comparison only.
 
 Guarantee, adjacency and sensitivity: PLPA's under the strictest requirement, which implies
 everybody's own.

@@ -1,4 +1,6 @@
-"""LDP population distribution (LPD): PLPD when everybody asks for the strictest. For comparison only.
+"""LDP population distribution (LPD): PLPD when everybody asks for the strictest.
+
+For comparison only.
 
 Guarantee, adjacency and sensitivity: PLPD's under the strictest requirement, which implies
 everybody's own.

@@ -139,7 +139,7 @@ def _checked(values: npt.ArrayLike, users: Users) -> npt.NDArray[np.int64]:
         )
     if not np.issubdtype(table.dtype, np.integer):
         raise ConfigurationError(f"values are {table.dtype}; give whole numbers")
-    if table.size and not (0 <= table.min() and table.max() < users.symbols):
+    if table.size and (table.min() < 0 or table.max() >= users.symbols):
         raise ConfigurationError(
             f"values are from {table.min()} to {table.max()}; give bins from 0 to "
             f"{users.symbols - 1}"

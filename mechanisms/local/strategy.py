@@ -152,9 +152,7 @@ class Strategy:
         if not tally.reports.any():
             return self._repeat(state, SKIPPED, asked)
         words = random.words("publication perturbed again")
-        frequencies, variances = self.estimate(
-            tally, oracles_of(asked, self.users.symbols), words
-        )
+        frequencies, variances = self.estimate(tally, oracles_of(asked, self.users.symbols), words)
         spent = asked.epsilons[asked_by_class(asked, self.users) > 0]
         epsilon = float(to_epsilon(spent.max()))
         last = LocalPublication.of(

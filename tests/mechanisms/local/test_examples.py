@@ -29,8 +29,8 @@ def test_probabilities():
     np.testing.assert_allclose([o.q for o in four], [0.19, 0.18, 0.17, 0.16], atol=5e-3)
 
 
-# 125 users in the shares of all, each group with the printed obfuscated frequencies. Printed are the
-# estimate 0.396, 0.2, 0.004, 0.396, 0.004, the variance 0.606 and the dissimilarity 0.185.
+# 125 users in the shares of all, each group with the printed obfuscated frequencies. Printed are
+# the estimate 0.396, 0.2, 0.004, 0.396, 0.004, the variance 0.606 and the dissimilarity 0.185.
 def test_example_6_dissimilarity():
     sizes = np.array(SHARES_6) * 125
     reports = np.rint(sizes * 100_000).astype(np.int64)  # in parts, to have whole counts
@@ -44,7 +44,9 @@ def test_example_6_dissimilarity():
     assert moved == pytest.approx(-0.0346, abs=5e-4)
     # Nor does 0.185 follow from the printed figures.
     printed = np.array([0.396, 0.2, 0.004, 0.396, 0.004])
-    assert dissimilarity(printed, np.full(5, 0.606 / 5), np.zeros(5)) == pytest.approx(-0.0505, abs=5e-5)
+    assert dissimilarity(printed, np.full(5, 0.606 / 5), np.zeros(5)) == pytest.approx(
+        -0.0505, abs=5e-5
+    )
 
 
 # Printed are 0.061 (Example 6) and 0.03 (Example 7) for the same 250 users; so nothing would be
@@ -63,7 +65,9 @@ def test_example_4_errors():
     np.testing.assert_allclose(errors, [0.0218, 0.0437, 0.0876], atol=5e-5)
     estimate = np.array([0.301, 0.194, -0.047, 0.336, 0.215])
     # Printed: 0.541; 0.041 follows from its own variance of 0.085.
-    assert dissimilarity(estimate, np.full(5, 0.085 / 5), np.zeros(5)) == pytest.approx(0.0409, abs=5e-5)
+    assert dissimilarity(estimate, np.full(5, 0.085 / 5), np.zeros(5)) == pytest.approx(
+        0.0409, abs=5e-5
+    )
 
 
 # Equation 5 at its ends: everybody asked, or one user.

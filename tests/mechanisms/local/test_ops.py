@@ -15,7 +15,9 @@ EXAMPLE_2 = (
 )
 
 # Users of Example 4 by budget (rows: 0.2, 0.4, 0.6, 0.8) and window (columns: 1 to 4).
-TABLE_3A = np.array([[29, 59, 92, 56], [98, 176, 273, 207], [62, 124, 188, 114], [64, 115, 202, 141]])
+TABLE_3A = np.array(
+    [[29, 59, 92, 56], [98, 176, 273, 207], [62, 124, 188, 114], [64, 115, 202, 141]]
+)
 
 
 def error_at(size, sizes, budgets, symbols, counts=None):
@@ -83,7 +85,9 @@ def algorithm_1(sizes, budgets, symbols):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0.1, 0.5, 1.0, 3.0])), min_size=2, max_size=9),
+    st.lists(
+        st.tuples(st.integers(1, 9), st.sampled_from([0.1, 0.5, 1.0, 3.0])), min_size=2, max_size=9
+    ),
     st.integers(2, 6),
 )
 def test_algorithm_1(users, symbols):
@@ -100,9 +104,7 @@ def test_algorithm_1(users, symbols):
 def test_counts_are_users():
     sizes, budgets, counts = [3, 5, 9], [0.5, 1.0, 2.0], [4, 1, 3]
     whole = optimal_population_selection(sizes, budgets, 3, counts)
-    each = optimal_population_selection(
-        np.repeat(sizes, counts), np.repeat(budgets, counts), 3
-    )
+    each = optimal_population_selection(np.repeat(sizes, counts), np.repeat(budgets, counts), 3)
     assert (whole.sample, whole.error) == (each.sample, pytest.approx(each.error))
 
 

@@ -121,9 +121,7 @@ def reports_of(oracles, truth, random):
                 chances = np.where(np.arange(len(counts)) == symbol, one.p, one.q)
                 supports[k] += random.binomial(count, chances)
             else:
-                supports[k] += random.multinomial(
-                    count, matrix(one.p, one.q, len(counts))[symbol]
-                )
+                supports[k] += random.multinomial(count, matrix(one.p, one.q, len(counts))[symbol])
     return Tally(supports, truth.sum(axis=1))
 
 
