@@ -69,18 +69,14 @@ class Plan:
         Raises as :meth:`longest` does.
         """
         samples, budgets = _samples(users), whole_budgets(users.classes)
-        kind, best = min(
-            (
-                (
-                    kind,
-                    optimal_population_selection(
-                        samples, to_epsilon(budgets), users.symbols, users.sizes, kind
-                    ),
-                )
-                for kind in (GRR, OUE)
-            ),
-            key=lambda choice: choice[1].error,
-        )
+        chosen = {
+            kind: optimal_population_selection(
+                samples, to_epsilon(budgets), users.symbols, users.sizes, kind
+            )
+            for kind in (GRR, OUE)
+        }
+        kind = min(chosen, key=lambda kind: chosen[kind].error)
+        best = chosen[kind]
         n = users.class_of.size
         gap = -(-n // (2 * best.sample))
         sample = min(best.sample, n // (2 * gap))

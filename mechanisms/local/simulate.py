@@ -69,12 +69,14 @@ def simulate_local(
         ValueError: for values that are not (T, n) whole numbers from 0 to bins - 1, fewer than 2
             bins, or a key that is not 32 bytes.
     """
+    if not isinstance(key, (bytes, bytearray)):
+        raise ConfigurationError(f"the key is a {type(key).__name__}: give 32 bytes")
     users = _population(requirements, bins)
     table = _checked(values, users)
     text = ":".join([name, *(f"{option}={value}" for option, value in options.items())])
     mechanism = local_mechanism(text, users)
     source = NoiseSource(key)
-    devices = Devices(users, derived_key(bytes(key), "devices"))
+    devices = Devices(users, derived_key(key, "devices"))
     state, releases, asks = mechanism.start(), [], []
     for slot, row in enumerate(table):
         random = source.slot(slot, b"server")
