@@ -44,7 +44,7 @@ class Absorption:
         return Absorbed(plan.sample, plan.gap)
 
     def offer(self, state: Absorbed) -> int | None:
-        """z min(t_A, w), or None in a nullified slot."""
+        """Users of min(t_A, w) shares, or None in a nullified slot."""
         nullifies = state.shares - 1  # t_N
         if state.since <= nullifies:
             return None

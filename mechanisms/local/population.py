@@ -8,13 +8,13 @@ Source: Du et al., "PLDP-IDS: personalized local differential privacy for infini
 Algorithms 3 to 6; Ren et al., "LDP-IDS: local differential privacy for infinite data streams"
 (2022).
 Changed: the gap is ceil(w_opt), where the paper's Example 4 truncates n / (2 z_opt). A user whose
-w_i is longer than n / 2 is refused: floor(n / (2 w_i)) is nobody. In `optimal`, users asked in a slot
-are floor(n / (2 gap)) where that is fewer than z_opt, since z_opt in each of ceil(w_opt) slots can
-be more than half of the users.
+window w_i is longer than n / 2 is refused: floor(n / (2 w_i)) is nobody. Where z_opt users in each
+of ceil(w_opt) slots are more than half of all, floor(n / (2 gap)) are asked in a slot.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from streamveil.mechanisms.local.pool import Pool
 from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, Users
 from streamveil.mechanisms.local.schedule import best_oracles
 from streamveil.mechanisms.noise import RandomWords
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.records import ConfigurationError, Requirement
 from streamveil.mechanisms.schedule import whole_budgets
 
 S = TypeVar("S")
@@ -47,15 +47,18 @@ class Plan:
     """How users of each class report, shape (K,)."""
 
     @classmethod
-    def longest(cls, users: Users) -> Plan:
+    def longest(cls, users: Users, requirements: Sequence[Requirement] | None = None) -> Plan:
         """Once in the longest window, with the whole budget: PLPD and PLPA.
 
-        Raises ConfigurationError for a window longer than half of the number of users.
+        Args:
+            users: the population.
+            requirements: what each class is taken to ask for, where that is not its own.
+
+        Raises:
+            ConfigurationError: for a window longer than half of the number of users.
         """
-        _samples(users)
-        gap = max(requirement.window for requirement in users.classes)
-        prices = whole_budgets(users.classes)
-        sample = users.class_of.size // (2 * gap)
+        gap, sample = max(r.window for r in users.classes), int(_samples(users).min())
+        prices = whole_budgets(users.classes if requirements is None else requirements)
         return cls(sample, gap, prices, best_oracles(prices, users.symbols))
 
     @classmethod
@@ -66,18 +69,14 @@ class Plan:
         Raises as :meth:`longest` does.
         """
         samples, budgets = _samples(users), whole_budgets(users.classes)
-        kind, best = min(
-            (
-                (
-                    kind,
-                    optimal_population_selection(
-                        samples, to_epsilon(budgets), users.symbols, users.sizes, kind
-                    ),
-                )
-                for kind in (GRR, OUE)
-            ),
-            key=lambda choice: choice[1].error,
-        )
+        chosen = {
+            kind: optimal_population_selection(
+                samples, to_epsilon(budgets), users.symbols, users.sizes, kind
+            )
+            for kind in (GRR, OUE)
+        }
+        kind = min(chosen, key=lambda kind: chosen[kind].error)
+        best = chosen[kind]
         n = users.class_of.size
         gap = -(-n // (2 * best.sample))
         sample = min(best.sample, n // (2 * gap))

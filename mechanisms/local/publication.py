@@ -61,9 +61,7 @@ class LocalPublication:
         published = on_simplex(frequencies) if project else frequencies
         return cls(published, np.sqrt(variances), slot, epsilon)
 
-    def release(
-        self, status: str, diagnostics: Mapping[str, float] | None = None
-    ) -> LocalRelease:
+    def release(self, status: str, diagnostics: Mapping[str, float] | None = None) -> LocalRelease:
         """Make a slot's release of it."""
         return LocalRelease(
             self.frequencies, self.stderr, status, self.slot, self.epsilon, diagnostics or {}

@@ -23,9 +23,10 @@ Source: Du et al., "PLDP-IDS: personalized local differential privacy for infini
 Algorithm 2, Theorem V.1; He et al., "Personalized local differential privacy for multi-dimensional
 range queries over mobile user data" (2025).
 Changed: OUE; the variance of what is combined. The groups' estimates share reports, so the sum of
-their precisions, which the paper takes, is too large: it is less than half of the true variance for
-the figures of its Example 4. Here shared reports are accounted for, and the dissimilarity is
-unbiased. The weights are the paper's.
+their precisions, which the paper takes, is too large: for the figures of its Example 4 it gives
+less than half of the true variance. Here shared reports are accounted for, so that the
+dissimilarity is unbiased. The weights are the paper's. PFO without PUE errs less: perturbing again
+tells nothing new.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ Counts = npt.NDArray[np.int64]
 
 
 def reperturbation(high: Oracle, low: Oracle) -> tuple[float, float]:
-    """beta and gamma of Equation 8, for GRR."""
+    """Probabilities beta and gamma of Equation 8, for GRR."""
     keep = _keep(high, low)
     gamma = (1 - keep) / low.symbols
     return keep + gamma, gamma

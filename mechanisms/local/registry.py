@@ -8,6 +8,8 @@ from typing import Any
 from streamveil.mechanisms.local.lba import LBA
 from streamveil.mechanisms.local.lbd import LBD
 from streamveil.mechanisms.local.lbu import LBU
+from streamveil.mechanisms.local.lpa import LPA
+from streamveil.mechanisms.local.lpd import LPD
 from streamveil.mechanisms.local.plbu import PLBU
 from streamveil.mechanisms.local.plpa import PLPA, PLPAPlus
 from streamveil.mechanisms.local.plpd import PLPD, PLPDPlus
@@ -19,15 +21,23 @@ from streamveil.mechanisms.registry import parse
 # or str.
 LocalFactories = Mapping[str, Callable[..., LocalMechanism[Any]]]
 
+# There to compare with, never advised.
+_COMPARED: LocalFactories = {
+    "lpa": LPA,
+    "lpd": LPD,
+    "lba": LBA,
+    "lbd": LBD,
+    "plbu": PLBU,
+    "lbu": LBU,
+}
+LOCAL_COMPARATORS = frozenset(_COMPARED)
+
 LOCAL_MECHANISMS: LocalFactories = {
     "plpa+": PLPAPlus,
     "plpd+": PLPDPlus,
     "plpa": PLPA,
     "plpd": PLPD,
-    "lba": LBA,
-    "lbd": LBD,
-    "plbu": PLBU,
-    "lbu": LBU,
+    **_COMPARED,
 }
 
 LOCAL_DEFAULT = "rotation"

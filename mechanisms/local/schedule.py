@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units
 from streamveil.mechanisms.local.oracles import Oracle, best_oracle
@@ -65,7 +66,7 @@ def best_oracles(prices: Units, symbols: int) -> tuple[str, ...]:
     return tuple(kinds[units] for units in prices.tolist())
 
 
-def asked_by_class(ask: Ask, users: Users) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def asked_by_class(ask: Ask, users: Users) -> npt.NDArray[np.int64]:
     """Users asked of each class, shape (K,)."""
     counts = np.bincount(users.class_of[ask.users], minlength=len(users.classes))
     return counts.astype(np.int64)

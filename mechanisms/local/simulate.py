@@ -69,12 +69,14 @@ def simulate_local(
         ValueError: for values that are not (T, n) whole numbers from 0 to bins - 1, fewer than 2
             bins, or a key that is not 32 bytes.
     """
+    if not isinstance(key, (bytes, bytearray)):
+        raise ConfigurationError(f"the key is a {type(key).__name__}: give 32 bytes")
     users = _population(requirements, bins)
     table = _checked(values, users)
     text = ":".join([name, *(f"{option}={value}" for option, value in options.items())])
     mechanism = local_mechanism(text, users)
     source = NoiseSource(key)
-    devices = Devices(users, derived_key(bytes(key), "devices"))
+    devices = Devices(users, derived_key(key, "devices"))
     state, releases, asks = mechanism.start(), [], []
     for slot, row in enumerate(table):
         random = source.slot(slot, b"server")
@@ -139,7 +141,7 @@ def _checked(values: npt.ArrayLike, users: Users) -> npt.NDArray[np.int64]:
         )
     if not np.issubdtype(table.dtype, np.integer):
         raise ConfigurationError(f"values are {table.dtype}; give whole numbers")
-    if table.size and not (0 <= table.min() and table.max() < users.symbols):
+    if table.size and (table.min() < 0 or table.max() >= users.symbols):
         raise ConfigurationError(
             f"values are from {table.min()} to {table.max()}; give bins from 0 to "
             f"{users.symbols - 1}"

@@ -135,34 +135,32 @@ class Strategy:
             state.schedule, asked.slot, random.words("users for a publication")
         )
         if candidate is None:
-            return self._repeat(state, NULLIFIED)
+            return self._close(state, NULLIFIED)
         if not candidate.users.size or not tally.reports.any():
-            return self._repeat(state, SKIPPED)
+            return self._close(state, SKIPPED)
         words = random.words("dissimilarity perturbed again")
         estimated = self.estimate(tally, oracles_of(asked, self.users.symbols), words)
         moved, error = dissimilarity(*estimated, state.last.frequencies), self._error(candidate)
         state = replace(state, diagnostics={"dissimilarity": moved, "error": error})
         if moved <= error:
-            return self._repeat(state, SKIPPED)
+            return self._close(state, SKIPPED)
         return replace(state, asked=candidate), candidate
 
     def _publish(
         self, state: StrategyState, asked: Ask, tally: Tally, random: SlotNoise
     ) -> tuple[StrategyState, LocalRelease]:
         if not tally.reports.any():
-            return self._repeat(state, SKIPPED, asked)
+            return self._close(state, SKIPPED, asked)
         words = random.words("publication perturbed again")
-        frequencies, variances = self.estimate(
-            tally, oracles_of(asked, self.users.symbols), words
-        )
+        frequencies, variances = self.estimate(tally, oracles_of(asked, self.users.symbols), words)
         spent = asked.epsilons[asked_by_class(asked, self.users) > 0]
         epsilon = float(to_epsilon(spent.max()))
         last = LocalPublication.of(
             frequencies, variances, asked.slot, epsilon, project=self._project
         )
-        return self._repeat(replace(state, last=last), PUBLISHED, asked)
+        return self._close(replace(state, last=last), PUBLISHED, asked)
 
-    def _repeat(
+    def _close(
         self, state: StrategyState, status: str, spent: Ask | None = None
     ) -> tuple[StrategyState, LocalRelease]:
         """Close the slot."""
