@@ -6,7 +6,7 @@ has one turn, so a turn may cost the whole budget.
 
 Promises. A slot u in which (v, F) is in force leaves a user at most F in the slots from u to
 u + v - 1, whatever is asked for later; if anything is spent in u, at most F was in the v slots that
-end with u.
+end with u. A user's first requirement counts as in force ever since.
 
 Re-assignment. A user whose requirement becomes (w, E) in slot t is drawn into a group of the new
 class and takes the first of its turns that is no sooner than
@@ -18,12 +18,12 @@ class and takes the first of its turns that is no sooner than
 So who asks for more privacy goes on without a pause, and who asks for less waits until nothing is
 left of what was promised.
 
-Proof. Look at any window that a promise (v, F) of slot u covers, and at the last turn in it: slot s,
-under (w, E), which cost E. If s = u, or (v, F) is the requirement of s, or it is a former one no
-stricter than that, then F >= E and v <= w. The turn before s was at least w >= v slots earlier, hence
-before the window; so the window costs E <= F. A former requirement that was stricter cannot cover
-s: by the rule, s is v slots or more after u. The v slots that end with a turn have no other turn
-either. Away or not, a user's requirement stays in force until it changes.
+Proof. Look at any window that a promise (v, F) of slot u covers, and at the last turn in it: slot
+s, under (w, E), which cost E. If (v, F) is the requirement of s, or a former one no stricter than
+that, then F >= E and v <= w. The turn before s was at least w >= v slots earlier, hence before the
+window, so that the window costs E <= F. A former requirement that was stricter cannot cover s: by
+the rule, s is v slots or more after u. The w slots that end with a turn have no other turn either.
+Away or not, a user's requirement stays in force until it changes.
 """
 
 from __future__ import annotations
@@ -178,9 +178,7 @@ class Rota:
         earliest = np.maximum(last + windows, slot)
         self._hold_back(earliest, former, users, now)
         group = generator(words).integers(0, windows)
-        first = np.where(
-            classes == AWAY, _NO_TURN, earliest + (group - earliest) % windows
-        )
+        first = np.where(classes == AWAY, _NO_TURN, earliest + (group - earliest) % windows)
         entries = Moved(users, now, first.astype(np.int32), last.astype(np.int32))
         kept = _chosen(moved, ~entries.find(moved.users)[0])
         joined = _joined(kept, entries)
@@ -190,7 +188,7 @@ class Rota:
         self, former: Former, slot: int, users: Indexes, old: Indexes, now: Indexes
     ) -> Former:
         """Former requirements that still bind, those of users who change now among them."""
-        leaving = (old != now) & (slot > 0)
+        leaving = old != now
         ends = slot - 1 + self._windows[old[leaving]]
         fresh = Former(users[leaving], old[leaving], ends.astype(np.int32))
         return _joined(_chosen(former, former.ends > slot), fresh)
