@@ -37,12 +37,12 @@ from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.local.combination import class_variances, combine
 from streamveil.mechanisms.local.projection import on_simplex
-from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.publication import FIELDS, LocalPublication
 from streamveil.mechanisms.local.rota import Changes, Former, Moved, Rota
 from streamveil.mechanisms.local.schedule import best_oracles, oracles_of
 from streamveil.mechanisms.noise import RandomWords, SlotNoise
-from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
 from streamveil.mechanisms.schedule import whole_budgets
 
 Floats = npt.NDArray[np.float64]
@@ -50,6 +50,7 @@ Floats = npt.NDArray[np.float64]
 # Every slot tells a little, so the filter judges its members by more of them than where releases
 # are few and precise.
 MEMORY = 0.99
+BEST = "best"
 _SEED_WORDS = 4
 
 
@@ -82,6 +83,10 @@ class Rotation:
         robust: weigh classes by their numbers of users, not by how much their reports tell.
         filtered: release what the filter makes of a slot and those before it, not the slot alone.
         projected: release the nearest frequencies that are possible.
+        oracle: how everybody reports, `grr` or `oue`; `best` is what errs less at a class's budget.
+
+    Raises:
+        ConfigurationError: for another oracle.
     """
 
     SCHEMAS = {
@@ -110,7 +115,12 @@ class Rotation:
         robust: bool = False,
         filtered: bool = True,
         projected: bool = True,
+        oracle: str = BEST,
     ) -> None:
+        if oracle not in (BEST, GRR, OUE):
+            raise ConfigurationError(
+                f"{name}: oracle is {oracle!r}: give {BEST}, {GRR} or {OUE}, or leave it out"
+            )
         self.name = name
         self.users = users
         self._robust = robust
@@ -119,7 +129,8 @@ class Rotation:
         self._bank = kalman.Bank(users.class_of.size, users.symbols, MEMORY)
         self._windows = np.array([r.window for r in users.classes], np.int64)
         self._prices = whole_budgets(users.classes)
-        self._kinds = best_oracles(self._prices, users.symbols)
+        given = (oracle,) * len(users.classes)
+        self._kinds = best_oracles(self._prices, users.symbols) if oracle == BEST else given
         self._nobody = Ask(0, 1, np.empty(0, np.int32), self._prices, self._kinds)
         self._oracles = oracles_of(self._nobody, users.symbols)
         self._drawn: tuple[bytes, Rota] | None = None
