@@ -109,8 +109,8 @@ class Devices:
         """
         oracles = self._checked(ask, values)
         classes = self.users.class_of[ask.users]
-        order = np.argsort(classes.astype(np.min_scalar_type(len(oracles))), kind="stable")
-        counts = np.bincount(classes, minlength=len(oracles))
+        order = np.argsort(classes.astype(np.min_scalar_type(len(self.users.classes))), kind="stable")
+        counts = np.bincount(classes, minlength=len(self.users.classes))
         users = ask.users[order]
         self._charge(ask, users, counts)
         return self._perturbed(ask, oracles, users, counts, values[users])
