@@ -109,7 +109,9 @@ class Devices:
         """
         oracles = self._checked(ask, values)
         classes = self.users.class_of[ask.users]
-        order = np.argsort(classes.astype(np.min_scalar_type(len(self.users.classes))), kind="stable")
+        order = np.argsort(
+            classes.astype(np.min_scalar_type(len(self.users.classes))), kind="stable"
+        )
         counts = np.bincount(classes, minlength=len(self.users.classes))
         users = ask.users[order]
         self._charge(ask, users, counts)
