@@ -148,7 +148,11 @@ class Devices:
                 f"requirements change from slot {slot} on, but slot {self._slot} was asked: change "
                 "those of later slots"
             )
-        state_bytes.check_length(users.class_of, self._spent.size, "users")
+        if users.class_of.size != self._spent.size or users.symbols != self.users.symbols:
+            raise ValueError(
+                f"{users.class_of.size} users take the place of {self._spent.size}, or report other "
+                "symbols: only requirements can change"
+            )
         self._advance(slot)
         before, windows, caps = self.users, self._windows, self._caps
         self._follow(users)
