@@ -97,6 +97,17 @@ def test_less_privacy_waits_for_what_was_promised():
     assert set(first) == {10, 11, 12}
 
 
+# Users of (5, 1) ask for (3, 3) and then for (3, 2): slot 6 still promises one epsilon until 10.
+def test_promises_from_before_the_last_change_hold():
+    classes = tuple(Requirement(*one) for one in [(5, 1.0), (3, 3.0), (3, 2.0)])
+    rota = Rota(Users(classes, np.zeros(200, np.int32), 2), words())
+    everybody, changes = np.arange(200, dtype=np.int32), Changes()
+    for slot, k in ((7, 1), (10, 2)):
+        changes = rota.change(changes, slot, everybody, np.full(200, k, np.int32), words(slot))
+    first = turns(rota, 20, changes)[10:].argmax(axis=0) + 10
+    assert set(first) == {11, 12, 13}
+
+
 def test_who_never_had_a_turn_comes_at_once():
     users = population([(9, 1.0)] * 90)
     rota, everybody = Rota(users, words()), np.arange(90, dtype=np.int32)
@@ -170,10 +181,10 @@ class Follower:
                 assert spent[max(slot + 1 - r.window, 0) : slot + 1].sum() <= r.epsilon
 
 
-# No promise is ever broken, by the naive sum and by the devices' odometer. Everybody is asked within
-# one window from the first slot that the rule allows, and then once a window. State goes through
-# bytes between slots.
-@settings(max_examples=120, deadline=None, derandomize=True)
+# No promise is ever broken, by the naive sum and by the devices' odometer. Everybody is asked
+# within one window from the first slot that the rule allows, and then once a window. State goes
+# through bytes between slots.
+@settings(max_examples=80, deadline=None, derandomize=True)
 @given(st.lists(st.integers(0, len(CLASSES) - 1), min_size=8, max_size=8), histories)
 def test_no_history_breaks_a_promise(start, history):
     class_of = np.array(start, np.int32)
