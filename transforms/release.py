@@ -23,7 +23,7 @@ from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.records import ConfigurationError, Release, format_time
 from streamveil.transforms import metrics
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.ledgers import Configuration
+from streamveil.transforms.ledgers import MakesDriver
 from streamveil.transforms.rejects import late_slots
 from streamveil.transforms.wire import block_of, start_from_bytes
 
@@ -41,7 +41,7 @@ _PROGRESS = logging.getLogger("streamveil.progress")
 class ReleaseConfig:
     """Everything the release stage is made of: public, but for the key."""
 
-    ledgers: Configuration
+    ledgers: MakesDriver
     clock: Clock
     """How time is cut, and when a slot closes."""
     first_slot: int | None = None
@@ -269,7 +269,7 @@ class _ReleaseInTimeFn(_ReleaseFn):
 
     def _whole(self, slot: int | None, told: dict[int, int]) -> Iterator[int]:
         """Slots from this one on that miss nothing."""
-        while slot is not None and told.get(slot) == self._config.ledgers.layout.parts:
+        while slot is not None and told.get(slot) == self._ledgers.parts:
             yield slot
             slot += 1
 

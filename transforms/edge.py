@@ -1,0 +1,173 @@
+"""The edge of a simulated local setting: it plays all devices, and only tallies leave it.
+
+Whom the server asks follows from the key and from the tallies alone, so the edge runs the server
+as well and answers both rounds of a slot at once: there is no way back from the server to the
+edge, and the pipeline needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from apache_beam.transforms.window import TimestampedValue
+
+from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.local.protocol import LocalRelease
+from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.noise import derived_key
+from streamveil.transforms.counting import MEMBERS, Layout, Visits, read_codes
+from streamveil.transforms.release import ReleaseConfig, _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.server import LocalSetting
+from streamveil.transforms.transcripts import Transcript, transcript_to_bytes
+from streamveil.transforms.wire import visits_from_bytes, visits_to_bytes
+
+Symbols = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class EdgeConfiguration:
+    """What makes the edge on a worker."""
+
+    setting: LocalSetting
+    layout: Layout
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the mechanism."""
+        return self.setting.mechanism
+
+    def make(self) -> Edge:
+        """The devices and a server like the real one."""
+        key = derived_key(self.setting.noise_key(), "local devices")
+        return Edge(self.setting.server(), key, self.layout)
+
+
+@dataclass
+class EdgeState:
+    """What the edge remembers: the devices' odometers are theirs, the rest is public."""
+
+    server: LocalStreamState
+    devices: Devices
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Drives the devices of all users, who report one symbol each in a slot."""
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "Edge",
+            "fields": [
+                {"name": "server", "type": "bytes"},
+                {"name": "devices", "type": "bytes"},
+            ],
+        }
+    }
+
+    stream: LocalStream
+    device_key: bytes
+    layout: Layout
+
+    @property
+    def block(self) -> int:
+        """Slots that come together."""
+        return self.layout.block
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its visits."""
+        return self.layout.parts
+
+    @property
+    def quiet(self) -> Symbols:
+        """No user had an event: the last symbol says so."""
+        users = self.stream.users
+        return np.full(users.class_of.size, users.symbols - 1, np.int32)
+
+    def _devices(self) -> Devices:
+        return Devices(self.stream.users, self.device_key)
+
+    def start(self) -> EdgeState:
+        """State before the first slot."""
+        return EdgeState(self.stream.start(), self._devices())
+
+    def encode(self, state: EdgeState) -> bytes:
+        """Bytes of the state, with a version."""
+        server, devices = self.stream.encode(state.server), state.devices.encode()
+        return state_bytes.pack(self.SCHEMAS, {"server": server, "devices": devices})
+
+    def decode(self, data: bytes) -> EdgeState:
+        """State of bytes."""
+        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        devices = self._devices()
+        devices.restore(record["devices"])
+        return EdgeState(self.stream.decode(record["server"]), devices)
+
+    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:
+        """Every user's symbol in the slots of a block."""
+        table = np.tile(self.quiet, (self.block, 1))
+        for visits in map(visits_from_bytes, parts):
+            if len(visits.kept):
+                slots, users, bins = read_codes(MEMBERS, visits.codes, self.layout)
+                table[slots, users] = bins
+        for i, symbols in enumerate(table):
+            yield block * self.block + i, symbols if (symbols != self.quiet).any() else None
+
+    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
+        """Events of slots that are told already, by slot, and what is left."""
+        visits = visits_from_bytes(data)
+        slots = read_codes(MEMBERS, visits.codes, self.layout)[0] + visits.block * self.block
+        late = slots < next_slot
+        events = np.bincount(slots[late] - slots.min(initial=0), weights=visits.kept[late])
+        found = np.flatnonzero(events)
+        by_slot = {int(slot + slots.min()): int(events[slot]) for slot in found}
+        if late.all():
+            return by_slot, None
+        rest = Visits(visits.block, visits.codes[~late], visits.kept[~late], visits.dropped)
+        return by_slot, visits_to_bytes(rest)
+
+    def release(
+        self, state: EdgeState, slot: int, counted: Symbols
+    ) -> tuple[EdgeState, Transcript]:
+        """Answer all that the server asks in the next slot.
+
+        Raises BudgetExceeded when a device refuses.
+        """
+        server, ask = self.stream.begin(state.server, slot)
+        tallies = []
+        while True:
+            tallies.append(state.devices.report(ask, counted))
+            server, answer = self.stream.take(server, tallies[-1])
+            if isinstance(answer, LocalRelease):
+                return EdgeState(server, state.devices), Transcript(slot, tuple(tallies))
+            ask = answer
+
+    def next_slot(self, state: EdgeState) -> int | None:
+        """The slot that comes next."""
+        return state.server.next_slot
+
+
+class _Tells:
+    """In place of a release, (stream, transcript as bytes)."""
+
+    _config: ReleaseConfig
+
+    def _outputs(self, slot: int, release: Any, state: Any) -> Iterator[Any]:
+        told = self._config.ledgers.setting.name, transcript_to_bytes(release)
+        yield TimestampedValue(told, self._time(slot))  # type: ignore[attr-defined]
+
+
+class _EdgeAtEndFn(_Tells, _ReleaseAtEndFn):
+    """Answers all slots of a bounded input at its end; state and timer are the base's."""
+
+    TELLS_STATE = False
+
+
+class _EdgeInTimeFn(_Tells, _ReleaseInTimeFn):
+    """Answers each slot as it closes; state is the base's."""
