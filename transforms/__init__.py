@@ -1,5 +1,6 @@
 """Beam transforms: events in, private releases out."""
 
+from streamveil.transforms.collecting import Collected, CollectHistograms
 from streamveil.transforms.heartbeat import Heartbeat
 from streamveil.transforms.histograms import (
     ADD_REMOVE,
@@ -14,6 +15,8 @@ __all__ = [
     "ADD_REMOVE",
     "REJECTED_SCHEMA",
     "REPLACE",
+    "CollectHistograms",
+    "Collected",
     "Columns",
     "Heartbeat",
     "Outputs",
