@@ -21,16 +21,14 @@ from streamveil.transforms.checks import check_range, lateness, whole
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.closing import Asked, Counted, count_events
 from streamveil.transforms.counting import Layout
-from streamveil.transforms.edge import EdgeConfiguration, _EdgeAtEndFn, _EdgeInTimeFn
+from streamveil.transforms.edge import EdgeConfiguration, _EdgeAtOnceFn, _EdgeInTimeFn
 from streamveil.transforms.gathering import VisitCounter
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
-    REJECTED,
-    STATE,
     ReleaseConfig,
-    _ReleaseAtEndFn,
+    _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.server import LocalSetting
@@ -140,29 +138,29 @@ class CollectHistograms(beam.PTransform):
         """Build the pipeline: batches -> visits -> tallies -> releases."""
         visits = self._visits(batches)
         edge = EdgeConfiguration(self.setting, visits.layout)
-        told = (
-            (visits.counts, *visits.ticks)
-            | "AddTicks" >> beam.Flatten()
-            | "Edge"
-            >> beam.ParDo(
-                (_EdgeAtEndFn if visits.bounded else _EdgeInTimeFn)(self._staged(edge, visits))
-            ).with_outputs(REJECTED, main="tallies")
-        )
-        told.tallies.element_type = _BY_STREAM
-        told[REJECTED].element_type = pa.RecordBatch
-        # A stage of its own: the server may be elsewhere, and FnApiRunner mixes the timers of two
-        # stages up that it has fused.
-        transcripts = told.tallies | "ToServer" >> beam.Reshuffle()
-        if not visits.bounded:  # slots may come in any order, so the server must know the first
-            transcripts = (transcripts, *visits.ticks) | "AddStart" >> beam.Flatten()
-        released = transcripts | "Server" >> beam.ParDo(
-            (_ReleaseAtEndFn if visits.bounded else _ReleaseInTimeFn)(
-                ReleaseConfig(self.setting, visits.clock)
+        events = (visits.counts, *visits.ticks) | "AddTicks" >> beam.Flatten()
+        if visits.bounded:
+            tallies = (
+                events
+                | "GatherVisits" >> beam.GroupByKey()
+                | "Edge"
+                >> beam.ParDo(_EdgeAtOnceFn(self._staged(edge, visits))).with_output_types(
+                    _BY_STREAM
+                )
             )
-        ).with_outputs(LEDGER, STATE, main="releases")
+            crossing = tallies | "GatherTallies" >> beam.GroupByKey()
+            server = _ReleaseAtOnceFn(ReleaseConfig(self.setting, visits.clock))
+        else:
+            tallies = events | "Edge" >> beam.ParDo(
+                _EdgeInTimeFn(self._staged(edge, visits))
+            ).with_output_types(_BY_STREAM)
+            # Slots come in any order, so the server must know the first.
+            crossing = (tallies, *visits.ticks) | "AddStart" >> beam.Flatten()
+            server = _ReleaseInTimeFn(ReleaseConfig(self.setting, visits.clock))
+        released = crossing | "Server" >> beam.ParDo(server).with_outputs(LEDGER, main="releases")
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
-        rejected = (*visits.rejected, told[REJECTED]) | "AllRejected" >> beam.Flatten()
+        rejected = visits.rejected | "AllRejected" >> beam.Flatten()
         return Collected(released.releases, released[LEDGER], rejected)
 
     def _staged(self, edge: EdgeConfiguration, visits: Counted) -> ReleaseConfig:

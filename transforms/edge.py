@@ -20,11 +20,11 @@ from streamveil.mechanisms.local.devices import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.noise import derived_key
-from streamveil.transforms.counting import MEMBERS, Layout, Visits, read_codes
-from streamveil.transforms.release import ReleaseConfig, _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.counting import MEMBERS, Layout, read_codes
+from streamveil.transforms.release import ReleaseConfig, _ReleaseAtOnceFn, _ReleaseInTimeFn
 from streamveil.transforms.server import LocalSetting
 from streamveil.transforms.transcripts import Transcript, transcript_to_bytes
-from streamveil.transforms.wire import visits_from_bytes, visits_to_bytes
+from streamveil.transforms.wire import visits_from_bytes
 
 Symbols = npt.NDArray[np.int32]
 
@@ -119,19 +119,6 @@ class Edge:
         for i, symbols in enumerate(table):
             yield block * self.block + i, symbols if (symbols != self.quiet).any() else None
 
-    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
-        """Events of slots that are told already, by slot, and what is left."""
-        visits = visits_from_bytes(data)
-        slots = read_codes(MEMBERS, visits.codes, self.layout)[0] + visits.block * self.block
-        late = slots < next_slot
-        events = np.bincount(slots[late] - slots.min(initial=0), weights=visits.kept[late])
-        found = np.flatnonzero(events)
-        by_slot = {int(slot + slots.min()): int(events[slot]) for slot in found}
-        if late.all():
-            return by_slot, None
-        rest = Visits(visits.block, visits.codes[~late], visits.kept[~late], visits.dropped)
-        return by_slot, visits_to_bytes(rest)
-
     def release(
         self, state: EdgeState, slot: int, counted: Symbols
     ) -> tuple[EdgeState, Transcript]:
@@ -163,10 +150,8 @@ class _Tells:
         yield TimestampedValue(told, self._time(slot))  # type: ignore[attr-defined]
 
 
-class _EdgeAtEndFn(_Tells, _ReleaseAtEndFn):
-    """Answers all slots of a bounded input at its end; state and timer are the base's."""
-
-    TELLS_STATE = False
+class _EdgeAtOnceFn(_Tells, _ReleaseAtOnceFn):
+    """Answers all slots of a bounded input."""
 
 
 class _EdgeInTimeFn(_Tells, _ReleaseInTimeFn):

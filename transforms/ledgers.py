@@ -62,9 +62,6 @@ class SlotDriver(Protocol[S, Counted, Out]):
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Counted | None]]:
         """Add up all that came of a block: its slots in order, None where nothing came."""
 
-    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
-        """Events of slots that are released already, by slot, and what is left to count."""
-
     def release(self, state: S, slot: int, counted: Counted) -> tuple[S, Out]:
         """Release the next slot; `state` is consumed."""
 
@@ -74,6 +71,9 @@ class SlotDriver(Protocol[S, Counted, Out]):
 
 class Ledgers(SlotDriver[S, Counted, SlotRelease], Protocol[S, Counted]):
     """A stream of releases over counts that come as bytes."""
+
+    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
+        """Events of slots that are released already, by slot, and what is left to count."""
 
     def use(self, state: S) -> float:
         """Largest share of anybody's window that is spent, from 0 to 1."""

@@ -100,10 +100,6 @@ class Server:
         (data,) = parts
         yield block, transcript_from_bytes(data)
 
-    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
-        """A slot is told once, before the watermark passes it: raises ValueError."""
-        raise ValueError(f"a transcript came after slot {next_slot - 1} was released")
-
     def release(
         self, state: LocalStreamState, slot: int, counted: Transcript | None
     ) -> tuple[LocalStreamState, SlotRelease]:
