@@ -97,6 +97,16 @@ def best_oracle(units: int, symbols: int) -> str:
     return OUE if symbols > 3 * math.exp(min(epsilon, 700.0)) + 2 else GRR
 
 
+def check_symbols(values: Integers, symbols: int) -> None:
+    """Refuse values that are not symbols from 0 to d - 1: raises ValueError."""
+    wrong = values[(values < 0) | (values >= symbols)]
+    if wrong.size:
+        raise ValueError(
+            f"value {wrong[0]} is none of the {symbols} symbols from 0 to {symbols - 1}: report "
+            "bins of the stream's domain"
+        )
+
+
 def perturb(oracle: Oracle, values: Integers, words: RandomWords) -> Iterator[Reports]:
     """Report each of many values, exactly, in chunks that keep memory bounded.
 
@@ -107,15 +117,7 @@ def perturb(oracle: Oracle, values: Integers, words: RandomWords) -> Iterator[Re
 
     Yields:
         Reports of the next values: all chunks together are the reports of all values, in order.
-
-    Raises:
-        ValueError: for a value that is no symbol.
     """
-    if values.size and not (0 <= values.min() and values.max() < oracle.symbols):
-        raise ValueError(
-            f"values from {values.min()} to {values.max()} are not all among the "
-            f"{oracle.symbols} symbols from 0 to {oracle.symbols - 1}"
-        )
     unary = oracle.kind == OUE
     rows = max(1, _MAX_BITS // oracle.symbols) if unary else _MAX_WORDS
     one_chunk = _unary if unary else _randomised_response

@@ -21,9 +21,9 @@ from streamveil.mechanisms import (
     ReleaseStream,
     Requirement,
     mechanism,
+    noise,
     simulate,
 )
-from streamveil.mechanisms import noise
 from streamveil.mechanisms.randomized_response import RandomizedResponse
 from streamveil.mechanisms.spas import SPAS, booked, most_bookings
 
