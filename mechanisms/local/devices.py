@@ -108,9 +108,9 @@ class Devices:
         Budgets are spent when this is called. Raises as :meth:`report` does.
         """
         oracles = self._checked(ask, values)
-        classes = self.users.class_of[ask.users]
-        order = np.argsort(classes.astype(np.min_scalar_type(len(oracles))), kind="stable")
-        counts = np.bincount(classes, minlength=len(oracles))
+        classes, number = self.users.class_of[ask.users], len(self.users.classes)
+        order = np.argsort(classes.astype(np.min_scalar_type(number)), kind="stable")
+        counts = np.bincount(classes, minlength=number)
         users = ask.users[order]
         self._charge(ask, users, counts)
         return self._perturbed(ask, oracles, users, counts, values[users])
