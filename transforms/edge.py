@@ -90,12 +90,9 @@ class Edge:
         users = self.stream.users
         return np.full(users.class_of.size, users.symbols - 1, np.int32)
 
-    def _devices(self) -> Devices:
-        return Devices(self.stream.users, self.device_key)
-
     def start(self) -> EdgeState:
         """State before the first slot."""
-        return EdgeState(self.stream.start(), self._devices())
+        return EdgeState(self.stream.start(), Devices(self.stream.users, self.device_key))
 
     def encode(self, state: EdgeState) -> bytes:
         """Bytes of the state, with a version."""
@@ -105,8 +102,7 @@ class Edge:
     def decode(self, data: bytes) -> EdgeState:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        devices = self._devices()
-        devices.restore(record["devices"])
+        devices = Devices.decode(record["devices"], self.stream.users, self.device_key)
         return EdgeState(self.stream.decode(record["server"]), devices)
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:

@@ -8,22 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.budgets import Units, to_epsilon, to_units
+from streamveil.mechanisms.budgets import Units, to_units
+from streamveil.mechanisms.local.history import ENTRY, Entry, History
 from streamveil.mechanisms.local.protocol import Ask, Users
-from streamveil.mechanisms.odometer import BudgetExceeded
-
-
-@dataclass(frozen=True, eq=False)
-class AskedOnce:
-    """What one round asked."""
-
-    prices: Units
-    """By class, shape (K,)."""
-    users: npt.NDArray[np.int32] | None
-    """Ascending; None for everybody."""
+from streamveil.mechanisms.odometer import refusal
 
 
 @dataclass
@@ -31,9 +21,10 @@ class AskLedgerState:
     """The asks that somebody's window still reaches, and what they add up to."""
 
     in_window: Units
-    """Asked of each user in the window that ends with the last slot, shape (n,), units."""
-    asks: dict[int, list[AskedOnce]] = field(default_factory=dict)
-    """By slot, in order."""
+    """Asked of each user in the window that ends with the slot opened last, shape (n,), units."""
+    history: History = field(default_factory=History)
+    slot: int | None = None
+    """The slot opened last."""
 
 
 class AskLedger:
@@ -49,21 +40,8 @@ class AskLedger:
             "type": "record",
             "name": "AskLedger",
             "fields": [
-                {
-                    "name": "asks",
-                    "type": {
-                        "type": "array",
-                        "items": {
-                            "type": "record",
-                            "name": "AskedOnce",
-                            "fields": [
-                                {"name": "slot", "type": "long"},
-                                {"name": "prices", "type": state_bytes.LONGS},
-                                {"name": "users", "type": ["null", "bytes"]},
-                            ],
-                        },
-                    },
-                }
+                {"name": "slot", "type": ["null", "long"]},
+                {"name": "history", "type": {"type": "array", "items": ENTRY}},
             ],
         }
     }
@@ -78,11 +56,14 @@ class AskLedger:
         return AskLedgerState(np.zeros(self._users.class_of.size, np.int64))
 
     def open(self, state: AskLedgerState, slot: int) -> AskLedgerState:
-        """Move the windows on to a slot, the one after the last; `state` is consumed."""
+        """Move the windows on to the slot after the last; `state` is consumed."""
         for window in np.unique(self._windows).tolist():
-            for asked in state.asks.get(slot - window, ()):
-                self._add(state, asked, np.where(self._windows == window, -asked.prices, 0))
-        state.asks.pop(slot - int(self._windows.max()), None)
+            same = self._windows == window
+            for entry in state.history.between(slot - window, slot - window):
+                users, amounts = entry.spending(same)
+                state.in_window[users] -= amounts
+            state.history.forget(slot - window, slot - window, same)
+        state.slot = slot
         return state
 
     def book(self, state: AskLedgerState, ask: Ask) -> AskLedgerState:
@@ -91,43 +72,51 @@ class AskLedger:
         Raises:
             BudgetExceeded: when it would break anybody's requirement.
         """
-        everybody = ask.users.size == self._users.class_of.size
-        asked = AskedOnce(ask.epsilons, None if everybody else ask.users)
-        self._add(state, asked, ask.epsilons)
-        over = state.in_window > self._caps[self._users.class_of]
-        if over.any():
-            user = int(np.argmax(over))
-            k = self._users.class_of[user]
-            raise BudgetExceeded(
-                f"slot {ask.slot}, round {ask.round}: user {user} with {self._users.classes[k]} "
-                f"would be asked for {to_epsilon(state.in_window[user])} in a window; requested "
-                f"{to_epsilon(ask.epsilons[k])}, remaining "
-                f"{to_epsilon(self._caps[k] - state.in_window[user] + ask.epsilons[k])}"
+        classes = self._users.class_of[ask.users]
+        amounts = ask.epsilons[classes]
+        remaining = self._caps[classes] - state.in_window[ask.users]
+        over = np.flatnonzero(amounts > remaining)
+        if over.size:
+            user = ask.users[over[0]]
+            raise refusal(
+                f"round {ask.round} of slot {ask.slot} was not asked: user {user} has "
+                f"{self._users.classes[classes[over[0]]]}",
+                int(amounts[over[0]]),
+                int(remaining[over[0]]),
             )
-        state.asks.setdefault(ask.slot, []).append(asked)
+        counts = np.bincount(classes, minlength=len(self._caps))
+        everybody = (counts == self._users.sizes) & (counts > 0)
+        by_class = ask.users[np.argsort(classes, kind="stable")]
+        listed = ~np.repeat(everybody, counts)
+        state.history.add(
+            Entry(
+                slot=ask.slot,
+                class_of=self._users.class_of,
+                prices=ask.epsilons.copy(),
+                everybody=everybody,
+                counts=np.where(everybody, 0, counts),
+                users=by_class[listed],
+            )
+        )
+        state.in_window[ask.users] += amounts
         return state
 
-    def _add(self, state: AskLedgerState, asked: AskedOnce, amounts: Units) -> None:
-        class_of = self._users.class_of
-        if asked.users is None:
-            state.in_window += amounts[class_of]
-        else:
-            state.in_window[asked.users] += amounts[class_of[asked.users]]
-
-    def spent(self, state: AskLedgerState, slot: int) -> Units:
-        """Largest amount asked of any user of each class in a recent slot, shape (K,), units."""
-        alone = self.start()
-        for asked in state.asks.get(slot, ()):
-            self._add(alone, asked, asked.prices)
-        return self._largest(alone)
+    def spent(self, state: AskLedgerState) -> Units:
+        """The most asked of any user of each class in the slot opened last, shape (K,), units."""
+        assert state.slot is not None
+        spent = np.zeros_like(state.in_window)
+        for entry in state.history.between(state.slot, state.slot):
+            users, amounts = entry.spending()
+            spent[users] += amounts
+        return self._largest(spent)
 
     def spent_in_window(self, state: AskLedgerState) -> Units:
-        """The same in the window that ends with the last slot, shape (K,), units."""
-        return self._largest(state)
+        """The same in the window that ends with that slot, shape (K,), units."""
+        return self._largest(state.in_window)
 
-    def _largest(self, state: AskLedgerState) -> Units:
+    def _largest(self, amounts: Units) -> Units:
         largest = np.zeros(len(self._caps), np.int64)
-        np.maximum.at(largest, self._users.class_of, state.in_window)
+        np.maximum.at(largest, self._users.class_of, amounts)
         return largest
 
     def largest_use(self, state: AskLedgerState) -> float:
@@ -136,31 +125,17 @@ class AskLedger:
 
     def encode(self, state: AskLedgerState) -> bytes:
         """Bytes of the state: the asks, of which the sums follow."""
-        asks = [
-            {
-                "slot": slot,
-                "prices": asked.prices.tolist(),
-                "users": None if asked.users is None else asked.users.astype("<i4").tobytes(),
-            }
-            for slot, there in state.asks.items()
-            for asked in there
-        ]
-        return state_bytes.pack(self.SCHEMAS, {"asks": asks})
+        history = state.history.to_records(self._users.class_of)
+        return state_bytes.pack(self.SCHEMAS, {"slot": state.slot, "history": history})
 
-    def decode(self, data: bytes, last: int | None) -> AskLedgerState:
-        """State of bytes up to the slot opened last, with the sums added up anew."""
+    def decode(self, data: bytes) -> AskLedgerState:
+        """State of bytes, with the sums added up anew."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
         state = self.start()
-        if last is None:
-            return state
-        for one in record["asks"]:
-            state_bytes.check_length(one["prices"], len(self._caps), "classes of users")
-            users = one["users"]
-            asked = AskedOnce(
-                np.array(one["prices"], np.int64),
-                None if users is None else np.frombuffer(users, "<i4").astype(np.int32),
-            )
-            state.asks.setdefault(one["slot"], []).append(asked)
-            reached = one["slot"] > last - self._windows
-            self._add(state, asked, np.where(reached, asked.prices, 0))
+        state.slot = record["slot"]
+        state.history = History.from_records(record["history"], self._users.class_of)
+        if state.slot is not None:  # what is out of a window was forgotten
+            for entry in state.history.between(state.slot - int(self._windows.max()), state.slot):
+                users, amounts = entry.spending()
+                state.in_window[users] += amounts
         return state

@@ -141,8 +141,7 @@ class LocalStream:
 
     def spent(self, state: LocalStreamState) -> Units:
         """Largest price of the slot begun last to any user of each class, shape (K,), units."""
-        assert state.next_slot is not None
-        return self.ledger.spent(state.ledger, state.next_slot - 1)
+        return self.ledger.spent(state.ledger)
 
     def encode(self, state: LocalStreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
@@ -169,11 +168,11 @@ class LocalStream:
         """State of bytes. Raises ConfigurationError when another configuration wrote them."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
         check_configuration(record["configuration"], self._configuration)
-        asked, next_slot = record["asked"], record["next_slot"]
+        asked = record["asked"]
         return LocalStreamState(
             self.mechanism.decode(record["mechanism"]),
-            self.ledger.decode(record["ledger"], None if next_slot is None else next_slot - 1),
-            next_slot,
+            self.ledger.decode(record["ledger"]),
+            record["next_slot"],
             asked
             and Ask(
                 asked["slot"],
