@@ -30,17 +30,17 @@ def whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def lateness(value: int | str) -> int:
-    """Microseconds of a lateness. Raises ConfigurationError."""
+def lateness(value: int | str, name: str = "allowed_lateness") -> int:
+    """Microseconds of a lateness, or another delay. Raises ConfigurationError."""
     micros = parse_duration(value) if isinstance(value, str) else value
     if isinstance(micros, bool) or not isinstance(micros, Integral) or not 0 <= micros <= MAX_SLOT:
         raise ConfigurationError(
-            f"allowed_lateness is {value!r} (--allowed_lateness): write 0s, 10m or 2h, or give "
+            f"{name} is {value!r} (--{name}): write 0s, 10m or 2h, or give "
             "microseconds; at most a hundred years"
         )
     if micros % 1000:
         raise ConfigurationError(
-            f"allowed_lateness is {value} us (--allowed_lateness): give whole milliseconds"
+            f"{name} is {value} us (--{name}): give whole milliseconds"
         )
     return int(micros)
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.local.devices import Devices
@@ -141,9 +142,9 @@ class _Tells:
 
     _config: ReleaseConfig
 
-    def _outputs(self, slot: int, release: Any, state: Any) -> Iterator[Any]:
+    def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
         told = self._config.ledgers.setting.name, transcript_to_bytes(release)
-        yield TimestampedValue(told, self._time(slot))  # type: ignore[attr-defined]
+        yield TimestampedValue(told, at)
 
 
 class _EdgeAtOnceFn(_Tells, _ReleaseAtOnceFn):

@@ -88,7 +88,7 @@ class _ReleaseFn(beam.DoFn):
         """Take slots, given in order with their counts; returns the state after them."""
         for slot, counted in slots:
             state, release = self._ledgers.release(state, slot, counted)
-            yield from self._outputs(slot, release, state)
+            yield from self._outputs(slot, release, state, self._time(slot))
         return state
 
     def _busy(self, ended: dict[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
@@ -131,14 +131,15 @@ class _ReleaseFn(beam.DoFn):
                 "which rejects what is outside it"
             )
 
-    def _outputs(self, slot: int, release: SlotRelease, state: Any) -> Iterator[Any]:
+    def _outputs(
+        self, slot: int, release: SlotRelease, state: Any, at: Timestamp
+    ) -> Iterator[Any]:
         config, ledgers = self._config, self._ledgers
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(ledgers.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
         slots = config.clock.slots
         start, end = slots.start(slot), slots.end(slot)
-        at = self._time(slot)
         yield TimestampedValue(
             Release(
                 slot,
