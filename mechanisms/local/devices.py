@@ -108,9 +108,11 @@ class Devices:
         Budgets are spent when this is called. Raises as :meth:`report` does.
         """
         oracles = self._checked(ask, values)
-        classes, number = self.users.class_of[ask.users], len(self.users.classes)
-        order = np.argsort(classes.astype(np.min_scalar_type(number)), kind="stable")
-        counts = np.bincount(classes, minlength=number)
+        classes = self.users.class_of[ask.users]
+        order = np.argsort(
+            classes.astype(np.min_scalar_type(len(self.users.classes))), kind="stable"
+        )
+        counts = np.bincount(classes, minlength=len(self.users.classes))
         users = ask.users[order]
         self._charge(ask, users, counts)
         return self._perturbed(ask, oracles, users, counts, values[users])
