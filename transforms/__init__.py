@@ -1,5 +1,6 @@
 """Beam transforms: events in, private releases out."""
 
+from streamveil.transforms.asking import CollectedReports, CollectReports
 from streamveil.transforms.collecting import Collected, CollectHistograms
 from streamveil.transforms.heartbeat import Heartbeat
 from streamveil.transforms.histograms import (
@@ -16,7 +17,9 @@ __all__ = [
     "REJECTED_SCHEMA",
     "REPLACE",
     "CollectHistograms",
+    "CollectReports",
     "Collected",
+    "CollectedReports",
     "Columns",
     "Heartbeat",
     "Outputs",

@@ -8,27 +8,25 @@ from typing import NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import KV
 
 from streamveil.mechanisms.domains import Domain
-from streamveil.mechanisms.local.protocol import Ask
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.local.wire import Assignment, encode_assignment
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry, Release, Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.checks import check_range, lateness, refuse_windows
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
+from streamveil.transforms.heartbeat import open_slots
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.release import LEDGER, REJECTED, ReleaseConfig
-from streamveil.transforms.reports import _AskFn, _CheckReportsFn, begun
+from streamveil.transforms.reports import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
 from streamveil.transforms.server import LocalSetting
 
 _BY_STREAM = KV[str, bytes]
 
 
-class Asked(NamedTuple):
+class CollectedReports(NamedTuple):
     """What the server of the local setting gives."""
 
     assignments: beam.PCollection[tuple[str, bytes]]
@@ -48,13 +46,13 @@ class CollectReports(beam.PTransform):
     """Ask devices for reports and release a histogram per slot.
 
     Input: reports, bytes as `wire.encode_report` writes them, in the global window. Output:
-    :class:`Asked`.
+    :class:`CollectedReports`.
 
     The first round of a slot opens when the slot has begun and the one before it is released:
     assignments go out. It closes `first_deadline` after the slot's end, when the watermark of
     reports and heartbeat has passed it. Then either the release leaves, or the second round opens
-    and closes `second_deadline` after the slot's end, when the release leaves. So a slot is released
-    before the next one ends. Devices that do not answer are missing in the estimate, no more.
+    and closes `second_deadline` after the slot's end, when the release leaves. So a slot is
+    released before the next one ends. Devices that do not answer are missing in the estimate.
 
     Guarantee: none that users need to take the server's word for. A device perturbs with the
     budget that it is asked for and refuses what its own odometer has not left: see `device`. The
@@ -121,7 +119,7 @@ class CollectReports(beam.PTransform):
             repr(context).encode(),
         )
 
-    def expand(self, reports: beam.PCollection[bytes]) -> Asked:
+    def expand(self, reports: beam.PCollection[bytes]) -> CollectedReports:
         """Build the pipeline: reports -> rounds -> assignments and releases."""
         refuse_windows(reports, "reports")
         checked = reports | "CheckReports" >> beam.ParDo(
@@ -136,37 +134,31 @@ class CollectReports(beam.PTransform):
             | "Rounds"
             >> beam.ParDo(
                 _AskFn(config, int(self.first_deadline), int(self.second_deadline))
-            ).with_outputs("releases", LEDGER, REJECTED, main="asks")
+            ).with_outputs(ASKS, LEDGER, REJECTED, main="releases")
         )
         rounds.releases.element_type = Release
+        rounds[ASKS].element_type = bytes
         rounds[LEDGER].element_type = LedgerEntry
         rounds[REJECTED].element_type = pa.RecordBatch
-        assignments = rounds.asks | "Assign" >> beam.ParDo(
+        assignments = rounds[ASKS] | "Assign" >> beam.ParDo(
             _AssignFn(self.setting)
         ).with_output_types(_BY_STREAM)
         rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
-        return Asked(assignments, rounds.releases, rounds[LEDGER], rejected)
+        return CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
 
     def _slots(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection[tuple[str, bytes]], ...]:
         """What tells the first slot, and every one as it begins."""
-        asked = self.first_slot, self.last_slot
-        opened = (
-            pipeline
-            | "Heartbeat" >> (self.heartbeat or Heartbeat(self.slots, *asked))
-            | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
-            | "KeyByStream" >> beam.WithKeys(self.stream).with_output_types(tuple[str, int])
-            | "OpenSlots" >> beam.ParDo(_OpenSlotsFn(*asked)).with_outputs(START, main="slots")
+        slots, first = open_slots(
+            pipeline, self.heartbeat, self.slots, self.first_slot, self.last_slot, self.stream
         )
-        opened.slots.element_type = opened[START].element_type = KV[str, int]
         return (
-            opened[START]
-            | "Start" >> beam.MapTuple(begun, first=True).with_output_types(_BY_STREAM),
-            opened.slots | "Begun" >> beam.MapTuple(begun).with_output_types(_BY_STREAM),
+            first | "Start" >> beam.MapTuple(begun, first=True).with_output_types(_BY_STREAM),
+            slots | "Begun" >> beam.MapTuple(begun).with_output_types(_BY_STREAM),
         )
 
 
 class _AssignFn(beam.DoFn):
-    """A part of an ask to (user id, assignment as bytes) of everybody asked."""
+    """A part of an ask, as bytes, to (user id, assignment as bytes) of everybody asked."""
 
     def __init__(self, setting: LocalSetting) -> None:
         self._setting = setting
@@ -175,18 +167,18 @@ class _AssignFn(beam.DoFn):
         self._tokens = self._setting.tokens()
         self._users = self._setting.users
 
-    def process(self, element: Ask) -> Iterator[tuple[str, bytes]]:
-        names = self._setting.registry.users
-        prices = element.epsilons.tolist()
-        for user in element.users.tolist():
+    def process(self, element: bytes) -> Iterator[tuple[str, bytes]]:
+        ask, names = ask_from_bytes(element), self._setting.registry.users
+        prices = ask.epsilons.tolist()
+        for user in ask.users.tolist():
             k = self._users.class_of[user]
             assignment = Assignment(
                 self._setting.name,
-                element.slot,
-                element.round,
-                self._tokens.token(element.slot, element.round, user),
+                ask.slot,
+                ask.round,
+                self._tokens.token(ask.slot, ask.round, user),
                 prices[k],
-                element.oracles[k],
+                ask.oracles[k],
                 self._users.symbols,
             )
             yield str(names[user]), encode_assignment(assignment)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.records import ConfigurationError
@@ -23,7 +22,7 @@ from streamveil.transforms.gathering import (
     _MapEventsFn,
     open_blocks,
 )
-from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
+from streamveil.transforms.heartbeat import open_slots
 from streamveil.transforms.mapping import EventMapper
 from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import REJECTED
@@ -122,19 +121,10 @@ def count_in_time(
     heartbeat: beam.PTransform | None,
 ) -> Counted:
     """Count an input without end, each slot as it closes."""
-    if heartbeat is None:
-        heartbeat = Heartbeat(clock.slots, *asked)
-    opened = (
-        codes.pipeline
-        | "Heartbeat" >> heartbeat
-        | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
-        | "KeyByStream" >> beam.WithKeys(counter.stream).with_output_types(tuple[str, int])
-        | "OpenSlots" >> beam.ParDo(_OpenSlotsFn(*asked)).with_outputs(START, main="slots")
+    slots, first = open_slots(codes.pipeline, heartbeat, clock.slots, *asked, counter.stream)
+    shards = slots | "OpenShards" >> beam.FlatMap(open_blocks, counter.layout).with_output_types(
+        tuple[BlockKey, bytes]
     )
-    opened.slots.element_type = opened[START].element_type = KV[str, int]
-    shards = opened.slots | "OpenShards" >> beam.FlatMap(
-        open_blocks, counter.layout
-    ).with_output_types(tuple[BlockKey, bytes])
     counted = (
         (codes, shards)
         | "AddHeartbeat" >> beam.Flatten()
@@ -143,7 +133,7 @@ def count_in_time(
     )
     counted.counts.element_type = counter.told_type
     counted[REJECTED].element_type = pa.RecordBatch
-    start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(tuple[str, bytes])
+    start = first | "Start" >> beam.MapTuple(_start).with_output_types(tuple[str, bytes])
     return Counted(
         counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
     )

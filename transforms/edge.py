@@ -22,7 +22,7 @@ from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.noise import derived_key
 from streamveil.transforms.counting import MEMBERS, Layout, read_codes
-from streamveil.transforms.release import ReleaseConfig, _ReleaseAtOnceFn, _ReleaseInTimeFn
+from streamveil.transforms.release import _ReleaseAtOnceFn, _ReleaseInTimeFn
 from streamveil.transforms.server import LocalSetting
 from streamveil.transforms.transcripts import Transcript, transcript_to_bytes
 from streamveil.transforms.wire import visits_from_bytes
@@ -45,7 +45,7 @@ class EdgeConfiguration:
     def make(self) -> Edge:
         """The devices and a server like the real one."""
         key = derived_key(self.setting.noise_key(), "local devices")
-        return Edge(self.setting.server(), key, self.layout)
+        return Edge(self.setting.name, self.setting.server(), key, self.layout)
 
 
 @dataclass
@@ -71,6 +71,8 @@ class Edge:
         }
     }
 
+    name: str
+    """Of the stream."""
     stream: LocalStream
     device_key: bytes
     layout: Layout
@@ -140,11 +142,10 @@ class Edge:
 class _Tells:
     """In place of a release, (stream, transcript as bytes)."""
 
-    _config: ReleaseConfig
+    _ledgers: Any
 
     def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
-        told = self._config.ledgers.setting.name, transcript_to_bytes(release)
-        yield TimestampedValue(told, at)
+        yield TimestampedValue((self._ledgers.name, transcript_to_bytes(release)), at)
 
 
 class _EdgeAtOnceFn(_Tells, _ReleaseAtOnceFn):

@@ -131,9 +131,7 @@ class _ReleaseFn(beam.DoFn):
                 "which rejects what is outside it"
             )
 
-    def _outputs(
-        self, slot: int, release: SlotRelease, state: Any, at: Timestamp
-    ) -> Iterator[Any]:
+    def _outputs(self, slot: int, release: SlotRelease, state: Any, at: Timestamp) -> Iterator[Any]:
         config, ledgers = self._config, self._ledgers
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(ledgers.use(state) * 1e6)))

@@ -22,13 +22,16 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.local.oracles import supports
-from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.stream import LocalStreamState
 from streamveil.mechanisms.local.wire import decode_report, read_answer
 from streamveil.transforms import metrics
 from streamveil.transforms.rejects import LATE, REJECTED_SCHEMA
 from streamveil.transforms.release import REJECTED, ReleaseConfig, _ReleaseFn
 from streamveil.transforms.server import LocalSetting, Server
+from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
+
+ASKS = "asks"
 
 MALFORMED = "malformed"
 FORGED = "forged"
@@ -42,7 +45,10 @@ _REPORT = b"r"
 
 _SLOT = struct.Struct("<q")
 _HEADER = struct.Struct("<qii")
+_ASK = struct.Struct("<qi")
 _SYMBOL = struct.Struct("<i")
+
+_ORACLES = (GRR, OUE)
 
 # Of a message that cannot be read so many bytes are kept.
 _MOST_BYTES = 1000
@@ -72,10 +78,11 @@ def answer_from_bytes(data: bytes) -> Answer:
     """The answer."""
     told = data[_HEADER.size + 1 :]
     symbol = data[_HEADER.size]
-    return Answer(*_HEADER.unpack_from(data), _SYMBOL.unpack(told)[0] if symbol else told)
+    slot, round, user = _HEADER.unpack_from(data)
+    return Answer(slot, round, user, _SYMBOL.unpack(told)[0] if symbol else told)
 
 
-def begun(stream: str, slot: int, *, first: bool = False) -> tuple[str, bytes]:
+def begun(stream: str, slot: int, first: bool = False) -> tuple[str, bytes]:
     """(stream, what tells that a slot began, or which is the first)."""
     return stream, (_START if first else _BEGUN) + _SLOT.pack(slot)
 
@@ -108,9 +115,9 @@ class _CheckReportsFn(beam.DoFn):
             return
         user = self._tokens.user_of(report.slot, report.round, report.token)
         if user is None:
-            record = {"slot": report.slot, "round": report.round, "token": report.token.hex()}
+            place = {"slot": report.slot, "round": report.round, "token": report.token.hex()}
             detail = "the token is not that of an assignment for this slot and round"
-            yield _aside(rejected_reports(FORGED, detail, [record]))
+            yield _aside(rejected_reports(FORGED, detail, [place]))
             return
         answer = Answer(report.slot, report.round, user, report.answer)
         yield self._setting.name, _REPORT + answer_to_bytes(answer)
@@ -154,18 +161,27 @@ def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list
     return tally, [rejected_reports(*fault, found) for fault, found in rejected.items()]
 
 
-def ask_parts(ask: Ask) -> Iterator[Ask]:
-    """The ask in parts of some users each."""
+def ask_parts(ask: Ask) -> Iterator[bytes]:
+    """The ask as bytes, in parts of some users each."""
+    oracles = np.array([_ORACLES.index(oracle) for oracle in ask.oracles], np.uint8)
     for start in range(0, ask.users.size, _USERS_IN_A_PART):
         users = ask.users[start : start + _USERS_IN_A_PART]
-        yield Ask(ask.slot, ask.round, users, ask.epsilons, ask.oracles)
+        arrays = arrays_to_bytes(users, ask.epsilons, oracles)
+        yield _ASK.pack(ask.slot, ask.round) + arrays
+
+
+def ask_from_bytes(data: bytes) -> Ask:
+    """A part of an ask."""
+    slot, round = _ASK.unpack_from(data)
+    users, epsilons, oracles = arrays_from_bytes(data[_ASK.size :])
+    return Ask(slot, round, users, epsilons, tuple(_ORACLES[i] for i in oracles))
 
 
 class _AskFn(_ReleaseFn):
     """Asks for reports and releases slots, in order, each once.
 
-    Input: (stream, what begins slots, or an Answer as bytes), in any order. Output: parts of asks,
-    and what :class:`_ReleaseFn` gives.
+    Input: (stream, what begins slots, or an Answer as bytes), in any order. Output: what
+    :class:`_ReleaseFn` gives; on the side parts of asks as bytes, and rejected reports.
 
     State, per stream: the server's bytes; the reports of the round that is open; which round that
     is, the next slot, and the last slot that has begun.
@@ -229,7 +245,7 @@ class _AskFn(_ReleaseFn):
 
     def _begin(
         self, state: LocalStreamState, stream: Any, progress: Any, deadline: Any
-    ) -> Iterator[Ask]:
+    ) -> Iterator[Any]:
         """Open the first round of the next slot, if it has begun."""
         _, next_slot, last_begun = progress.read()
         if next_slot is None or last_begun is None or last_begun < next_slot:
@@ -240,10 +256,11 @@ class _AskFn(_ReleaseFn):
 
     def _opened(
         self, state: LocalStreamState, ask: Ask, stream: Any, deadline: Any
-    ) -> Iterator[Ask]:
+    ) -> Iterator[Any]:
         stream.write(self._ledgers.encode(state))
         deadline.set(self._closing(ask.slot, ask.round))
-        yield from ask_parts(ask)
+        for part in ask_parts(ask):
+            yield beam.pvalue.TaggedOutput(ASKS, part)
 
     def _closing(self, slot: int, round: int) -> Timestamp:
         return Timestamp(micros=self._config.clock.slots.end(slot) + self._delays[round])

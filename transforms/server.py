@@ -14,6 +14,7 @@ from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
 from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.noise import NoiseSource, derived_key
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry
@@ -56,6 +57,10 @@ class LocalSetting:
         """The server's side. Raises ConfigurationError for a mechanism that does not fit."""
         noise = NoiseSource(derived_key(self.noise_key(), "local server"), self.name)
         return LocalStream(local_mechanism(self.mechanism, self.users), noise, context=self.context)
+
+    def tokens(self) -> Tokens:
+        """What ties reports to assignments."""
+        return Tokens(derived_key(self.noise_key(), "local tokens"), self.name)
 
     def make(self) -> Server:
         """The driver of the server stage."""
