@@ -141,13 +141,13 @@ def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list
         record = {"slot": answer.slot, "round": answer.round, "user": answer.user}
         if answer.user not in asked:
             fault = UNSOLICITED, "the user was not asked"
-        elif answer.user in taken:
-            fault = DUPLICATE, "the user's report to this ask counts already"
         else:
             kind = ask.oracles[users.class_of[answer.user]]
             try:
-                taken[answer.user] = read_answer(kind, users.symbols, answer.answer)
-                continue
+                read = read_answer(kind, users.symbols, answer.answer)
+                if taken.setdefault(answer.user, read) is read:
+                    continue
+                fault = DUPLICATE, "the user's report to this ask counts already"
             except ValueError as error:
                 fault = MALFORMED, str(error)
         rejected.setdefault(fault, []).append(record)
