@@ -55,8 +55,8 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
         "--allowed_lateness",
         default="0s",
         metavar="LENGTH",
-        help="how long a slot of a stream without end, or with --state, stays open for late "
-        "events: 30s, 10m, 2h (default 0s)",
+        help="how long a slot stays open for late events where time closes it: 30s, 10m, 2h "
+        "(default 0s)",
     )
 
 
