@@ -151,13 +151,15 @@ def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list
             except ValueError as error:
                 fault = MALFORMED, str(error)
         rejected.setdefault(fault, []).append(record)
+    answers: list[list[Any]] = [[] for _ in users.classes]
+    for user, read in taken.items():
+        answers[users.class_of[user]].append(read)
     tally = Tally(
         np.zeros((len(users.classes), users.symbols), np.int64),
-        np.bincount(users.class_of[list(taken)], minlength=len(users.classes)),
+        np.array([len(some) for some in answers], np.int64),
     )
     for k in np.flatnonzero(tally.reports):
-        answers = [answer for user, answer in taken.items() if users.class_of[user] == k]
-        tally.supports[k] = supports(ask.oracles[k], users.symbols, np.concatenate(answers))
+        tally.supports[k] = supports(ask.oracles[k], users.symbols, np.concatenate(answers[k]))
     return tally, [rejected_reports(*fault, found) for fault, found in rejected.items()]
 
 

@@ -148,9 +148,8 @@ def test_a_token_fits_one_user_slot_round_stream_and_key():
     token = tokens.token(5, 1, 9)
     assert tokens.user_of(5, 1, token) == 9
     others = [(4, 1, token), (5, 2, token), (5, 1, token[:-1]), (5, 1, b""), (2**70, 1, token)]
-    others += [
-        (5, 1, token[:i] + bytes([token[i] ^ 1]) + token[i + 1 :]) for i in range(len(token))
-    ]
+    for i, byte in enumerate(token):
+        others.append((5, 1, token[:i] + bytes([byte ^ 1]) + token[i + 1 :]))
     assert [tokens.user_of(*other) for other in others] == [None] * len(others)
     assert Tokens(KEY, "t").user_of(5, 1, token) is None
     assert Tokens(bytes(32), "s").user_of(5, 1, token) is None
