@@ -7,6 +7,7 @@ edge, and the pipeline needs none.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -109,14 +110,17 @@ class Edge:
         return EdgeState(self.stream.decode(record["server"]), devices)
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:
-        """Every user's symbol in the slots of a block."""
-        table = np.tile(self.quiet, (self.block, 1))
-        for visits in map(visits_from_bytes, parts):
-            if len(visits.kept):
-                slots, users, bins = read_codes(MEMBERS, visits.codes, self.layout)
-                table[slots, users] = bins
-        for i, symbols in enumerate(table):
-            yield block * self.block + i, symbols if (symbols != self.quiet).any() else None
+        """Every user's symbol in the slots of a block, None where nobody had an event."""
+        codes = [visits.codes for visits in map(visits_from_bytes, parts) if len(visits.codes)]
+        every = np.sort(np.concatenate(codes)) if codes else np.zeros(0, self.layout.dtype)
+        slots, users, bins = read_codes(MEMBERS, every, self.layout)
+        edges = np.searchsorted(slots, np.arange(self.block + 1))
+        for i, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
+            symbols = None
+            if end > start:
+                symbols = self.quiet
+                symbols[users[start:end]] = bins[start:end]
+            yield block * self.block + i, symbols
 
     def release(
         self, state: EdgeState, slot: int, counted: Symbols
