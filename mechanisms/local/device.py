@@ -152,7 +152,7 @@ class Device:
         return report
 
     def change(self, slot: int, requirement: Requirement) -> None:
-        """Ask for something else from a slot on that has no report yet.
+        """Ask for something else from a slot on; call it when that slot begins.
 
         What was promised before holds to its end, so a weaker requirement only tells later.
 
@@ -229,6 +229,7 @@ class Device:
 
     def _check(self, asked: Assignment, slot: int) -> None:
         """Refuse what does not fit."""
+        answers = self._answers if slot == self._slot else {}
         where = f"assignment for round {asked.round} of slot {asked.slot}"
         if asked.stream != self.stream:
             reason = f"is for stream {asked.stream!r}, this device reports to {self.stream!r}"
@@ -238,9 +239,9 @@ class Device:
             reason = f"goes back: the device was in slot {self._slot} already; check its clock"
         elif asked.round not in (1, 2):
             reason = "has a round that is neither 1 nor 2"
-        elif slot == self._slot and asked.round <= max(self._answers, default=0):
+        elif asked.round <= max(answers, default=0):
             reason = "comes after another one for that round or a later one, which was answered"
-        elif any(asked.token == token for token, _, _ in self._answers.values()):
+        elif any(asked.token == token for token, _, _ in answers.values()):
             reason = "has the token of another round: ask with a new one"
         elif asked.oracle not in (GRR, OUE):
             reason = f"names the oracle {asked.oracle!r}, this device has {GRR} and {OUE}"
