@@ -58,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--mechanisms",
         metavar="NAMES",
         default=",".join(DEFAULT_MECHANISMS),
-        help="mechanisms, with options as NAME:OPTION=VALUE:OPTION=VALUE "
+        help="mechanisms, local ones too, with options as NAME:OPTION=VALUE:OPTION=VALUE "
         f"(default {','.join(DEFAULT_MECHANISMS)})",
     )
     add(

@@ -17,6 +17,10 @@ SMALL = {
     "state_bytes": ("--slots=20", "--mechanisms=pba"),
     "changing": ("--slots=50", "--keys=1", "--streams=tlns", "--budgets=0.2"),
     "ledgers": ("--users=20", "--slots=5"),
+    "local": (
+        *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
+        *("--many=900", "--many_slots=3", "--processes=1"),
+    ),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
 
@@ -72,6 +76,16 @@ def test_utility_has_a_row_for_each_mechanism(tmp_path):
     assert [row[0] for row in errors["rows"]] == ["bd", "bd-1", "ba", "ba-1", "pbd", "pba"]
     assert [row[0] for row in draws["rows"]] == ["pbd", "pba"]
     assert all(row[3] > 0 and 0 <= row[5] <= 1 for row in errors["rows"])
+
+
+def test_local_compares_all_mechanisms(tmp_path):
+    run("local", *SMALL["local"], f"--results={tmp_path}")
+    errors, correlated, bins, cost = tables(tmp_path, "local")
+    assert [row[1] for row in errors["rows"]][-2:] == ["plpa+:project=true", "rotation"]
+    assert {row[0] for row in correlated["rows"]} == {"sin", "tlns"}
+    assert [row[0] for row in bins["rows"]] == [10, 10]
+    assert all(row[2] > 0 for one in (errors, correlated, bins) for row in one["rows"])
+    assert [row[0] for row in cost["rows"]] == [2, 100]
 
 
 def test_adaptive_fills_its_tables(tmp_path):

@@ -94,6 +94,25 @@ def test_table_page_and_advice(command):
     assert "streamveil evaluate --stream=sin,city-sparse" in html
 
 
+def test_local_mechanisms_stand_beside_others(command):
+    flags = ("--mechanisms=rotation,plpa,lba,pba", "--stream=sin", *SMALL)
+    out = command.done(*events(command), *flags, f"--output={command.path('t.csv')}").out
+    rows = read_table(command.path("t.csv")).to_pylist()
+    assert [row["mechanism"] for row in rows] == ["rotation", "plpa", "lba", "pba"] * 2
+    for row in rows:
+        assert row["amse"] == pytest.approx(row["amre"] / row["users"] ** 2)
+        assert 0 < row["window_use"] <= 1
+        assert row["advice"] not in ("choose", "tie") or row["mechanism"] != "lba"
+    assert "| rotation " in out
+
+
+def test_devices_report_one_value(command):
+    command.refused(
+        *("one value a slot", "--max_contributions"),
+        flags=(*events(command), "--mechanisms=rotation", "--seeds=1", "--max_contributions=2"),
+    )
+
+
 def test_the_same_again_but_for_the_clock(command):
     flags = ("--stream=step", "--mechanisms=pba", *SMALL)
     names = ("one.csv", "two.csv")
