@@ -15,6 +15,7 @@ oracle of a class may be OUE.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,12 +50,11 @@ def combine(
         return np.full(symbols, 1 / symbols), np.full(symbols, np.inf)
     chosen = chosen / chosen.sum()
     frequencies, variance = np.zeros(symbols), 0.0
-    for k in np.flatnonzero(chosen):
-        oracle = oracles[k]
-        assert oracle is not None
-        reports = int(tally.reports[k])
-        frequencies += chosen[k] * oracle.frequencies(tally.supports[k], reports)
-        variance += float(chosen[k] ** 2 * variances[k])
+    for k, oracle in enumerate(oracles):
+        if oracle is not None and chosen[k]:
+            estimate = oracle.frequencies(tally.supports[k], int(tally.reports[k]))
+            frequencies += chosen[k] * estimate
+            variance += float(chosen[k] ** 2 * variances[k])
     return frequencies, np.full(symbols, variance)
 
 
@@ -65,7 +65,7 @@ def class_variances(
 
     Infinite for a class without reports.
     """
-    each = [np.inf if oracle is None else oracle.variance(1 / symbols) for oracle in oracles]
+    each = [math.inf if o is None else float(o.variance(1 / symbols)) for o in oracles]
     variances = np.full(len(each), np.inf)
     np.divide(each, reports, out=variances, where=reports > 0)
     return variances

@@ -128,7 +128,8 @@ def perturb(oracle: Oracle, values: Integers, words: RandomWords) -> Iterator[Re
 def supports(kind: str, symbols: int, reports: Reports) -> npt.NDArray[np.int64]:
     """How many reports of a chunk support each symbol, shape (d,)."""
     if kind == OUE:
-        return np.unpackbits(reports, axis=1, count=symbols).sum(axis=0, dtype=np.int64)
+        bits = np.unpackbits(reports.astype(np.uint8, copy=False), axis=1, count=symbols)
+        return bits.sum(axis=0, dtype=np.int64)
     return np.bincount(reports, minlength=symbols).astype(np.int64)
 
 
