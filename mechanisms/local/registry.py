@@ -14,6 +14,7 @@ from streamveil.mechanisms.local.plbu import PLBU
 from streamveil.mechanisms.local.plpa import PLPA, PLPAPlus
 from streamveil.mechanisms.local.plpd import PLPD, PLPDPlus
 from streamveil.mechanisms.local.protocol import LocalMechanism, Users
+from streamveil.mechanisms.local.rotation import Rotation
 from streamveil.mechanisms.records import ConfigurationError, check_shares
 from streamveil.mechanisms.registry import parse
 
@@ -33,6 +34,7 @@ _COMPARED: LocalFactories = {
 LOCAL_COMPARATORS = frozenset(_COMPARED)
 
 LOCAL_MECHANISMS: LocalFactories = {
+    "rotation": Rotation,
     "plpa+": PLPAPlus,
     "plpd+": PLPDPlus,
     "plpa": PLPA,
@@ -41,6 +43,9 @@ LOCAL_MECHANISMS: LocalFactories = {
 }
 
 LOCAL_DEFAULT = "rotation"
+
+# There to compare with, never advised.
+LOCAL_COMPARATORS = frozenset(["lba", "lbd", "plbu", "lbu"])
 
 
 def local_mechanism(text: str, users: Users) -> LocalMechanism[Any]:
