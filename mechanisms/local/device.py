@@ -121,7 +121,8 @@ class Device:
 
         Args:
             assignment: what the server sent: see `wire`.
-            slot: the slot it is, by the device's own clock.
+            slot: the slot to report about, by the device's own clock: a server that could say
+                which one it is could let windows pass at will.
             value: the user's symbol in that slot, from 0 to d - 1.
 
         Returns:
@@ -234,7 +235,7 @@ class Device:
         if asked.stream != self.stream:
             reason = f"is for stream {asked.stream!r}, this device reports to {self.stream!r}"
         elif asked.slot != slot:
-            reason = f"does not fit the device's clock, by which it is slot {slot}"
+            reason = f"is not for slot {slot}, of which the value is by the device's own clock"
         elif self._slot is not None and slot < self._slot:
             reason = f"goes back: the device was in slot {self._slot} already; check its clock"
         elif asked.round not in (1, 2):

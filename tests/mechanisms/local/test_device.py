@@ -88,8 +88,8 @@ def test_noise_is_keyed():
     ("lie", "message"),
     [
         ({"stream": "other"}, "is for stream 'other', this device reports to 'rides'"),
-        ({"slot": 8}, "slot 8 does not fit the device's clock, by which it is slot 7"),
-        ({"slot": 6}, "slot 6 does not fit the device's clock, by which it is slot 7"),
+        ({"slot": 8}, "slot 8 is not for slot 7, of which the value is by the device's own clock"),
+        ({"slot": 6}, "slot 6 is not for slot 7, of which"),
         ({"round": 3}, "round 3 of slot 7 has a round that is neither 1 nor 2"),
         ({"round": 0}, "round 0 of slot 7 has a round that is neither 1 nor 2"),
         ({"oracle": "plain"}, "names the oracle 'plain', this device has grr and oue"),
@@ -134,7 +134,7 @@ def test_rounds_are_answered_once_and_in_order():
     one.report(asked(slot=8, round=2, token=b"3"), 8, 0)
     with pytest.raises(AssignmentRefused, match="for that round or a later one"):
         one.report(asked(slot=8, round=1, token=b"4"), 8, 0)
-    with pytest.raises(AssignmentRefused, match="slot 7 does not fit the device's clock"):
+    with pytest.raises(AssignmentRefused, match="slot 7 is not for slot 8, of which"):
         one.report(asked(), 8, 0)  # an old assignment
     with pytest.raises(AssignmentRefused, match="goes back: the device was in slot 8 already"):
         one.report(asked(), 7, 0)
