@@ -211,6 +211,17 @@ def test_refusals_tell_what_was_promised():
     assert [one.remaining(slot) for slot in (7, 8, 9)] == [UNIT, UNIT, 9 * UNIT]
 
 
+# A requirement promises nothing about slots before it was in force.
+def test_a_promise_begins_with_its_requirement():
+    one = Device(KEY, Requirement(1, 6.0), 5, "rides", longest_window=5)
+    one.report(asked(slot=0, price=6 * UNIT), 0, 0)
+    one.change(1, Requirement(5, 1.0))
+    one.change(2, Requirement(1, 6.0))
+    assert one.remaining(2) == UNIT
+    one.report(asked(slot=2), 2, 0)
+    assert [one.remaining(slot) for slot in (3, 5, 6)] == [0, 0, 6 * UNIT]
+
+
 # ---- the wire -------------------------------------------------------------------------------
 
 

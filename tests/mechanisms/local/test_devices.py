@@ -141,6 +141,19 @@ def test_who_changes_waits(old, new, change):
     assert paid == (max(promised, old[0], new[0]) if old != new else max(change, old[0]))
 
 
+# A requirement promises nothing about slots before it was in force: what was spent then fills no
+# window of it that opened later.
+def test_a_promise_begins_with_its_requirement():
+    devices, values = Devices(only((1, 6.0)), KEY, 5), np.zeros(1, np.int64)
+    devices.report(ask(0, [0], [6 * UNIT]), values)
+    devices.change(1, only((5, 1.0)))
+    devices.change(2, only((1, 6.0)))
+    with pytest.raises(BudgetExceeded, match="promised 1 over 5 slots.* remaining 1 in"):
+        devices.report(ask(2, [0], [2 * UNIT]), values)
+    devices.report(ask(2, [0], [UNIT]), values)
+    assert refusal_free_slot(devices, 3, UNIT) == 6
+
+
 def only(requirement) -> Users:
     return Users((Requirement(*requirement),), np.zeros(1, np.int32), 2)
 
