@@ -121,7 +121,8 @@ class Device:
 
         Args:
             assignment: what the server sent: see `wire`.
-            slot: the slot it is, by the device's own clock.
+            slot: the slot to report about, by the device's own clock: a server that could say
+                which one it is could let windows pass at will.
             value: the user's symbol in that slot, from 0 to d - 1.
 
         Returns:
@@ -152,7 +153,7 @@ class Device:
         return report
 
     def change(self, slot: int, requirement: Requirement) -> None:
-        """Ask for something else from a slot on that has no report yet.
+        """Ask for something else from a slot on; call it when that slot begins.
 
         What was promised before holds to its end, so a weaker requirement only tells later.
 
@@ -229,18 +230,19 @@ class Device:
 
     def _check(self, asked: Assignment, slot: int) -> None:
         """Refuse what does not fit."""
+        answers = self._answers if slot == self._slot else {}
         where = f"assignment for round {asked.round} of slot {asked.slot}"
         if asked.stream != self.stream:
             reason = f"is for stream {asked.stream!r}, this device reports to {self.stream!r}"
         elif asked.slot != slot:
-            reason = f"does not fit the device's clock, by which it is slot {slot}"
+            reason = f"is not for slot {slot}, of which the value is by the device's own clock"
         elif self._slot is not None and slot < self._slot:
             reason = f"goes back: the device was in slot {self._slot} already; check its clock"
         elif asked.round not in (1, 2):
             reason = "has a round that is neither 1 nor 2"
-        elif slot == self._slot and asked.round <= max(self._answers, default=0):
+        elif asked.round <= max(answers, default=0):
             reason = "comes after another one for that round or a later one, which was answered"
-        elif any(asked.token == token for token, _, _ in self._answers.values()):
+        elif any(asked.token == token for token, _, _ in answers.values()):
             reason = "has the token of another round: ask with a new one"
         elif asked.oracle not in (GRR, OUE):
             reason = f"names the oracle {asked.oracle!r}, this device has {GRR} and {OUE}"

@@ -82,6 +82,7 @@ class Devices:
         self._history = History()
         self._slot: int | None = None
         self._round = 0
+        self._check_windows(users)
         self._follow(users)
 
     def report(self, ask: Ask, values: Integers) -> Tally:
@@ -148,7 +149,12 @@ class Devices:
                 f"requirements change from slot {slot} on, but slot {self._slot} was asked: change "
                 "those of later slots"
             )
-        state_bytes.check_length(users.class_of, self._spent.size, "users")
+        if users.class_of.size != self._spent.size or users.symbols != self.users.symbols:
+            raise ValueError(
+                f"{users.class_of.size} users take the place of {self._spent.size}, or they report "
+                "other symbols: only requirements can change"
+            )
+        self._check_windows(users)
         self._advance(slot)
         before, windows, caps = self.users, self._windows, self._caps
         self._follow(users)
@@ -200,16 +206,18 @@ class Devices:
         devices._history = History.from_records(record["history"], users.class_of)
         return devices
 
-    def _follow(self, users: Users) -> None:
-        windows = np.array([r.window for r in users.classes], np.int64)
-        if self._longest is not None and windows.max() > self._longest:
+    def _check_windows(self, users: Users) -> None:
+        longest = max(r.window for r in users.classes)
+        if self._longest is not None and longest > self._longest:
             raise ConfigurationError(
-                f"a window of {windows.max()} slots is longer than the {self._longest} that "
-                "reports are remembered: raise the longest window (longest_window) and start anew, "
-                "or ask for a shorter one"
+                f"a window of {longest} slots is longer than the {self._longest} that reports are "
+                "remembered: raise the longest window (longest_window) and start anew, or ask for "
+                "a shorter one"
             )
+
+    def _follow(self, users: Users) -> None:
         self.users = users
-        self._windows = windows
+        self._windows = np.array([r.window for r in users.classes], np.int64)
         self._caps = np.array([to_units(r.epsilon) for r in users.classes], np.int64)
 
     def _configuration(self) -> bytes:
