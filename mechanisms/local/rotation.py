@@ -82,7 +82,7 @@ class Rotation:
             see :meth:`change`.
         robust: weigh classes by their numbers of users, not by how much their reports tell.
         filtered: release what the filter makes of a slot and those before it, not the slot alone.
-        projected: release the nearest frequencies that are possible.
+        project: release the nearest frequencies that are possible.
         oracle: how everybody reports, `grr` or `oue`; `best` is what errs less at a class's budget.
 
     Raises:
@@ -114,7 +114,7 @@ class Rotation:
         *,
         robust: bool = False,
         filtered: bool = True,
-        projected: bool = True,
+        project: bool = True,
         oracle: str = BEST,
     ) -> None:
         if oracle not in (BEST, GRR, OUE):
@@ -125,7 +125,7 @@ class Rotation:
         self.users = users
         self._robust = robust
         self._filtered = filtered
-        self._projected = projected
+        self._project = project
         self._bank = kalman.Bank(users.class_of.size, users.symbols, MEMORY)
         self._windows = np.array([r.window for r in users.classes], np.int64)
         self._prices = whole_budgets(users.classes)
@@ -169,7 +169,7 @@ class Rotation:
             mean, variance = self._bank.estimate(bank, counts, error)
             frequencies, variances = mean / n, variance / n**2
         epsilon = float(to_epsilon(self._prices[tally.reports > 0].max()))
-        last = LocalPublication.of(frequencies, variances, slot, epsilon, project=self._projected)
+        last = LocalPublication.of(frequencies, variances, slot, epsilon, project=self._project)
         return replace(state, last=last, observed=slot), last.release(PUBLISHED)
 
     def change(
@@ -264,7 +264,7 @@ class Rotation:
         forecast, n = self._bank.forecast(state.bank), self._bank.users
         frequencies = forecast.mean / n
         return LocalRelease(
-            on_simplex(frequencies) if self._projected else frequencies,
+            on_simplex(frequencies) if self._project else frequencies,
             np.sqrt(forecast.variance + forecast.white) / n,
             PREDICTED,
             state.last.slot,
