@@ -63,7 +63,7 @@ def test_counts_are_true_with_budget_enough(local, toolbox):
 
 
 def test_formats_give_the_same_with_one_key(local):
-    key, kinds = local.key(), ("parquet", "avro", "csv", "jsonl")
+    key, kinds = local.key(), ("parquet", "csv")
     rows = [*visits(), ("stranger", "A", day(2)), ("u1", "D", day(3)), ("u1", "A", day(9))]
     for kind in kinds:
         local.done(
@@ -76,8 +76,8 @@ def test_formats_give_the_same_with_one_key(local):
         )
     told = [[r.counts.tolist() for r in read_releases(local.path(f"out.{k}"))] for k in kinds]
     costs = [[e.spent.tolist() for e in read_ledger(local.path(f"ledger.{k}"))] for k in kinds]
-    assert told == [told[0]] * 4
-    assert costs == [costs[0]] * 4
+    assert told == [told[0]] * 2
+    assert costs == [costs[0]] * 2
     for kind in kinds:
         reasons = {row["reason"] for row in local.rows(f"rejected.{kind}")}
         assert reasons == {"no requirement", "outside the domain", "outside the released slots"}
