@@ -12,7 +12,6 @@ and slots. Every number is of simulated devices that report one by one, with the
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import statistics
 import time
@@ -79,17 +78,12 @@ def against_reference(given, pool):
         "these are such that PLPA errs as it does there. Nor does it say what became of "
         "frequencies below 0 and above 1 in LBD and LBA.",
     )
-    cells = list(itertools.product(given.streams, REFERENCE))
-    cases = [
-        _case(given, mechanism, stream, key)
-        for stream, mechanism in cells
-        for key in range(given.keys)
-    ]
-    answers = iter(pool.map(_measured, cases))
-    for stream, mechanism in cells:
-        mean, error = _mean([next(answers) for _ in range(given.keys)])
-        reference = REFERENCE[mechanism][STREAMS.index(stream)]
-        errors.add(stream, mechanism, mean, error, reference, mean / reference)
+    cases = [{"stream": stream} for stream in given.streams]
+    for stream, found in zip(given.streams, _errors(given, pool, cases, REFERENCE), strict=True):
+        for mechanism, references in REFERENCE.items():
+            mean, error = _mean(found[mechanism])
+            reference = references[STREAMS.index(stream)]
+            errors.add(stream, mechanism, mean, error, reference, mean / reference)
     return errors
 
 
@@ -100,18 +94,14 @@ def correlated(given, pool):
         ["stream", "mechanism", "AMSE", "standard error", "reference", "AMSE / reference"],
         "Users with an epsilon of 1.5 have half of p_t, those with 2.5 one and a half of it.",
     )
-    cells = list(itertools.product(("sin", "tlns"), CORRELATED))
-    cases = [
-        {**_case(given, mechanism, stream, key), "correlation": 0.5}
-        for stream, mechanism in cells
-        for key in range(given.keys)
-    ]
-    answers = iter(pool.map(_measured, cases))
-    for stream, mechanism in cells:
-        mean, error = _mean([next(answers) for _ in range(given.keys)])
-        reference = CORRELATED[mechanism][STREAMS.index(stream)]
-        ratio = mean / reference if reference else None
-        errors.add(stream, mechanism, mean, error, reference, ratio)
+    streams = ("sin", "tlns")
+    cases = [{"stream": stream, "correlation": 0.5} for stream in streams]
+    for stream, found in zip(streams, _errors(given, pool, cases, CORRELATED), strict=True):
+        for mechanism, references in CORRELATED.items():
+            mean, error = _mean(found[mechanism])
+            reference = references[streams.index(stream)]
+            ratio = mean / reference if reference else None
+            errors.add(stream, mechanism, mean, error, reference, ratio)
     return errors
 
 
@@ -124,17 +114,11 @@ def many_bins(given, pool):
         "Popularity 1 / rank with a daily cycle. What is released without a single report, if all "
         "shares are said to be alike, errs by the last column.",
     )
-    cells = list(itertools.product(given.bins, MANY_BINS))
-    cases = [
-        {**_case(given, mechanism, "places", key), "bins": bins, "slots": slots}
-        for bins, mechanism in cells
-        for key in range(given.keys)
-    ]
-    answers = iter(pool.map(_answered, cases))
-    for bins, mechanism in cells:
-        found = [next(answers) for _ in range(given.keys)]
-        alike = statistics.mean(one["alike"] for one in found) / UNIT
-        errors.add(bins, mechanism, *_mean([one["error"] / UNIT for one in found]), alike)
+    cases = [{"stream": "places", "bins": bins, "slots": slots} for bins in given.bins]
+    for bins, found in zip(given.bins, _errors(given, pool, cases, MANY_BINS), strict=True):
+        for mechanism in MANY_BINS:
+            mean, error = _mean(found[mechanism])
+            errors.add(bins, mechanism, mean, error, statistics.mean(found["alike"]))
     return errors
 
 
@@ -161,17 +145,18 @@ def at_scale(given):
     return cost
 
 
-def _case(given, mechanism, stream, key):
-    size = {"users": given.users, "slots": given.slots}
-    return {"mechanism": mechanism, "stream": stream, "key": key, **size}
+def _errors(given, pool, cases, mechanisms):
+    """Yield, for each case, the AMSE of each mechanism with each key."""
+    size = {"users": given.users, "slots": given.slots, "mechanisms": list(mechanisms)}
+    keys = range(given.keys)
+    answers = pool.map(_answered, [{**size, **case, "key": key} for case in cases for key in keys])
+    for _ in cases:
+        found = [next(answers) for _ in keys]
+        yield {name: [one[name] / UNIT for one in found] for name in found[0]}
 
 
 def _answered(case):
     return measure_case("local.py", case, 1).answers[0]
-
-
-def _measured(case):
-    return _answered(case)["error"] / UNIT
 
 
 def _mean(values):
@@ -204,7 +189,7 @@ def shares(stream: str, slots: int, bins: int, random):
 
 
 def run(
-    mechanism: str,
+    mechanisms: list[str],
     stream: str,
     key: int,
     users: int,
@@ -212,7 +197,7 @@ def run(
     bins: int | None = None,
     correlation: float = 0.0,
 ) -> dict[str, float]:
-    """One simulation: its AMSE, and that of shares that are all alike."""
+    """AMSE of each mechanism on the same values, and of shares that are all alike."""
     import numpy as np
 
     from streamveil.mechanisms import simulate_local
@@ -231,13 +216,13 @@ def run(
             row[:] = random.random(users) < chance[1] * lift
         else:
             row[:] = np.searchsorted(np.cumsum(chance)[:-1], random.random(users), "right")
-    name, options = parse(mechanism, LOCAL_MECHANISMS)
-    found = simulate_local(name, values, bins, requirements, _key(key), **options)
     truth = np.stack([np.bincount(row, minlength=bins) for row in values]) / users
-    return {
-        "error": float(((found.released - truth) ** 2).mean()),
-        "alike": float(((1 / bins - truth) ** 2).mean()),
-    }
+    errors = {"alike": float(((1 / bins - truth) ** 2).mean())}
+    for mechanism in mechanisms:
+        name, options = parse(mechanism, LOCAL_MECHANISMS)
+        found = simulate_local(name, values, bins, requirements, _key(key), **options)
+        errors[mechanism] = float(((found.released - truth) ** 2).mean())
+    return errors
 
 
 def run_many(many: str, users: int, slots: int, bins: int) -> dict[str, object]:
