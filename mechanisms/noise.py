@@ -136,6 +136,15 @@ def thin(
     return kept
 
 
+def uniform(size: int, symbols: int, words: RandomWords) -> npt.NDArray[np.int64]:
+    """Draw integers from 0 to symbols - 1, all exactly as likely: shape (size,)."""
+    last = np.uint64((1 << 64) - (1 << 64) % symbols - 1)
+    drawn = words.draw(size).copy()
+    while (over := np.flatnonzero(drawn > last)).size:
+        drawn[over] = words.draw(over.size)
+    return (drawn % np.uint64(symbols)).astype(np.int64)
+
+
 def probability_threshold(probability: float) -> int:
     """Largest safe integer t with t / 2**64 <= the real number that `probability` rounds.
 
@@ -146,6 +155,14 @@ def probability_threshold(probability: float) -> int:
     if probability >= 1.0:
         return 1 << 64
     return int(probability * (1.0 - 2.0**-48) * 2.0**64)
+
+
+def raised_threshold(probability: float) -> int:
+    """Small integer t with t / 2**64 > the real number, below 1/2, that `probability` rounds.
+
+    The counterpart of :func:`probability_threshold` where privacy takes too much, not too little.
+    """
+    return int(probability * (1.0 + 2.0**-48) * 2.0**64) + 1
 
 
 def discrete_laplace(units: int, size: int, words: RandomWords) -> npt.NDArray[np.int64]:

@@ -24,6 +24,15 @@ class BudgetExceeded(RuntimeError):  # noqa: N818 - it is the name of what happe
     """A release was refused: it would break a requirement. Nothing was emitted for its slot."""
 
 
+def refusal(what: str, requested: int, remaining: int) -> BudgetExceeded:
+    """The error for units requested from a window that has fewer remaining."""
+    asked, left, difference = to_epsilon([requested, remaining, requested - remaining])
+    return BudgetExceeded(
+        f"{what}: requested {asked:.12g} epsilon, remaining {left:.12g} in their window, "
+        f"difference {difference:.12g}"
+    )
+
+
 @dataclass
 class OdometerState:
     """What every class spent in the slots that its window can still reach."""
@@ -94,11 +103,10 @@ class Odometer:
         return OdometerState(state.ring, before + amounts, state.slots + 1)
 
     def _refuse(self, k: int, amounts: Units, before: Units) -> None:
-        remaining = self._caps[k] - before[k]
-        requested, left, difference = to_epsilon([amounts[k], remaining, amounts[k] - remaining])
-        raise BudgetExceeded(
-            f"release refused for users with {self.requirements[k]}: requested {requested:.12g} "
-            f"epsilon, remaining {left:.12g} in their window, difference {difference:.12g}"
+        raise refusal(
+            f"release refused for users with {self.requirements[k]}",
+            int(amounts[k]),
+            int(self._caps[k] - before[k]),
         )
 
     def largest_use(self, state: OdometerState) -> float:

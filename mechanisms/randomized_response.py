@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units, to_epsilon
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import RandomWords, SlotNoise, probability_threshold, thin
+from streamveil.mechanisms.noise import SlotNoise, probability_threshold, thin, uniform
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -107,7 +107,7 @@ class RandomizedResponse:
         words = noise.words("random reports")
         for k, missing in enumerate((self.tickets - reports.sum(axis=1)).tolist()):
             for start in range(0, missing, _MAX_WORDS):
-                drawn = _uniform(min(_MAX_WORDS, missing - start), symbols.shape[1], words)
+                drawn = uniform(min(_MAX_WORDS, missing - start), symbols.shape[1], words)
                 reports[k] += np.bincount(drawn, minlength=symbols.shape[1])
         return reports
 
@@ -117,12 +117,3 @@ def _variances(truth: Floats, symbols: int, frequency: Floats) -> Floats:
     q = (1 - truth) / symbols
     with np.errstate(divide="ignore"):  # without budget
         return (q * (1 - q) + frequency * truth * (1 - truth - 2 * q)) / truth**2
-
-
-def _uniform(size: int, symbols: int, words: RandomWords) -> npt.NDArray[np.int64]:
-    """Draw integers from 0 to symbols - 1, all exactly as likely: shape (size,)."""
-    last = np.uint64((1 << 64) - (1 << 64) % symbols - 1)
-    drawn = words.draw(size).copy()
-    while (over := np.flatnonzero(drawn > last)).size:
-        drawn[over] = words.draw(over.size)
-    return (drawn % np.uint64(symbols)).astype(np.int64)

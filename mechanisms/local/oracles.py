@@ -15,6 +15,7 @@ Wang, Blocki, Li, Jha, "Locally differentially private protocols for frequency e
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,24 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.local.protocol import GRR, OUE
+from streamveil.mechanisms.noise import (
+    RandomWords,
+    probability_threshold,
+    raised_threshold,
+    uniform,
+)
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.integer]
+
+# What some devices report. GRR: symbols, int64, shape (m,). OUE: bits, packed as by
+# `numpy.packbits` (the first symbol is the highest bit of the first byte, the last byte is filled
+# with zeros), uint8, shape (m, ceil(d / 8)).
+Reports = npt.NDArray[np.int64] | npt.NDArray[np.uint8]
+
+# Random words or bits held at once: 32 MB of words, 16 MB of bits.
+_MAX_WORDS = 1 << 22
+_MAX_BITS = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,19 @@ class Oracle:
         whole = 1 + (symbols - 1) * shrunk
         return cls(kind, symbols, epsilon, 1 / whole, shrunk / whole)
 
+    @property
+    def threshold(self) -> int:
+        """Probability of chance over 2**64, rounded towards more privacy.
+
+        GRR: that a report is the truth, (exp(e) - 1) / (exp(e) + d - 1); else it is uniform over
+        all d symbols. OUE: that the bit of another symbol is 1, q.
+        """
+        if self.kind == OUE:
+            return raised_threshold(self.q)
+        truth = -math.expm1(-self.epsilon) * self.p
+        # Rounded to 1, this would be no randomised response at all.
+        return probability_threshold(min(truth, math.nextafter(1, 0)))
+
     def variance(self, frequency: Floats | float) -> Floats:
         """Variance of an estimated frequency from one report, by the true frequency."""
         p, q = self.p, self.q
@@ -65,3 +95,59 @@ def best_oracle(units: int, symbols: int) -> str:
     """The kind with the smaller variance at a budget: OUE for many symbols."""
     epsilon = float(to_epsilon(np.array([units], np.int64))[0])
     return OUE if symbols > 3 * math.exp(min(epsilon, 700.0)) + 2 else GRR
+
+
+def check_symbols(values: Integers, symbols: int) -> None:
+    """Refuse values that are not symbols from 0 to d - 1: raises ValueError."""
+    wrong = values[(values < 0) | (values >= symbols)]
+    if wrong.size:
+        raise ValueError(
+            f"value {wrong[0]} is none of the {symbols} symbols from 0 to {symbols - 1}: report "
+            "bins of the stream's domain"
+        )
+
+
+def perturb(oracle: Oracle, values: Integers, words: RandomWords) -> Iterator[Reports]:
+    """Report each of many values, exactly, in chunks that keep memory bounded.
+
+    Args:
+        oracle: how to report.
+        values: symbols from 0 to d - 1, shape (m,).
+        words: where randomness comes from; each value gets its own.
+
+    Yields:
+        Reports of the next values: all chunks together are the reports of all values, in order.
+    """
+    unary = oracle.kind == OUE
+    rows = max(1, _MAX_BITS // oracle.symbols) if unary else _MAX_WORDS
+    one_chunk = _unary if unary else _randomised_response
+    for start in range(0, values.size, rows):
+        yield one_chunk(oracle, values[start : start + rows], words)
+
+
+def supports(kind: str, symbols: int, reports: Reports) -> npt.NDArray[np.int64]:
+    """How many reports of a chunk support each symbol, shape (d,)."""
+    if kind == OUE:
+        bits = np.unpackbits(reports.astype(np.uint8, copy=False), axis=1, count=symbols)
+        return bits.sum(axis=0, dtype=np.int64)
+    return np.bincount(reports, minlength=symbols).astype(np.int64)
+
+
+def _randomised_response(oracle: Oracle, values: Integers, words: RandomWords) -> Reports:
+    reports = values.astype(np.int64)
+    lies = np.flatnonzero(words.draw(values.size) >= np.uint64(oracle.threshold))
+    reports[lies] = uniform(lies.size, oracle.symbols, words)
+    return reports
+
+
+def _unary(oracle: Oracle, values: Integers, words: RandomWords) -> Reports:
+    """Decide each bit by one random byte, and by 56 bits more where that is a tie."""
+    cells = values.size * oracle.symbols
+    drawn = words.draw(-(-cells // 8)).view(np.uint8)[:cells]
+    first_byte, rest = divmod(oracle.threshold, 1 << 56)
+    bits = drawn < first_byte
+    ties = np.flatnonzero(drawn == first_byte)
+    bits[ties] = words.draw(ties.size) >> np.uint64(8) < np.uint64(rest)
+    true_bits = np.arange(values.size) * oracle.symbols + values
+    bits[true_bits] = drawn[true_bits] < 128
+    return np.packbits(bits.reshape(-1, oracle.symbols), axis=1)

@@ -21,9 +21,9 @@ from streamveil.mechanisms import (
     ReleaseStream,
     Requirement,
     mechanism,
+    noise,
     simulate,
 )
-from streamveil.mechanisms import randomized_response as rr
 from streamveil.mechanisms.randomized_response import RandomizedResponse
 from streamveil.mechanisms.spas import SPAS, booked, most_bookings
 
@@ -200,7 +200,7 @@ def test_symbols_are_exactly_uniform():
             assert len(words) == size
             return np.array(words, dtype=np.uint64)
 
-    assert rr._uniform(3, 3, Words()).tolist() == [7 % 3, 5 % 3, (2**64 - 2) % 3]
+    assert noise.uniform(3, 3, Words()).tolist() == [7 % 3, 5 % 3, (2**64 - 2) % 3]
 
 
 # Absence is a symbol; contributions beyond the public number of tickets are left out, and one
