@@ -2,6 +2,8 @@
 
 from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid
 from streamveil.mechanisms.dynamic_stream import DynamicStream
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS, local_mechanism
+from streamveil.mechanisms.local.simulate import LocalSimulation, simulate_local
 from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.obs import optimal_budget_selection
@@ -32,6 +34,8 @@ __all__ = [
     "DEFAULT",
     "DYNAMIC_MECHANISMS",
     "DYNAMIC_SCHEDULES",
+    "LOCAL_DEFAULT",
+    "LOCAL_MECHANISMS",
     "MECHANISMS",
     "SCHEDULES",
     "BudgetExceeded",
@@ -43,6 +47,7 @@ __all__ = [
     "Edges",
     "Grid",
     "LedgerEntry",
+    "LocalSimulation",
     "Mechanism",
     "NoiseSource",
     "Odometer",
@@ -57,9 +62,11 @@ __all__ = [
     "Slots",
     "StreamState",
     "dynamic_mechanism",
+    "local_mechanism",
     "mechanism",
     "optimal_budget_selection",
     "schedule",
     "simulate",
     "simulate_dynamic",
+    "simulate_local",
 ]

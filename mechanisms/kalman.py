@@ -70,11 +70,16 @@ class Forecast:
 
 
 class Bank:
-    """Filters for counts of `users` users in `bins` bins."""
+    """Filters for counts of `users` users in `bins` bins.
 
-    def __init__(self, users: float, bins: int) -> None:
+    Members are believed by what they predicted: each release makes that count for `memory` times
+    what it did before.
+    """
+
+    def __init__(self, users: float, bins: int, memory: float = MEMORY) -> None:
         self.users = max(users, 1.0)
         self.bins = bins
+        self.memory = memory
 
     def start(self) -> BankState:
         """Before the first release: anything between nobody and everybody."""
@@ -170,7 +175,7 @@ class Bank:
         blurred = noise + error + WHITE * state.scale
         total = state.level_var + blurred
         missed = counts - state.level
-        state.scores *= MEMORY
+        state.scores *= self.memory
         state.scores -= np.where(jumped, 0, surprisal(missed, total))
         gain = state.level_var / total
         slope_gain = state.covariance / total

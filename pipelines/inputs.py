@@ -20,21 +20,27 @@ from streamveil.mechanisms.records import (
     parse_time,
 )
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms
+from streamveil.transforms import (
+    ADD_REMOVE,
+    REPLACE,
+    CollectHistograms,
+    Columns,
+    PrivateHistograms,
+)
 from streamveil.transforms.times import UNITS
 
 REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
 
 
-def add_input_options(parser: argparse.ArgumentParser) -> None:
+def add_event_options(parser: argparse.ArgumentParser) -> None:
     """Add the options; what `REQUIRED` names has no default."""
     add = parser.add_argument
     add(
         "--input",
         metavar="FILES",
         help="events: a file or glob of .parquet, .avro, .csv or "
-        ".jsonl (text also .gz), on any filesystem of Beam. `release` also streams from "
-        f"{SOURCE_FORMS}",
+        ".jsonl (text also .gz), on any filesystem of Beam. `release` and `collect` also stream "
+        f"from {SOURCE_FORMS}",
     )
     add("--user_column", metavar="NAME", help="column of the user id")
     add(
@@ -76,6 +82,18 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--requirements", metavar="FILE", help="table with the columns user, window, epsilon")
     add(
+        "--rejected",
+        metavar="FILE",
+        help="dead letters: the raw record, why, and where it "
+        "stood; raw data, never to be published",
+    )
+
+
+def add_input_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of :func:`add_event_options`, and how events are counted centrally."""
+    add_event_options(parser)
+    add = parser.add_argument
+    add(
         "--default_requirement",
         metavar="WINDOW,EPSILON,USERS",
         help="requirement of users outside the table, and the public number of them",
@@ -93,12 +111,6 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
         default=ADD_REMOVE,
         help="what one user may change in a window: all of that user's events added or "
         "removed (add_remove, the default), or any of them replaced (replace, twice the noise)",
-    )
-    add(
-        "--rejected",
-        metavar="FILE",
-        help="dead letters: the raw record, why, and where it "
-        "stood; raw data, never to be published",
     )
 
 
@@ -136,6 +148,28 @@ class Inputs:
             given.adjacency,
             None if given.start is None else slots.index(_time("start", given.start)),
             None if given.end is None else slots.index(_time("end", given.end) - 1),
+        )
+
+    def local_transform(
+        self,
+        registry: Registry,
+        mechanism: str,
+        noise_key: bytes | Callable[[], bytes] | None = None,
+        shards: int = 1,
+        allowed_lateness: int | str = 0,
+    ) -> CollectHistograms:
+        """The transform that plays the local setting. Raises ConfigurationError."""
+        return CollectHistograms(
+            registry=registry,
+            domain=self.domain,
+            slots=self.slots,
+            columns=self.columns,
+            mechanism=mechanism,
+            noise_key=noise_key,
+            first_slot=self.first_slot,
+            last_slot=self.last_slot,
+            shards=shards,
+            allowed_lateness=allowed_lateness,
         )
 
     def transform(

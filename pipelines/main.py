@@ -14,6 +14,7 @@ Publish statistics of an event stream, keeping every user's privacy requirement.
 
 commands:
   release   events from files or a stream, private histograms per slot to a file or a stream
+  collect   the same in the local setting: devices perturb, the server sees no raw value
   evaluate  several mechanisms on the same streams: which one errs least
   demo      a year of real flights, released and shown on a page
 
@@ -62,6 +63,13 @@ def _release(argv: Sequence[str]) -> int:
     return release.main(parse_flags("release", release.ReleaseOptions, argv))
 
 
+def _collect(argv: Sequence[str]) -> int:
+    from streamveil.pipelines import collect
+    from streamveil.pipelines.launch import parse_flags
+
+    return collect.main(parse_flags("collect", collect.CollectOptions, argv))
+
+
 def _evaluate(argv: Sequence[str]) -> int:
     from streamveil.pipelines import evaluate
     from streamveil.pipelines.flags import parse_own_flags
@@ -80,6 +88,7 @@ def _demo(argv: Sequence[str]) -> int:
 # Commands import what they need when they run: --help does not wait for Beam.
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "release": _release,
+    "collect": _collect,
     "evaluate": _evaluate,
     "demo": _demo,
 }

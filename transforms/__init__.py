@@ -1,5 +1,7 @@
 """Beam transforms: events in, private releases out."""
 
+from streamveil.transforms.asking import CollectedReports, CollectReports
+from streamveil.transforms.collecting import Collected, CollectHistograms
 from streamveil.transforms.heartbeat import Heartbeat
 from streamveil.transforms.histograms import (
     ADD_REMOVE,
@@ -14,6 +16,10 @@ __all__ = [
     "ADD_REMOVE",
     "REJECTED_SCHEMA",
     "REPLACE",
+    "CollectHistograms",
+    "CollectReports",
+    "Collected",
+    "CollectedReports",
     "Columns",
     "Heartbeat",
     "Outputs",

@@ -6,7 +6,6 @@ from numbers import Integral
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
@@ -30,18 +29,16 @@ def whole(name: str, value: Any) -> int:
     return int(value)
 
 
-def lateness(value: int | str) -> int:
-    """Microseconds of a lateness. Raises ConfigurationError."""
+def lateness(value: int | str, name: str = "allowed_lateness") -> int:
+    """Microseconds of a lateness, or another delay. Raises ConfigurationError."""
     micros = parse_duration(value) if isinstance(value, str) else value
     if isinstance(micros, bool) or not isinstance(micros, Integral) or not 0 <= micros <= MAX_SLOT:
         raise ConfigurationError(
-            f"allowed_lateness is {value!r} (--allowed_lateness): write 0s, 10m or 2h, or give "
+            f"{name} is {value!r} (--{name}): write 0s, 10m or 2h, or give "
             "microseconds; at most a hundred years"
         )
     if micros % 1000:
-        raise ConfigurationError(
-            f"allowed_lateness is {value} us (--allowed_lateness): give whole milliseconds"
-        )
+        raise ConfigurationError(f"{name} is {value} us (--{name}): give whole milliseconds")
     return int(micros)
 
 
@@ -72,16 +69,16 @@ def check_horizon(longest_window: int, registry: Registry) -> None:
         )
 
 
-def refuse_windows(batches: beam.PCollection[pa.RecordBatch]) -> None:
+def refuse_windows(batches: beam.PCollection[Any], what: str = "events") -> None:
     """Refuse an input that cannot be accounted for. Raises ValueError."""
     windowing = batches.windowing
     if not isinstance(windowing.windowfn, GlobalWindows):
         raise ValueError(
-            f"the events are in windows ({windowing.windowfn}): slots are cut from event times "
+            f"the {what} are in windows ({windowing.windowfn}): slots are cut from event times "
             "here, and every window would spend the whole budget; apply this before WindowInto"
         )
     default = isinstance(windowing.triggerfn, DefaultTrigger)
     if not default or windowing.accumulation_mode != AccumulationMode.DISCARDING:
         raise ValueError(
-            f"the events have a trigger ({windowing.triggerfn}): a slot is released once; remove it"
+            f"the {what} have a trigger ({windowing.triggerfn}): a slot is released once; remove it"
         )

@@ -3,28 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts, Layout, ShardCounts
+from streamveil.transforms.counting import Layout
 from streamveil.transforms.gathering import (
     BlockKey,
     Counter,
     _CountBlocksFn,
     _CountSlotsFn,
+    _MapEventsFn,
     open_blocks,
 )
-from streamveil.transforms.heartbeat import START, Heartbeat, _OpenSlotsFn
+from streamveil.transforms.heartbeat import open_slots
+from streamveil.transforms.mapping import EventMapper
 from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import REJECTED
-from streamveil.transforms.wire import counts_to_bytes, shard_counts_to_bytes, start_to_bytes
+from streamveil.transforms.wire import start_to_bytes
+
+_CODES = KV[Tuple[int, int, int], bytes]
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -52,6 +56,41 @@ class Asked(NamedTuple):
     last_slot: int | None
 
 
+def count_events(
+    batches: beam.PCollection[pa.RecordBatch],
+    make_mapper: Callable[[], EventMapper],
+    counter: Counter,
+    clock: Clock,
+    asked: Asked,
+    heartbeat: beam.PTransform | None,
+    *,
+    bounded: bool,
+) -> Counted:
+    """Batches -> codes -> counts. Raises ValueError for a windowed or triggered input.
+
+    Args:
+        batches: the events.
+        make_mapper: gives, on a worker, what turns a batch into integers.
+        counter: says what is told of a block.
+        clock: says when slots close, where there is no end.
+        asked: the range of slots.
+        heartbeat: what opens the slots of an input without end; real time when None.
+        bounded: whether the input, with all that goes with it, ends.
+    """
+    refuse_windows(batches)
+    real_time = not bounded and heartbeat is None
+    mapped = batches | "MapEvents" >> beam.ParDo(
+        _MapEventsFn(make_mapper, counter.layout, counter.most, real_time=real_time)
+    ).with_outputs(REJECTED, main="codes")
+    mapped.codes.element_type = _CODES
+    mapped[REJECTED].element_type = pa.RecordBatch
+    if bounded:
+        counted = count_at_end(mapped.codes, mapped[REJECTED], counter, clock, asked)
+    else:
+        counted = count_in_time(mapped.codes, counter, clock, asked, heartbeat)
+    return counted._replace(rejected=(mapped[REJECTED], *counted.rejected))
+
+
 def count_at_end(
     codes: beam.PCollection[tuple[BlockKey, bytes]],
     rejected: beam.PCollection[pa.RecordBatch],
@@ -68,7 +107,7 @@ def count_at_end(
     counts = (
         codes
         | "GatherBlocks" >> beam.GroupByKey()
-        | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(_told(counter))
+        | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(counter.told_type)
     )
     ticks = tuple(_ticks(counts, rejected, counter, asked))
     return Counted(counts, ticks, (), clock, counter.layout, bounded=True)
@@ -82,28 +121,19 @@ def count_in_time(
     heartbeat: beam.PTransform | None,
 ) -> Counted:
     """Count an input without end, each slot as it closes."""
-    if heartbeat is None:
-        heartbeat = Heartbeat(clock.slots, *asked)
-    opened = (
-        codes.pipeline
-        | "Heartbeat" >> heartbeat
-        | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
-        | "KeyByStream" >> beam.WithKeys(counter.stream).with_output_types(tuple[str, int])
-        | "OpenSlots" >> beam.ParDo(_OpenSlotsFn(*asked)).with_outputs(START, main="slots")
+    slots, first = open_slots(codes.pipeline, heartbeat, clock.slots, *asked, counter.stream)
+    shards = slots | "OpenShards" >> beam.FlatMap(open_blocks, counter.layout).with_output_types(
+        tuple[BlockKey, bytes]
     )
-    opened.slots.element_type = opened[START].element_type = KV[str, int]
-    shards = opened.slots | "OpenShards" >> beam.FlatMap(
-        open_blocks, counter.layout
-    ).with_output_types(tuple[BlockKey, bytes])
     counted = (
         (codes, shards)
         | "AddHeartbeat" >> beam.Flatten()
         | "CountSlots"
         >> beam.ParDo(_CountSlotsFn(counter, clock)).with_outputs(REJECTED, main="counts")
     )
-    counted.counts.element_type = _told(counter)
+    counted.counts.element_type = counter.told_type
     counted[REJECTED].element_type = pa.RecordBatch
-    start = opened[START] | "Start" >> beam.MapTuple(_start).with_output_types(tuple[str, bytes])
+    start = first | "Start" >> beam.MapTuple(_start).with_output_types(tuple[str, bytes])
     return Counted(
         counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
     )
@@ -121,13 +151,8 @@ def _ticks(
     """
     ends = [slot for slot in asked if slot is not None]
     if ends:
-        if counter.dynamic:
-            told = [shard_counts_to_bytes(ShardCounts.empty(slot)) for slot in ends]
-        else:
-            blocks = sorted({slot // counter.layout.block for slot in ends})
-            told = [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]
         yield counts.pipeline | "Ticks" >> beam.Create(
-            [(counter.stream, data) for data in told]
+            [(counter.stream, data) for data in counter.nothing(ends)]
         ).with_output_types(tuple[str, bytes])
     if len(ends) < 2:
         by_reason = (
@@ -143,11 +168,6 @@ def _ticks(
                 tuple[str, bytes]
             )
         )
-
-
-def _told(counter: Counter) -> Any:
-    """Type of what the counter tells."""
-    return KV[Tuple[int, int], bytes] if counter.dynamic else KV[str, bytes]
 
 
 def _start(stream: str, slot: int) -> tuple[str, bytes]:

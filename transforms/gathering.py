@@ -14,6 +14,7 @@ import pyarrow as pa
 from apache_beam.coders import BytesCoder
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
+from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.records import MICROSECONDS
@@ -23,7 +24,9 @@ from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import (
     MEMBERS,
     STRANGERS,
+    BlockCounts,
     Layout,
+    ShardCounts,
     Visits,
     bound_block,
     count,
@@ -36,6 +39,7 @@ from streamveil.transforms.wire import (
     array_from_bytes,
     array_to_bytes,
     counts_to_bytes,
+    shard_counts_to_bytes,
     visits_to_bytes,
 )
 
@@ -117,6 +121,11 @@ class Counter:
             return Visits.none(kind, block, self.layout)
         return bound_block(kind, block, arrays, self.layout, self.most)
 
+    @property
+    def told_type(self) -> Any:
+        """Type of what :meth:`told` gives."""
+        return KV[Tuple[int, int], bytes] if self.dynamic else KV[str, bytes]
+
     def told(self, key: BlockKey, visits: Visits) -> tuple[Any, bytes]:
         """(stream, BlockCounts as bytes), or ((kind, shard), Visits as bytes) if dynamic."""
         kind, shard, _ = key
@@ -124,6 +133,32 @@ class Counter:
             return (kind, shard), visits_to_bytes(visits)
         counts = count(kind, visits, self.layout, self._class_of)
         return self.stream, counts_to_bytes(counts)
+
+    def nothing(self, slots: Iterable[int]) -> list[bytes]:
+        """What says that slots are to be released without telling of any event."""
+        if self.dynamic:
+            return [shard_counts_to_bytes(ShardCounts.empty(slot)) for slot in slots]
+        blocks = sorted({slot // self.layout.block for slot in slots})
+        return [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]
+
+
+@dataclass(frozen=True, eq=False)
+class VisitCounter(Counter):
+    """Tells who was where, for the devices of an edge stage to perturb."""
+
+    @property
+    def told_type(self) -> Any:
+        """Type of what :meth:`told` gives."""
+        return KV[str, bytes]
+
+    def told(self, key: BlockKey, visits: Visits) -> tuple[Any, bytes]:
+        """(stream, Visits of registered users as bytes)."""
+        return self.stream, visits_to_bytes(visits)
+
+    def nothing(self, slots: Iterable[int]) -> list[bytes]:
+        """Visits of nobody."""
+        blocks = sorted({slot // self.layout.block for slot in slots})
+        return [visits_to_bytes(Visits.none(MEMBERS, block, self.layout)) for block in blocks]
 
 
 class _CountBlocksFn(beam.DoFn):

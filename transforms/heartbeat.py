@@ -10,6 +10,8 @@ import apache_beam as beam
 from apache_beam.coders import VarIntCoder
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints import KV
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
@@ -67,6 +69,29 @@ class Heartbeat(beam.PTransform):
             )
             | "Slot" >> beam.Map(_nearest, slots)
         )
+
+
+def open_slots(
+    pipeline: beam.Pipeline,
+    heartbeat: beam.PTransform | None,
+    slots: Slots,
+    first: int | None,
+    last: int | None,
+    stream: str,
+) -> tuple[beam.PCollection[tuple[str, int]], beam.PCollection[tuple[str, int]]]:
+    """(stream, slot) of every slot once, and (stream, first slot), as a heartbeat tells them.
+
+    In real time when the heartbeat is None.
+    """
+    opened = (
+        pipeline
+        | "Heartbeat" >> (heartbeat or Heartbeat(slots, first, last))
+        | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
+        | "KeyByStream" >> beam.WithKeys(stream).with_output_types(tuple[str, int])
+        | "OpenSlots" >> beam.ParDo(_OpenSlotsFn(first, last)).with_outputs(START, main="slots")
+    )
+    opened.slots.element_type = opened[START].element_type = KV[str, int]
+    return opened.slots, opened[START]
 
 
 def _nearest(start: float, slots: Slots) -> int:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
-from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
@@ -36,12 +35,9 @@ from streamveil.transforms.checks import (
     whole,
 )
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.closing import Asked, Counted, count_at_end, count_in_time
+from streamveil.transforms.closing import Asked, Counted, count_events
 from streamveil.transforms.counting import Layout
-from streamveil.transforms.gathering import (
-    Counter,
-    _MapEventsFn,
-)
+from streamveil.transforms.gathering import Counter
 from streamveil.transforms.joining import JoinConfig
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.ledgers import Configuration, Ledgers
@@ -60,7 +56,6 @@ ADD_REMOVE = "add_remove"
 REPLACE = "replace"
 
 _STREAM = "histogram"
-_CODES = KV[Tuple[int, int, int], bytes]
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -299,7 +294,6 @@ class PrivateHistograms(beam.PTransform):
         changes: beam.PCollection[pa.RecordBatch] | None,
     ) -> Counted:
         """Batches -> codes -> counts, by class or, where requirements change, by cohort."""
-        refuse_windows(batches)
         bounded = batches.is_bounded
         dynamic = changes is not None
         if changes is not None:
@@ -308,27 +302,17 @@ class PrivateHistograms(beam.PTransform):
         layout = self._layout(bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
-        mapped = batches | "MapEvents" >> beam.ParDo(
-            _MapEventsFn(
-                partial(on_workers.event_mapper, dynamic),
-                layout,
-                self.max_contributions,
-                real_time=not bounded and self.heartbeat is None,
-            )
-        ).with_outputs(REJECTED, main="codes")
-        mapped.codes.element_type = _CODES
-        mapped[REJECTED].element_type = pa.RecordBatch
-        counter = Counter(self.registry, layout, self.max_contributions, _STREAM, dynamic)
-        asked = Asked(self.first_slot, self.last_slot)
-        if bounded:
-            clock = Clock(self.slots)
-            counted = count_at_end(mapped.codes, mapped[REJECTED], counter, clock, asked)
-        else:
-            clock = Clock(self.slots, int(self.allowed_lateness))
-            counted = count_in_time(mapped.codes, counter, clock, asked, self.heartbeat)
-        rejected = (mapped[REJECTED], *counted.rejected)
+        counted = count_events(
+            batches,
+            partial(on_workers.event_mapper, dynamic),
+            Counter(self.registry, layout, self.max_contributions, _STREAM, dynamic),
+            Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
+            Asked(self.first_slot, self.last_slot),
+            self.heartbeat,
+            bounded=bounded,
+        )
         if changes is None:
-            return counted._replace(rejected=rejected)
+            return counted
         if self.first_slot is None:
             raise ConfigurationError(
                 "requirements change (--requirement_changes), so the slot from which on they do "
@@ -347,4 +331,5 @@ class PrivateHistograms(beam.PTransform):
                 _STREAM,
             )
         )
-        return counted._replace(counts=joined.counts, rejected=(*rejected, joined.rejected))
+        rejected = (*counted.rejected, joined.rejected)
+        return counted._replace(counts=joined.counts, rejected=rejected)

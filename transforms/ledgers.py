@@ -32,14 +32,19 @@ from streamveil.transforms.wire import (
 Integers = npt.NDArray[np.int64]
 S = TypeVar("S")
 Counted = TypeVar("Counted")
+Out = TypeVar("Out", covariant=True)
 
 
-class Ledgers(Protocol[S, Counted]):
-    """A stream of releases over counts that come as bytes."""
+class SlotDriver(Protocol[S, Counted, Out]):
+    """Takes slots in order, each once, from what comes of them as bytes, in parts."""
 
     @property
     def block(self) -> int:
         """Slots that come together; the block of counts is the first int64 of their bytes."""
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a slot of an input without end comes."""
 
     @property
     def quiet(self) -> Counted:
@@ -57,20 +62,35 @@ class Ledgers(Protocol[S, Counted]):
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Counted | None]]:
         """Add up all that came of a block: its slots in order, None where nothing came."""
 
-    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
-        """Events of slots that are released already, by slot, and what is left to count."""
-
-    def release(self, state: S, slot: int, counted: Counted) -> tuple[S, SlotRelease]:
+    def release(self, state: S, slot: int, counted: Counted) -> tuple[S, Out]:
         """Release the next slot; `state` is consumed."""
 
     def next_slot(self, state: S) -> int | None:
         """The slot that comes next, None before the first."""
+
+
+class Ledgers(SlotDriver[S, Counted, SlotRelease], Protocol[S, Counted]):
+    """A stream of releases over counts that come as bytes."""
+
+    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
+        """Events of slots that are released already, by slot, and what is left to count."""
 
     def use(self, state: S) -> float:
         """Largest share of anybody's window that is spent, from 0 to 1."""
 
     def entry(self, state: S, slot: int, release: SlotRelease) -> LedgerEntry | DynamicLedgerEntry:
         """What the slot just released cost everybody."""
+
+
+class MakesDriver(Protocol):
+    """What makes a driver on a worker."""
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the mechanism, for releases."""
+
+    def make(self) -> Any:
+        """A :class:`SlotDriver`; :class:`Ledgers` where releases are made."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +152,11 @@ class ByClass:
     def block(self) -> int:
         """Slots that come together."""
         return self.layout.block
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its counts."""
+        return self.layout.parts
 
     @property
     def quiet(self) -> Integers:
@@ -209,6 +234,11 @@ class ByCohort:
     def block(self) -> int:
         """Slots that come together."""
         return 1 if self.joined else self.layout.block
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its counts."""
+        return self.layout.parts
 
     @property
     def quiet(self) -> _SlotCounts:

@@ -20,10 +20,10 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.records import ConfigurationError, Release, format_time
+from streamveil.mechanisms.records import MAX_SLOT, ConfigurationError, Release, format_time
 from streamveil.transforms import metrics
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.ledgers import Configuration
+from streamveil.transforms.ledgers import MakesDriver
 from streamveil.transforms.rejects import late_slots
 from streamveil.transforms.wire import block_of, start_from_bytes
 
@@ -41,7 +41,7 @@ _PROGRESS = logging.getLogger("streamveil.progress")
 class ReleaseConfig:
     """Everything the release stage is made of: public, but for the key."""
 
-    ledgers: Configuration
+    ledgers: MakesDriver
     clock: Clock
     """How time is cut, and when a slot closes."""
     first_slot: int | None = None
@@ -77,23 +77,67 @@ class _ReleaseFn(beam.DoFn):
         """Release slots, given in order with their counts; returns the one that comes next."""
         ledgers, written = self._ledgers, stream.read() or self._config.resume
         state = ledgers.start() if written is None else ledgers.decode(written)
-        for slot, counted in slots:
-            state, release = ledgers.release(state, slot, counted)
-            yield from self._outputs(slot, release, state)
+        state = yield from self._driven(state, slots)
         written, next_slot = ledgers.encode(state), ledgers.next_slot(state)
         stream.write(written)
         if self.TELLS_STATE and next_slot is not None:
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
         return next_slot
 
-    def _outputs(self, slot: int, release: SlotRelease, state: Any) -> Iterator[Any]:
+    def _driven(self, state: Any, slots: Iterable[tuple[int, Any]]) -> Generator[Any, None, Any]:
+        """Take slots, given in order with their counts; returns the state after them."""
+        for slot, counted in slots:
+            state, release = self._ledgers.release(state, slot, counted)
+            yield from self._outputs(slot, release, state, self._time(slot))
+        return state
+
+    def _busy(self, ended: dict[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
+        """The slots of whole blocks that anything came of, in order."""
+        for block in sorted(ended):
+            for slot, counted in self._ledgers.slots(block, ended[block]):
+                if counted is not None:
+                    yield slot, counted
+
+    def _every_slot(
+        self, busy: Iterable[tuple[int, Any]], next_slot: int | None, until: int
+    ) -> Iterator[tuple[int, Any]]:
+        """Fill the quiet slots in, from the first slot to be released to the last."""
+        config, quiet = self._config, self._ledgers.quiet
+        for slot, counted in busy:
+            if next_slot is None:
+                next_slot = slot
+            self._check_gap(next_slot, slot)
+            for missed in range(next_slot, slot):
+                yield missed, quiet
+            yield slot, counted
+            next_slot = slot + 1
+        # The quiet end belongs to the range only if its last slot was given.
+        if next_slot is not None and config.last_slot is not None:
+            last = min(config.last_slot, until)
+            self._check_gap(next_slot, last)
+            for missed in range(next_slot, last + 1):
+                yield missed, quiet
+
+    def _check_gap(self, next_slot: int, slot: int) -> None:
+        """Refuse a gap that a wrong time must have made, unless the whole range was given."""
+        config = self._config
+        if config.first_slot is not None and config.last_slot is not None:
+            return
+        if slot - next_slot > MOST_QUIET_SLOTS:
+            since, to = (format_time(config.clock.slots.start(s)) for s in (next_slot, slot))
+            raise ConfigurationError(
+                f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
+                "wrong time or too short a slot; give the range to release (--start and --end), "
+                "which rejects what is outside it"
+            )
+
+    def _outputs(self, slot: int, release: SlotRelease, state: Any, at: Timestamp) -> Iterator[Any]:
         config, ledgers = self._config, self._ledgers
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(ledgers.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
         slots = config.clock.slots
         start, end = slots.start(slot), slots.end(slot)
-        at = self._time(slot)
         yield TimestampedValue(
             Release(
                 slot,
@@ -176,13 +220,8 @@ class _ReleaseAtEndFn(_ReleaseFn):
                 ended.setdefault(block, []).append(data)
             else:
                 rest.append(data)
-        busy = (
-            (slot, counted)
-            for block in sorted(ended)
-            for slot, counted in ledgers.slots(block, ended[block])
-            if counted is not None
-        )
-        next_slot = yield from self._release(stream, self._every_slot(busy, next_slot, until))
+        slots = self._every_slot(self._busy(ended), next_slot, until)
+        next_slot = yield from self._release(stream, slots)
         waiting.clear()
         for data in rest:
             waiting.add(data)
@@ -190,38 +229,24 @@ class _ReleaseAtEndFn(_ReleaseFn):
         if rest:
             due.set(self._config.clock.closing(last))
 
-    def _every_slot(
-        self, busy: Iterable[tuple[int, Any]], next_slot: int | None, until: int
-    ) -> Iterator[tuple[int, Any]]:
-        """Fill the quiet slots in, from the first slot to be released to the last."""
-        config, quiet = self._config, self._ledgers.quiet
-        for slot, counted in busy:
-            if next_slot is None:
-                next_slot = slot
-            self._check_gap(next_slot, slot)
-            for missed in range(next_slot, slot):
-                yield missed, quiet
-            yield slot, counted
-            next_slot = slot + 1
-        # The quiet end belongs to the range only if its last slot was given.
-        if next_slot is not None and config.last_slot is not None:
-            last = min(config.last_slot, until)
-            self._check_gap(next_slot, last)
-            for missed in range(next_slot, last + 1):
-                yield missed, quiet
 
-    def _check_gap(self, next_slot: int, slot: int) -> None:
-        """Refuse a gap that a wrong time must have made, unless the whole range was given."""
-        config = self._config
-        if config.first_slot is not None and config.last_slot is not None:
-            return
-        if slot - next_slot > MOST_QUIET_SLOTS:
-            since, to = (format_time(config.clock.slots.start(s)) for s in (next_slot, slot))
-            raise ConfigurationError(
-                f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
-                "wrong time or too short a slot; give the range to release (--start and --end), "
-                "which rejects what is outside it"
-            )
+class _ReleaseAtOnceFn(_ReleaseFn):
+    """Releases a bounded input whose counts are gathered, quiet slots included; without state.
+
+    Input: (stream, all counts as bytes). The event time of a release is the end of its slot. Two
+    such stages may follow each other, where each waits for all that the other tells.
+    """
+
+    def _time(self, slot: int) -> Timestamp:
+        return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
+
+    def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[Any]:
+        ended: dict[int, list[bytes]] = {}
+        for data in element[1]:
+            ended.setdefault(block_of(data), []).append(data)
+        first, last = self._config.first_slot, self._config.last_slot
+        slots = self._every_slot(self._busy(ended), first, MAX_SLOT if last is None else last)
+        yield from self._driven(self._ledgers.start(), slots)
 
 
 class _ReleaseInTimeFn(_ReleaseFn):
@@ -269,7 +294,7 @@ class _ReleaseInTimeFn(_ReleaseFn):
 
     def _whole(self, slot: int | None, told: dict[int, int]) -> Iterator[int]:
         """Slots from this one on that miss nothing."""
-        while slot is not None and told.get(slot) == self._config.ledgers.layout.parts:
+        while slot is not None and told.get(slot) == self._ledgers.parts:
             yield slot
             slot += 1
 

@@ -15,14 +15,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from streamveil.mechanisms.mechanism import Population
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
+from streamveil.mechanisms.mechanism import Population, SlotRelease
 from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import ConfigurationError, check_shares
-from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.registry import MECHANISMS, mechanism, parse
 from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.pipelines.evaluation.local import LocalStream, is_local, local_users
 from streamveil.pipelines.evaluation.measures import Measured, Meter
 from streamveil.pipelines.evaluation.sources import Source
 
@@ -41,7 +46,7 @@ class Task:
     """Longest window w, in slots."""
     seed: int
     mechanisms: tuple[str, ...]
-    """Names with options, see `streamveil.mechanisms.mechanism`."""
+    """Names with options, see `streamveil.mechanisms.mechanism` and `local_mechanism`."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,11 @@ def tasks(
                     f"stream {source.name} with E={epsilon:g} and w={window}: {error}"
                 ) from None
             for name in mechanisms:
-                mechanism(name, public)
+                parse(name, {**LOCAL_MECHANISMS, **MECHANISMS})  # a wrong name lists all of them
+                if is_local(name):
+                    local_mechanism(name, local_users(public))
+                else:
+                    mechanism(name, public)
         laid += [
             Task(source, epsilon, window, seed, tuple(mechanisms))
             for seed, (epsilon, window) in itertools.product(range(seeds), asked)
@@ -97,13 +106,14 @@ def tasks(
 def run(task: Task) -> list[Run]:
     """Do a task: a run of each mechanism. Raises BudgetExceeded when an odometer refuses."""
     public = task.source.population(task.epsilon, task.window)
-    lanes = [_Lane(name, public, noise_key(task.seed)) for name in task.mechanisms]
+    key = noise_key(task.seed)
+    lanes = [(_LocalLane if is_local(n) else _Lane)(n, public, key) for n in task.mechanisms]
     slots = 0
     for slots, counts in enumerate(task.source.tables(task.epsilon, task.window, task.seed), 1):
         true = counts.sum(axis=0)
         for lane in lanes:
             started = time.process_time()
-            lane.state, release = lane.stream.release(lane.state, slots - 1, counts)
+            release = lane.release(slots - 1, counts)
             lane.seconds += time.process_time() - started
             lane.meter.add(true, release)
     return [
@@ -116,7 +126,7 @@ def run(task: Task) -> list[Run]:
             int(public.sizes.sum()),
             slots,
             public.bins,
-            lane.meter.measured(lane.seconds),
+            lane.measured(),
         )
         for name, lane in zip(task.mechanisms, lanes, strict=True)
     ]
@@ -128,8 +138,30 @@ class _Lane:
     def __init__(self, name: str, public: Population, key: bytes) -> None:
         self.stream = ReleaseStream(mechanism(name, public), NoiseSource(key))
         self.state = self.stream.start()
-        self.meter = Meter(public.requirements)
+        self.meter = Meter(public.requirements, int(public.sizes.sum()))
         self.seconds = 0.0
+
+    def release(self, slot: int, counts: npt.NDArray[np.int64]) -> SlotRelease:
+        self.state, release = self.stream.release(self.state, slot, counts)
+        return release
+
+    def measured(self) -> Measured:
+        return self.meter.measured(self.seconds)
+
+
+class _LocalLane:
+    """The same with a mechanism that asks devices: users of a class spend at different times."""
+
+    def __init__(self, name: str, public: Population, key: bytes) -> None:
+        self.stream = LocalStream(name, public, key)
+        self.meter = Meter(public.requirements, int(public.sizes.sum()))
+        self.seconds = 0.0
+
+    def release(self, slot: int, counts: npt.NDArray[np.int64]) -> SlotRelease:
+        return self.stream.release(slot, counts)
+
+    def measured(self) -> Measured:
+        return replace(self.meter.measured(self.seconds), window_use=self.stream.window_use)
 
 
 def noise_key(seed: int) -> bytes:

@@ -32,6 +32,7 @@ class Measure(NamedTuple):
 
 MEASURES = (
     Measure("amre", "AMRE", "mean squared error of a count, per bin and slot"),
+    Measure("amse", "AMSE", "the same of a share of all users: AMRE / users squared"),
     Measure("relative_error", "relative error", "sum of absolute errors / sum of true counts"),
     Measure("ajsd", "AJSD", "mean Jensen-Shannon divergence of the shares of the bins, 0 to ln 2"),
     Measure("published", "published", "share of the slots with a fresh publication"),
@@ -46,6 +47,7 @@ class Measured:
     """The figures of one run; see `MEASURES`."""
 
     amre: float
+    amse: float
     relative_error: float
     """NaN when nothing was counted."""
     ajsd: float
@@ -59,8 +61,10 @@ class Measured:
 class Meter:
     """Adds up the figures of one run slot by slot: memory for what was spent, not for counts."""
 
-    def __init__(self, requirements: Sequence[Requirement]) -> None:
+    def __init__(self, requirements: Sequence[Requirement], users: int) -> None:
+        """Of a population of so many users, classes with these requirements."""
         self._requirements = requirements
+        self._users = users
         self._spent: list[Counts] = []
         self._squares = self._distance = self._divergence = 0.0
         self._true = self._published = self._cells = self._known = self._covered = 0
@@ -90,6 +94,7 @@ class Meter:
         slots = len(self._spent)
         return Measured(
             amre=self._squares / self._cells,
+            amse=self._squares / self._cells / self._users**2,
             relative_error=self._distance / self._true if self._true else math.nan,
             ajsd=self._divergence / slots,
             published=self._published / slots,

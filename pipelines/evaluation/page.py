@@ -41,7 +41,7 @@ Case = tuple[str, float, int]
 # More charts of the same kind than this are not read: the table has the rest.
 MOST_TRENDS = 12
 # Measures on a logarithmic scale, and values that a measure should have or must not exceed.
-_LOG = ("amre", "relative_error", "ajsd", "seconds")
+_LOG = ("amre", "amse", "relative_error", "ajsd", "seconds")
 _LIMITS = {"window_use": 1.0, "coverage": 0.9}
 
 

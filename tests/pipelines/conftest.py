@@ -69,10 +69,11 @@ def run(*arguments):
 
 
 class Job:
-    """A folder with events and requirements, and `streamveil release` on them."""
+    """A folder with events and requirements, and `streamveil release` or another on them."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, command: str = "release"):
         self.folder = folder
+        self.command = command
         self.flags = {
             "input": self.path("events.csv"),
             "output": self.path("out.jsonl"),
@@ -126,7 +127,7 @@ class Job:
         """Command line; a flag that is None is left out."""
         given = {**self.flags, **flags}
         named = [f"--{name}={value}" for name, value in given.items() if value is not None]
-        return ["release", *named, *extra]
+        return [self.command, *named, *extra]
 
     def __call__(self, *extra, **flags):
         return run(*self.arguments(*extra, **flags))
@@ -144,7 +145,7 @@ class Job:
         outcome = self(**flags)
         assert outcome.code == code, outcome
         assert "Traceback" not in outcome.err
-        assert outcome.message.startswith("streamveil release: ")
+        assert outcome.message.startswith(f"streamveil {self.command}: ")
         missing = [word for word in words if word.lower() not in outcome.message.lower()]
         assert not missing, outcome.message
         assert self.files() == before

@@ -95,12 +95,13 @@ def direct(tables, slots, transform):
 class Ran:
     """What one run of a pipeline gave."""
 
+    counters: dict[str, int]
+    distributions: dict[str, Any]
     releases: list[Any]
     ledger: list[Any]
     rejected: list[pa.RecordBatch]
-    state: list[tuple[int, bytes]]
-    counters: dict[str, int]
-    distributions: dict[str, Any]
+    state: list[tuple[int, bytes]] | None = None
+    assignments: list[bytes] | None = None
 
     @property
     def slots(self):
@@ -242,8 +243,8 @@ def run(tmp_path):
         for metric in found["distributions"]:
             if metric.key.metric.namespace == "streamveil":
                 distributions[metric.key.metric.name] = metric.committed
-        lists = [collected(folder / name) for name in outputs._fields]
-        return Ran(*lists, counters, distributions)
+        lists = {name: collected(folder / name) for name in outputs._fields}
+        return Ran(counters, distributions, **lists)
 
     return run
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from streamveil.mechanisms.local.registry import LOCAL_COMPARATORS, LOCAL_MECHANISMS
 from streamveil.mechanisms.registry import COMPARATORS, MECHANISMS
 from streamveil.pipelines.evaluation import choose as module
 from streamveil.pipelines.evaluation.choose import (
@@ -24,7 +25,7 @@ def errors(**values):
 
 
 def run(mechanism, seed, amre, stream="sin"):
-    return Run(stream, 0.6, 12, mechanism, seed, 90, 5, 2, Measured(amre, 0, 0, 0, 1, 0.9, 0.1))
+    return Run(stream, 0.6, 12, mechanism, seed, 90, 5, 2, Measured(amre, 0, 0, 0, 0, 1, 0.9, 0.1))
 
 
 def test_clear_difference():
@@ -76,8 +77,11 @@ def test_comparators_are_never_advised():
 
 def test_comparators_are_mechanisms():
     assert set(MECHANISMS) >= COMPARATORS
+    assert set(LOCAL_MECHANISMS) >= LOCAL_COMPARATORS
     assert is_comparator("ba:option=1")
+    assert is_comparator("lba")
     assert not is_comparator("pba")
+    assert not is_comparator("rotation")
 
 
 def test_no_error_at_all():

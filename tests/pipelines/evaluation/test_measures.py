@@ -27,7 +27,7 @@ def release(counts, *, status=PUBLISHED, stderr=1.0, spent=(0, 0)):
 
 
 def measured(*slots, seconds=0.0):
-    meter = Meter(CLASSES)
+    meter = Meter(CLASSES, 50)
     for true, made in slots:
         meter.add(np.array(true, np.int64), made)
     return meter.measured(seconds)
@@ -45,6 +45,7 @@ def test_figures_of_two_slots():
         seconds=1.5,
     )
     assert found.amre == 29 / 4
+    assert found.amse == 29 / 4 / 2500
     assert found.relative_error == 9 / 30
     assert found.published == 1 / 2
     # 3 <= 1.645 * 2 < 4, 0 is within 1.645, and the infinite one does not count.

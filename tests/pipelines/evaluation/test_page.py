@@ -12,7 +12,7 @@ NASTY = '"><script>alert(1)</script>'
 
 
 def run(mechanism, seed, amre, stream="sin", epsilon=0.6, window=12):
-    measured = Measured(amre, 0.1, 0.01 * seed, 0.5, 0.98, 0.9, 0.25)
+    measured = Measured(amre, amre / 1e4, 0.1, 0.01 * seed, 0.5, 0.98, 0.9, 0.25)
     return Run(stream, epsilon, window, mechanism, seed, 9000, 500, 2, measured)
 
 
@@ -96,7 +96,17 @@ def test_no_more_charts_than_are_read():
 
 def test_errors_of_nothing_and_unknown_coverage():
     made = [
-        Run("sin", 0.6, 12, "pba", s, 9, 5, 2, Measured(0, float("nan"), 0, 0, 0, float("nan"), 0))
+        Run(
+            "sin",
+            0.6,
+            12,
+            "pba",
+            s,
+            9,
+            5,
+            2,
+            Measured(0, 0, float("nan"), 0, 0, 0, float("nan"), 0),
+        )
         for s in (0, 1)
     ]
     assert "0 ± 0" in words(page_of(made))

@@ -1,0 +1,47 @@
+"""Tokens: what ties a report to the assignment that it answers.
+
+A token names the user and a keyed code over stream, slot, round and user, so that the server needs
+to remember none, and nobody else can make one. Devices send it back as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+
+from streamveil.mechanisms.noise import KEY_BYTES
+
+_USER = struct.Struct("<i")
+_CODE_BYTES = 16
+
+
+class Tokens:
+    """The tokens of one stream. Raises ValueError for a key that is not 32 bytes."""
+
+    def __init__(self, key: bytes, stream: str) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a key of tokens has {KEY_BYTES} bytes, this one has {len(key)}")
+        self._started = hashlib.blake2b(
+            len(stream.encode()).to_bytes(8, "little") + stream.encode(),
+            key=key,
+            digest_size=_CODE_BYTES,
+            person=b"streamveil token",
+        )
+
+    def token(self, slot: int, round: int, user: int) -> bytes:
+        """The token of an assignment to a user, by index."""
+        code = self._started.copy()
+        code.update(struct.pack("<qqq", slot, round, user))
+        return _USER.pack(user) + code.digest()
+
+    def user_of(self, slot: int, round: int, token: bytes) -> int | None:
+        """The user whose token of that slot and round this is; None if it is nobody's."""
+        if len(token) != _USER.size + _CODE_BYTES:
+            return None
+        (user,) = _USER.unpack_from(token)
+        try:
+            right = self.token(slot, round, user)
+        except struct.error:  # a slot or round beyond 64 bits
+            return None
+        return user if hmac.compare_digest(token, right) else None

@@ -1,0 +1,176 @@
+"""A run from events to releases, whichever transform is in between: places, sinks, refusals."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import apache_beam as beam
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+
+from streamveil.io import (
+    SINK_FORMS,
+    WriteLedger,
+    WriteRejected,
+    check_events,
+    check_outputs,
+    is_stream,
+    sink_of,
+    source_of,
+)
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.users import Registry
+from streamveil.pipelines.inputs import REQUIRED, registry_of
+from streamveil.pipelines.launch import Summary, run
+from streamveil.transforms import CollectHistograms, PrivateHistograms
+
+Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where releases go and how they are made."""
+    add = parser.add_argument
+    add(
+        "--output",
+        metavar="PLACE",
+        help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
+    )
+    add("--ledger", metavar="FILE", help="what every slot cost every class of users")
+    add(
+        "--noise_key_file",
+        metavar="FILE",
+        help="32 or more secret bytes; the same key on the "
+        "same input gives the same releases (default: fresh randomness)",
+    )
+    add(
+        "--shards",
+        type=int,
+        default=1,
+        metavar="N",
+        help="split the users of a busy slot among so many workers (default 1)",
+    )
+    add(
+        "--allowed_lateness",
+        default="0s",
+        metavar="LENGTH",
+        help="how long a slot stays open for late events where time closes it: 30s, 10m, 2h "
+        "(default 0s)",
+    )
+
+
+def required_registry(command: str, given: Any) -> Registry:
+    """The table of requirements, when all options are there that have no default.
+
+    Raises ConfigurationError.
+    """
+    for name in ("input", "output", *REQUIRED):
+        if not getattr(given, name):
+            raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
+    registry = registry_of(given)
+    if registry is None:
+        instead = ", or --default_requirement" if command == "release" else ""
+        raise ConfigurationError(f"--requirements is missing: give the table of users{instead}")
+    return registry
+
+
+@dataclass(frozen=True)
+class Job(Generic[Transform]):
+    """What to read, how to count, where to write."""
+
+    input: str
+    output: str
+    transform: Transform
+    ledger: str | None = None
+    rejected: str | None = None
+
+    @property
+    def files(self) -> list[str]:
+        """All files that the run writes."""
+        given = [place for place in (self.output, self.ledger, self.rejected) if place]
+        return [place for place in given if not is_stream(place)]
+
+    def check(self) -> None:
+        """Look at the places before anything runs; raises ConfigurationError."""
+        self._source()
+        self._sink()
+        if is_stream(self.input):
+            self._refuse_files()
+        check_outputs(self.files)
+        if not is_stream(self.input):
+            check_events(self.input, self.transform.columns.names)
+
+    def _source(self) -> beam.PTransform:
+        return source_of(self.input, self.transform.columns.names)
+
+    def _sink(self) -> beam.PTransform:
+        return sink_of(self.output, self.transform.domain.labels)
+
+    def _refuse_files(self) -> None:
+        for name in ("output", "ledger", "rejected"):
+            path = getattr(self, name)
+            if path in self.files:
+                remedy = f"write to {SINK_FORMS}" if name == "output" else "leave it out"
+                raise ConfigurationError(
+                    f"--{name}={path}: a file is written when the input has ended, and --input="
+                    f"{self.input} does not end: {remedy}"
+                )
+
+    def build(self, pipeline: beam.Pipeline) -> None:
+        """Compose source, transform and sinks."""
+        events = pipeline | "ReadEvents" >> self._source()
+        outputs = events.batches | type(self.transform).__name__ >> self.transform
+        self._write(outputs, [events.rejected])
+
+    @property
+    def _dynamic(self) -> bool:
+        """Whether rows of the ledger are about requirements that change."""
+        return False
+
+    def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:
+        """Compose the sinks; `rejected` are the dead letters of sources."""
+        outputs.releases | "WriteReleases" >> self._sink()
+        if self.ledger:
+            outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)
+        if self.rejected:
+            letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
+            letters | "WriteRejected" >> WriteRejected(self.rejected)
+
+    def run(self, options: PipelineOptions, title: str) -> Summary:
+        """Run the job to its end."""
+        try:
+            summary = run(self.build, options, title)
+            for path in self.files:
+                if not FileSystems.exists(path):
+                    raise RuntimeError(f"the runner is done, but {path} was not written")
+            return summary
+        except Exception as error:
+            whole = [path for path in self.files if FileSystems.exists(path)]
+            if not whole:
+                raise
+            raise RuntimeError(
+                f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
+                "them away before the next run, which spends the budget again unless it has the "
+                "same noise key"
+            ) from error
+
+
+def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
+    """Run the job of a command and tell the operator what came of it."""
+    summary = job.run(options, title)
+    print(summary.text(dead_letters=job.rejected))
+    for path in dict.fromkeys([job.output, *job.files]):
+        print(f"wrote {path}")
+
+
+def stream_with(options: PipelineOptions, location: str) -> None:
+    """Tell Beam that the input does not end; refuse to run it in this process."""
+    standard = options.view_as(StandardOptions)
+    if standard.runner in (None, "FnApiRunner"):
+        raise ConfigurationError(
+            f"--input={location} does not end, and without --runner the pipeline runs in this "
+            "process, which waits for the end: give --runner, such as FlinkRunner or "
+            "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+        )
+    standard.streaming = True

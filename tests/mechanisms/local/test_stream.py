@@ -1,0 +1,157 @@
+"""The server driven slot by slot: its ledger, its state between rounds, tokens."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement
+from streamveil.mechanisms.local.ask_ledger import AskLedger
+from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
+from streamveil.mechanisms.local.stream import LocalStream
+from streamveil.mechanisms.local.tokens import Tokens
+from streamveil.mechanisms.noise import NoiseSource
+
+KEY = bytes(range(32))
+CLASSES = (Requirement(2, 1.0), Requirement(3, 1.0), Requirement(5, 2.0))
+CAPS = [2**40, 2**40, 2**41]
+
+
+def people(n=60):
+    return Users(CLASSES, np.arange(n, dtype=np.int32) % 3, 4)
+
+
+def stream_of(name="plpa+", users=None, context=b""):
+    users = users or people()
+    return LocalStream(local_mechanism(name, users), NoiseSource(KEY), context=context)
+
+
+# ---- the ledger --------------------------------------------------------------------------------
+
+ROUND = st.tuples(
+    st.lists(st.integers(0, 11), unique=True).map(sorted) | st.just(list(range(12))),
+    st.lists(st.integers(0, 3).map(lambda quarters: quarters * 2**38), min_size=3, max_size=3),
+)
+
+
+# Against brute force: an ask is refused exactly if it would break somebody's window.
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(ROUND, max_size=2), min_size=1, max_size=9), st.integers(0, 8))
+def test_no_window_of_any_user_is_overspent_and_nothing_else_is_refused(slots, written):
+    users = people(12)
+    ledger = AskLedger(users)
+    state, spent = ledger.start(), np.zeros((len(slots), 12), np.int64)
+    windows = np.array([r.window for r in CLASSES])[users.class_of]
+    for slot, rounds in enumerate(slots):
+        state = ledger.open(state, slot)
+        for number, (asked, prices) in enumerate(rounds, start=1):
+            ask = Ask(slot, number, np.array(asked, np.int32), np.array(prices), (GRR,) * 3)
+            tried = spent.copy()
+            tried[slot, asked] += ask.epsilons[users.class_of[asked]]
+            sums = [tried[max(slot - w + 1, 0) :, u].sum() for u, w in enumerate(windows)]
+            if (sums > np.array(CAPS)[users.class_of]).any():
+                with pytest.raises(BudgetExceeded, match=f"slot {slot}"):
+                    ledger.book(state, ask)
+                continue
+            state, spent = ledger.book(state, ask), tried
+        if slot == written:
+            state = ledger.decode(ledger.encode(state))
+        sums = np.array([spent[max(slot - w + 1, 0) :, u].sum() for u, w in enumerate(windows)])
+        np.testing.assert_array_equal(state.in_window, sums)
+        assert ledger.spent(state).tolist() == [spent[slot, k::3].max() for k in range(3)]
+        assert ledger.spent_in_window(state).tolist() == [sums[k::3].max() for k in range(3)]
+        assert ledger.largest_use(state) == max(sums[k::3].max() / CAPS[k] for k in range(3))
+
+
+# ---- the stream --------------------------------------------------------------------------------
+
+
+def run(stream, slots=12, rewrite=False):
+    """Releases; with `rewrite` the state goes through bytes wherever it can."""
+    devices = Devices(stream.users, bytes(32))
+    random = np.random.default_rng(5)
+    state, released = stream.start(), []
+    for slot in range(slots):
+        values = random.integers(4, size=stream.users.class_of.size)
+        state, answer = stream.begin(state, slot)
+        while not isinstance(answer, LocalRelease):
+            if rewrite:
+                state = stream.decode(stream.encode(state))
+                assert state.asked.users.tolist() == answer.users.tolist()
+            state, answer = stream.take(state, devices.report(answer, values))
+        if rewrite:
+            state = stream.decode(stream.encode(state))
+        released.append((answer.status, answer.frequencies.tolist(), stream.spent(state).tolist()))
+    return released
+
+
+@pytest.mark.parametrize("name", [name for name in LOCAL_MECHANISMS if name[:3] in ("rot", "plp")])
+def test_state_may_be_written_at_any_time(name):
+    assert run(stream_of(name), rewrite=True) == run(stream_of(name))
+
+
+def test_state_of_another_configuration_is_refused():
+    stream = stream_of()
+    written = stream.encode(stream.start())
+    fewer = dataclasses.replace(people(), class_of=people().class_of[::-1].copy())
+    for other in (stream_of("plpa"), stream_of(context=b"x"), stream_of(users=fewer)):
+        with pytest.raises(ConfigurationError, match="another configuration"):
+            other.decode(written)
+
+
+def test_slots_and_tallies_out_of_order_are_refused():
+    stream = stream_of()
+    with pytest.raises(ValueError, match="before anybody was asked"):
+        stream.take(stream.start(), Tally(np.zeros((3, 4), np.int64), np.zeros(3, np.int64)))
+    state, _ = stream.begin(stream.start(), 7)
+    with pytest.raises(ValueError, match="out of order"):
+        stream.begin(state, 9)
+    with pytest.raises(ValueError, match="waits for reports"):
+        stream.begin(state, 8)
+
+
+@pytest.mark.parametrize(
+    ("supports", "reports"),
+    [
+        (np.zeros((3, 5)), np.zeros(3)),
+        (np.zeros((3, 4)), np.zeros(2)),
+        (np.zeros((3, 4)), np.full(3, 61)),
+        (np.ones((3, 4)), np.zeros(3)),
+        (np.full((3, 4), -1), np.zeros(3)),
+    ],
+)
+def test_what_is_no_tally_of_the_ask_is_refused(supports, reports):
+    stream = stream_of()
+    state, _ = stream.begin(stream.start(), 0)
+    with pytest.raises(ValueError, match="no tally"):
+        stream.take(state, Tally(supports.astype(np.int64), reports.astype(np.int64)))
+
+
+def test_nobody_answers():
+    stream = stream_of()
+    state, _ = stream.begin(stream.start(), 0)
+    nothing = Tally(np.zeros((3, 4), np.int64), np.zeros(3, np.int64))
+    _, release = stream.take(state, nothing)
+    assert isinstance(release, LocalRelease)
+    assert release.status == "skipped"
+
+
+# ---- tokens ------------------------------------------------------------------------------------
+
+
+def test_a_token_fits_one_user_slot_round_stream_and_key():
+    tokens = Tokens(KEY, "s")
+    token = tokens.token(5, 1, 9)
+    assert tokens.user_of(5, 1, token) == 9
+    others = [(4, 1, token), (5, 2, token), (5, 1, token[:-1]), (5, 1, b""), (2**70, 1, token)]
+    for i, byte in enumerate(token):
+        others.append((5, 1, token[:i] + bytes([byte ^ 1]) + token[i + 1 :]))
+    assert [tokens.user_of(*other) for other in others] == [None] * len(others)
+    assert Tokens(KEY, "t").user_of(5, 1, token) is None
+    assert Tokens(bytes(32), "s").user_of(5, 1, token) is None
+    with pytest.raises(ValueError, match="32 bytes"):
+        Tokens(b"short", "s")

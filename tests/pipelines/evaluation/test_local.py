@@ -1,0 +1,89 @@
+"""Local mechanisms in a comparison: values out of counts, and what users spend."""
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.local.protocol import Ask, Users
+from streamveil.mechanisms.mechanism import Population
+from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.pipelines.evaluation.compare import noise_key, run, tasks
+from streamveil.pipelines.evaluation.local import LocalStream, WindowUse, is_local
+from streamveil.pipelines.evaluation.sources import Synthetic
+
+NAMES = ("rotation", "rotation:robust=true", "plpa+", "lba", "pba")
+
+
+def runs(seeds=1, names=NAMES):
+    todo = tasks([(Synthetic("sin", 300, 40), [(2.0, 12)])], names, seeds)
+    return [one for task in todo for one in run(task)]
+
+
+def test_figures():
+    found = runs()
+    assert [one.mechanism for one in found] == list(NAMES)
+    for one in found:
+        assert one.measured.amse == pytest.approx(one.measured.amre / 300**2)
+        assert 0 <= one.measured.ajsd <= np.log(2)
+        assert 0 < one.measured.window_use <= 1
+        assert one.measured.seconds > 0
+    use = {one.mechanism: one.measured.window_use for one in found}
+    assert use["rotation"] == 1
+    assert found[0].measured.published == 1
+
+
+def test_seeds_repeat_and_differ():
+    one, other = ([r.measured.amre for r in runs(2, ("rotation",))] for _ in range(2))
+    assert one == other
+    assert one[0] != one[1]
+
+
+# With windows of a slot everybody answers, and with such a budget truthfully: what is estimated
+# are the counts, of a slot with fewer events than users too.
+def test_values_are_those_counted():
+    public = Population((Requirement(1, 60.0), Requirement(1, 70.0)), np.array([5, 4]), 3)
+    stream = LocalStream("rotation:robust=true:filtered=false", public, noise_key(0))
+    for slot, counts in enumerate([[[5, 0, 0], [1, 2, 1]], [[0, 1, 0], [0, 0, 0]]]):
+        released = stream.release(slot, np.array(counts))
+        assert released.counts.tolist() == np.sum(counts, axis=0).tolist()
+        assert released.status == "published"
+    assert stream.window_use == 1
+
+
+def test_users_of_many_events_are_refused():
+    public = Population((Requirement(3, 1.0),), np.array([5]), 2, 2)
+    with pytest.raises(ConfigurationError, match="one value a slot"):
+        LocalStream("rotation", public, noise_key(0))
+
+
+def test_what_is_local():
+    assert is_local("rotation:robust=true")
+    assert is_local("plpd+")
+    assert not is_local("plbu")  # the comparator, which needs counts only
+    assert not is_local("adaptive")
+
+
+def test_unknown_names_list_both_kinds():
+    with pytest.raises(ConfigurationError, match=r"'rotatoin' is unknown: .*rotation.*adaptive"):
+        runs(names=("rotatoin",))
+
+
+def test_window_use_is_that_of_a_naive_sum():
+    random = np.random.default_rng(2)
+    requirements = (Requirement(2, 1.0), Requirement(5, 3.0))
+    users = Users(requirements, np.arange(8, dtype=np.int32) % 2, 2)
+    use, spent = WindowUse(users), np.zeros((30, 8))
+    for slot, row in enumerate(spent):
+        asks = []
+        for one_round in (1, 2):
+            asked = np.flatnonzero(random.random(8) < 0.3).astype(np.int32)
+            prices = np.array([to_units(random.choice([0.25, 0.5])) for _ in requirements])
+            asks.append(Ask(slot, one_round, asked, prices, ("grr", "grr")))
+            row[asked] += prices[users.class_of[asked]]
+        use.add(slot, tuple(asks))
+    largest = 0.0
+    for user in range(8):
+        requirement = requirements[user % 2]
+        sums = np.convolve(spent[:, user], np.ones(requirement.window))
+        largest = max(largest, sums.max() / to_units(requirement.epsilon))
+    assert use.largest == largest > 0.5

@@ -1,0 +1,160 @@
+"""The edge of a simulated local setting: it plays all devices, and only tallies leave it.
+
+Whom the server asks follows from the key and from the tallies alone, so the edge runs the server
+as well and answers both rounds of a slot at once: there is no way back from the server to the
+edge, and the pipeline needs none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.local.protocol import LocalRelease
+from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.noise import derived_key
+from streamveil.transforms.counting import MEMBERS, Layout, read_codes
+from streamveil.transforms.release import _ReleaseAtOnceFn, _ReleaseInTimeFn
+from streamveil.transforms.server import LocalSetting
+from streamveil.transforms.transcripts import Transcript, transcript_to_bytes
+from streamveil.transforms.wire import visits_from_bytes
+
+Symbols = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class EdgeConfiguration:
+    """What makes the edge on a worker."""
+
+    setting: LocalSetting
+    layout: Layout
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the mechanism."""
+        return self.setting.mechanism
+
+    def make(self) -> Edge:
+        """The devices and a server like the real one."""
+        key = derived_key(self.setting.noise_key(), "local devices")
+        return Edge(self.setting.name, self.setting.server(), key, self.layout)
+
+
+@dataclass
+class EdgeState:
+    """What the edge remembers: the devices' odometers are theirs, the rest is public."""
+
+    server: LocalStreamState
+    devices: Devices
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Drives the devices of all users, who report one symbol each in a slot."""
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "Edge",
+            "fields": [
+                {"name": "server", "type": "bytes"},
+                {"name": "devices", "type": "bytes"},
+            ],
+        }
+    }
+
+    name: str
+    """Of the stream."""
+    stream: LocalStream
+    device_key: bytes
+    layout: Layout
+
+    @property
+    def block(self) -> int:
+        """Slots that come together."""
+        return self.layout.block
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its visits."""
+        return self.layout.parts
+
+    @property
+    def quiet(self) -> Symbols:
+        """No user had an event: the last symbol says so."""
+        users = self.stream.users
+        return np.full(users.class_of.size, users.symbols - 1, np.int32)
+
+    def start(self) -> EdgeState:
+        """State before the first slot."""
+        return EdgeState(self.stream.start(), Devices(self.stream.users, self.device_key))
+
+    def encode(self, state: EdgeState) -> bytes:
+        """Bytes of the state, with a version."""
+        server, devices = self.stream.encode(state.server), state.devices.encode()
+        return state_bytes.pack(self.SCHEMAS, {"server": server, "devices": devices})
+
+    def decode(self, data: bytes) -> EdgeState:
+        """State of bytes."""
+        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        devices = Devices.decode(record["devices"], self.stream.users, self.device_key)
+        return EdgeState(self.stream.decode(record["server"]), devices)
+
+    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:
+        """Every user's symbol in the slots of a block, None where nobody had an event."""
+        codes = [visits.codes for visits in map(visits_from_bytes, parts) if len(visits.codes)]
+        every = np.sort(np.concatenate(codes)) if codes else np.zeros(0, self.layout.dtype)
+        slots, users, bins = read_codes(MEMBERS, every, self.layout)
+        edges = np.searchsorted(slots, np.arange(self.block + 1))
+        for i, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
+            symbols = None
+            if end > start:
+                symbols = self.quiet
+                symbols[users[start:end]] = bins[start:end]
+            yield block * self.block + i, symbols
+
+    def release(
+        self, state: EdgeState, slot: int, counted: Symbols
+    ) -> tuple[EdgeState, Transcript]:
+        """Answer all that the server asks in the next slot.
+
+        Raises BudgetExceeded when a device refuses.
+        """
+        server, ask = self.stream.begin(state.server, slot)
+        tallies = []
+        while True:
+            tallies.append(state.devices.report(ask, counted))
+            server, answer = self.stream.take(server, tallies[-1])
+            if isinstance(answer, LocalRelease):
+                return EdgeState(server, state.devices), Transcript(slot, tuple(tallies))
+            ask = answer
+
+    def next_slot(self, state: EdgeState) -> int | None:
+        """The slot that comes next."""
+        return state.server.next_slot
+
+
+class _Tells:
+    """In place of a release, (stream, transcript as bytes)."""
+
+    _ledgers: Any
+
+    def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
+        yield TimestampedValue((self._ledgers.name, transcript_to_bytes(release)), at)
+
+
+class _EdgeAtOnceFn(_Tells, _ReleaseAtOnceFn):
+    """Answers all slots of a bounded input."""
+
+
+class _EdgeInTimeFn(_Tells, _ReleaseInTimeFn):
+    """Answers each slot as it closes; state is the base's."""

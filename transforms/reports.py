@@ -1,0 +1,297 @@
+"""The rounds of the local protocol: asks go out, reports come back, releases leave."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.coders import BytesCoder, FastPrimitivesCoder
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms.local.oracles import supports
+from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.stream import LocalStreamState
+from streamveil.mechanisms.local.wire import decode_report, read_answer
+from streamveil.transforms import metrics
+from streamveil.transforms.rejects import LATE, REJECTED_SCHEMA
+from streamveil.transforms.release import REJECTED, ReleaseConfig, _ReleaseFn
+from streamveil.transforms.server import LocalSetting, Server
+from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
+
+ASKS = "asks"
+
+MALFORMED = "malformed"
+FORGED = "forged"
+UNSOLICITED = "unsolicited"
+DUPLICATE = "duplicate"
+
+# What the stage that asks is told, by the first byte: the first slot, that a slot began, a report.
+_START = b"s"
+_BEGUN = b"b"
+_REPORT = b"r"
+
+_SLOT = struct.Struct("<q")
+_HEADER = struct.Struct("<qii")
+_ASK = struct.Struct("<qi")
+_SYMBOL = struct.Struct("<i")
+
+_ORACLES = (GRR, OUE)
+
+# Of a message that cannot be read so many bytes are kept.
+_MOST_BYTES = 1000
+
+# Users whose assignments are made together.
+_USERS_IN_A_PART = 10_000
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A report whose token is right."""
+
+    slot: int
+    round: int
+    user: int
+    answer: int | bytes
+
+
+def answer_to_bytes(answer: Answer) -> bytes:
+    """Slot, round and user, then the symbol or bits."""
+    symbol = isinstance(answer.answer, int)
+    told = _SYMBOL.pack(answer.answer) if isinstance(answer.answer, int) else answer.answer
+    return _HEADER.pack(answer.slot, answer.round, answer.user) + bytes([symbol]) + told
+
+
+def answer_from_bytes(data: bytes) -> Answer:
+    """The answer."""
+    told = data[_HEADER.size + 1 :]
+    symbol = data[_HEADER.size]
+    slot, round, user = _HEADER.unpack_from(data)
+    return Answer(slot, round, user, _SYMBOL.unpack(told)[0] if symbol else told)
+
+
+def begun(stream: str, slot: int, first: bool = False) -> tuple[str, bytes]:
+    """(stream, what tells that a slot began, or which is the first)."""
+    return stream, (_START if first else _BEGUN) + _SLOT.pack(slot)
+
+
+def rejected_reports(reason: str, detail: str, records: Iterable[Any]) -> pa.RecordBatch:
+    """Dead letters of reports, which are counted; a record is what JSON can hold."""
+    rows = [
+        {"reason": reason, "detail": detail, "record": json.dumps(record)} for record in records
+    ]
+    metrics.count(metrics.REPORTS_REJECTED_PREFIX + reason, len(rows))
+    return pa.RecordBatch.from_pylist(rows, schema=REJECTED_SCHEMA)
+
+
+class _CheckReportsFn(beam.DoFn):
+    """Messages of devices to (stream, Answer as bytes); what is none leaves on the side."""
+
+    def __init__(self, setting: LocalSetting) -> None:
+        self._setting = setting
+
+    def setup(self) -> None:
+        self._tokens = self._setting.tokens()
+
+    def process(self, element: bytes) -> Iterator[Any]:
+        metrics.count(metrics.REPORTS_READ, 1)
+        try:
+            report = decode_report(element)
+        except ValueError as error:
+            record = {"bytes": element[:_MOST_BYTES].hex()}
+            yield _aside(rejected_reports(MALFORMED, str(error), [record]))
+            return
+        user = self._tokens.user_of(report.slot, report.round, report.token)
+        if user is None:
+            place = {"slot": report.slot, "round": report.round, "token": report.token.hex()}
+            detail = "the token is not that of an assignment for this slot and round"
+            yield _aside(rejected_reports(FORGED, detail, [place]))
+            return
+        answer = Answer(report.slot, report.round, user, report.answer)
+        yield self._setting.name, _REPORT + answer_to_bytes(answer)
+
+
+def _aside(letters: pa.RecordBatch) -> beam.pvalue.TaggedOutput:
+    # Their own time may be behind the watermark: windows after this would drop them.
+    return beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, Timestamp.now()))
+
+
+def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list[pa.RecordBatch]]:
+    """Sum the answers to an ask up, one of each user, and reject the others.
+
+    Of different answers of one user one counts, whatever the order in which they came.
+    """
+    asked = set(ask.users.tolist())
+    taken: dict[int, Any] = {}
+    rejected: dict[tuple[str, str], list[Any]] = {}
+    for data in sorted(told):
+        answer = answer_from_bytes(data)
+        record = {"slot": answer.slot, "round": answer.round, "user": answer.user}
+        if answer.user not in asked:
+            fault = UNSOLICITED, "the user was not asked"
+        else:
+            kind = ask.oracles[users.class_of[answer.user]]
+            try:
+                read = read_answer(kind, users.symbols, answer.answer)
+                if taken.setdefault(answer.user, read) is read:
+                    continue
+                fault = DUPLICATE, "the user's report to this ask counts already"
+            except ValueError as error:
+                fault = MALFORMED, str(error)
+        rejected.setdefault(fault, []).append(record)
+    answers: list[list[Any]] = [[] for _ in users.classes]
+    for user, read in taken.items():
+        answers[users.class_of[user]].append(read)
+    tally = Tally(
+        np.zeros((len(users.classes), users.symbols), np.int64),
+        np.array([len(some) for some in answers], np.int64),
+    )
+    for k in np.flatnonzero(tally.reports):
+        tally.supports[k] = supports(ask.oracles[k], users.symbols, np.concatenate(answers[k]))
+    return tally, [rejected_reports(*fault, found) for fault, found in rejected.items()]
+
+
+def ask_parts(ask: Ask) -> Iterator[bytes]:
+    """The ask as bytes, in parts of some users each."""
+    oracles = np.array([_ORACLES.index(oracle) for oracle in ask.oracles], np.uint8)
+    for start in range(0, ask.users.size, _USERS_IN_A_PART):
+        users = ask.users[start : start + _USERS_IN_A_PART]
+        arrays = arrays_to_bytes(users, ask.epsilons, oracles)
+        yield _ASK.pack(ask.slot, ask.round) + arrays
+
+
+def ask_from_bytes(data: bytes) -> Ask:
+    """A part of an ask."""
+    slot, round = _ASK.unpack_from(data)
+    users, epsilons, oracles = arrays_from_bytes(data[_ASK.size :])
+    return Ask(slot, round, users, epsilons, tuple(_ORACLES[i] for i in oracles))
+
+
+class _AskFn(_ReleaseFn):
+    """Asks for reports and releases slots, in order, each once.
+
+    Input: (stream, what begins slots, or an Answer as bytes), in any order. Output: what
+    :class:`_ReleaseFn` gives; on the side parts of asks as bytes, and rejected reports.
+
+    State, per stream: the server's bytes; the reports of the round that is open; which round that
+    is, the next slot, and the last slot that has begun.
+
+    Timer `deadline`, in event time, armed when a round opens: closes it. The first round of a slot
+    opens when the slot has begun and the one before it is released, and closes `first` after its
+    end; the second opens then, and closes `second` after the end. The release leaves when the
+    last round closes, which is its event time.
+    """
+
+    REPORTS = BagStateSpec("reports", BytesCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
+    DEADLINE = TimerSpec("deadline", beam.TimeDomain.WATERMARK)
+
+    def __init__(self, config: ReleaseConfig, first: int, second: int) -> None:
+        """Make it; `first` and `second` are microseconds."""
+        super().__init__(config)
+        self._delays = {1: first, 2: second}
+
+    _ledgers: Server
+
+    def process(
+        self,
+        element: tuple[str, bytes],
+        stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
+        reports: Any = beam.DoFn.StateParam(REPORTS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        deadline: Any = beam.DoFn.TimerParam(DEADLINE),
+    ) -> Iterator[Any]:
+        open_round, next_slot, last_begun = progress.read() or (None, None, None)
+        kind, data = element[1][:1], element[1][1:]
+        if kind == _REPORT:
+            fault = self._misplaced(answer_from_bytes(data), open_round, next_slot)
+            if fault is None:
+                reports.add(data)
+            else:
+                yield fault
+            return
+        (slot,) = _SLOT.unpack(data)
+        if kind == _START:
+            next_slot = slot
+        else:
+            last_begun = slot if last_begun is None else max(last_begun, slot)
+        progress.write((open_round, next_slot, last_begun))
+        if open_round is None:
+            written = stream.read()
+            state = self._ledgers.start() if written is None else self._ledgers.decode(written)
+            yield from self._begin(state, stream, progress, deadline)
+
+    def _misplaced(
+        self, answer: Answer, open_round: tuple[int, int] | None, next_slot: int | None
+    ) -> beam.pvalue.TaggedOutput | None:
+        """Reject a report to any round but the open one."""
+        if (answer.slot, answer.round) == open_round:
+            return None
+        opens = open_round or (next_slot, 1)
+        record = {"slot": answer.slot, "round": answer.round, "user": answer.user}
+        if next_slot is None or (answer.slot, answer.round) > opens:
+            return _aside(rejected_reports(UNSOLICITED, "nobody was asked in this round", [record]))
+        return _aside(rejected_reports(LATE, "the round was closed before", [record]))
+
+    def _begin(
+        self, state: LocalStreamState, stream: Any, progress: Any, deadline: Any
+    ) -> Iterator[Any]:
+        """Open the first round of the next slot, if it has begun."""
+        _, next_slot, last_begun = progress.read()
+        if next_slot is None or last_begun is None or last_begun < next_slot:
+            return
+        state, ask = self._ledgers.stream.begin(state, next_slot)
+        progress.write(((next_slot, 1), next_slot + 1, last_begun))
+        yield from self._opened(state, ask, stream, deadline)
+
+    def _opened(
+        self, state: LocalStreamState, ask: Ask, stream: Any, deadline: Any
+    ) -> Iterator[Any]:
+        stream.write(self._ledgers.encode(state))
+        deadline.set(self._closing(ask.slot, ask.round))
+        for part in ask_parts(ask):
+            yield beam.pvalue.TaggedOutput(ASKS, part)
+
+    def _closing(self, slot: int, round: int) -> Timestamp:
+        return Timestamp(micros=self._config.clock.slots.end(slot) + self._delays[round])
+
+    @on_timer(DEADLINE)
+    def _close_round(
+        self,
+        stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
+        reports: Any = beam.DoFn.StateParam(REPORTS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        deadline: Any = beam.DoFn.TimerParam(DEADLINE),
+    ) -> Iterator[Any]:
+        server = self._ledgers
+        state = server.decode(stream.read())
+        assert state.asked is not None
+        slot, round = state.asked.slot, state.asked.round
+        tally, rejected = tally_of(state.asked, server.stream.users, reports.read())
+        reports.clear()
+        metrics.count(metrics.REPORTS_ACCEPTED, int(tally.reports.sum()))
+        for letters in rejected:
+            yield _aside(letters)
+        state, answer = server.stream.take(state, tally)
+        _, next_slot, last_begun = progress.read()
+        if not isinstance(answer, LocalRelease):
+            progress.write(((slot, answer.round), next_slot, last_begun))
+            yield from self._opened(state, answer, stream, deadline)
+            return
+        at = self._closing(slot, round)
+        yield from self._outputs(slot, server.counted(state, answer), state, at)
+        progress.write((None, next_slot, last_begun))
+        stream.write(server.encode(state))
+        yield from self._begin(state, stream, progress, deadline)
