@@ -38,6 +38,9 @@ Integers = npt.NDArray[np.integer]
 # with zeros), uint8, shape (m, ceil(d / 8)).
 Reports = npt.NDArray[np.int64] | npt.NDArray[np.uint8]
 
+# Beyond this budget q is 0 for all that a float can tell; it stays above, as do variances.
+_MAX_EPSILON = 300.0
+
 # Random words or bits held at once: 32 MB of words, 16 MB of bits.
 _MAX_WORDS = 1 << 22
 _MAX_BITS = 1 << 24
@@ -62,7 +65,7 @@ class Oracle:
                 f"{GRR} or {OUE}, a budget above 0 and 2 symbols or more"
             )
         epsilon = float(to_epsilon(np.array([units], np.int64))[0])
-        shrunk = math.exp(-epsilon)
+        shrunk = math.exp(-min(epsilon, _MAX_EPSILON))
         if kind == OUE:
             return cls(kind, symbols, epsilon, 0.5, shrunk / (1 + shrunk))
         whole = 1 + (symbols - 1) * shrunk

@@ -44,9 +44,6 @@ LOCAL_MECHANISMS: LocalFactories = {
 
 LOCAL_DEFAULT = "rotation"
 
-# There to compare with, never advised.
-LOCAL_COMPARATORS = frozenset(["lba", "lbd", "plbu", "lbu"])
-
 
 def local_mechanism(text: str, users: Users) -> LocalMechanism[Any]:
     """Make a local mechanism.

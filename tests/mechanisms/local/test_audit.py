@@ -16,7 +16,7 @@ from streamveil.mechanisms.records import Requirement
 from tests.mechanisms.local.populations import SERVER, tally_of
 from tests.mechanisms.test_audit import audit
 
-USERS = 40_000
+USERS = 20_000
 WINDOW, EPSILON = 4, 3.0
 ANSWERS = [0, 1, None, 0, 1, 1, 0]  # published, skipped and nullified slots
 

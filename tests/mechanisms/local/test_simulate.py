@@ -101,6 +101,20 @@ def test_what_cannot_be_is_refused(wrong, told):
         assert isinstance(refused.value, ConfigurationError)
 
 
+# The largest and the smallest budgets that a requirement can have still make numbers.
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", LOCAL_MECHANISMS)
+@pytest.mark.parametrize("epsilon", [2.0**12, 2.0**-37])
+def test_extreme_budgets(name, epsilon):
+    values = values_of(4, 50, 3)
+    done = simulate_local(name, values, 3, [(2, epsilon)] * 25 + [(3, epsilon)] * 25, KEY)
+    assert np.isfinite(done.released).all()
+    check_windows(units_of(done.spent), done.users)
+    if epsilon > 1 and name in ("plbu", "lbu"):
+        truth = [np.bincount(row, minlength=3) / 50 for row in values]
+        np.testing.assert_allclose(done.released, truth, atol=1e-9)
+
+
 # PLBU and LBU are unbiased: flakiness 1e-6, by their own standard errors.
 @pytest.mark.parametrize("name", ["lbu", "plbu"])
 def test_uniform_is_unbiased(name):
