@@ -5,6 +5,7 @@ import datetime as dt
 import io
 import json
 import logging
+import math
 import os
 from collections import Counter
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ EXACT = 4000.0
 EVENT_SCHEMA = pa.schema(
     [("user", pa.string()), ("value", pa.string()), ("time", pa.timestamp("us", "UTC"))]
 )
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch):
+    """A slow machine must not add lines to what a command prints."""
+    monkeypatch.setattr("streamveil.pipelines.progress._SECONDS_BETWEEN_LINES", math.inf)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ def clock(monkeypatch):
 
     made = Clock()
     monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_LINES", 5.0)
     return made
 
 
