@@ -25,8 +25,8 @@ EPSILONS = (1.5, 2.0, 2.5)
 STREAMS = ("sin", "tlns", "log", "bursts")
 # AMSE of the reference in units of 1e-5, by stream.
 REFERENCE = {
-    "lbd": (980, 760, 1600, 3500),
-    "lba": (270, 250, 360, 800),
+    "lpd": (980, 760, 1600, 3500),
+    "lpa": (270, 250, 360, 800),
     "plpd": (270, 310, 1000, 2300),
     "plpa": (150, 110, 290, 550),
     "plpd+": (310, 250, 520, 1400),
@@ -75,8 +75,8 @@ def against_reference(given, pool):
         f"Mean and standard error over {given.keys} draws of users, data and noise. `bursts` has "
         "five values of popularity 1 / rank, and about every 200 slots an event draws 30 % of all "
         "users to one of them, for 15 to 40 slots. The reference does not say what its bursts are: "
-        "these are such that PLPA errs as it does there. Nor does it say what became of "
-        "frequencies below 0 and above 1 in LBD and LBA.",
+        "these are such that PLPA errs as it does there. What it calls LBD and LBA divides the "
+        "users, not their budgets: here that is LPD and LPA.",
     )
     cases = [{"stream": stream} for stream in given.streams]
     for stream, found in zip(given.streams, _errors(given, pool, cases, REFERENCE), strict=True):

@@ -2,56 +2,38 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
-
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import is_stream
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.pipelines.inputs import Inputs, add_event_options
+from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     Job,
-    add_output_options,
+    JobOptions,
     required_registry,
     run_and_tell,
     stream_with,
 )
 from streamveil.pipelines.keys import noise_key
-from streamveil.transforms import ADD_REMOVE, CollectHistograms
+from streamveil.pipelines.release import ReleaseOptions
+from streamveil.transforms import CollectHistograms
 
-# Options of `release` that have no meaning here: their one value, and why.
-_NOT_LOCAL: dict[str, tuple[Any, str]] = {
-    "max_contributions": (1, "a device reports one value in a slot"),
-    "adjacency": (ADD_REMOVE, "one guarantee covers events added, removed and replaced"),
-    "default_requirement": (None, "the server must know whom it can ask: list every user"),
-    "requirement_changes": (None, "requirements do not change in a run of collect"),
-    "longest_window": (None, "requirements do not change in a run of collect"),
-    "state": (None, "a run of collect keeps no state for a later one"),
-    "resume": (None, "a run of collect keeps no state for a later one"),
-    "follow": (None, "a run of collect keeps no state for a later one"),
-    "clock_file": (None, "a run of collect keeps no state for a later one"),
+_STATELESS = "a run of collect keeps no state for a later one"
+_CONSTANT = "requirements do not change in a run of collect"
+
+# Options that have no meaning here, and why.
+_NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
+    JobOptions: {
+        "max_contributions": "a device reports one value in a slot",
+        "adjacency": "one guarantee covers events added, removed and replaced",
+        "default_requirement": "the server must know whom it can ask: list every user",
+    },
+    ReleaseOptions: {
+        **dict.fromkeys(("requirement_changes", "longest_window"), _CONSTANT),
+        **dict.fromkeys(("state", "resume", "follow", "clock_file"), _STATELESS),
+    },
 }
-
-
-class CollectOptions(PipelineOptions):
-    """The options of the local setting; Beam's own pass through beside them."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_event_options(parser)
-        add_output_options(parser)
-        parser.add_argument(
-            "--mechanism",
-            default=LOCAL_DEFAULT,
-            metavar="NAME",
-            help=f"{', '.join(LOCAL_MECHANISMS)} (default {LOCAL_DEFAULT})",
-        )
-        for name, (only, _) in _NOT_LOCAL.items():
-            parser.add_argument(
-                f"--{name}", default=only, nargs="?", const="true", help=argparse.SUPPRESS
-            )
 
 
 def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
@@ -59,16 +41,18 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
 
     Raises ConfigurationError for anything missing or wrong.
     """
-    given = options.view_as(CollectOptions)
-    for name, (only, why) in _NOT_LOCAL.items():
-        value = getattr(given, name)
-        if str(value) != str(only):
-            raise ConfigurationError(
-                f"--{name}={value} is for streamveil release: in the local setting {why}"
-            )
+    for kind, reasons in _NOT_LOCAL.items():
+        all_given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
+        for name, why in reasons.items():
+            value = getattr(all_given, name)
+            if value != getattr(usual, name):
+                raise ConfigurationError(
+                    f"--{name}={value} is for streamveil release: in the local setting {why}"
+                )
+    given = options.view_as(JobOptions)
     transform = Inputs.of(given).local_transform(
         required_registry("collect", given),
-        given.mechanism,
+        LOCAL_DEFAULT if given.mechanism is None else given.mechanism,
         noise_key(given.noise_key_file),
         given.shards,
         given.allowed_lateness,

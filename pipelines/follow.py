@@ -101,26 +101,26 @@ class Following:
     clock: Clock
 
     @classmethod
-    def of(cls, given: Any) -> Following | None:
-        """Read the options of :func:`add_follow_options`; None without a state.
+    def of(cls, given: Any, own: Any) -> Following | None:
+        """Read the options of the job and of :func:`add_follow_options`; None without a state.
 
         Raises ConfigurationError.
         """
-        resume = is_true("resume", given.resume)
-        if not given.state:
+        resume = is_true("resume", own.resume)
+        if not own.state:
             for name in ("follow", "clock_file"):
-                if getattr(given, name) is not None:
+                if getattr(own, name) is not None:
                     raise ConfigurationError(f"--{name} needs a folder for the state: --state")
             if resume:
                 raise ConfigurationError("--resume needs the folder of the state: --state")
             return None
-        follow = given.follow
+        follow = own.follow
         return cls(
-            given.state,
+            own.state,
             resume,
             None if follow is None else _duration("follow", follow, least=1),
             _duration("allowed_lateness", given.allowed_lateness),
-            Clock(given.clock_file),
+            Clock(own.clock_file),
         )
 
 

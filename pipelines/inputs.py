@@ -32,7 +32,7 @@ from streamveil.transforms.times import UNITS
 REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
 
 
-def add_event_options(parser: argparse.ArgumentParser) -> None:
+def add_input_options(parser: argparse.ArgumentParser) -> None:
     """Add the options; what `REQUIRED` names has no default."""
     add = parser.add_argument
     add(
@@ -87,12 +87,6 @@ def add_event_options(parser: argparse.ArgumentParser) -> None:
         help="dead letters: the raw record, why, and where it "
         "stood; raw data, never to be published",
     )
-
-
-def add_input_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of :func:`add_event_options`, and how events are counted centrally."""
-    add_event_options(parser)
-    add = parser.add_argument
     add(
         "--default_requirement",
         metavar="WINDOW,EPSILON,USERS",

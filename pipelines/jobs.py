@@ -20,22 +20,40 @@ from streamveil.io import (
     sink_of,
     source_of,
 )
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
 from streamveil.mechanisms.users import Registry
-from streamveil.pipelines.inputs import REQUIRED, registry_of
+from streamveil.pipelines.inputs import REQUIRED, add_input_options, registry_of
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
+class JobOptions(PipelineOptions):
+    """From events to one private histogram a slot; Beam's own options pass through beside these."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        add_input_options(parser)
+        _add_output_options(parser)
+
+
+def _add_output_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say where releases go and how they are made."""
     add = parser.add_argument
     add(
         "--output",
         metavar="PLACE",
         help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
+    )
+    add(
+        "--mechanism",
+        metavar="NAME",
+        help=f"of release: {', '.join(MECHANISMS)} (default {DEFAULT}), where requirements change "
+        f"{', '.join(DYNAMIC_MECHANISMS)}; of collect: {', '.join(LOCAL_MECHANISMS)} (default "
+        f"{LOCAL_DEFAULT})",
     )
     add("--ledger", metavar="FILE", help="what every slot cost every class of users")
     add(

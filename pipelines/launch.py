@@ -28,23 +28,29 @@ _WHILE = re.compile(r" \[while running [^\]]*\]")
 
 
 def parse_flags(
-    command: str, options: type[PipelineOptions], argv: Sequence[str]
+    command: str,
+    options: Sequence[type[PipelineOptions]],
+    argv: Sequence[str],
+    refused: Sequence[type[PipelineOptions]] = (),
 ) -> PipelineOptions:
     """Read a command's flags and Beam's; an unknown one is an error, not a warning.
 
-    Exits with help for --help. Raises ConfigurationError.
+    Exits with help for --help, which begins with the first docstring of `options`. Those of
+    `refused` are left to the command, which can say why they do not fit. Raises
+    ConfigurationError.
     """
     own = help_parser(
         command,
-        options.__doc__ or "",
+        options[0].__doc__ or "",
         "All options of Apache Beam pass through, such as --runner; without it the pipeline "
         "runs in this process.",
     )
-    options._add_argparse_args(own)
+    for kind in options:
+        kind._add_argparse_args(own)
     show_help(own, argv)
     everything = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for kind in _all_subclasses(PipelineOptions):
-        if kind is options or not kind.__module__.startswith("streamveil."):
+        if kind in (*options, *refused) or not kind.__module__.startswith("streamveil."):
             kind._add_argparse_args(everything)
     refuse_unknown(command, argv, own, everything)
     return PipelineOptions(list(argv))

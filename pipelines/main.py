@@ -57,17 +57,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _release(argv: Sequence[str]) -> int:
-    from streamveil.pipelines import release
+    from streamveil.pipelines import jobs, release
     from streamveil.pipelines.launch import parse_flags
 
-    return release.main(parse_flags("release", release.ReleaseOptions, argv))
+    options = (jobs.JobOptions, release.ReleaseOptions)
+    return release.main(parse_flags("release", options, argv))
 
 
 def _collect(argv: Sequence[str]) -> int:
-    from streamveil.pipelines import collect
+    from streamveil.pipelines import collect, jobs, release
     from streamveil.pipelines.launch import parse_flags
 
-    return collect.main(parse_flags("collect", collect.CollectOptions, argv))
+    refused = (release.ReleaseOptions,)
+    return collect.main(parse_flags("collect", (jobs.JobOptions,), argv, refused))
 
 
 def _evaluate(argv: Sequence[str]) -> int:
@@ -82,7 +84,7 @@ def _demo(argv: Sequence[str]) -> int:
     from streamveil.pipelines import demo
     from streamveil.pipelines.launch import parse_flags
 
-    return demo.main(parse_flags("demo", demo.DemoOptions, argv))
+    return demo.main(parse_flags("demo", (demo.DemoOptions,), argv))
 
 
 # Commands import what they need when they run: --help does not wait for Beam.

@@ -11,12 +11,12 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import StateFolder, is_stream, requirement_changes_of
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic
+from streamveil.mechanisms.registry import DEFAULT, only_dynamic
 from streamveil.pipelines.follow import Follow, Following, add_follow_options
-from streamveil.pipelines.inputs import Inputs, add_input_options
+from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     Job,
-    add_output_options,
+    JobOptions,
     required_registry,
     run_and_tell,
     stream_with,
@@ -26,20 +26,11 @@ from streamveil.transforms import PrivateHistograms
 
 
 class ReleaseOptions(PipelineOptions):
-    """The options of the main job; Beam's own pass through beside them."""
+    """What only this command can, beside `JobOptions`: no option may be in two classes."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_input_options(parser)
-        add_output_options(parser)
         add = parser.add_argument
-        add(
-            "--mechanism",
-            default=DEFAULT,
-            metavar="NAME",
-            help=f"{', '.join(MECHANISMS)} (default {DEFAULT}); where requirements change "
-            f"{', '.join(DYNAMIC_MECHANISMS)}",
-        )
         add(
             "--requirement_changes",
             metavar="PLACE",
@@ -69,14 +60,14 @@ class ReleaseJob(Job[PrivateHistograms]):
 
         Raises ConfigurationError for anything missing or wrong.
         """
-        given = options.view_as(ReleaseOptions)
+        given, own = options.view_as(JobOptions), options.view_as(ReleaseOptions)
         job = cls(
             given.input,
             given.output,
-            _transform_of(given),
+            _transform_of(given, own),
             given.ledger,
             given.rejected,
-            given.requirement_changes,
+            own.requirement_changes,
         )
         job.check()
         if is_stream(job.input):
@@ -114,36 +105,36 @@ class ReleaseJob(Job[PrivateHistograms]):
         return bool(self.requirement_changes) or only_dynamic(self.transform.mechanism)
 
 
-def _transform_of(given: Any) -> PrivateHistograms:
+def _transform_of(given: Any, own: Any) -> PrivateHistograms:
     registry = required_registry("release", given)
-    if given.longest_window is not None and not given.requirement_changes:
+    if own.longest_window is not None and not own.requirement_changes:
         raise ConfigurationError(
-            f"--longest_window={given.longest_window} is about changes: give "
+            f"--longest_window={own.longest_window} is about changes: give "
             "--requirement_changes as well, or leave it out"
         )
     return Inputs.of(given).transform(
         registry,
-        given.mechanism,
+        DEFAULT if given.mechanism is None else given.mechanism,
         noise_key(given.noise_key_file),
         given.shards,
-        given.longest_window,
+        own.longest_window,
         given.allowed_lateness,
     )
 
 
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
-    given = options.view_as(ReleaseOptions)
-    following = Following.of(given)
+    given, own = options.view_as(JobOptions), options.view_as(ReleaseOptions)
+    following = Following.of(given, own)
     if following is not None:
         outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
         wanted = {kind: path for kind, path in outputs.items() if path}
-        if given.requirement_changes:
+        if own.requirement_changes:
             raise ConfigurationError(
-                f"--requirement_changes={given.requirement_changes} does not go with --state: who "
+                f"--requirement_changes={own.requirement_changes} does not go with --state: who "
                 "asks for what is not kept between runs; leave one of them out"
             )
-        transform = _transform_of(given)
+        transform = _transform_of(given, own)
         with StateFolder.held(following.state, create=not following.resume) as folder:
             Follow(given.input, wanted, transform, following, folder).run(options)
         return 0

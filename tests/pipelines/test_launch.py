@@ -1,6 +1,7 @@
 """Flags, summaries and failures of a run."""
 
 import argparse
+import importlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from streamveil.io import tables
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.demo import DemoOptions
+from streamveil.pipelines.jobs import JobOptions
 from streamveil.pipelines.launch import Summary, parse_flags, run
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.transforms import metrics
@@ -140,13 +142,22 @@ def test_flag_without_its_value(job):
 def test_flags_of_another_command_are_unknown(flag):
     """Taken and ignored, they would seem to have worked."""
     with pytest.raises(ConfigurationError, match="unknown option"):
-        parse_flags("demo", DemoOptions, [flag])
+        parse_flags("demo", (DemoOptions,), [flag])
 
 
 def test_flags_reach_beam():
-    options = parse_flags("release", ReleaseOptions, ["--runner=SomeRunner", "--slot=1h"])
+    given = ["--runner=SomeRunner", "--slot=1h"]
+    options = parse_flags("release", (JobOptions, ReleaseOptions), given)
     assert options.view_as(StandardOptions).runner == "SomeRunner"
-    assert options.view_as(ReleaseOptions).slot == "1h"
+    assert options.view_as(JobOptions).slot == "1h"
+
+
+def test_all_commands_fit_into_one_process():
+    """Beam reads the options of all classes that it knows, so none may be in two of them."""
+    for module in ("collect", "demo", "release"):
+        importlib.import_module(f"streamveil.pipelines.{module}")
+    given = PipelineOptions(["--slot=1h", "--hourly=true", "--follow=1m"]).get_all_options()
+    assert [given[name] for name in ("slot", "hourly", "follow")] == ["1h", "true", "1m"]
 
 
 # ---- summaries -------------------------------------------------------------------------------
