@@ -19,10 +19,10 @@ GONE = -1
 class Moves:
     """Users who ask for something else from a slot on: public, as requirements are.
 
-    Row i says that `users[i]` users leave cohort `parents[i]` and make up, or join, cohort
-    `children[i]`, which asks for `requirements[i]`. A child keeps its parent's history. Rows with
-    the same child have the same parent and requirement. Cohorts 0 to K - 1 are the classes of the
-    registry; other numbers are given by the sender and never used again for another cohort.
+    Row i says that `users[i]` users leave cohort `parents[i]` and make up cohort `children[i]`,
+    new in this slot, which asks for `requirements[i]`. A child keeps its parent's history. Rows
+    with the same child have the same parent and requirement. Cohorts 0 to K - 1 are the classes of
+    the registry; other numbers are given by the sender and never used again for another cohort.
     """
 
     parents: Integers

@@ -134,9 +134,7 @@ class DynamicStream:
         if slot % MERGE_EVERY == 0:
             self._merge(state)
         interned = state.interned
-        cells = interned.ledgers_of(counts.cohorts) * self.setting.bins + counts.bins
-        shape = (len(interned.asked), self.setting.bins)
-        table = np.bincount(cells, counts.counts, minlength=shape[0] * shape[1])
+        table = self._table(interned, counts)
         history = digest(
             state.history,
             b"%d" % slot,
@@ -148,11 +146,21 @@ class DynamicStream:
         )
         state.mechanism, release = self.mechanism.step(
             state.mechanism,
-            SlotInput(slot, table.astype(np.int64).reshape(shape), members),
+            SlotInput(slot, table, members),
             self._noise.slot(slot, history),
         )
         state.odometer = self.odometer.charge(state.odometer, interned.asked, release.spent)
         return DynamicState(interned, state.mechanism, state.odometer, history, slot + 1), release
+
+    def _table(self, interned: Interned, counts: CohortCounts) -> Integers:
+        """Counts by ledger and bin, shape (L, d)."""
+        bins = self.setting.bins
+        if ((counts.bins < 0) | (counts.bins >= bins) | (counts.counts < 0)).any():
+            raise ValueError(f"counts must be in bins 0 to {bins - 1}, none negative")
+        table = np.zeros((len(interned.asked), bins), np.int64)
+        cells = interned.ledgers_of(counts.cohorts) * bins + counts.bins
+        np.add.at(table.reshape(-1), cells, counts.counts)
+        return table
 
     def _check_asked(self, asked: Units) -> None:
         horizon = self.setting.horizon
@@ -225,11 +233,16 @@ class DynamicStream:
 def _canonical_counts(counts: CohortCounts, bins: int) -> list[bytes]:
     """The counts whatever the order and parts in which they came."""
     cells, place = np.unique(counts.cohorts * bins + counts.bins, return_inverse=True)
-    sums = np.bincount(place, counts.counts, minlength=len(cells))
-    return [cells.tobytes(), sums.astype(np.int64).tobytes()]
+    sums = np.zeros(len(cells), np.int64)
+    np.add.at(sums, place, counts.counts)
+    return [cells[sums > 0].tobytes(), sums[sums > 0].tobytes()]
 
 
 def _canonical_moves(moves: Moves) -> list[bytes]:
-    """The moves whatever their order: parent and child tell the requirement."""
-    order = np.lexsort((moves.users, moves.parents, moves.children))
-    return [array[order].tobytes() for array in vars(moves).values()]
+    """The moves whatever the order and parts in which they came."""
+    order = np.lexsort((moves.parents, moves.children))
+    rows = np.column_stack([moves.parents, moves.children, moves.requirements])[order]
+    other = np.append(True, (rows[1:] != rows[:-1]).any(axis=1))[: len(rows)]
+    users = np.zeros(int(other.sum()), np.int64)
+    np.add.at(users, np.cumsum(other) - 1, moves.users[order])
+    return [rows[other].tobytes(), users.tobytes()]

@@ -53,11 +53,10 @@ class Interned:
 
     def ledgers_of(self, cohorts: Integers) -> Integers:
         """Ledgers of some cohorts. Raises ValueError for one that does not exist."""
-        place = np.minimum(np.searchsorted(self.cohorts, cohorts), len(self.cohorts) - 1)
-        unknown = np.flatnonzero(self.cohorts[place] != cohorts)
+        unknown = np.flatnonzero(~np.isin(cohorts, self.cohorts))
         if unknown.size:
             raise ValueError(f"cohort {cohorts[unknown[0]]} does not exist: its move is missing")
-        return self.ledgers[place]
+        return self.ledgers[np.searchsorted(self.cohorts, cohorts)]
 
     def move(self, moves: Moves, default: int | None) -> tuple[Interned, Integers]:
         """Move users and fork their ledgers.
@@ -77,6 +76,7 @@ class Interned:
             return self, np.arange(len(self.asked))
         leaving = moves.parents != NEWCOMER
         staying = moves.children != GONE
+        self._check_children(moves, staying)
         cohorts, place = np.unique(
             np.concatenate([self.cohorts, moves.children[staying]]), return_inverse=True
         )
@@ -106,6 +106,25 @@ class Interned:
         ledgers[distinct] = np.arange(len(distinct))
         moved = Interned(cohorts, ledgers[first], users, asked[distinct])
         return moved, origin[distinct]
+
+    def _check_children(self, moves: Moves, staying: npt.NDArray[np.bool_]) -> None:
+        """Refuse cohorts of more than one history: the odometer could not tell its users apart."""
+        children = moves.children[staying]
+        if (moves.users < 1).any():
+            raise ValueError(f"{moves.users.min()} users cannot move: give 1 or more")
+        known = np.isin(children, self.cohorts)
+        if known.any():
+            raise ValueError(
+                f"cohort {children[known][0]} exists already: give the child a new number"
+            )
+        _, first, group = np.unique(children, return_index=True, return_inverse=True)
+        rows = np.column_stack([moves.parents, moves.requirements])[staying]
+        mixed = (rows != rows[first[group]]).any(axis=1)
+        if mixed.any():
+            raise ValueError(
+                f"cohort {children[mixed][0]} has more than one parent or requirement: give each "
+                "its own child"
+            )
 
     def alike(self, glance: Units) -> Integers:
         """Ledgers that ask for the same and look like another one at a glance, (A, L)."""

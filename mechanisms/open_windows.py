@@ -155,7 +155,8 @@ class OpenWindows:
             windows.rates[..., ledgers],
             windows.before[..., ledgers] - total,
         ]
-        return np.concatenate(figures).reshape(-1, len(ledgers))
+        rows = 1 + 2 * self.parts + self.rates
+        return np.concatenate(figures).reshape(rows * self.horizon, len(ledgers))
 
     def record(self, windows: Windows) -> dict[str, Any]:
         """Values of `FIELDS`."""

@@ -45,9 +45,10 @@ class Plan:
         return all(one.thresholds.size for one in self._all)
 
     def error_after(self, since: int, scale: float, risk: Risk) -> float:
-        """Expected squared error of a count in a release after `since` slots."""
+        """Expected squared error of a count in a release after `since` slots; inf if impossible."""
         place = min(int(np.searchsorted(kalman.GAPS, since)), len(kalman.GAPS) - 1)
-        return float(self.choices(int(kalman.GAPS[place])).errors(scale, risk).min())
+        found = self.choices(int(kalman.GAPS[place])).errors(scale, risk)
+        return float(found.min(initial=np.inf))
 
     def best_gap(self, beliefs: Floats, scale: Floats, risk: Risk) -> tuple[int, float]:
         """Choose the gap.

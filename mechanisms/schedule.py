@@ -182,6 +182,7 @@ class DynamicScheduleRun:
     ) -> None:
         self._kind = kind
         self._usual = usual
+        self._users: int | None = None
         self._horizon = 0
         self._schedule = kind(1)
         self._state: Any = None
@@ -205,7 +206,13 @@ class DynamicScheduleRun:
         if wanted is None:
             raise ValueError("the slot's requirements are missing: offer(requirements)")
         asked = asked_units(wanted)
+        if self._users not in (None, len(asked)):
+            raise ValueError(
+                f"{len(asked)} requirements for {self._users} users: give each user's in every "
+                "slot, a row of zeros for who has left"
+            )
         if self._asked is None:
+            self._users = len(asked)
             self._reach(int(asked[:, [0, 2]].max(initial=1)), len(asked))
             self._offer = self._schedule.offer(self._state, asked)
             self._asked = asked

@@ -14,7 +14,12 @@ from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.mechanism import Setting, SlotRelease, population_of
 from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import Requirement, as_requirement, check_shares
+from streamveil.mechanisms.records import (
+    Requirement,
+    as_requirement,
+    check_shares,
+    leave_shares,
+)
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism
 from streamveil.mechanisms.schedule import asked_units
 from streamveil.mechanisms.stream import ReleaseStream
@@ -101,8 +106,17 @@ def simulate_dynamic(
         raise ValueError(f"sizes are {people.tolist()}: give every class 1 user or more")
     table = _checked(counts, len(people))
     slots, classes, bins = table.shape
-    asked = np.broadcast_to(np.asarray(requirements, np.float64), (slots, classes, 4))
+    asked = np.asarray(requirements, np.float64)
+    if asked.shape not in ((classes, 4), (slots, classes, 4)):
+        raise ValueError(
+            f"requirements have shape {asked.shape}; give ({classes} classes, 4), or "
+            f"({slots} slots, {classes} classes, 4)"
+        )
     units = asked_units(asked.reshape(-1, 4)).reshape(asked.shape)
+    windows, epsilons = asked[..., [0, 2]], asked[..., [1, 3]]
+    little = ~leave_shares(epsilons, windows, sensitivity)
+    check_shares(map(Requirement, windows[little], epsilons[little]), sensitivity)
+    units = np.broadcast_to(units, (slots, classes, 4))
     horizon = int(units[:, :, [0, 2]].max(initial=1))
     stream = DynamicStream(
         dynamic_mechanism(name, Setting(bins, horizon, sensitivity)),

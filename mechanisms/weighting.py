@@ -139,7 +139,7 @@ class Choices:
             scale: variance s of a count, for which dispersion counts.
             risk: of bias, which weights that are spread less than most are harder to foresee in.
         """
-        nearness = self.dispersion / max(float(self.dispersion.max()), 1e-12)
+        nearness = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
         bias = risk.here + risk.elsewhere * (1 - nearness)
         found: Floats = self.noise + self.dispersion * (scale + bias)
         return found

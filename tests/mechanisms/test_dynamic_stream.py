@@ -286,9 +286,9 @@ def test_users_move_join_and_leave():
     assert found.ledgers[4] == found.ledgers[5]  # newcomers who ask for the same
     by_cohort = found.sizes[found.ledgers]
     assert by_cohort.tolist() == [3, 4, 2, 0, 5, 5]  # who left is not counted
-    last, parents = found.move(moves_of([(0, 10, 3, 2), (11, GONE, 3, away)]), None)
-    assert last.cohorts.tolist() == [1, 10, 12, 13]
-    assert last.users.tolist() == [4, 5, 4, 1]
+    last, parents = found.move(moves_of([(0, 14, 3, 2), (11, GONE, 3, away)]), None)
+    assert last.cohorts.tolist() == [1, 10, 12, 13, 14]
+    assert last.users.tolist() == [4, 2, 4, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -297,6 +297,10 @@ def test_users_move_join_and_leave():
         ([(9, 10, 1, 2)], "cohort 9 does not exist"),
         ([(0, 10, 6, 2)], "more users leave cohort 0 than are in it"),
         ([(0, 10, 3, 2), (0, 11, 3, 1)], "more users leave cohort 0"),
+        ([(0, 1, 2, 1)], "cohort 1 exists already: give the child a new number"),
+        ([(0, 10, 1, 2), (1, 10, 1, 2)], "cohort 10 has more than one parent or requirement"),
+        ([(0, 10, 1, 2), (0, 10, 1, 3)], "cohort 10 has more than one parent or requirement"),
+        ([(0, 10, 0, 2)], "0 users cannot move: give 1 or more"),
     ],
 )
 def test_moves_that_do_not_fit(rows, message):
