@@ -53,10 +53,12 @@ class Interned:
 
     def ledgers_of(self, cohorts: Integers) -> Integers:
         """Ledgers of some cohorts. Raises ValueError for one that does not exist."""
-        unknown = np.flatnonzero(~np.isin(cohorts, self.cohorts))
-        if unknown.size:
-            raise ValueError(f"cohort {cohorts[unknown[0]]} does not exist: its move is missing")
-        return self.ledgers[np.searchsorted(self.cohorts, cohorts)]
+        place = np.searchsorted(self.cohorts, cohorts)
+        known = place < len(self.cohorts)
+        known[known] = self.cohorts[place[known]] == cohorts[known]
+        if not known.all():
+            raise ValueError(f"cohort {cohorts[~known][0]} does not exist: its move is missing")
+        return self.ledgers[place]
 
     def move(self, moves: Moves, default: int | None) -> tuple[Interned, Integers]:
         """Move users and fork their ledgers.
@@ -76,11 +78,11 @@ class Interned:
             return self, np.arange(len(self.asked))
         leaving = moves.parents != NEWCOMER
         staying = moves.children != GONE
-        self._check_children(moves, staying)
         cohorts, place = np.unique(
             np.concatenate([self.cohorts, moves.children[staying]]), return_inverse=True
         )
         old, child = place[: len(self.cohorts)], place[len(self.cohorts) :]
+        _check_children(moves, staying, cohorts, old, child)
         parent = np.searchsorted(cohorts, moves.parents[leaving])
         from_parents = np.full(len(moves.users), FRESH)
         from_parents[leaving] = self.ledgers_of(moves.parents[leaving])
@@ -106,25 +108,6 @@ class Interned:
         ledgers[distinct] = np.arange(len(distinct))
         moved = Interned(cohorts, ledgers[first], users, asked[distinct])
         return moved, origin[distinct]
-
-    def _check_children(self, moves: Moves, staying: npt.NDArray[np.bool_]) -> None:
-        """Refuse cohorts of more than one history: the odometer could not tell its users apart."""
-        children = moves.children[staying]
-        if (moves.users < 1).any():
-            raise ValueError(f"{moves.users.min()} users cannot move: give 1 or more")
-        known = np.isin(children, self.cohorts)
-        if known.any():
-            raise ValueError(
-                f"cohort {children[known][0]} exists already: give the child a new number"
-            )
-        _, first, group = np.unique(children, return_index=True, return_inverse=True)
-        rows = np.column_stack([moves.parents, moves.requirements])[staying]
-        mixed = (rows != rows[first[group]]).any(axis=1)
-        if mixed.any():
-            raise ValueError(
-                f"cohort {children[mixed][0]} has more than one parent or requirement: give each "
-                "its own child"
-            )
 
     def alike(self, glance: Units) -> Integers:
         """Ledgers that ask for the same and look like another one at a glance, (A, L)."""
@@ -178,3 +161,28 @@ def equal_columns(table: Units) -> Integers:
     differ = (table[:, others] != table[:, first[others]]).any(axis=0)
     first[others[differ]] = others[differ]
     return first
+
+
+def _check_children(
+    moves: Moves, staying: npt.NDArray[np.bool_], cohorts: Integers, old: Integers, child: Integers
+) -> None:
+    """Refuse cohorts of more than one history: the odometer could not tell its users apart.
+
+    `old` and `child` are the places in `cohorts` of those there are and of the children.
+    """
+    if (moves.users < 1).any():
+        raise ValueError(f"{moves.users.min()} users cannot move: give 1 or more")
+    exists = np.zeros(len(cohorts), bool)
+    exists[old] = True
+    if exists[child].any():
+        known = cohorts[child[exists[child]][0]]
+        raise ValueError(f"cohort {known} exists already: give the child a new number")
+    rows = np.column_stack([moves.parents, moves.requirements])[staying]
+    told = np.empty((len(cohorts), rows.shape[1]), np.int64)
+    told[child] = rows
+    mixed = (told[child] != rows).any(axis=1)
+    if mixed.any():
+        raise ValueError(
+            f"cohort {cohorts[child[mixed][0]]} has more than one parent or requirement: give each "
+            "its own child"
+        )

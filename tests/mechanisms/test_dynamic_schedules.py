@@ -171,6 +171,8 @@ def test_what_is_offered_and_committed_must_fit(name):
     run.commit(True)
     with pytest.raises(ValueError, match=r"shape \(2,\); give \(n, 4\)"):
         run.offer([1.0, 2.0])
+    with pytest.raises(ValueError, match="1 requirements for 2 users"):
+        run.offer(asked[:1])
     usual = schedule(name, [(4, 1.0), DynamicRequirement(1, 2.0, 3, 4.0), (1, 9.0, 2, 2.0)])
     assert usual.offer().publication.shape == (3,)
     usual.commit(False)

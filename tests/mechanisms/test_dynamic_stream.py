@@ -327,6 +327,19 @@ def test_who_comes_back_is_still_bound(name):
     assert spent[6:11, 0].sum() <= WISHES[2, 3] - spent[3, 0]
 
 
+@NAMES
+def test_a_stream_that_everybody_left_goes_on(name):
+    stream = stream_of(name, Users([0, 0, 2], together=True))
+    gone = Moves(np.array([0, 1]), np.full(2, GONE), np.array([2, 1]), np.zeros((2, 4), np.int64))
+    state, nobody = stream.start(), CohortCounts(*np.zeros((3, 0), np.int64))
+    for slot in range(3 * HORIZON):
+        moves = gone if slot == 3 else moves_of([])
+        state, release = stream.release(state, slot, nobody, moves)
+        state = stream.decode(stream.encode(state))
+    assert release.counts.shape == (BINS,)
+    assert release.spent.size == 0
+
+
 # ---- simulation -----------------------------------------------------------------------------
 
 
@@ -349,3 +362,15 @@ def test_simulation_refuses_what_does_not_fit():
         simulate_dynamic("dpbd", counts, np.ones((3, 4)), [1, 1, 1], KEY)
     with pytest.raises(ConfigurationError, match="'pba' is unknown: choose one of adaptive, dpbd"):
         simulate_dynamic("pba", counts, np.ones((2, 4)), [1, 1], KEY)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ([[4, 1.0, 4, 1.0]], r"shape \(1, 4\); give \(2 classes, 4\)"),
+        ([[4, 1.0, 4, 1.0], [2, 1e-12, 2, 3.0]], "1e-12"),
+    ],
+)
+def test_a_simulation_refuses_requirements_that_do_not_fit(asked, message):
+    with pytest.raises(ValueError, match=message):
+        simulate_dynamic("dpbd", np.zeros((5, 2, BINS), np.int64), asked, [5, 6], KEY)
