@@ -25,7 +25,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from streamveil.mechanisms.noise import RandomWords, SlotNoise
+from streamveil.mechanisms.noise import FINE_RATES, RandomWords, SlotNoise
 from streamveil.mechanisms.per_record.domains import partition
 from streamveil.mechanisms.per_record.framework import Kept
 from streamveil.mechanisms.per_record.laplace import Laplace
@@ -113,7 +113,7 @@ class Sum:
         above = part.reshape(self._shape)[0, kept.first :].sum(axis=0)[::-1].cumsum()[::-1]
         # Larger than the top are none, except where `kept.largest` is wrong.
         exceeded = above[1 : top + 1]
-        threshold = math.ceil(noise.scale * 2 * math.log(top / kept.beta))
+        threshold = math.ceil(noise.scale * _two_tails(kept.beta / top))
         limits = noise.draw(words, size) + (threshold << noise.bits)
         asked = noise.draw(words, size * top).reshape(size, top) + (exceeded << noise.bits)
         found = asked[:, ::-1] >= limits[:, None]
@@ -143,7 +143,7 @@ class Sum:
 
     def _clip_noise(self, kept: Kept) -> Laplace | None:
         share = math.floor(Fraction(self.clip_share) * kept.budget) // 2
-        return Laplace.of(share) if share else None
+        return Laplace.of(share) if share >= FINE_RATES[0] else None
 
     def _steps(self, values: Floats) -> Integers:
         return np.rint(np.ldexp(values, -self.grid_bits)).astype(np.int64)
@@ -152,3 +152,11 @@ class Sum:
         """Bucket b holds from 2**(b + 7) up to 2**(b + 8) steps, the first one less as well."""
         lengths = np.frexp(steps.astype(np.float64))[1]
         return np.clip(lengths - _FIRST_BITS, 0, _BUCKETS - 1).astype(np.int64)
+
+
+def _two_tails(beta: float) -> float:
+    """What the sum of two Laplace samples of scale 1 exceeds with probability `beta` at most."""
+    reach = 0.0
+    for _ in range(20):  # P(sum >= x) = (2 + x) / 4 * exp(-x); this rises to the solution
+        reach = math.log((2 + reach) / (4 * beta))
+    return reach

@@ -28,6 +28,7 @@ import numpy as np
 
 from streamveil.mechanisms.noise import RandomWords, SlotNoise, fine_laplace
 from streamveil.mechanisms.per_record import domains
+from streamveil.mechanisms.per_record.hats import gap_select
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_units
 from streamveil.mechanisms.per_record.protocol import (
     Bounds,
@@ -102,6 +103,7 @@ class Framework:
     """Tells mechanisms what to expect; without it they expect `bounds.value_max`."""
     beta: float = 0.1
     rho: float = 0.5
+    selection: str = "gap"
 
     def __post_init__(self) -> None:
         """Check the options, and that there is noise for every share of the budget."""
@@ -148,6 +150,9 @@ class Framework:
 
     def select(self, noisy: Floats) -> Integers:
         """First domain to keep, from 0, of noisy counts of shape (..., K): shape (...)."""
+        if self.selection == "gap":
+            scales = np.array([noise.scale for noise in self.selection_noise])
+            return gap_select(noisy, 1 / scales, 2.0)
         limits = selection_thresholds(self.low, self.beta, self.rho)
         return domains.select_domain(noisy, limits) - 1
 
