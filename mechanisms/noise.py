@@ -270,6 +270,14 @@ def _exponentials(
     return alive, fraction.astype(np.int64), _geometric(fraction.size, words), negative
 
 
+def bernoulli_exp(losses: npt.NDArray[np.int64], words: RandomWords) -> Flags:
+    """Bernoulli(exp(-loss / 2**56)) for each of some integers from 0 on, exactly: shape (n,)."""
+    happy = _bernoulli_exp((losses & ((1 << FINE_BITS) - 1)).astype(np.uint64), words, FINE_BITS)
+    alive = np.flatnonzero(happy)
+    happy[alive] = _geometric(alive.size, words) >= losses[alive] >> FINE_BITS
+    return happy
+
+
 def _bernoulli_exp(fraction: Words, words: RandomWords, bits: int = UNIT_BITS) -> Flags:
     """Bernoulli(exp(-fraction / 2**bits)), by the alternating series: the first failure decides."""
     odd = np.empty(fraction.size, dtype=bool)
