@@ -19,6 +19,7 @@ from streamveil.mechanisms.per_record.protocol import (
     Statistic,
 )
 from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS, statistic
+from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
 
 __all__ = [
     "DEFAULTS",
@@ -30,6 +31,8 @@ __all__ = [
     "Lookup",
     "Noisy",
     "PerRecordRelease",
+    "RunningState",
+    "RunningTotal",
     "SquareRoot",
     "Statistic",
     "domain_index",
