@@ -11,7 +11,7 @@ from streamveil.mechanisms.per_record.domains import (
     thresholds,
 )
 from streamveil.mechanisms.per_record.framework import Framework
-from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, SquareRoot
+from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, Lookup, SquareRoot
 from streamveil.mechanisms.per_record.hats import gap_select, hat_weights
 from streamveil.mechanisms.per_record.local_framework import LocalFramework
 from streamveil.mechanisms.per_record.measurement import Measurement, Own
@@ -36,6 +36,7 @@ __all__ = [
     "Inverse",
     "LocalFramework",
     "Logarithmic",
+    "Lookup",
     "Measurement",
     "Noisy",
     "Own",
