@@ -112,7 +112,7 @@ def test_hats_spend_the_whole_budget(kind):
     made = statistic(kind, "hat", BOUNDS["paper"])
     values, budgets = records(made, 10_000)
     steps = made.grid.steps(values)
-    large = (steps > 1 << 15) & (budgets / steps < made.nodes.budgets[-1])
+    large = (steps > 1 << 15) & (budgets < steps * made.nodes.budgets[-1])
     values, budgets = values[large], np.minimum(budgets[large], 100.0)
     assert len(values) > 3000
     spent = np.ldexp(losses(made, values, budgets).astype(np.float64), -56)
