@@ -43,6 +43,8 @@ class ReadKafkaEvents(beam.PTransform):
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of Beam's ReadFromKafka. The watermark goes by the time that the producer
     gave a record (`timestamp_policy` CreateTime), where Beam would take the time of reading."""
+    silent: bool = False
+    """As of :class:`ReadEvents`."""
 
     def __post_init__(self) -> None:
         """Check the columns, the topics and the installation."""
@@ -72,7 +74,7 @@ class ReadKafkaEvents(beam.PTransform):
         return (
             records
             | "Values" >> beam.Map(_value).with_output_types(bytes)
-            | "ParseMessages" >> ParseMessages(self._source, self.columns)
+            | "ParseMessages" >> ParseMessages(self._source, self.columns, self.silent)
         )
 
 

@@ -28,8 +28,8 @@ class _Kind:
     """How such a location is written."""
     place: str
     """Pattern of what follows the colon; its groups name the parts."""
-    build: Callable[[Texts, Texts, Any], beam.PTransform]
-    """Makes the transform of the parts, the settings, and the columns or labels."""
+    build: Callable[[Texts, Texts, dict[str, Any]], beam.PTransform]
+    """Makes the transform of the parts, the settings, and its arguments by keyword."""
     settings: tuple[str, ...] | None = ()
     """Names that may be set after a question mark; None for any."""
 
@@ -41,38 +41,38 @@ _SOURCES = {
     "pubsub": _Kind(
         "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME",
         rf"(?P<subscription>projects/[^/?]+/subscriptions/[^/?]+)|{_TOPIC}",
-        lambda at, settings, columns: ReadPubSubEvents(columns=columns, **at, **settings),
+        lambda at, settings, given: ReadPubSubEvents(**at, **settings, **given),
         settings=("timestamp_attribute", "id_label"),
     ),
     "kafka": _Kind(
         "kafka:HOST:PORT/TOPIC",
         _KAFKA,
-        lambda at, settings, columns: ReadKafkaEvents(
-            at["servers"], [at["topic"]], columns=columns, consumer_config=settings
+        lambda at, settings, given: ReadKafkaEvents(
+            at["servers"], [at["topic"]], consumer_config=settings, **given
         ),
         settings=None,
     ),
     "watch": _Kind(
         "watch:GLOB",
         "(?P<glob>.+)",  # a question mark in it is part of the glob
-        lambda at, _, columns: WatchEvents(at["glob"], columns=columns),
+        lambda at, _, given: WatchEvents(at["glob"], **given),
     ),
 }
 _SINKS = {
     "bigquery": _Kind(
         "bigquery:PROJECT.DATASET.TABLE",
         "(?P<table>[^/?]+)",
-        lambda at, _, labels: WriteReleasesToBigQuery(at["table"], labels=labels),
+        lambda at, _, given: WriteReleasesToBigQuery(at["table"], **given),
     ),
     "pubsub": _Kind(
         "pubsub:projects/PROJECT/topics/NAME",
         _TOPIC,
-        lambda at, _, labels: WriteReleasesToPubSub(at["topic"]),
+        lambda at, *_: WriteReleasesToPubSub(at["topic"]),
     ),
     "kafka": _Kind(
         "kafka:HOST:PORT/TOPIC",
         _KAFKA,
-        lambda at, settings, labels: WriteReleasesToKafka(
+        lambda at, settings, _: WriteReleasesToKafka(
             at["servers"], at["topic"], producer_config=settings
         ),
         settings=None,
@@ -87,17 +87,19 @@ def is_stream(location: str) -> bool:
     return location.partition(":")[0] in {**_SOURCES, **_SINKS}
 
 
-def source_of(location: str, columns: Columns, flag: str = "--input") -> beam.PTransform:
+def source_of(
+    location: str, columns: Columns, flag: str = "--input", silent: bool = False
+) -> beam.PTransform:
     """The transform that reads events there, with :class:`Events` as outputs.
 
     `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
     `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
-    them: of ReadPubSubEvents, or of the Kafka consumer. Raises ConfigurationError, which names the
-    flag, for anything else and for what is not installed.
+    them: of ReadPubSubEvents, or of the Kafka consumer. `silent` is that of ReadEvents. Raises
+    ConfigurationError, which names the flag, for anything else and for what is not installed.
     """
     if not is_stream(location):
-        return ReadEvents(location, columns=columns)
-    return _stream(_SOURCES, location, flag, columns)
+        return ReadEvents(location, columns=columns, silent=silent)
+    return _stream(_SOURCES, location, flag, {"columns": columns, "silent": silent})
 
 
 def sink_of(location: str, labels: Sequence[str], flag: str = "--output") -> beam.PTransform:
@@ -109,11 +111,11 @@ def sink_of(location: str, labels: Sequence[str], flag: str = "--output") -> bea
     """
     if not is_stream(location):
         return WriteReleases(location, labels=labels)
-    return _stream(_SINKS, location, flag, labels)
+    return _stream(_SINKS, location, flag, {"labels": labels})
 
 
 def _stream(
-    kinds: Mapping[str, _Kind], location: str, flag: str, columns_or_labels: Any
+    kinds: Mapping[str, _Kind], location: str, flag: str, given: dict[str, Any]
 ) -> beam.PTransform:
     name, _, rest = location.partition(":")
     if name not in kinds:
@@ -132,7 +134,7 @@ def _stream(
                 f"{flag}={location}: there is no setting {setting!r} here; there are: {known}"
             )
     try:
-        return kind.build(at, settings, columns_or_labels)
+        return kind.build(at, settings, given)
     except ConfigurationError as error:
         raise ConfigurationError(f"{flag}={location}: {error}") from error
 

@@ -41,6 +41,8 @@ class ReadPubSubEvents(beam.PTransform):
     after its slot was released."""
     id_label: str | None = None
     """Attribute by which messages delivered twice are told, by runners that do that."""
+    silent: bool = False
+    """As of :class:`ReadEvents`."""
 
     def __post_init__(self) -> None:
         """Check the columns and the names."""
@@ -64,7 +66,7 @@ class ReadPubSubEvents(beam.PTransform):
         """Build the steps: read, parse."""
         source = f"pubsub:{self.subscription or self.topic}"
         messages = pbegin | "Read" >> self._read
-        return messages | "ParseMessages" >> ParseMessages(source, self.columns)
+        return messages | "ParseMessages" >> ParseMessages(source, self.columns, self.silent)
 
 
 @dataclass(eq=False)
