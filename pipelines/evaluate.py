@@ -28,7 +28,13 @@ from streamveil.pipelines.evaluation.real import REAL, real_stream
 from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
 from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, markdown, rows_of
-from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
+from streamveil.pipelines.inputs import (
+    REQUIRED,
+    Inputs,
+    add_event_options,
+    add_histogram_options,
+    registry_of,
+)
 from streamveil.pipelines.progress import progress, steps
 
 DESCRIPTION = """
@@ -101,7 +107,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="published data set that the input is; its columns, slot and domain are then known",
     )
     add("--name", metavar="NAME", help="what the input is called in tables (default: its file)")
-    add_input_options(parser)
+    add_event_options(parser)
+    add_histogram_options(parser)
 
 
 def main(given: argparse.Namespace, command: str) -> int:
@@ -179,7 +186,8 @@ def _data(given: argparse.Namespace) -> Data | None:
     """The events that the options name, checked as far as can be before they are read."""
     if not given.input:
         defaults = argparse.ArgumentParser()
-        add_input_options(defaults)
+        add_event_options(defaults)
+        add_histogram_options(defaults)
         unset = {"format": None, "name": None, **vars(defaults.parse_args([]))}
         for name, default in unset.items():
             if getattr(given, name) != default:

@@ -24,11 +24,25 @@ from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
 from streamveil.mechanisms.users import Registry
-from streamveil.pipelines.inputs import REQUIRED, add_input_options, registry_of
+from streamveil.pipelines.inputs import (
+    REQUIRED,
+    add_event_options,
+    add_histogram_options,
+    registry_of,
+)
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
+
+
+class EventOptions(PipelineOptions):
+    """What all commands share that make releases of events; no option may be in two classes."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        add_event_options(parser)
+        _add_output_options(parser)
 
 
 class JobOptions(PipelineOptions):
@@ -36,8 +50,22 @@ class JobOptions(PipelineOptions):
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_input_options(parser)
-        _add_output_options(parser)
+        add_histogram_options(parser)
+        add = parser.add_argument
+        add("--ledger", metavar="FILE", help="what every slot cost every class of users")
+        add(
+            "--shards",
+            type=int,
+            default=1,
+            metavar="N",
+            help="split the users of a busy slot among so many workers (default 1)",
+        )
+
+
+def given_by(options: PipelineOptions, *kinds: type[PipelineOptions]) -> argparse.Namespace:
+    """The options of several classes, as parsed, in one place."""
+    views = (options.view_as(kind).get_all_options(current_only=True) for kind in kinds)
+    return argparse.Namespace(**{name: value for view in views for name, value in view.items()})
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -55,19 +83,11 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         f"{', '.join(DYNAMIC_MECHANISMS)}; of collect: {', '.join(LOCAL_MECHANISMS)} (default "
         f"{LOCAL_DEFAULT})",
     )
-    add("--ledger", metavar="FILE", help="what every slot cost every class of users")
     add(
         "--noise_key_file",
         metavar="FILE",
         help="32 or more secret bytes; the same key on the "
         "same input gives the same releases (default: fresh randomness)",
-    )
-    add(
-        "--shards",
-        type=int,
-        default=1,
-        metavar="N",
-        help="split the users of a busy slot among so many workers (default 1)",
     )
     add(
         "--allowed_lateness",

@@ -60,7 +60,7 @@ def _release(argv: Sequence[str]) -> int:
     from streamveil.pipelines import jobs, release
     from streamveil.pipelines.launch import parse_flags
 
-    options = (jobs.JobOptions, release.ReleaseOptions)
+    options = (jobs.JobOptions, jobs.EventOptions, release.ReleaseOptions)
     return release.main(parse_flags("release", options, argv))
 
 
@@ -68,8 +68,8 @@ def _collect(argv: Sequence[str]) -> int:
     from streamveil.pipelines import collect, jobs, release
     from streamveil.pipelines.launch import parse_flags
 
-    refused = (release.ReleaseOptions,)
-    return collect.main(parse_flags("collect", (jobs.JobOptions,), argv, refused))
+    options, refused = (jobs.JobOptions, jobs.EventOptions), (release.ReleaseOptions,)
+    return collect.main(parse_flags("collect", options, argv, refused))
 
 
 def _evaluate(argv: Sequence[str]) -> int:

@@ -16,7 +16,7 @@ from streamveil.io import tables
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.demo import DemoOptions
-from streamveil.pipelines.jobs import JobOptions
+from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.launch import Summary, parse_flags, run
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.transforms import metrics
@@ -147,9 +147,9 @@ def test_flags_of_another_command_are_unknown(flag):
 
 def test_flags_reach_beam():
     given = ["--runner=SomeRunner", "--slot=1h"]
-    options = parse_flags("release", (JobOptions, ReleaseOptions), given)
+    options = parse_flags("release", (EventOptions, JobOptions, ReleaseOptions), given)
     assert options.view_as(StandardOptions).runner == "SomeRunner"
-    assert options.view_as(JobOptions).slot == "1h"
+    assert options.view_as(EventOptions).slot == "1h"
 
 
 def test_all_commands_fit_into_one_process():
