@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
 import apache_beam as beam
 
-from streamveil.io.bigquery import WriteReleasesToBigQuery
+from streamveil.io.bigquery import WritePerRecordToBigQuery, WriteReleasesToBigQuery
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
-from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
+from streamveil.io.per_record import WritePerRecord, per_record_json
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
 from streamveil.io.watch import WatchEvents
@@ -78,6 +79,21 @@ _SINKS = {
         settings=None,
     ),
 }
+_PER_RECORD_SINKS = {
+    "bigquery": replace(
+        _SINKS["bigquery"], build=lambda at, *_: WritePerRecordToBigQuery(at["table"])
+    ),
+    "pubsub": replace(
+        _SINKS["pubsub"],
+        build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=per_record_json),
+    ),
+    "kafka": replace(
+        _SINKS["kafka"],
+        build=lambda at, settings, _: WriteReleasesToKafka(
+            at["servers"], at["topic"], producer_config=settings, to_record=per_record_record
+        ),
+    ),
+}
 SOURCE_FORMS = ", ".join(kind.form for kind in _SOURCES.values())
 SINK_FORMS = ", ".join(kind.form for kind in _SINKS.values())
 
@@ -112,6 +128,13 @@ def sink_of(location: str, labels: Sequence[str], flag: str = "--output") -> bea
     if not is_stream(location):
         return WriteReleases(location, labels=labels)
     return _stream(_SINKS, location, flag, {"labels": labels})
+
+
+def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:
+    """The same for rows of statistics under per-record privacy."""
+    if not is_stream(location):
+        return WritePerRecord(location)
+    return _stream(_PER_RECORD_SINKS, location, flag, {})
 
 
 def _stream(

@@ -55,9 +55,11 @@ class Budget(Protocol):
     """A budget function with its bounds."""
 
     @property
-    def bounds(self) -> Bounds: ...
+    def bounds(self) -> Bounds:
+        """Public bounds of values and budgets."""
 
-    def __call__(self, values: Floats) -> Floats: ...
+    def __call__(self, values: Floats) -> Floats:
+        """Budgets of values."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Data:
     draw: Callable[[int], Floats]
     """Values of the records by seed; the same for every seed where they are real."""
     budget: Budget
+    about: str
+    """What it is, for people."""
 
 
 @dataclass(frozen=True)
