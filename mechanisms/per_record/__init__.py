@@ -2,3 +2,40 @@
 
 The budget itself is secret, for it tells about the record. Values and budgets in, statistics out.
 """
+
+from streamveil.mechanisms.per_record.domains import (
+    domain_index,
+    partition,
+    select_domain,
+    thresholds,
+)
+from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, SquareRoot
+from streamveil.mechanisms.per_record.hats import gap_select, hat_weights
+from streamveil.mechanisms.per_record.protocol import (
+    Additive,
+    Bounds,
+    Noisy,
+    PerRecordRelease,
+    Statistic,
+)
+from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS, statistic
+
+__all__ = [
+    "DEFAULTS",
+    "PER_RECORD_MECHANISMS",
+    "Additive",
+    "Bounds",
+    "Inverse",
+    "Logarithmic",
+    "Noisy",
+    "PerRecordRelease",
+    "SquareRoot",
+    "Statistic",
+    "domain_index",
+    "gap_select",
+    "hat_weights",
+    "partition",
+    "select_domain",
+    "statistic",
+    "thresholds",
+]

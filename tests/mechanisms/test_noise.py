@@ -283,6 +283,40 @@ def test_geometric_ties_within_a_vector():
     assert noise._geometric(4, words).tolist() == [1, 0, 1, 0]
 
 
+# ---- the same on a finer scale, each sample with a budget of its own -----------------------
+
+FINE = [8, 9, 1001, 2**40 + 7, 2**51 // 3, 2**52 - 1, 2**52]
+
+
+# Every sample has the distribution of its own rate, whatever is sampled beside it.
+def test_fine_laplace_has_its_distributions():
+    rates = np.array(FINE)
+    samples = noise.fine_laplace(rates, keyed("fine"), 60_000)
+    assert samples.shape == (60_000, rates.size)
+    for rate, column in zip(rates.tolist(), samples.T, strict=True):
+        assert fit(column, rate / 2**16) > FLAKINESS
+        assert fit(column, rate / 2**16 * 1.05) < FLAKINESS
+
+
+# What is kept is floor((fraction + whole * 2**56) / rate) in exact arithmetic, for products of any
+# size that occurs.
+def test_fine_laplace_divides_exactly():
+    rates = np.array(FINE).repeat(500)
+    alive, fraction, whole, negative = noise._exponentials(56, rates.size, keyed("divide"))
+    tried = zip(rates[alive], fraction, whole, negative, strict=True)
+    exact = [(int(f) + int(w) * 2**56) // int(r) * (-1 if n else 1) for r, f, w, n in tried]
+    kept = np.array([y != 0 or not n for y, n in zip(exact, negative, strict=True)])
+    samples = noise.fine_laplace(rates, keyed("divide"))[0]
+    assert samples[np.flatnonzero(alive)[kept]].tolist() == np.array(exact)[kept].tolist()
+
+
+def test_fine_laplace_refuses_other_rates():
+    assert noise.fine_laplace(np.array([], np.int64), keyed(0)).shape == (1, 0)
+    for rate in (0, 7, 2**52 + 1):
+        with pytest.raises(ValueError, match=f"rates from 8 to {max(rate, 8)}|from {rate} to 8"):
+            noise.fine_laplace(np.array([8, rate]), keyed(0))
+
+
 # ---- thinning -------------------------------------------------------------------------------
 
 

@@ -1,0 +1,69 @@
+"""What is kept of records where the value itself matters: how many have a code and a domain.
+
+A part is int64 of shape (m, 3): code, domain, count, sorted by code and domain, which are unique
+together. Parts are added up by merging; their size is that of what is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from streamveil.mechanisms.per_record.protocol import Integers, Part
+
+CODE, DOMAIN, COUNT = range(3)
+
+
+def tally(codes: Integers, domains: Integers, cells: Integers, number: int) -> Sequence[Part]:
+    """Parts of records by cell.
+
+    Args:
+        codes: of the values, shape (n,).
+        domains: from 0, shape (n,).
+        cells: where each record belongs, from 0 to `number` - 1, shape (n,).
+        number: of cells.
+    """
+    order = np.lexsort((domains, codes, cells))
+    rows = np.stack([codes[order], domains[order], np.ones(order.size, np.int64)], axis=1)
+    ends = np.searchsorted(cells[order], np.arange(1, number))
+    return [_merged(part) for part in np.split(rows, ends)]
+
+
+def add(parts: Iterable[Part]) -> Part:
+    """The part of all records of some parts."""
+    rows = np.concatenate([np.zeros((0, 3), np.int64), *parts])
+    return _merged(rows[np.lexsort((rows[:, DOMAIN], rows[:, CODE]))])
+
+
+def counts(part: Part, number: int) -> Integers:
+    """Records by domain, shape (number,)."""
+    found = np.zeros(number, np.int64)
+    np.add.at(found, part[:, DOMAIN], part[:, COUNT])
+    return found
+
+
+def kept(part: Part, first: int) -> Part:
+    """The rows of a domain or a later one."""
+    return part[part[:, DOMAIN] >= first]
+
+
+def float_codes(values: np.ndarray) -> Integers:
+    """Codes of floats at least 0, in their order: their bits."""
+    return (np.asarray(values, np.float64) + 0.0).view(np.int64)
+
+
+def code_floats(codes: Integers) -> np.ndarray:
+    """The floats of codes."""
+    return codes.view(np.float64)
+
+
+def _merged(rows: Part) -> Part:
+    """Sorted rows, those with the same code and domain merged."""
+    if not len(rows):
+        return rows
+    new = np.any(rows[1:, :COUNT] != rows[:-1, :COUNT], axis=1)
+    starts = np.flatnonzero(np.concatenate([[True], new]))
+    merged = rows[starts]
+    merged[:, COUNT] = np.add.reduceat(rows[:, COUNT], starts)
+    return merged
