@@ -25,7 +25,7 @@ PER_RECORD_SCHEMA = pa.schema(
         pa.field("statistic", pa.string(), nullable=False),
         pa.field("mechanism", pa.string(), nullable=False),
         pa.field("estimate", pa.float64(), nullable=False),
-        pa.field("stderr", pa.float64(), nullable=False),
+        pa.field("stderr", pa.float64()),
         pa.field("epsilon_tau", pa.float64(), nullable=False),
         pa.field("dropped_bound", pa.float64()),
     ]
@@ -34,16 +34,13 @@ BATCH_ROWS = 10_000
 
 
 def per_record_batch(rows: Sequence[PerRecordRow]) -> pa.RecordBatch:
-    """One row of :data:`PER_RECORD_SCHEMA` each, in the order given; an unknown bound is null."""
+    """One row of :data:`PER_RECORD_SCHEMA` each, in the order given; what is unknown is null."""
     columns: dict[str, list[Any]] = {
         name: [getattr(row, name) for row in rows] for name in PER_RECORD_SCHEMA.names
     }
-    columns["dropped_bound"] = [_known(bound) for bound in columns["dropped_bound"]]
+    for name in ("stderr", "dropped_bound"):
+        columns[name] = [None if math.isnan(value) else value for value in columns[name]]
     return pa.RecordBatch.from_pydict(columns, schema=PER_RECORD_SCHEMA)
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def per_record_object(row: PerRecordRow) -> dict[str, Any]:
@@ -61,8 +58,7 @@ class WritePerRecord(beam.PTransform):
     """Writes rows to one file, sorted by window and key; gives its path. See WriteTable.
 
     Columns: key string or null, start and end timestamp[us, UTC] or null, statistic string,
-    mechanism string, estimate double, stderr double, epsilon_tau double, dropped_bound double or
-    null.
+    mechanism string, estimate double, epsilon_tau double, stderr and dropped_bound double or null.
     """
 
     path: str
@@ -92,12 +88,16 @@ def read_per_record(path: str) -> list[PerRecordRow]:
             statistic=row["statistic"],
             mechanism=row["mechanism"],
             estimate=float(row["estimate"]),
-            stderr=float(row["stderr"]),
+            stderr=_number(row["stderr"]),
             epsilon_tau=float(row["epsilon_tau"]),
-            dropped_bound=math.nan if row["dropped_bound"] is None else float(row["dropped_bound"]),
+            dropped_bound=_number(row["dropped_bound"]),
         )
         for row in read_table(path).to_pylist()
     ]
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
 
 
 def _time(value: Any) -> int | None:
