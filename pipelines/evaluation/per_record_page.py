@@ -53,7 +53,7 @@ def page_of(results: Sequence[PerRecordResult], data: Mapping[str, str], command
         seeds=results[0].seeds,
         runs=results[0].runs,
         rows=[(one, labels[one.case], figures_of(one)) for one in results],
-        facts={name: about for name, about in data.items()},
+        facts=dict(data),
         records={one.data: one.records for one in results},
         version=version("streamveil"),
         command=command,
