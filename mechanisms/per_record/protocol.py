@@ -94,8 +94,13 @@ class Statistic(Protocol):
     `name` is the key in the registry with its options, for people to read.
     """
 
-    name: str
-    bounds: Bounds
+    @property
+    def name(self) -> str:
+        """The mechanism."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of the records."""
 
     def tally(
         self, values: Floats, budgets: Floats, cells: Integers, number: int

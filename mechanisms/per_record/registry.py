@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamveil.mechanisms.per_record.hat import HatCount, HatSum
+from streamveil.mechanisms.per_record.prdp import PrdpCount, PrdpSum
 from streamveil.mechanisms.per_record.protocol import Bounds, Statistic
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import parse
@@ -15,8 +17,8 @@ from streamveil.mechanisms.registry import parse
 PerRecordFactories = Mapping[str, Callable[..., Statistic]]
 
 PER_RECORD_MECHANISMS: Mapping[str, PerRecordFactories] = {
-    "count": {},
-    "sum": {},
+    "count": {"hat": HatCount, "prdp": PrdpCount},
+    "sum": {"hat": HatSum, "prdp": PrdpSum},
     "max": {},
     "distinct": {},
 }
