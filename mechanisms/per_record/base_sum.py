@@ -50,7 +50,7 @@ class Sum:
     """
 
     bounds: Bounds
-    clip_share: float = 0.125
+    clip_share: float = 0.25
     """Share of the budget that finds the clip; without any it is that of the largest value that a
     record kept may have."""
 

@@ -1,18 +1,20 @@
-"""The general framework of per-record privacy: any differentially private mechanism, twice as dear.
+"""The general framework of per-record privacy: any differentially private mechanism on top.
 
 A share rho of every budget chooses the domain l to start from: records by domain, each count with
-Laplace noise of scale 1 / (rho low_i), the first that reaches ln(2 K / beta) / (rho low_i). The
-rest pays for a mechanism M on the records of domain l and later ones, with budget
-(1 - rho) low_l: less than (1 - rho) E(r) for each of them. Records of earlier domains are left out.
+Laplace noise of scale 1 / (rho low_i). The rest pays for a mechanism M on the records of domain l
+and later ones, with budget (1 - rho) low_l: less than (1 - rho) E(r) for each of them. Records of
+earlier domains are left out.
 
-Guarantee: E-per-record privacy; adding or removing a record r costs rho low_i for its domain i, and
-(1 - rho) low_l where l <= i: at most low_i <= E(r), in exact integers.
+Guarantee: E-per-record privacy. A record r of domain i costs rho low_i, and (1 - rho) low_l where
+l <= i: together at most low_i <= E(r), in exact integers.
 Adjacency: add or remove one record; M must be private under the same, for how many records it gets
 is private. Sensitivity: a record counts in one domain.
 Source: Chen, Sun, Xu, Dong, "A general framework for per-record differential privacy" (2025),
 Algorithm 2.
-Changed: rho is free, 1/2 there. Records are told apart by their domain of E: told apart by half of
-it, at the threshold low_l / 2, records of twice the noise's budget would be let in.
+Changed: the source has rho = 1/2 (`rho`) and takes the first domain that reaches
+ln(2 K / beta) / (rho low_i) (`select` = first); choosing by gaps is as private, and a far domain is
+hardly ever chosen by mistake. Records are told apart by the domain of E, of which l and the budget
+of M are functions too: told apart by low_l / 2, half of them would pay twice their budget.
 """
 
 from __future__ import annotations
@@ -39,8 +41,10 @@ from streamveil.mechanisms.per_record.protocol import (
 )
 from streamveil.mechanisms.records import ConfigurationError
 
-# A public fact: the largest values of records that have a budget of `epsilons` or more.
-Largest = Callable[[Floats], Floats]
+GAP, FIRST = "gap", "first"
+
+# Values on which a budget function is tried, to find the largest ones with some budget.
+_TRIED = np.concatenate([[0.0], np.geomspace(2.0**-60, 1.0, 4096)])
 
 
 class Kept(NamedTuple):
@@ -82,7 +86,7 @@ class Base(Protocol):
         """
 
 
-def selection_thresholds(low: Floats, beta: float, rho: float) -> Floats:
+def thresholds(low: Floats, beta: float, rho: float) -> Floats:
     """What noisy counts by domain have to reach: ln(2 K / beta) / (rho low_i), shape (K,)."""
     return domains.thresholds(rho * low, beta / 2)
 
@@ -99,11 +103,12 @@ class Framework:
     name: str
     bounds: Bounds
     base: Base
-    largest: Largest | None = None
-    """Tells mechanisms what to expect; without it they expect `bounds.value_max`."""
+    budget: Callable[[Floats], Floats] | None = None
+    """The budget function, which tells mechanisms what values to expect; else `value_max`."""
     beta: float = 0.1
-    rho: float = 0.5
-    selection: str = "gap"
+    """Probability of failure: half of it is that of the base mechanism."""
+    rho: float = 0.25
+    select: str = GAP
 
     def __post_init__(self) -> None:
         """Check the options, and that there is noise for every share of the budget."""
@@ -112,12 +117,26 @@ class Framework:
                 f"mechanism {self.name!r}: beta {self.beta!r} and rho {self.rho!r} must be above 0 "
                 "and below 1"
             )
+        if self.select not in (GAP, FIRST):
+            raise ConfigurationError(
+                f"mechanism {self.name!r}: select is {self.select!r}: give {GAP} or {FIRST}"
+            )
         Laplace.of(self.kept(0).budget)
 
     @cached_property
     def low(self) -> Floats:
         """Smallest budget of each domain, shape (K,)."""
         return domains.partition(self.bounds.epsilon_min, self.bounds.epsilon_max)
+
+    @cached_property
+    def largest(self) -> Floats:
+        """Largest value in each domain and later ones, shape (K,): whatever it is, it is public."""
+        if self.budget is None:
+            return np.full(len(self.low), self.bounds.value_max)
+        values = _TRIED * self.bounds.value_max
+        enough = self.budget(values)[:, None] >= self.low
+        last = len(values) - 1 - np.argmax(enough[::-1], axis=0)
+        return values[np.minimum(last + 1, len(values) - 1)]
 
     @cached_property
     def selection_noise(self) -> Sequence[Laplace]:
@@ -128,7 +147,7 @@ class Framework:
     def kept(self, first: int) -> Kept:
         """What the base mechanism gets if records are kept from a domain on, counted from 0."""
         budget = fine_units((1 - Fraction(self.rho)) * Fraction(float(self.low[first])))
-        return Kept(first, budget, self.beta / 2, float(self._largest()[first]))
+        return Kept(first, budget, self.beta / 2, float(self.largest[first]))
 
     def tally(
         self, values: Floats, budgets: Floats, cells: Integers, number: int
@@ -142,35 +161,31 @@ class Framework:
         """The part of all records of some parts: see `Statistic.add`."""
         return self.base.add(parts)
 
+    @property
+    def _scales(self) -> Floats:
+        return np.array([noise.scale for noise in self.selection_noise])
+
     def noisy_counts(self, part: Part, words: RandomWords, size: int = 1) -> Floats:
         """Records by domain with noise, drawn `size` times: shape (size, K)."""
         rates, bits = np.array([(noise.rate, noise.bits) for noise in self.selection_noise]).T
         counts = self.base.counts(part, len(self.low))
         return counts + np.ldexp(fine_laplace(rates, words, size).astype(np.float64), -bits)
 
-    def select(self, noisy: Floats) -> Integers:
+    def first(self, noisy: Floats) -> Integers:
         """First domain to keep, from 0, of noisy counts of shape (..., K): shape (...)."""
-        if self.selection == "gap":
-            scales = np.array([noise.scale for noise in self.selection_noise])
-            return gap_select(noisy, 1 / scales, 2.0)
-        limits = selection_thresholds(self.low, self.beta, self.rho)
-        return domains.select_domain(noisy, limits) - 1
+        if self.select == GAP:
+            return gap_select(noisy, 1 / self._scales, 2.0)
+        return domains.select_domain(noisy, thresholds(self.low, self.beta, self.rho)) - 1
 
     def release(self, part: Part, noise: SlotNoise) -> PerRecordRelease:
         """Choose the domains to keep, and run the base mechanism on them: see `Statistic`."""
         noisy = self.noisy_counts(part, noise.words("domains"))[0]
-        first = int(self.select(noisy))
+        first = int(self.first(noisy))
         estimate, stderr = self.base.release(part, self.kept(first), noise)
-        dropped = self.base.left_out(self._at_most(noisy)[:first], self._largest()[:first])
+        dropped = self.base.left_out(self._at_most(noisy)[:first], self.largest[:first])
         return PerRecordRelease(estimate, stderr, float(self.low[first]), dropped)
 
     def _at_most(self, noisy: Floats) -> Floats:
         """Records by domain at most, all at once except with probability beta: shape (K,)."""
         tail = math.log(len(self.low) / (2 * self.beta))
-        scales = np.array([noise.scale for noise in self.selection_noise])
-        return np.maximum(np.floor(noisy + scales * max(tail, 0.0)), 0.0)
-
-    def _largest(self) -> Floats:
-        """Largest value in each domain and later ones, shape (K,)."""
-        whole = np.full(len(self.low), self.bounds.value_max)
-        return whole if self.largest is None else np.minimum(self.largest(self.low), whole)
+        return np.maximum(np.floor(noisy + self._scales * max(tail, 0.0)), 0.0)

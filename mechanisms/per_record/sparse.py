@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from streamveil.mechanisms.per_record.protocol import Integers, Part
+from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part
 
 CODE, DOMAIN, COUNT = range(3)
 
@@ -48,14 +48,14 @@ def kept(part: Part, first: int) -> Part:
     return part[part[:, DOMAIN] >= first]
 
 
-def float_codes(values: np.ndarray) -> Integers:
+def float_codes(values: Floats) -> Integers:
     """Codes of floats at least 0, in their order: their bits."""
-    return (np.asarray(values, np.float64) + 0.0).view(np.int64)
+    return (np.asarray(values, np.float64) + 0.0).view(np.int64)  # + 0.0: there is one zero
 
 
-def code_floats(codes: Integers) -> np.ndarray:
+def code_floats(codes: Integers) -> Floats:
     """The floats of codes."""
-    return codes.view(np.float64)
+    return np.ascontiguousarray(codes).view(np.float64)
 
 
 def _merged(rows: Part) -> Part:

@@ -1,0 +1,73 @@
+"""Own mechanisms: a base mechanism of the framework around any function of the records kept.
+
+Guarantee: whatever the function M promises. It must be private, with the budget that it is given,
+under adding or removing one value; and it must not fail, warn, log or take long for some values.
+
+Replays: M gets words that are a function of the key and of the input, so that a bundle which is run
+twice gives the same estimate twice. A mechanism that draws its own randomness, as those of OpenDP
+do, gives another one; that is harmless only where at most one of them is ever seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from streamveil.mechanisms.noise import RandomWords, SlotNoise
+from streamveil.mechanisms.per_record import sparse
+from streamveil.mechanisms.per_record.framework import Kept
+from streamveil.mechanisms.per_record.laplace import fine_epsilon
+from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part
+
+
+class Measurement(Protocol):
+    """A private estimate of values: M."""
+
+    def __call__(
+        self, values: Floats, epsilon: float, beta: float, words: RandomWords, /
+    ) -> float:
+        """Estimate from values.
+
+        Args:
+            values: rising, float64, shape (m,), from 0 to `value_max`; m is private.
+            epsilon: budget, public.
+            beta: probability that a promise of accuracy may fail with.
+            words: randomness to use.
+        """
+
+
+@dataclass(frozen=True)
+class Own:
+    """Runs a function on the values of the records kept, each as often as it occurs."""
+
+    measurement: Measurement
+
+    def tally(
+        self, values: Floats, domains: Integers, cells: Integers, number: int
+    ) -> Sequence[Part]:
+        """Parts of records by cell: see `Base.tally`."""
+        return sparse.tally(sparse.float_codes(values), domains, cells, number)
+
+    def add(self, parts: Iterable[Part]) -> Part:
+        """The part of all records of some parts: see `Base.add`."""
+        return sparse.add(parts)
+
+    def counts(self, part: Part, number: int) -> Integers:
+        """Records by domain: see `Base.counts`."""
+        return sparse.counts(part, number)
+
+    def release(self, part: Part, kept: Kept, noise: SlotNoise) -> tuple[float, float]:
+        """Estimate; its error is unknown: see `Base.release`."""
+        rows = sparse.kept(part, kept.first)
+        values = np.repeat(sparse.code_floats(rows[:, sparse.CODE]), rows[:, sparse.COUNT])
+        words = noise.words("own mechanism")
+        estimate = self.measurement(values, fine_epsilon(kept.budget), kept.beta, words)
+        return float(estimate), math.nan
+
+    def left_out(self, records: Floats, largest: Floats) -> float:
+        """How many records are left out, at most: see `Base.left_out`."""
+        return float(records.sum())
