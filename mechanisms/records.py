@@ -354,3 +354,27 @@ class DynamicLedgerEntry:
     """Epsilon spent in the window that ends with this slot, shape (L,)."""
     infeasible: npt.NDArray[np.bool_]
     """Where that is more than asked for, because earlier slots spent it; then `spent` is 0."""
+
+
+@dataclass(frozen=True)
+class PerRecordRow:
+    """A statistic under per-record privacy of one window and key: safe to show to anyone."""
+
+    key: str | None
+    """One of the public keys; None where there are none."""
+    start: int | None
+    """Start of the window, microseconds since the epoch; None for the window of all times."""
+    end: int | None
+    """First microsecond after the window; None for the window of all times."""
+    statistic: str
+    """`count`, `sum`, `max`, `distinct`, `running_count` or `running_sum`."""
+    mechanism: str
+    """With its options, as it was asked for."""
+    estimate: float
+    stderr: float
+    """Expected standard error that noise puts on `estimate`, for the records that it covers."""
+    epsilon_tau: float
+    """Records whose budget is below this are left out of `estimate`, in part or entirely."""
+    dropped_bound: float
+    """What the records left out add up to at most, except with the probability asked for; NaN
+    where nothing can be said."""
