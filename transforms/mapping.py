@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zoneinfo
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.mechanisms.domains import Domain
-from streamveil.mechanisms.records import ConfigurationError, Slots
+from streamveil.mechanisms.records import Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import REASON_OF_CODE, DomainMap
 from streamveil.transforms.people import NULL_USER, UserIndex
 from streamveil.transforms.rejects import column_of, naming_source, rejected_rows
-from streamveil.transforms.times import UNITS, Reasons, to_micros
+from streamveil.transforms.times import Reasons, check_reading, to_micros
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
@@ -44,17 +43,7 @@ class Columns:
 
     def __post_init__(self) -> None:
         """Check how times are read."""
-        if self.time_unit not in (None, *UNITS):
-            raise ConfigurationError(
-                f"time unit {self.time_unit!r} (--time_unit) is unknown: choose {', '.join(UNITS)}"
-            )
-        try:
-            zoneinfo.ZoneInfo(self.time_zone)
-        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
-            raise ConfigurationError(
-                f"time zone {self.time_zone!r} (--time_zone) is unknown: write an IANA name such "
-                "as Europe/Berlin"
-            ) from None
+        check_reading(self.time_zone, self.time_unit)
 
     @property
     def names(self) -> tuple[str, ...]:

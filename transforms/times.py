@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zoneinfo
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -30,6 +32,20 @@ _WHOLE = r"^-?\d{1,18}$"
 _CLOCK = r"\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?"
 _NAIVE = rf"^{_DATE}([T ]{_CLOCK})?$"
 _ZONED = rf"^{_DATE}[T ]{_CLOCK}(Z|[+-]\d{{2}}(:?\d{{2}})?)$"
+
+
+def check_reading(zone: str, unit: str | None) -> None:
+    """Refuse an unknown time zone or unit. Raises ConfigurationError."""
+    if unit not in (None, *UNITS):
+        raise ConfigurationError(
+            f"time unit {unit!r} (--time_unit) is unknown: choose {', '.join(UNITS)}"
+        )
+    try:
+        zoneinfo.ZoneInfo(zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        raise ConfigurationError(
+            f"time zone {zone!r} (--time_zone) is unknown: write an IANA name such as Europe/Berlin"
+        ) from None
 
 
 def to_micros(

@@ -9,7 +9,7 @@ from streamveil.mechanisms.per_record.domains import (
     select_domain,
     thresholds,
 )
-from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, SquareRoot
+from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, Lookup, SquareRoot
 from streamveil.mechanisms.per_record.hats import gap_select, hat_weights
 from streamveil.mechanisms.per_record.protocol import (
     Additive,
@@ -27,6 +27,7 @@ __all__ = [
     "Bounds",
     "Inverse",
     "Logarithmic",
+    "Lookup",
     "Noisy",
     "PerRecordRelease",
     "SquareRoot",

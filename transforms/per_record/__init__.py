@@ -1,0 +1,27 @@
+"""Beam transforms of per-record privacy: records in, private statistics of windows and keys out."""
+
+from streamveil.transforms.per_record.budgets import (
+    Budget,
+    CategoryBudget,
+    ColumnsBudget,
+    ValueBudget,
+)
+from streamveil.transforms.per_record.statistics import (
+    PerRecordCount,
+    PerRecordDistinctCount,
+    PerRecordMax,
+    PerRecordRunningTotal,
+    PerRecordSum,
+)
+
+__all__ = [
+    "Budget",
+    "CategoryBudget",
+    "ColumnsBudget",
+    "PerRecordCount",
+    "PerRecordDistinctCount",
+    "PerRecordMax",
+    "PerRecordRunningTotal",
+    "PerRecordSum",
+    "ValueBudget",
+]

@@ -1,0 +1,193 @@
+"""Budget functions over columns: the budget of every row of a batch, NaN where there is none.
+
+What they make of a row hangs on that row alone, and they are silent: a row on which a function
+fails has no budget, and nobody is told.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from streamveil.mechanisms.per_record.functions import (
+    BudgetFunction,
+    Lookup,
+    check_budgets,
+    check_on_values,
+)
+from streamveil.mechanisms.per_record.protocol import Bounds, Floats
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.transforms.per_record.reading import by_pieces, numbers_of, plain, positions_of
+from streamveil.transforms.rejects import column_of
+
+
+class Budget(Protocol):
+    """The budget of each record, as a public function of its columns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it looks at."""
+
+    @property
+    def bounds(self) -> Bounds:
+        """Stated bounds of the budgets."""
+
+    def budgets(self, batch: pa.RecordBatch) -> Floats:
+        """Budgets of the rows of a batch, float64, shape (n,)."""
+
+
+@dataclass(frozen=True)
+class ValueBudget:
+    """The budget is a function of a number.
+
+    Raises ConfigurationError for a function whose budgets are not within its own bounds.
+    """
+
+    column: str
+    function: BudgetFunction
+
+    def __post_init__(self) -> None:
+        """Try the function on values up to the largest."""
+        check_on_values(self.function)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it looks at."""
+        return (self.column,)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Those of the function."""
+        return self.function.bounds
+
+    def budgets(self, batch: pa.RecordBatch) -> Floats:
+        """Budgets of the rows of a batch."""
+        return self.function(numbers_of(batch, self.column))
+
+
+@dataclass(frozen=True)
+class CategoryBudget:
+    """The budget is looked up in a table of categories. A null has none."""
+
+    column: str
+    lookup: Lookup
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it looks at."""
+        return (self.column,)
+
+    @property
+    def bounds(self) -> Bounds:
+        """The smallest and the largest budget of the table."""
+        return self.lookup.bounds
+
+    def budgets(self, batch: pa.RecordBatch) -> Floats:
+        """Budgets of the rows of a batch."""
+        budgets = self.lookup(positions_of(batch, self.column, tuple(self.lookup.table)))
+        column = column_of(batch, self.column, "records")
+        if column.null_count:
+            budgets[column.is_null().to_numpy(zero_copy_only=False)] = np.nan
+        return budgets
+
+
+@dataclass(frozen=True)
+class ColumnsBudget:
+    """The budget is any vectorised function of some columns.
+
+    The function gets an Arrow array of each column, in their order and never a dictionary, and gives as many budgets: an
+    Arrow or numpy array of numbers. It must look at every row by itself, give the same for the same
+    row, and write, log, warn and count nothing, for it sees what is secret. Where it raises, the
+    rows are tried in smaller pieces, down to single ones; a row on which it raises, or for which
+    it gives a null, counts nowhere.
+
+    Raises ConfigurationError if on the rows of `grid` the function raises, gives another number of
+    budgets, any that is not finite or not within the bounds, or others for the rows one by one.
+    """
+
+    columns: tuple[str, ...]
+    function: Callable[..., Any]
+    epsilon_min: float
+    """Stated: a record with a budget below this counts nowhere."""
+    epsilon_max: float
+    """Stated: a budget above this is taken as this."""
+    grid: Mapping[str, Sequence[Any] | pa.Array] = field(repr=False)
+    """Example rows, by column: what is public about the range of the columns."""
+
+    def __post_init__(self) -> None:
+        """Try the function on the grid."""
+        rows = self._grid
+        try:
+            whole = self._evaluate(rows)
+            alone = [self._evaluate(rows.slice(i, 1)) for i in range(rows.num_rows)]
+        except Exception as error:
+            raise ConfigurationError(
+                f"the budget function {_name(self.function)} fails on the grid: {error!r}; it gets "
+                f"an Arrow array of each of {', '.join(self.columns)} and gives as many budgets"
+            ) from error
+
+        def named(i: int) -> str:
+            return f"the row {rows.slice(i, 1).to_pylist()[0]} of the grid"
+
+        check_budgets(whole, self.bounds, named)
+        # Other widths of vectors may round otherwise; nothing more may differ.
+        unlike = ~np.isclose(np.concatenate(alone), whole, rtol=2.0**-40, atol=0.0)
+        if unlike.any():
+            raise ConfigurationError(
+                f"the budget function {_name(self.function)} gives another budget for "
+                f"{named(int(np.flatnonzero(unlike)[0]))} if that is alone: it must look at "
+                "every row by itself"
+            )
+
+    @property
+    def _grid(self) -> pa.RecordBatch:
+        if missing := [name for name in self.columns if name not in self.grid]:
+            raise ConfigurationError(
+                f"the grid of the budget function has no column {missing[0]!r}: give example "
+                f"rows of {', '.join(self.columns)}"
+            )
+        rows = plain(pa.RecordBatch.from_pydict({name: self.grid[name] for name in self.columns}))
+        if not rows.num_rows:
+            raise ConfigurationError("the grid of the budget function is empty: give example rows")
+        return rows
+
+    @cached_property
+    def bounds(self) -> Bounds:
+        """As stated."""
+        return Bounds(self.epsilon_min, self.epsilon_max)
+
+    def budgets(self, batch: pa.RecordBatch) -> Floats:
+        """Budgets of the rows of a batch."""
+        arrays = [column_of(batch, name, "records") for name in self.columns]
+        rows = pa.RecordBatch.from_arrays(arrays, list(self.columns))
+        return by_pieces(self._evaluate, plain(rows), np.nan)
+
+    def _evaluate(self, rows: pa.RecordBatch) -> Floats:
+        with np.errstate(all="ignore"):
+            found = self.function(*rows.columns)
+            if isinstance(found, (pa.Array, pa.ChunkedArray)):
+                found = found.cast(pa.float64()).to_numpy(zero_copy_only=False)
+            budgets = np.asarray(found, np.float64)
+        if budgets.shape != (rows.num_rows,):
+            raise ValueError(f"{rows.num_rows} rows, but budgets of shape {budgets.shape}")
+        return budgets
+
+    def __repr__(self) -> str:
+        """The same in every process, as noise is bound to it."""
+        return (
+            f"ColumnsBudget({self.columns!r}, {_name(self.function)}, {self.epsilon_min!r}, "
+            f"{self.epsilon_max!r})"
+        )
+
+
+def _name(function: Callable[..., Any]) -> str:
+    """Module and name of a function: unlike its repr, no address."""
+    inner = inspect.unwrap(function)
+    kind = inner if hasattr(inner, "__qualname__") else type(inner)
+    return f"{kind.__module__}.{kind.__qualname__}"

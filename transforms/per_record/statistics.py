@@ -1,0 +1,291 @@
+"""Statistics under per-record privacy, one transform each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, ClassVar
+
+import apache_beam as beam
+import pyarrow as pa
+
+from streamveil.mechanisms.per_record.functions import BudgetFunction, Divided, divided_bounds
+from streamveil.mechanisms.per_record.protocol import Bounds
+from streamveil.mechanisms.per_record.registry import DEFAULTS
+from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Slots
+from streamveil.transforms.checks import check_range, lateness, refuse_windows, whole
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.keys import SameKey
+from streamveil.transforms.per_record.budgets import Budget, ValueBudget
+from streamveil.transforms.per_record.mapper import Source
+from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
+from streamveil.transforms.per_record.plan import MAX, Plan
+from streamveil.transforms.times import check_reading
+
+
+@beam.typehints.with_input_types(pa.RecordBatch)
+@beam.typehints.with_output_types(PerRecordRow)
+@dataclass(eq=False)
+class _PerRecord(beam.PTransform):
+    """Release a statistic of every window and public key, empty or not, each once.
+
+    Input: a PCollection of Arrow record batches (pyarrow.RecordBatch) with the columns that are
+    named here, bounded or not, in the global window. Output: `PerRecordRow`.
+
+    Guarantee: E-per-record differential privacy, where E is `budget`: when a record r is added or
+    removed, the probability of any set of outputs, over all windows and keys and for ever, changes
+    by at most a factor exp(E(r)). The unit is the record: a user with several records loses the
+    sum of their budgets, unless `max_records_per_user` is stated and kept. This holds for one run;
+    runs over the same records add up.
+
+    Public are the options, the names and types of columns, and which windows and keys there are.
+    A bad record (no budget, one below `epsilon_min`, a value outside its bounds, no time, no public
+    key, or one that comes late) counts nowhere; that it came is told nowhere either, by no output,
+    counter or log.
+
+    Raises:
+        ConfigurationError: at construction for options that do not fit; when the pipeline runs,
+            for columns that are missing or of a wrong type.
+        ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
+    """
+
+    budget: Budget
+    """How much each record may lose, as a function of its columns."""
+    _: KW_ONLY
+    key: str | None = None
+    """Column of keys, text or whole numbers."""
+    keys: tuple[str, ...] = ()
+    """All keys that there are, public: each has its rows; a record of another counts nowhere."""
+    time: str | None = None
+    """Column of times."""
+    time_zone: str = "UTC"
+    """IANA zone of times without an offset."""
+    time_unit: str | None = None
+    """Unit of times given as numbers: `s`, `ms`, `us` or `ns`."""
+    slots: Slots | None = None
+    """How time is cut into panes; one window of all times when None."""
+    first_slot: int | None = None
+    """First pane; an input that ends needs it. The first of the heartbeat when None."""
+    last_slot: int | None = None
+    """Last pane; an input that ends needs it."""
+    mechanism: str | None = None
+    """One of `PER_RECORD_MECHANISMS`, as NAME:OPTION=VALUE; the default one when None."""
+    beta: float | None = None
+    """How probably a `dropped_bound` may fail; the mechanism's own default when None."""
+    max_records_per_user: int = 1
+    """How many records of one user there are at most: stated by the caller, who must see to it.
+    Each has that share of its budget, so that the user loses at most the largest."""
+    noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
+    """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
+    fresh ones when None."""
+    allowed_lateness: int | str = 0
+    """How long a pane of an input without end stays open for late records: microseconds, or text
+    such as `10m`."""
+    heartbeat: beam.PTransform | None = None
+    """What opens the panes of an input without end, as in `PrivateHistograms`."""
+
+    kind: ClassVar[str]
+    """Of statistic."""
+
+    def __post_init__(self) -> None:
+        """Refuse at once what cannot work."""
+        super().__init__()
+        self.max_records_per_user = whole("max_records_per_user", self.max_records_per_user)
+        self.allowed_lateness = lateness(self.allowed_lateness)
+        check_reading(self.time_zone, self.time_unit)
+        self._check_keys()
+        self._check_panes()
+        self._key = SameKey.of(self.noise_key)
+        self._plan().driver(0, self._plan().statistic())
+
+    def _check_keys(self) -> None:
+        self.keys = tuple(self.keys)
+        if (self.key is None) != (not self.keys):
+            raise ConfigurationError(
+                "a column of keys (--key) and the list of all keys there are (--keys) go together: "
+                "give both, or none"
+            )
+        if len(set(self.keys)) < len(self.keys):
+            twice = next(key for key in self.keys if self.keys.count(key) > 1)
+            raise ConfigurationError(f"key {twice!r} is listed twice (--keys)")
+
+    def _check_panes(self) -> None:
+        if (self.time is None) != (self.slots is None):
+            raise ConfigurationError(
+                "a column of times (--time) and a length of windows (--window) go together: give "
+                "both, or none"
+            )
+        if self.slots is None and (self.first_slot, self.last_slot) != (None, None):
+            raise ConfigurationError(
+                "there is one window of all times, so it has no first and last slot: give the "
+                "length of windows (--window), or leave out --start and --end"
+            )
+        if self.slots is not None:
+            check_range(self.slots, self.first_slot, self.last_slot)
+
+    @property
+    def _value(self) -> str | None:
+        """Column of values."""
+        return None
+
+    def _bounds(self) -> Bounds:
+        """Of values and of budgets that are not shared."""
+        bounds = self.budget.bounds
+        return Bounds(bounds.epsilon_min, bounds.epsilon_max)
+
+    def _mechanism(self) -> str | None:
+        """The mechanism with `beta` among its options."""
+        if self.beta is None:
+            return self.mechanism
+        name = self.mechanism or DEFAULTS[self.kind]
+        if "beta=" in name:
+            raise ConfigurationError(
+                f"beta is given twice (--beta, and in --mechanism={name}): leave one out"
+            )
+        return f"{name}:beta={self.beta!r}"
+
+    def _plan(self) -> Plan:
+        return Plan(
+            self.kind,
+            self.kind,
+            self._mechanism(),
+            divided_bounds(self._bounds(), self.max_records_per_user),
+            Source(
+                self.budget,
+                self._value,
+                self.max_records_per_user,
+                self.key,
+                self.keys,
+                self.time or "",
+                self.time_zone,
+                self.time_unit,
+                self.slots,
+                self.first_slot,
+                self.last_slot,
+            ),
+            self._key,
+            self._facts(),
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        """More that is public about records."""
+        return {}
+
+    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[PerRecordRow]:
+        """Build the pipeline: batches -> parts -> parts of panes -> rows."""
+        refuse_windows(batches, "records")
+        if batches.is_bounded:
+            return release_at_end(batches, self._plan())
+        if self.slots is None:
+            raise ConfigurationError(
+                "the input has no end, so a window of all times would never close: give the length "
+                "of windows (--window)"
+            )
+        clock = Clock(self.slots, int(self.allowed_lateness))
+        return release_in_time(batches, self._plan(), clock, self.heartbeat)
+
+
+@dataclass(eq=False)
+class _Sliding(_PerRecord):
+    """Windows may be of several panes."""
+
+    _: KW_ONLY
+    sliding: int = 1
+    """Panes of a window, one of which ends with each pane; those that would begin before the
+    first pane are left out. A record pays for its pane alone, once."""
+
+    def _check_panes(self) -> None:
+        super()._check_panes()
+        self.sliding = whole("sliding", self.sliding)
+        if self.sliding == 1:
+            return
+        if self.slots is None:
+            raise ConfigurationError(
+                f"windows of {self.sliding} panes (--sliding) need a length of panes: give it "
+                "(--window)"
+            )
+        first, last = self.first_slot, self.last_slot
+        if first is not None and last is not None and last - first + 1 < self.sliding:
+            raise ConfigurationError(
+                f"there are {last - first + 1} panes from --start to --end, fewer than the "
+                f"{self.sliding} of a window (--sliding): give a longer range"
+            )
+
+    def _plan(self) -> Plan:
+        return replace(super()._plan(), sliding=self.sliding)
+
+
+@dataclass(eq=False)
+class PerRecordCount(_Sliding):
+    __doc__ = f"Count records.\n\n{_PerRecord.__doc__}"
+
+    kind = "count"
+
+
+@dataclass(eq=False)
+class _OfValues(_PerRecord):
+    """A statistic of a column of numbers."""
+
+    value: str
+    """Column of numbers."""
+    _: KW_ONLY
+    value_max: float | None = None
+    """Largest value: a record with a larger or negative one counts nowhere. That of `budget` when
+    None, if that is a function of the same column."""
+
+    @property
+    def _value(self) -> str | None:
+        return self.value
+
+    def _bounds(self) -> Bounds:
+        bounds = self.budget.bounds
+        function, top = self._function, self.value_max
+        if top is None and function is not None:
+            top = function.bounds.value_max
+        if top is None:
+            raise ConfigurationError(
+                f"the largest value of {self.value!r} is not known: give it (--value_max)"
+            )
+        return Bounds(bounds.epsilon_min, bounds.epsilon_max, top)
+
+    @property
+    def _function(self) -> BudgetFunction | None:
+        """The budget as a function of the value, if it is one."""
+        budget = self.budget
+        same = isinstance(budget, ValueBudget) and budget.column == self.value
+        return budget.function if same else None
+
+    def _facts(self) -> dict[str, Any]:
+        function = self._function
+        return {} if function is None else {"budget": Divided(function, self.max_records_per_user)}
+
+
+@dataclass(eq=False)
+class PerRecordSum(_OfValues, _Sliding):
+    __doc__ = f"Sum a column of numbers.\n\n{_PerRecord.__doc__}"
+
+    kind = "sum"
+
+
+@dataclass(eq=False)
+class PerRecordMax(_OfValues, _Sliding):
+    __doc__ = f"The largest number of a column.\n\n{_PerRecord.__doc__}"
+
+    kind = MAX
+
+
+@dataclass(eq=False)
+class PerRecordDistinctCount(_OfValues):
+    __doc__ = f"Count the distinct numbers of a column.\n\n{_PerRecord.__doc__}"
+
+    kind = "distinct"
+
+
+@dataclass(eq=False)
+class PerRecordRunningTotal(_PerRecord):
+    __doc__ = f"Count records, or sum a column, from the first pane on.\n\n{_PerRecord.__doc__}"
+
+    value: str | None = None
+    """Column of numbers; None to count."""
+    _: KW_ONLY
+    value_max: float | None = None
