@@ -1,8 +1,8 @@
 """Records to compare statistics under per-record privacy on: named data, with a budget function.
 
 The synthetic ones are those of Chen et al., "A general framework for per-record differential
-privacy" (2025), Section 8.1: 200,000 whole numbers, negative ones left out. The scale of its Zipf
-data is not printed: with these its figures come out.
+privacy" (2025), Section 8.1: 200,000 whole numbers, negative ones left out. Scale and largest value
+of its Zipf data are not printed: with these its figures come out.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class NamedData:
     scale: float
     """Of the budget scale / v that is taken unless another is asked for."""
     about: str
+    value_max: float = VALUE_MAX
 
     @property
     def budget(self) -> Inverse:
         """The budget function of that scale."""
-        return Inverse(self.scale, VALUE_MAX, EPSILON_MAX)
+        return Inverse(self.scale, self.value_max, EPSILON_MAX)
 
 
 def _normal(mean: float) -> Callable[[_Random, int], Floats]:
@@ -52,12 +53,13 @@ def _normal(mean: float) -> Callable[[_Random, int], Floats]:
     return draw
 
 
-def _zipf(power: float, scale: float) -> Callable[[_Random, int], Floats]:
-    """Density proportional to (v / scale + 1) ** -power on v >= 0."""
+def _zipf(power: float, scale: float, largest: float) -> Callable[[_Random, int], Floats]:
+    """Density proportional to (v / scale + 1) ** -power on v from 0 to the largest."""
+    beyond = (largest / scale + 1.0) ** (1.0 - power)
 
     def draw(random: _Random, number: int) -> Floats:
-        uniform = 1.0 - random.random(number)
-        return np.floor(scale * (uniform ** (-1.0 / (power - 1.0)) - 1.0))
+        survival = 1.0 - (1.0 - beyond) * random.random(number)
+        return np.floor(scale * (survival ** (1.0 / (1.0 - power)) - 1.0))
 
     return draw
 
@@ -69,8 +71,11 @@ def _flights(column: str) -> Callable[[_Random, int], Floats]:
 PER_RECORD_DATA: Mapping[str, NamedData] = {
     "normal-50k": NamedData(_normal(50e3), 1e4, "Normal, mean and deviation 50,000"),
     "normal-500k": NamedData(_normal(500e3), 1e4, "Normal, mean and deviation 500,000"),
-    "zipf-3": NamedData(_zipf(3.0, 15e3), 1e4, "Zipf, power 3, scale 15,000"),
-    "zipf-5": NamedData(_zipf(5.0, 16e3), 1e4, "Zipf, power 5, scale 16,000"),
-    "flights-delay": NamedData(_flights("dep_delay"), 20.0, "minutes late, of flights not early"),
+    "zipf-3": NamedData(_zipf(3.0, 15e3, 230e3), 1e4, "Zipf, power 3, scale 15,000 to 230,000"),
+    "zipf-5": NamedData(_zipf(5.0, 16e3, 250e3), 1e4, "Zipf, power 5, scale 16,000 to 250,000"),
+    # A smaller budget than 20 / 5e11 there is no noise for.
+    "flights-delay": NamedData(
+        _flights("dep_delay"), 20.0, "minutes late, of flights not early", value_max=5e11
+    ),
     "flights-distance": NamedData(_flights("distance"), 1000.0, "miles flown"),
 }
