@@ -48,9 +48,7 @@ class Plan:
         noise = NoiseSource(self.noise_key(), f"per record {self!r}")
         return KeyDriver(self.source.names[position], windows, noise)
 
-    def row(
-        self, key: str | None, pane: int, mechanism: str, found: PerRecordRelease
-    ) -> PerRecordRow:
+    def row(self, key: str | None, pane: int, mechanism: str, found: PerRecordRelease) -> PerRecordRow:
         """What is published of the window that ends with a pane."""
         slots = self.source.slots
         start = end = None
