@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping
 
-from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, SquareRoot
+from streamveil.io import read_table
+from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, Lookup, SquareRoot
 from streamveil.mechanisms.records import ConfigurationError
 
 # By name: the function, and how many figures it may take.
@@ -63,3 +64,36 @@ def budget_of(
         raise ConfigurationError(
             f"--budget={text} --value_max={value_max:g} --epsilon_max={epsilon_max:g}: {error}"
         ) from None
+
+
+def lookup_of(path: str, epsilon_min: float | None, epsilon_max: float | None) -> Lookup:
+    """The budgets of a table with the columns category and epsilon.
+
+    Categories below `epsilon_min` have none, budgets above `epsilon_max` are taken as this. Raises
+    ConfigurationError.
+    """
+    flag = f"--budget={TABLE}{path}"
+    try:
+        found = read_table(path)
+    except Exception as error:
+        raise ConfigurationError(f"{flag} cannot be read: {error}") from error
+    if missing := {"category", "epsilon"} - set(found.column_names):
+        raise ConfigurationError(
+            f"{flag} has no column {min(missing)!r}; there are: {', '.join(found.column_names)}"
+        )
+    table: dict[str, float] = {}
+    for category, epsilon in zip(
+        *(found[n].to_pylist() for n in ("category", "epsilon")), strict=True
+    ):
+        if category is None or isinstance(epsilon, str) or epsilon is None:
+            raise ConfigurationError(
+                f"{flag}: category {category!r} has the epsilon {epsilon!r}: write a number"
+            )
+        if str(category) in table:
+            raise ConfigurationError(f"{flag}: category {category!r} is listed twice: keep one")
+        if epsilon_min is None or epsilon >= epsilon_min:
+            table[str(category)] = float(min(epsilon, epsilon_max or epsilon))
+    try:
+        return Lookup(table)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{flag}: {error}") from None

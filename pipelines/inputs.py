@@ -135,8 +135,7 @@ class Inputs:
 
         Raises ConfigurationError.
         """
-        slots = Slots.of(given.slot)
-        slots = Slots(slots.length, _time("origin", given.origin))
+        slots, first_slot, last_slot = range_of(given)
         return cls(
             Columns(
                 given.user_column,
@@ -149,8 +148,8 @@ class Inputs:
             read_domain(given.domain),
             given.max_contributions,
             given.adjacency,
-            None if given.start is None else slots.index(_time("start", given.start)),
-            None if given.end is None else slots.index(_time("end", given.end) - 1),
+            first_slot,
+            last_slot,
         )
 
     def local_transform(
@@ -200,6 +199,19 @@ class Inputs:
             longest_window=longest_window,
             allowed_lateness=allowed_lateness,
         )
+
+
+def range_of(given: Any) -> tuple[Slots, int | None, int | None]:
+    """How time is cut, and the first and the last slot, None where not given.
+
+    Raises ConfigurationError.
+    """
+    slots = Slots(Slots.of(given.slot).length, _time("origin", given.origin))
+    return (
+        slots,
+        None if given.start is None else slots.index(_time("start", given.start)),
+        None if given.end is None else slots.index(_time("end", given.end) - 1),
+    )
 
 
 def registry_of(given: Any) -> Registry | None:

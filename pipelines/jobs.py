@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -177,21 +178,31 @@ class Job(Generic[Transform]):
 
     def run(self, options: PipelineOptions, title: str) -> Summary:
         """Run the job to its end."""
-        try:
-            summary = run(self.build, options, title)
-            for path in self.files:
-                if not FileSystems.exists(path):
-                    raise RuntimeError(f"the runner is done, but {path} was not written")
-            return summary
-        except Exception as error:
-            whole = [path for path in self.files if FileSystems.exists(path)]
-            if not whole:
-                raise
-            raise RuntimeError(
-                f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
-                "them away before the next run, which spends the budget again unless it has the "
-                "same noise key"
-            ) from error
+        return run_whole(self.build, options, title, self.files)
+
+
+def run_whole(
+    build: Callable[[beam.Pipeline], None],
+    options: PipelineOptions,
+    title: str,
+    files: Sequence[str],
+) -> Summary:
+    """Run a pipeline to its end; an error tells which of the files that it writes were whole."""
+    try:
+        summary = run(build, options, title)
+        for path in files:
+            if not FileSystems.exists(path):
+                raise RuntimeError(f"the runner is done, but {path} was not written")
+        return summary
+    except Exception as error:
+        whole = [path for path in files if FileSystems.exists(path)]
+        if not whole:
+            raise
+        raise RuntimeError(
+            f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
+            "them away before the next run, which spends the budget again unless it has the "
+            "same noise key"
+        ) from error
 
 
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
