@@ -3,14 +3,18 @@
 The budget itself is secret, for it tells about the record. Values and budgets in, statistics out.
 """
 
+from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.domains import (
     domain_index,
     partition,
     select_domain,
     thresholds,
 )
+from streamveil.mechanisms.per_record.framework import Framework
 from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, Lookup, SquareRoot
 from streamveil.mechanisms.per_record.hats import gap_select, hat_weights
+from streamveil.mechanisms.per_record.local_framework import LocalFramework
+from streamveil.mechanisms.per_record.measurement import Measurement, Own
 from streamveil.mechanisms.per_record.protocol import (
     Additive,
     Bounds,
@@ -18,18 +22,25 @@ from streamveil.mechanisms.per_record.protocol import (
     PerRecordRelease,
     Statistic,
 )
+from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS, statistic
 
 __all__ = [
     "DEFAULTS",
     "PER_RECORD_MECHANISMS",
     "Additive",
+    "Analyzer",
     "Bounds",
+    "Framework",
     "Inverse",
+    "LocalFramework",
     "Logarithmic",
     "Lookup",
+    "Measurement",
     "Noisy",
+    "Own",
     "PerRecordRelease",
+    "Randomizer",
     "SquareRoot",
     "Statistic",
     "domain_index",

@@ -11,16 +11,16 @@ Section 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from streamveil.mechanisms.noise import RandomWords, SlotNoise
 from streamveil.mechanisms.per_record import sparse
-from streamveil.mechanisms.per_record.framework import Kept
+from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import Laplace
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part
+from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Part
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,16 @@ class Distinct:
     def left_out(self, records: Floats, largest: Floats) -> float:
         """Different values of records left out, at most: see `Base.left_out`."""
         return float(records.sum())
+
+
+def framework_distinct(
+    name: str,
+    bounds: Bounds,
+    budget: Callable[[Floats], Floats] | None = None,
+    *,
+    beta: float = 0.1,
+    rho: float = 0.25,
+    select: str = GAP,
+) -> Framework:
+    """The framework around :class:`Distinct`: see :class:`Framework` for options."""
+    return Framework(name, bounds, Distinct(), budget, beta, rho, select)

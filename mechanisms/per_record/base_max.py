@@ -19,7 +19,7 @@ up to the largest value that a record kept may have; t follows from how many the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,9 +32,9 @@ from streamveil.mechanisms.noise import (
     uniform,
 )
 from streamveil.mechanisms.per_record import sparse
-from streamveil.mechanisms.per_record.framework import Kept
+from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import fine_epsilon
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part
+from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Part
 from streamveil.mechanisms.records import ConfigurationError
 
 _OCTAVES = 40
@@ -130,3 +130,17 @@ def drawn(distances: Integers, rate: int, words: RandomWords, size: int) -> Inte
         found.append(tries[bernoulli_exp(losses[tries], words)])
         missing -= found[-1].size
     return np.concatenate(found)[:size]
+
+
+def framework_max(
+    name: str,
+    bounds: Bounds,
+    budget: Callable[[Floats], Floats] | None = None,
+    *,
+    beta: float = 0.1,
+    rho: float = 0.25,
+    select: str = GAP,
+    bits: int = 10,
+) -> Framework:
+    """The framework around :class:`Max`: see there, and :class:`Framework`, for options."""
+    return Framework(name, bounds, Max(bounds.value_max, bits), budget, beta, rho, select)

@@ -19,7 +19,7 @@ Changed: downwards from what records kept may have, so that nobody needs to know
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -27,7 +27,7 @@ import numpy as np
 
 from streamveil.mechanisms.noise import FINE_RATES, RandomWords, SlotNoise
 from streamveil.mechanisms.per_record.domains import partition
-from streamveil.mechanisms.per_record.framework import Kept
+from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import Laplace
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Part
 from streamveil.mechanisms.records import ConfigurationError
@@ -75,7 +75,7 @@ class Sum:
         self, values: Floats, domains: Integers, cells: Integers, number: int
     ) -> Sequence[Part]:
         """Parts of records by cell: see `Base.tally`."""
-        planes, rows, buckets = self._shape
+        _, rows, buckets = self._shape
         steps = self._steps(values)
         at = (cells * rows + domains) * buckets + self._bucket(steps)
         # Floats are exact: a batch has fewer than 2**29 records.
@@ -160,3 +160,17 @@ def _two_tails(beta: float) -> float:
     for _ in range(20):  # P(sum >= x) = (2 + x) / 4 * exp(-x); this rises to the solution
         reach = math.log((2 + reach) / (4 * beta))
     return reach
+
+
+def framework_sum(
+    name: str,
+    bounds: Bounds,
+    budget: Callable[[Floats], Floats] | None = None,
+    *,
+    beta: float = 0.1,
+    rho: float = 0.25,
+    select: str = GAP,
+    clip_share: float = 0.25,
+) -> Framework:
+    """The framework around :class:`Sum`: see there, and :class:`Framework`, for options."""
+    return Framework(name, bounds, Sum(bounds, clip_share), budget, beta, rho, select)

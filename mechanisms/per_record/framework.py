@@ -86,6 +86,21 @@ class Base(Protocol):
         """
 
 
+def largest_values(
+    budget: Callable[[Floats], Floats] | None, epsilons: Floats, value_max: float
+) -> Floats:
+    """About the largest value that a budget function gives some budgets or more: shape (m,).
+
+    Without a function, `value_max`. Whatever this tells is public.
+    """
+    if budget is None:
+        return np.full(len(epsilons), value_max)
+    values = _TRIED * value_max
+    enough = budget(values)[:, None] >= epsilons
+    last = len(values) - 1 - np.argmax(enough[::-1], axis=0)
+    return values[np.minimum(last + 1, len(values) - 1)]
+
+
 def thresholds(low: Floats, beta: float, rho: float) -> Floats:
     """What noisy counts by domain have to reach: ln(2 K / beta) / (rho low_i), shape (K,)."""
     return domains.thresholds(rho * low, beta / 2)
@@ -131,12 +146,7 @@ class Framework:
     @cached_property
     def largest(self) -> Floats:
         """Largest value in each domain and later ones, shape (K,): whatever it is, it is public."""
-        if self.budget is None:
-            return np.full(len(self.low), self.bounds.value_max)
-        values = _TRIED * self.bounds.value_max
-        enough = self.budget(values)[:, None] >= self.low
-        last = len(values) - 1 - np.argmax(enough[::-1], axis=0)
-        return values[np.minimum(last + 1, len(values) - 1)]
+        return largest_values(self.budget, self.low, self.bounds.value_max)
 
     @cached_property
     def selection_noise(self) -> Sequence[Laplace]:

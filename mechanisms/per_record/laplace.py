@@ -66,9 +66,7 @@ class Laplace:
         """Noise in steps, shape (size,)."""
         return fine_laplace(np.array([self.rate]), words, size)[:, 0]
 
-    def noisy(
-        self, value: int, sensitivity_bits: int, words: RandomWords, size: int = 1
-    ) -> Floats:
+    def noisy(self, value: int, sensitivity_bits: int, words: RandomWords, size: int = 1) -> Floats:
         """The integer with noise, `size` times: float64, shape (size,)."""
         shift = sensitivity_bits - self.bits
         steps = value >> shift if shift >= 0 else value << -shift

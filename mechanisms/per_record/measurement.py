@@ -27,9 +27,7 @@ from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part
 class Measurement(Protocol):
     """A private estimate of values: M."""
 
-    def __call__(
-        self, values: Floats, epsilon: float, beta: float, words: RandomWords, /
-    ) -> float:
+    def __call__(self, values: Floats, epsilon: float, beta: float, words: RandomWords, /) -> float:
         """Estimate from values.
 
         Args:

@@ -100,7 +100,10 @@ class NodeTotals:
 
     def estimate(self, noisy: Noisy) -> PerRecordRelease:
         """Sum up the nodes from the chosen one on; post-processing, so it costs nothing."""
-        node = int(self.select(noisy))
+        return self.summed(noisy, int(self.select(noisy)))
+
+    def summed(self, noisy: Noisy, node: int) -> PerRecordRelease:
+        """Sum up the nodes from a given one on."""
         left_out = float(noisy.totals[:node].sum() + self._surely(noisy.variances[:node].sum()))
         return PerRecordRelease(
             estimate=float(noisy.totals[node:].sum()),

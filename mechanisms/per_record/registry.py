@@ -6,6 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamveil.mechanisms.per_record.base_distinct import framework_distinct
+from streamveil.mechanisms.per_record.base_max import framework_max
+from streamveil.mechanisms.per_record.base_sum import framework_sum
 from streamveil.mechanisms.per_record.hat import HatCount, HatSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount, PrdpSum
 from streamveil.mechanisms.per_record.protocol import Bounds, Statistic
@@ -18,9 +21,9 @@ PerRecordFactories = Mapping[str, Callable[..., Statistic]]
 
 PER_RECORD_MECHANISMS: Mapping[str, PerRecordFactories] = {
     "count": {"hat": HatCount, "prdp": PrdpCount},
-    "sum": {"hat": HatSum, "prdp": PrdpSum},
-    "max": {},
-    "distinct": {},
+    "sum": {"hat": HatSum, "prdp": PrdpSum, "framework": framework_sum},
+    "max": {"framework": framework_max},
+    "distinct": {"framework": framework_distinct},
 }
 
 # What a statistic is computed by unless its mechanism is named.
