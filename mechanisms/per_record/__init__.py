@@ -24,6 +24,7 @@ from streamveil.mechanisms.per_record.protocol import (
 )
 from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS, statistic
+from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
 
 __all__ = [
     "DEFAULTS",
@@ -41,6 +42,8 @@ __all__ = [
     "Own",
     "PerRecordRelease",
     "Randomizer",
+    "RunningState",
+    "RunningTotal",
     "SquareRoot",
     "Statistic",
     "domain_index",

@@ -101,11 +101,11 @@ class CategoryBudget:
 class ColumnsBudget:
     """The budget is any vectorised function of some columns.
 
-    The function gets an Arrow array of each column, in their order and never a dictionary, and gives as many budgets: an
-    Arrow or numpy array of numbers. It must look at every row by itself, give the same for the same
-    row, and write, log, warn and count nothing, for it sees what is secret. Where it raises, the
-    rows are tried in smaller pieces, down to single ones; a row on which it raises, or for which
-    it gives a null, counts nowhere.
+    The function gets an Arrow array of each column, in their order and never a dictionary, and
+    gives as many budgets: an Arrow or numpy array of numbers. It must look at every row by itself,
+    give the same for the same row, and write, log, warn and count nothing, for it sees what is
+    secret. Where it raises, the rows are tried in smaller pieces, down to single ones; a row on
+    which it raises, or for which it gives a null, counts nowhere.
 
     Raises ConfigurationError if on the rows of `grid` the function raises, gives another number of
     budgets, any that is not finite or not within the bounds, or others for the rows one by one.

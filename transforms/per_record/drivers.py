@@ -6,10 +6,9 @@ one release, however many windows the pane is in.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from streamveil.mechanisms.per_record.protocol import (
     PerRecordRelease,
     Statistic,
 )
+from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
 from streamveil.transforms.per_record.wire import part_of
 from streamveil.transforms.wire import array_from_bytes, array_to_bytes
 
@@ -29,7 +29,7 @@ S = TypeVar("S")
 
 
 class Windows(Protocol[S]):
-    """How panes make windows."""
+    """How the panes of a key make windows."""
 
     @property
     def statistic(self) -> Statistic:
@@ -44,57 +44,69 @@ class Windows(Protocol[S]):
     def decode(self, data: bytes) -> S:
         """State of bytes."""
 
-    def release(self, state: S, part: Part, noise: SlotNoise) -> tuple[S, PerRecordRelease | None]:
+    def release(self, state: S, pane: int, part: Part) -> tuple[S, PerRecordRelease | None]:
         """The window that ends with the next pane; None while there are too few panes for it."""
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """A window is a pane."""
+class _OfPanes:
+    """Windows of some panes: of each, something is kept until it is in no window any more."""
 
-    statistic: Statistic
-
-    def start(self) -> None:
-        """There is no state."""
-
-    def encode(self, state: None) -> bytes:
-        """There is no state."""
-        return b""
-
-    def decode(self, data: bytes) -> None:
-        """There is no state."""
-
-    def release(
-        self, state: None, part: Part, noise: SlotNoise
-    ) -> tuple[None, PerRecordRelease | None]:
-        """The pane."""
-        return None, self.statistic.release(part, noise)
-
-
-@dataclass(frozen=True)
-class SlidingTotal:
-    """A window is the last `panes` panes: the noise of each, once drawn, is added up."""
-
-    statistic: Additive
+    statistic: Any
+    source: NoiseSource
     panes: int
 
-    def start(self) -> tuple[Noisy, ...]:
+    def noise(self, pane: int, part: Part) -> SlotNoise:
+        """Of one pane: a function of its number and its part."""
+        return self.source.slot(pane, digest(array_to_bytes(part)))
+
+    def start(self) -> tuple[Any, ...]:
         """No pane yet."""
         return ()
 
-    def encode(self, state: tuple[Noisy, ...]) -> bytes:
-        """Totals and variances of the panes that are in the next window as well."""
+    def encode(self, state: tuple[Any, ...]) -> bytes:
+        """What is kept of each pane, all figures."""
         return array_to_bytes(np.array(state, np.float64))
 
+
+@dataclass(frozen=True)
+class Panes(_OfPanes):
+    """A window is a pane, or the last of several maxima, each released once, the largest."""
+
+    statistic: Statistic
+
+    def decode(self, data: bytes) -> tuple[tuple[float, ...], ...]:
+        """Figures of bytes."""
+        return tuple(map(tuple, array_from_bytes(data).tolist()))
+
+    def release(
+        self, state: tuple[tuple[float, ...], ...], pane: int, part: Part
+    ) -> tuple[tuple[tuple[float, ...], ...], PerRecordRelease | None]:
+        """The largest estimate; what is left out is at most what the worst pane leaves out."""
+        released = self.statistic.release(part, self.noise(pane, part))
+        window = (*state, astuple(released))
+        if len(window) < self.panes:
+            return window, None
+        estimate, stderr, _, _ = max(window)
+        _, _, epsilon_tau, dropped = np.max(window, axis=0).tolist()
+        return window[1:], PerRecordRelease(estimate, stderr, epsilon_tau, dropped)
+
+
+@dataclass(frozen=True)
+class TotalsOfPanes(_OfPanes):
+    """A window is the sum of the last panes, with the noise of each, once drawn."""
+
+    statistic: Additive
+
     def decode(self, data: bytes) -> tuple[Noisy, ...]:
-        """State of bytes."""
+        """Totals of bytes."""
         return tuple(Noisy(*pane) for pane in array_from_bytes(data))
 
     def release(
-        self, state: tuple[Noisy, ...], part: Part, noise: SlotNoise
+        self, state: tuple[Noisy, ...], pane: int, part: Part
     ) -> tuple[tuple[Noisy, ...], PerRecordRelease | None]:
         """The sum of the panes."""
-        window = (*state, self.statistic.noisy(part, noise))
+        window = (*state, self.statistic.noisy(part, self.noise(pane, part)))
         if len(window) < self.panes:
             return window, None
         total = Noisy(*(np.sum(figures, axis=0) for figures in zip(*window, strict=True)))
@@ -102,38 +114,34 @@ class SlidingTotal:
 
 
 @dataclass(frozen=True)
-class SlidingMax:
-    """A window is the last `panes` panes, each released once: the largest of their maxima."""
+class Running:
+    """A window is all panes so far."""
 
-    statistic: Statistic
-    panes: int
+    total: RunningTotal
+    source: NoiseSource
 
-    def start(self) -> tuple[PerRecordRelease, ...]:
-        """No pane yet."""
-        return ()
+    @property
+    def statistic(self) -> Additive:
+        """What is added up."""
+        return self.total.statistic
 
-    def encode(self, state: tuple[PerRecordRelease, ...]) -> bytes:
-        """Releases of the panes that are in the next window as well."""
-        return array_to_bytes(np.array([astuple(pane) for pane in state], np.float64))
+    def start(self) -> RunningState:
+        """State before the first pane."""
+        return self.total.start()
 
-    def decode(self, data: bytes) -> tuple[PerRecordRelease, ...]:
+    def encode(self, state: RunningState) -> bytes:
+        """Bytes of the state."""
+        return self.total.encode(state)
+
+    def decode(self, data: bytes) -> RunningState:
         """State of bytes."""
-        return tuple(PerRecordRelease(*pane) for pane in array_from_bytes(data).tolist())
+        return self.total.decode(data)
 
     def release(
-        self, state: tuple[PerRecordRelease, ...], part: Part, noise: SlotNoise
-    ) -> tuple[tuple[PerRecordRelease, ...], PerRecordRelease | None]:
-        """The largest maximum; what is left out is so at most by the worst pane."""
-        window = (*state, self.statistic.release(part, noise))
-        if len(window) < self.panes:
-            return window, None
-        largest = max(window, key=lambda pane: pane.estimate)
-        return window[1:], PerRecordRelease(
-            largest.estimate,
-            largest.stderr,
-            max(pane.epsilon_tau for pane in window),
-            float(np.max([pane.dropped_bound for pane in window])),
-        )
+        self, state: RunningState, pane: int, part: Part
+    ) -> tuple[RunningState, PerRecordRelease | None]:
+        """The total with the records of one more pane."""
+        return self.total.tick(state, part, self.source)
 
 
 class KeyState(NamedTuple, Generic[S]):
@@ -141,8 +149,6 @@ class KeyState(NamedTuple, Generic[S]):
 
     next_pane: int | None
     """None before the first."""
-    history: bytes
-    """Digest of all panes so far, to which the noise of windows that outlive a pane is bound."""
     windows: S
 
 
@@ -156,7 +162,6 @@ class KeyDriver(Generic[S]):
             "name": "PerRecord",
             "fields": [
                 {"name": "next_pane", "type": ["null", "long"]},
-                {"name": "history", "type": "bytes"},
                 {"name": "windows", "type": "bytes"},
             ],
         }
@@ -164,7 +169,6 @@ class KeyDriver(Generic[S]):
 
     key: str | None
     windows: Windows[S]
-    source: NoiseSource
 
     @property
     def block(self) -> int:
@@ -183,7 +187,7 @@ class KeyDriver(Generic[S]):
 
     def start(self) -> KeyState[S]:
         """State before the first pane."""
-        return KeyState(None, b"", self.windows.start())
+        return KeyState(None, self.windows.start())
 
     def encode(self, state: KeyState[S]) -> bytes:
         """Bytes of the state, with a version."""
@@ -193,9 +197,7 @@ class KeyDriver(Generic[S]):
     def decode(self, data: bytes) -> KeyState[S]:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        return KeyState(
-            record["next_pane"], record["history"], self.windows.decode(record["windows"])
-        )
+        return KeyState(record["next_pane"], self.windows.decode(record["windows"]))
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Part]]:
         """The part of all records of a pane."""
@@ -206,10 +208,8 @@ class KeyDriver(Generic[S]):
         self, state: KeyState[S], slot: int, counted: Part
     ) -> tuple[KeyState[S], PerRecordRelease | None]:
         """Release the window that ends with the next pane."""
-        history = digest(state.history, b"%d" % slot, array_to_bytes(counted))
-        noise = self.source.slot(slot, digest(repr(self.key).encode(), history))
-        windows, released = self.windows.release(state.windows, counted, noise)
-        return KeyState(slot + 1, history, windows), released
+        windows, released = self.windows.release(state.windows, slot, counted)
+        return KeyState(slot + 1, windows), released
 
     def next_slot(self, state: KeyState[S]) -> int | None:
         """The pane that comes next."""

@@ -40,8 +40,7 @@ def release_at_end(
     clock = _ALL_TIMES if source.slots is None else Clock(source.slots)
     parts = (
         batches
-        | "MapRecords"
-        >> beam.ParDo(_MapRecordsFn(plan, real_time=False)).with_output_types(_PART)
+        | "MapRecords" >> beam.ParDo(_MapRecordsFn(plan, real_time=False)).with_output_types(_PART)
         | "AddParts" >> beam.CombinePerKey(_AddPartsFn(plan))
         | "ByKey" >> beam.Map(apart).with_output_types(_PANE)
     )

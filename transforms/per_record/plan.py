@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.noise import NoiseSource, digest
 from streamveil.mechanisms.per_record.protocol import Bounds, PerRecordRelease, Statistic
 from streamveil.mechanisms.per_record.registry import statistic
+from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.records import PerRecordRow
-from streamveil.transforms.per_record.drivers import Fixed, KeyDriver, SlidingMax, SlidingTotal
+from streamveil.transforms.per_record.drivers import (
+    KeyDriver,
+    Panes,
+    Running,
+    TotalsOfPanes,
+    Windows,
+)
 from streamveil.transforms.per_record.mapper import Source
 
-MAX = "max"
+COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
 
 
 @dataclass(frozen=True)
 class Plan:
     """What is released of which records, and how: public, but for the key."""
 
-    name: str
-    """Of what is released, for rows."""
     kind: str
-    """Of statistic, for the registry."""
+    """Of statistic, as the registry has it."""
     mechanism: str | None
     bounds: Bounds
     """Of what the statistic is told: budgets are shared already."""
@@ -33,25 +39,42 @@ class Plan:
     """More for the statistic."""
     sliding: int = 1
     """Panes of a window."""
+    running: bool = False
+    """Whether a window is all panes so far."""
 
     def statistic(self) -> Statistic:
         """Make the statistic. Raises ConfigurationError."""
         return statistic(self.kind, self.mechanism, self.bounds, **self.facts)
 
-    def driver(self, position: int, made: Statistic) -> KeyDriver[Any]:
-        """What releases the panes of the key at a position."""
-        windows: Any = Fixed(made)
-        if self.sliding > 1:
-            windows = (SlidingMax if self.kind == MAX else SlidingTotal)(made, self.sliding)
-        # A plan's text is the same in every process: what is released of other records, or
-        # otherwise, has independent noise, even where the totals are the same.
-        noise = NoiseSource(self.noise_key(), f"per record {self!r}")
-        return KeyDriver(self.source.names[position], windows, noise)
+    @cached_property
+    def context(self) -> bytes:
+        """Digest of all that shapes what is released: what is released otherwise has other noise.
 
-    def row(self, key: str | None, pane: int, mechanism: str, found: PerRecordRelease) -> PerRecordRow:
+        A plan's text is the same in every process.
+        """
+        return digest(repr(self).encode())
+
+    def driver(self, position: int, made: Statistic, noise_key: bytes) -> KeyDriver[Any]:
+        """What releases the panes of the key at a position."""
+        key = self.source.names[position]
+        source = NoiseSource(noise_key, f"per record {self.context.hex()} {key!r}")
+        return KeyDriver(key, self._windows(made, source))
+
+    def _windows(self, made: Any, source: NoiseSource) -> Windows[Any]:
+        if self.running:
+            return Running(RunningTotal(made, context=self.context), source)
+        if self.sliding > 1 and self.kind != MAX:
+            return TotalsOfPanes(made, source, self.sliding)
+        return Panes(made, source, self.sliding)
+
+    def row(
+        self, key: str | None, pane: int, mechanism: str, found: PerRecordRelease
+    ) -> PerRecordRow:
         """What is published of the window that ends with a pane."""
-        slots = self.source.slots
-        start = end = None
+        slots, start, end = self.source.slots, None, None
         if slots is not None:
-            start, end = slots.start(pane - self.sliding + 1), slots.end(pane)
-        return PerRecordRow(key, start, end, self.name, mechanism, **vars(found))
+            first = self.source.first_slot if self.running else pane - self.sliding + 1
+            assert first is not None
+            start, end = slots.start(first), slots.end(pane)
+        name = f"running_{self.kind}" if self.running else self.kind
+        return PerRecordRow(key, start, end, name, mechanism, **vars(found))

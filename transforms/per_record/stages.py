@@ -138,9 +138,10 @@ class _Rows:
     def setup(self) -> None:
         self._plan: Plan = self._config.ledgers  # type: ignore[assignment]
         self._statistic = self._plan.statistic()
+        self._noise_key = self._plan.noise_key()
 
     def _turn_to(self, position: int) -> None:
-        self._ledgers = self._plan.driver(position, self._statistic)
+        self._ledgers = self._plan.driver(position, self._statistic, self._noise_key)
 
     def _outputs(
         self, slot: int, release: PerRecordRelease | None, state: KeyState[Any], at: Timestamp

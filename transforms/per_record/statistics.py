@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar
 
 import apache_beam as beam
 import pyarrow as pa
@@ -19,15 +19,15 @@ from streamveil.transforms.keys import SameKey
 from streamveil.transforms.per_record.budgets import Budget, ValueBudget
 from streamveil.transforms.per_record.mapper import Source
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
-from streamveil.transforms.per_record.plan import MAX, Plan
+from streamveil.transforms.per_record.plan import COUNT, DISTINCT, MAX, SUM, Plan
 from streamveil.transforms.times import check_reading
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
 @beam.typehints.with_output_types(PerRecordRow)
 @dataclass(eq=False)
-class _PerRecord(beam.PTransform):
-    """Release a statistic of every window and public key, empty or not, each once.
+class PerRecord(beam.PTransform):
+    """What all have in common: a statistic of every window and public key, empty or not, each once.
 
     Input: a PCollection of Arrow record batches (pyarrow.RecordBatch) with the columns that are
     named here, bounded or not, in the global window. Output: `PerRecordRow`.
@@ -51,7 +51,12 @@ class _PerRecord(beam.PTransform):
 
     budget: Budget
     """How much each record may lose, as a function of its columns."""
+    value: str | None = None
+    """Column of numbers that the statistic is of; none for counts."""
     _: KW_ONLY
+    value_max: float | None = None
+    """Largest value: a record with a larger or a negative one counts nowhere. That of `budget` when
+    None, if that is a function of the same column."""
     key: str | None = None
     """Column of keys, text or whole numbers."""
     keys: tuple[str, ...] = ()
@@ -68,6 +73,9 @@ class _PerRecord(beam.PTransform):
     """First pane; an input that ends needs it. The first of the heartbeat when None."""
     last_slot: int | None = None
     """Last pane; an input that ends needs it."""
+    sliding: int = 1
+    """Panes of a window, one of which ends with each pane; those that would begin before the first
+    pane are left out. A record pays for its own pane alone, once."""
     mechanism: str | None = None
     """One of `PER_RECORD_MECHANISMS`, as NAME:OPTION=VALUE; the default one when None."""
     beta: float | None = None
@@ -84,19 +92,32 @@ class _PerRecord(beam.PTransform):
     heartbeat: beam.PTransform | None = None
     """What opens the panes of an input without end, as in `PrivateHistograms`."""
 
-    kind: ClassVar[str]
-    """Of statistic."""
+    kind: ClassVar[str] = ""
+    """Of statistic, as in `PER_RECORD_MECHANISMS`."""
+    running: ClassVar[bool] = False
+    """Whether windows are all panes so far."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
+        self._check_value()
         self.max_records_per_user = whole("max_records_per_user", self.max_records_per_user)
         self.allowed_lateness = lateness(self.allowed_lateness)
         check_reading(self.time_zone, self.time_unit)
         self._check_keys()
         self._check_panes()
         self._key = SameKey.of(self.noise_key)
-        self._plan().driver(0, self._plan().statistic())
+        self._plan().statistic()
+
+    def _check_value(self) -> None:
+        kind = self._statistic
+        if kind == COUNT and self.value is not None:
+            raise ConfigurationError(
+                f"records are counted whatever their {self.value!r} is (--value): leave it out, or "
+                "sum it"
+            )
+        if kind != COUNT and self.value is None:
+            raise ConfigurationError(f"a {kind} needs the column that it is of: give it (--value)")
 
     def _check_keys(self) -> None:
         self.keys = tuple(self.keys)
@@ -110,34 +131,67 @@ class _PerRecord(beam.PTransform):
             raise ConfigurationError(f"key {twice!r} is listed twice (--keys)")
 
     def _check_panes(self) -> None:
-        if (self.time is None) != (self.slots is None):
+        slots, first, last = self.slots, self.first_slot, self.last_slot
+        if (self.time is None) != (slots is None):
             raise ConfigurationError(
-                "a column of times (--time) and a length of windows (--window) go together: give "
+                "a column of times (--time) and the length of panes (--window) go together: give "
                 "both, or none"
             )
-        if self.slots is None and (self.first_slot, self.last_slot) != (None, None):
+        self.sliding = whole("sliding", self.sliding)
+        if slots is None:
+            if (first, last, self.sliding, self.running) != (None, None, 1, False):
+                raise ConfigurationError(
+                    "panes of a sliding window or a running total, and a first or last one, need "
+                    "a length: give it (--window), or leave out --start, --end and --sliding"
+                )
+            return
+        check_range(slots, first, last)
+        if self.sliding > 1 and (self.running or self.kind == DISTINCT):
+            why = "a running total has no panes" if self.running else "panes share distinct values"
             raise ConfigurationError(
-                "there is one window of all times, so it has no first and last slot: give the "
-                "length of windows (--window), or leave out --start and --end"
+                f"windows of {self.sliding} panes (--sliding) do not add up here, for {why}: use "
+                "windows of one pane"
             )
-        if self.slots is not None:
-            check_range(self.slots, self.first_slot, self.last_slot)
+        if first is not None and last is not None and last - first + 1 < self.sliding:
+            raise ConfigurationError(
+                f"there are {last - first + 1} panes from --start to --end, fewer than the "
+                f"{self.sliding} of a window (--sliding): give a longer range"
+            )
+        if self.running and first is None:
+            raise ConfigurationError(
+                "a running total has a beginning, which is public: give it (--start)"
+            )
 
     @property
-    def _value(self) -> str | None:
-        """Column of values."""
-        return None
+    def _statistic(self) -> str:
+        """Of each pane, as the registry has it."""
+        return self.kind
+
+    @property
+    def _function(self) -> BudgetFunction | None:
+        """The budget as a function of the value, if it is one."""
+        budget = self.budget
+        same = isinstance(budget, ValueBudget) and budget.column == self.value
+        return budget.function if same else None
 
     def _bounds(self) -> Bounds:
-        """Of values and of budgets that are not shared."""
-        bounds = self.budget.bounds
-        return Bounds(bounds.epsilon_min, bounds.epsilon_max)
+        """Of values and of budgets."""
+        bounds, function, top = self.budget.bounds, self._function, self.value_max
+        if self.value is None:
+            top = 1.0  # there are none
+        elif top is None and function is not None:
+            top = function.bounds.value_max
+        if top is None:
+            raise ConfigurationError(
+                f"the largest value of {self.value!r} is not known: give it (--value_max)"
+            )
+        return Bounds(bounds.epsilon_min, bounds.epsilon_max, top)
 
     def _mechanism(self) -> str | None:
         """The mechanism with `beta` among its options."""
         if self.beta is None:
             return self.mechanism
-        name = self.mechanism or DEFAULTS[self.kind]
+        name = self.mechanism or DEFAULTS[self._statistic]
         if "beta=" in name:
             raise ConfigurationError(
                 f"beta is given twice (--beta, and in --mechanism={name}): leave one out"
@@ -145,15 +199,15 @@ class _PerRecord(beam.PTransform):
         return f"{name}:beta={self.beta!r}"
 
     def _plan(self) -> Plan:
+        shared, function = self.max_records_per_user, self._function
         return Plan(
-            self.kind,
-            self.kind,
+            self._statistic,
             self._mechanism(),
-            divided_bounds(self._bounds(), self.max_records_per_user),
+            divided_bounds(self._bounds(), shared),
             Source(
                 self.budget,
-                self._value,
-                self.max_records_per_user,
+                self.value,
+                shared,
                 self.key,
                 self.keys,
                 self.time or "",
@@ -164,128 +218,62 @@ class _PerRecord(beam.PTransform):
                 self.last_slot,
             ),
             self._key,
-            self._facts(),
+            {} if function is None else {"budget": Divided(function, shared)},
+            self.sliding,
+            self.running,
         )
-
-    def _facts(self) -> dict[str, Any]:
-        """More that is public about records."""
-        return {}
 
     def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[PerRecordRow]:
         """Build the pipeline: batches -> parts -> parts of panes -> rows."""
         refuse_windows(batches, "records")
-        if batches.is_bounded:
-            return release_at_end(batches, self._plan())
-        if self.slots is None:
+        if not batches.is_bounded:
+            if self.slots is None:
+                raise ConfigurationError(
+                    "the input has no end, so a window of all times would never close: give the "
+                    "length of panes (--window)"
+                )
+            clock = Clock(self.slots, int(self.allowed_lateness))
+            return release_in_time(batches, self._plan(), clock, self.heartbeat)
+        if self.slots is not None and None in (self.first_slot, self.last_slot):
             raise ConfigurationError(
-                "the input has no end, so a window of all times would never close: give the length "
-                "of windows (--window)"
+                "the range of panes of an input that ends is public, for what is taken from the "
+                "records would tell of a single one: give it (--start and --end)"
             )
-        clock = Clock(self.slots, int(self.allowed_lateness))
-        return release_in_time(batches, self._plan(), clock, self.heartbeat)
+        return release_at_end(batches, self._plan())
 
 
-@dataclass(eq=False)
-class _Sliding(_PerRecord):
-    """Windows may be of several panes."""
+class PerRecordCount(PerRecord):
+    """Count records: see :class:`PerRecord`."""
 
-    _: KW_ONLY
-    sliding: int = 1
-    """Panes of a window, one of which ends with each pane; those that would begin before the
-    first pane are left out. A record pays for its pane alone, once."""
-
-    def _check_panes(self) -> None:
-        super()._check_panes()
-        self.sliding = whole("sliding", self.sliding)
-        if self.sliding == 1:
-            return
-        if self.slots is None:
-            raise ConfigurationError(
-                f"windows of {self.sliding} panes (--sliding) need a length of panes: give it "
-                "(--window)"
-            )
-        first, last = self.first_slot, self.last_slot
-        if first is not None and last is not None and last - first + 1 < self.sliding:
-            raise ConfigurationError(
-                f"there are {last - first + 1} panes from --start to --end, fewer than the "
-                f"{self.sliding} of a window (--sliding): give a longer range"
-            )
-
-    def _plan(self) -> Plan:
-        return replace(super()._plan(), sliding=self.sliding)
+    kind = COUNT
 
 
-@dataclass(eq=False)
-class PerRecordCount(_Sliding):
-    __doc__ = f"Count records.\n\n{_PerRecord.__doc__}"
+class PerRecordSum(PerRecord):
+    """Sum up a column of numbers: see :class:`PerRecord`."""
 
-    kind = "count"
-
-
-@dataclass(eq=False)
-class _OfValues(_PerRecord):
-    """A statistic of a column of numbers."""
-
-    value: str
-    """Column of numbers."""
-    _: KW_ONLY
-    value_max: float | None = None
-    """Largest value: a record with a larger or negative one counts nowhere. That of `budget` when
-    None, if that is a function of the same column."""
-
-    @property
-    def _value(self) -> str | None:
-        return self.value
-
-    def _bounds(self) -> Bounds:
-        bounds = self.budget.bounds
-        function, top = self._function, self.value_max
-        if top is None and function is not None:
-            top = function.bounds.value_max
-        if top is None:
-            raise ConfigurationError(
-                f"the largest value of {self.value!r} is not known: give it (--value_max)"
-            )
-        return Bounds(bounds.epsilon_min, bounds.epsilon_max, top)
-
-    @property
-    def _function(self) -> BudgetFunction | None:
-        """The budget as a function of the value, if it is one."""
-        budget = self.budget
-        same = isinstance(budget, ValueBudget) and budget.column == self.value
-        return budget.function if same else None
-
-    def _facts(self) -> dict[str, Any]:
-        function = self._function
-        return {} if function is None else {"budget": Divided(function, self.max_records_per_user)}
+    kind = SUM
 
 
-@dataclass(eq=False)
-class PerRecordSum(_OfValues, _Sliding):
-    __doc__ = f"Sum a column of numbers.\n\n{_PerRecord.__doc__}"
-
-    kind = "sum"
-
-
-@dataclass(eq=False)
-class PerRecordMax(_OfValues, _Sliding):
-    __doc__ = f"The largest number of a column.\n\n{_PerRecord.__doc__}"
+class PerRecordMax(PerRecord):
+    """The largest number of a column: see :class:`PerRecord`."""
 
     kind = MAX
 
 
-@dataclass(eq=False)
-class PerRecordDistinctCount(_OfValues):
-    __doc__ = f"Count the distinct numbers of a column.\n\n{_PerRecord.__doc__}"
+class PerRecordDistinctCount(PerRecord):
+    """Count the distinct numbers of a column: see :class:`PerRecord`."""
 
-    kind = "distinct"
+    kind = DISTINCT
 
 
-@dataclass(eq=False)
-class PerRecordRunningTotal(_PerRecord):
-    __doc__ = f"Count records, or sum a column, from the first pane on.\n\n{_PerRecord.__doc__}"
+class PerRecordRunningTotal(PerRecord):
+    """All records so far, counted, or a column of them summed up, at the end of every pane.
 
-    value: str | None = None
-    """Column of numbers; None to count."""
-    _: KW_ONLY
-    value_max: float | None = None
+    From `first_slot` on, which is to be given: see :class:`PerRecord`.
+    """
+
+    running = True
+
+    @property
+    def _statistic(self) -> str:
+        return COUNT if self.value is None else SUM
