@@ -22,6 +22,7 @@ from streamveil.io import (
     source_of,
 )
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
+from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
 from streamveil.mechanisms.users import Registry
@@ -82,7 +83,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"of release: {', '.join(MECHANISMS)} (default {DEFAULT}), where requirements change "
         f"{', '.join(DYNAMIC_MECHANISMS)}; of collect: {', '.join(LOCAL_MECHANISMS)} (default "
-        f"{LOCAL_DEFAULT})",
+        f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
     )
     add(
         "--noise_key_file",
@@ -112,6 +113,14 @@ def required_registry(command: str, given: Any) -> Registry:
         instead = ", or --default_requirement" if command == "release" else ""
         raise ConfigurationError(f"--requirements is missing: give the table of users{instead}")
     return registry
+
+
+def _per_record_mechanisms() -> str:
+    """By statistic, the default first."""
+    return "; ".join(
+        f"{kind}: {', '.join(sorted(known, key=lambda name: name != DEFAULTS[kind]))}"
+        for kind, known in PER_RECORD_MECHANISMS.items()
+    )
 
 
 @dataclass(frozen=True)

@@ -83,9 +83,9 @@ _REFUSED: dict[type[PipelineOptions], dict[str, str]] = {
 class PerRecordOptions(PipelineOptions):
     """Statistics that protect each record by a budget of its own, a public function of the record.
 
-    Of --input, --output and --mechanism see below. There is no --rejected: a record that cannot be
-    read or used counts nowhere and is told of nowhere, for whatever told of it would cost it all of
-    its protection. There is no --ledger: what a record pays is secret, and at most its budget.
+    There is no --rejected: a record that cannot be read or used counts nowhere and is told of
+    nowhere, for whatever told of it would cost it all of its protection. There is no --ledger: what
+    a record pays is secret, and at most its budget.
     """
 
     @classmethod
