@@ -44,9 +44,10 @@ def bank(toolbox, tmp_path):
         "output": job.path("out.jsonl"),
         "statistic": "sum",
         "value_column": "balance",
-        "budget": "inverse:1e6",
+        "budget": "inverse:4e4",
         "value_max": "1e6",
-        "epsilon_max": "1000",
+        "epsilon_max": "20",
+        "noise_key_file": job.key(),
     }
     return job
 
@@ -86,7 +87,7 @@ def test_each_statistic_of_all_times_is_near_the_truth(bank, statistic):
     assert row["key"] is row["start"] is row["end"] is None
     assert row["statistic"] == statistic
     truth = true_value(statistic, [balance for _, balance, _ in ACCOUNTS])
-    assert row["estimate"] == pytest.approx(truth, rel=0.05)
+    assert row["estimate"] == pytest.approx(truth, rel=0.1)
     assert "one window of all times" in outcome.out
     assert "1500" not in outcome.out
 
@@ -105,7 +106,7 @@ def test_every_window_and_key_has_a_row(bank, statistic):
             if branch == row.key
             and first <= dt.datetime.fromisoformat(opened[:-1] + "+00:00").timestamp() < end
         ]
-        assert row.estimate == pytest.approx(true_value(statistic, balances), rel=0.1, abs=2000)
+        assert row.estimate == pytest.approx(true_value(statistic, balances), rel=0.2, abs=20_000)
         assert not math.isnan(row.stderr)
 
 
@@ -117,7 +118,7 @@ def test_windows_slide(bank):
         *[(day(2), day(4))] * 3,
     ]
     assert [row["key"] for row in rows[:3]] == ["east", "north", "south"]
-    assert [row["estimate"] for row in rows] == pytest.approx([0, 500, 500] * 2, abs=40)
+    assert [row["estimate"] for row in rows] == pytest.approx([0, 500, 500] * 2, abs=60)
 
 
 def test_budgets_by_category(bank):
@@ -131,23 +132,21 @@ def test_budgets_by_category(bank):
 
 
 def test_bad_records_leave_no_trace(bank):
-    key, outcomes = bank.key(), []
+    outcomes = []
     for bad in ((), BAD):
         bank.flags["input"] = write(bank, ACCOUNTS, *bad)
         for statistic in ("sum", "max"):
             name = f"{statistic}-{len(bad)}.jsonl"
-            outcome = bank.done(
-                **by_day(bank), statistic=statistic, noise_key_file=key, output=bank.path(name)
-            )
+            outcome = bank.done(**by_day(bank), statistic=statistic, output=bank.path(name))
             assert outcome.log == ""
             outcomes.append((outcome.out.replace(name, ""), bank.json_rows(name)))
     assert outcomes[:2] == outcomes[2:]
 
 
 def test_formats_give_the_same_with_one_key(bank):
-    key, told = bank.key(), []
+    told = []
     for kind in ("parquet", "avro", "csv", "jsonl"):
-        bank.done(noise_key_file=key, output=bank.path(f"out.{kind}"))
+        bank.done(output=bank.path(f"out.{kind}"))
         told.append(read_per_record(bank.path(f"out.{kind}")))
     assert told == [told[0]] * 4
 
