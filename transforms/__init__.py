@@ -10,18 +10,36 @@ from streamveil.transforms.histograms import (
     PrivateHistograms,
 )
 from streamveil.transforms.mapping import Columns
+from streamveil.transforms.per_record import (
+    CategoryBudget,
+    ColumnsBudget,
+    PerRecordCount,
+    PerRecordDistinctCount,
+    PerRecordMax,
+    PerRecordRunningTotal,
+    PerRecordSum,
+    ValueBudget,
+)
 from streamveil.transforms.rejects import REJECTED_SCHEMA
 
 __all__ = [
     "ADD_REMOVE",
     "REJECTED_SCHEMA",
     "REPLACE",
+    "CategoryBudget",
     "CollectHistograms",
     "CollectReports",
     "Collected",
     "CollectedReports",
     "Columns",
+    "ColumnsBudget",
     "Heartbeat",
     "Outputs",
+    "PerRecordCount",
+    "PerRecordDistinctCount",
+    "PerRecordMax",
+    "PerRecordRunningTotal",
+    "PerRecordSum",
     "PrivateHistograms",
+    "ValueBudget",
 ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -87,7 +88,7 @@ class Panes(_OfPanes):
         window = (*state, astuple(released))
         if len(window) < self.panes:
             return window, None
-        estimate, stderr, _, _ = max(window)
+        estimate, stderr, _, _ = max(window, key=itemgetter(0))
         _, _, epsilon_tau, dropped = np.max(window, axis=0).tolist()
         return window[1:], PerRecordRelease(estimate, stderr, epsilon_tau, dropped)
 

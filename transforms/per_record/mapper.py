@@ -86,7 +86,8 @@ class Source:
                     if bound is not None:
                         good &= inside(panes, bound)
         if not good.all():
-            values, budgets, keys, panes = (a[good] for a in (values, budgets, keys, panes))
+            values, budgets = values[good], budgets[good]
+            keys, panes = keys[good], panes[good]
         if not len(values):
             return
         some_panes, at = _codes(panes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from streamveil.mechanisms.noise import NoiseSource, digest
-from streamveil.mechanisms.per_record.protocol import Bounds, PerRecordRelease, Statistic
+from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
 from streamveil.mechanisms.per_record.registry import statistic
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.records import PerRecordRow
@@ -30,7 +30,7 @@ class Plan:
 
     kind: str
     """Of statistic, as the registry has it."""
-    mechanism: str | None
+    mechanism: str
     bounds: Bounds
     """Of what the statistic is told: budgets are shared already."""
     source: Source
@@ -54,22 +54,11 @@ class Plan:
         """
         return digest(repr(self).encode())
 
-    def driver(self, position: int, made: Statistic, noise_key: bytes) -> KeyDriver[Any]:
-        """What releases the panes of the key at a position."""
-        key = self.source.names[position]
-        source = NoiseSource(noise_key, f"per record {self.context.hex()} {key!r}")
-        return KeyDriver(key, self._windows(made, source))
+    def make(self) -> Drivers:
+        """What drives the release of each key, on a worker. Raises ConfigurationError."""
+        return Drivers(self, self.statistic(), self.noise_key())
 
-    def _windows(self, made: Any, source: NoiseSource) -> Windows[Any]:
-        if self.running:
-            return Running(RunningTotal(made, context=self.context), source)
-        if self.sliding > 1 and self.kind != MAX:
-            return TotalsOfPanes(made, source, self.sliding)
-        return Panes(made, source, self.sliding)
-
-    def row(
-        self, key: str | None, pane: int, mechanism: str, found: PerRecordRelease
-    ) -> PerRecordRow:
+    def row(self, key: str | None, pane: int, found: PerRecordRelease) -> PerRecordRow:
         """What is published of the window that ends with a pane."""
         slots, start, end = self.source.slots, None, None
         if slots is not None:
@@ -77,4 +66,29 @@ class Plan:
             assert first is not None
             start, end = slots.start(first), slots.end(pane)
         name = f"running_{self.kind}" if self.running else self.kind
-        return PerRecordRow(key, start, end, name, mechanism, **vars(found))
+        return PerRecordRow(key, start, end, name, self.mechanism, **vars(found))
+
+
+@dataclass(frozen=True)
+class Drivers:
+    """What drives the release of each key."""
+
+    plan: Plan
+    statistic: Statistic
+    noise_key: bytes = field(repr=False)
+
+    def of(self, position: int) -> KeyDriver[Any]:
+        """That of the key at a position."""
+        plan = self.plan
+        key = plan.source.names[position]
+        noise = NoiseSource(self.noise_key, f"per record {plan.context.hex()} {key!r}")
+        return KeyDriver(key, self._windows(noise))
+
+    def _windows(self, noise: NoiseSource) -> Windows[Any]:
+        plan, statistic = self.plan, self.statistic
+        if plan.running:
+            additive = cast(Additive, statistic)
+            return Running(RunningTotal(additive, context=plan.context), noise)
+        if plan.sliding > 1 and plan.kind != MAX:
+            return TotalsOfPanes(cast(Additive, statistic), noise, plan.sliding)
+        return Panes(statistic, noise, plan.sliding)

@@ -12,12 +12,11 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
+from streamveil.mechanisms.per_record.protocol import Statistic
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.gathering import MOST_AHEAD
-from streamveil.transforms.per_record.drivers import KeyDriver, KeyState
 from streamveil.transforms.per_record.mapper import PaneKey
-from streamveil.transforms.per_record.plan import Plan
+from streamveil.transforms.per_record.plan import Drivers, Plan
 from streamveil.transforms.per_record.wire import pane_to_bytes
 from streamveil.transforms.release import ReleaseConfig, _ReleaseAtOnceFn, _ReleaseInTimeFn
 from streamveil.transforms.wire import array_from_bytes, array_to_bytes, start_to_bytes
@@ -133,31 +132,25 @@ class _Rows:
     """In place of slots of counts, panes of one key; a row each, where a window ends."""
 
     _config: ReleaseConfig
-    _ledgers: KeyDriver[Any]
+    _ledgers: Any
 
     def setup(self) -> None:
-        self._plan: Plan = self._config.ledgers  # type: ignore[assignment]
-        self._statistic = self._plan.statistic()
-        self._noise_key = self._plan.noise_key()
+        self._drivers: Drivers = self._config.ledgers.make()
 
-    def _turn_to(self, position: int) -> None:
-        self._ledgers = self._plan.driver(position, self._statistic, self._noise_key)
-
-    def _outputs(
-        self, slot: int, release: PerRecordRelease | None, state: KeyState[Any], at: Timestamp
-    ) -> Iterator[Any]:
+    def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
         if release is not None:
-            row = self._plan.row(self._ledgers.key, slot, self._statistic.name, release)
-            at_all_times = self._plan.source.slots is None
-            yield TimestampedValue(row, GlobalWindow().max_timestamp() if at_all_times else at)
+            plan = self._drivers.plan
+            if plan.source.slots is None:
+                at = GlobalWindow().max_timestamp()
+            yield TimestampedValue(plan.row(self._ledgers.key, slot, release), at)
 
 
 class _RowsAtOnceFn(_Rows, _ReleaseAtOnceFn):
     """Releases all panes of a key."""
 
-    def process(self, element: tuple[int, Iterable[bytes]]) -> Iterator[Any]:
-        self._turn_to(element[0])
-        yield from super().process(element)  # type: ignore[arg-type]
+    def process(self, element: tuple[Any, Iterable[bytes]]) -> Iterator[Any]:
+        self._ledgers = self._drivers.of(element[0])
+        yield from super().process(element)
 
 
 class _RowsInTimeFn(_Rows, _ReleaseInTimeFn):
@@ -165,13 +158,13 @@ class _RowsInTimeFn(_Rows, _ReleaseInTimeFn):
 
     def process(
         self,
-        element: tuple[int, bytes],
+        element: tuple[Any, bytes],
         waiting: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.WAITING),
         progress: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.PROGRESS),
         stream: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.STREAM),
     ) -> Iterator[Any]:
-        self._turn_to(element[0])
-        yield from super().process(element, waiting, progress, stream)  # type: ignore[arg-type]
+        self._ledgers = self._drivers.of(element[0])
+        yield from super().process(element, waiting, progress, stream)
 
 
 def apart(element: tuple[PaneKey, bytes]) -> tuple[int, bytes]:

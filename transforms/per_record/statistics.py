@@ -171,8 +171,9 @@ class PerRecord(beam.PTransform):
     def _function(self) -> BudgetFunction | None:
         """The budget as a function of the value, if it is one."""
         budget = self.budget
-        same = isinstance(budget, ValueBudget) and budget.column == self.value
-        return budget.function if same else None
+        if not isinstance(budget, ValueBudget) or budget.column != self.value:
+            return None
+        return budget.function
 
     def _bounds(self) -> Bounds:
         """Of values and of budgets."""
@@ -187,11 +188,11 @@ class PerRecord(beam.PTransform):
             )
         return Bounds(bounds.epsilon_min, bounds.epsilon_max, top)
 
-    def _mechanism(self) -> str | None:
+    def _mechanism(self) -> str:
         """The mechanism with `beta` among its options."""
-        if self.beta is None:
-            return self.mechanism
         name = self.mechanism or DEFAULTS[self._statistic]
+        if self.beta is None:
+            return name
         if "beta=" in name:
             raise ConfigurationError(
                 f"beta is given twice (--beta, and in --mechanism={name}): leave one out"
