@@ -56,9 +56,13 @@ TRIED = {
     "sum": (
         *("hat", "hat:base=2", "hat:base=3", "hat:base=8", "hat:beta0=0.005", "hat:beta0=0.1"),
         *("hat:slope=1.0", "hat:slope=2.5", "hat:beta_far=0.0001", "hat:beta_far=1e-09"),
-        *("framework:rho=0.25", "framework:rho=0.75"),
+        *("framework", "framework:rho=0.5", "framework:select=first"),
+        "framework:rho=0.5:select=first",
     ),
-    "max": ("framework", "framework:rho=0.25", "framework:rho=0.1"),
+    "max": (
+        *("framework", "framework:rho=0.1", "framework:rho=0.5", "framework:select=first"),
+        *("framework:rho=0.5:select=first", "framework:bits=6"),
+    ),
 }
 RATE_BUDGET = {"budget": "inverse:10000", "value_max": "1e12", "epsilon_max": "100"}
 FEWEST = 1000  # records for start-up: few enough to cost nothing themselves

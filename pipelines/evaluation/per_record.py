@@ -129,7 +129,7 @@ def run_data(
         for name in mechanisms_of(kind, names):
             made = statistic(kind, name, bounds, budget=data.budget)
             (part,) = made.tally(values, budgets, cells, 1)
-            source = NoiseSource(evaluation_key(seed), f"{kind} {name}")
+            source = NoiseSource(evaluation_key(seed), f"{data.name} {kind} {name}")
             started = time.process_time()
             estimates = np.array(
                 [made.release(part, source.slot(run, b"")).estimate for run in range(runs)]

@@ -161,5 +161,7 @@ def figure(mean: float, error: float) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many digits, or all before the point."""
+    """So many digits, or all before the point if they are not too many."""
+    if abs(value) >= 1e7:
+        return f"{value:.{digits}g}"
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
