@@ -135,7 +135,7 @@ class Divided:
 
 
 def divided(budgets: Floats, by: int) -> Floats:
-    """Budgets shared by some records, rounded down, so that no sum of shares is above the budget."""
+    """Shares of budgets, rounded down: together they are never above the budget."""
     return budgets if by == 1 else np.nextafter(budgets / by, 0.0)
 
 

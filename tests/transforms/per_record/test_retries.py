@@ -1,0 +1,53 @@
+"""Every bundle of a step fails once at its end and is run again: nothing of it shows.
+
+BundleBasedDirectRunner runs a bundle again that failed, from the state that it began with.
+"""
+
+from collections import Counter
+
+import pytest
+
+from streamveil.transforms import PerRecordRunningTotal
+from streamveil.transforms.per_record.stages import (
+    _ClosePaneFn,
+    _MapRecordsFn,
+    _RowsAtOnceFn,
+    _RowsInTimeFn,
+)
+
+STEPS = {False: [_MapRecordsFn, _RowsAtOnceFn], True: [_MapRecordsFn, _ClosePaneFn, _RowsInTimeFn]}
+
+
+@pytest.mark.parametrize(("streaming", "step"), [(s, step) for s in STEPS for step in STEPS[s]])
+def test_a_step_whose_bundles_all_fail_once_gives_the_same(
+    release, records, monkeypatch, streaming, step
+):
+    rows = records.some(50, hours=4)
+
+    def once():
+        transform = PerRecordRunningTotal(
+            records.noisy,
+            "amount",
+            key="key",
+            keys=("a", "b"),
+            noise_key=bytes(32),
+            **records.windows(last=4),
+        )
+        source = [records.batch(rows)]
+        if streaming:
+            source = records.timeline(transform).records(*rows[:30]).advance(0.5)
+            source.records(*rows[30:]).advance(2.5).records(*rows[:9]).advance(5)
+        return release(transform, source, "bundle_based").figures
+
+    calm = once()
+    assert len(calm) == 10
+    ends = Counter()
+
+    def finish_bundle(self):
+        ends["all"] += 1
+        if ends["all"] % 2:
+            raise RuntimeError("injected")
+
+    monkeypatch.setattr(step, "finish_bundle", finish_bundle, raising=False)
+    assert once() == calm
+    assert ends["all"] >= 2
