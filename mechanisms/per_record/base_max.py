@@ -97,8 +97,7 @@ class Max:
         size = int(self.codes(np.array([kept.largest]))[0]) + 1
         rows = sparse.kept(part, kept.first)
         at = np.minimum(rows[:, sparse.CODE], size - 1)
-        here = np.zeros(size, np.int64)
-        np.add.at(here, at, rows[:, sparse.COUNT])
+        here = np.bincount(at, rows[:, sparse.COUNT], size).astype(np.int64)
         target = math.ceil(2 / fine_epsilon(kept.budget) * math.log(size / kept.beta))
         return np.abs(np.cumsum(here[::-1])[::-1] - target)
 

@@ -37,6 +37,9 @@ _VALUE_BITS = 48
 _FIRST_BITS = 8
 _BUCKETS = _VALUE_BITS - _FIRST_BITS + 1
 _LIMB_BITS = 24
+# Scales of noise that the threshold is at, if values near the largest clip are likely: exceeded by
+# mistake often, but too high a clip is a small mistake then, and too low a one is not.
+_NEAR_REACH = 1.0
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,8 @@ class Sum:
         above = part.reshape(self._shape)[0, kept.first :].sum(axis=0)[::-1].cumsum()[::-1]
         # Larger than the top are none, except where `kept.largest` is wrong.
         exceeded = above[1 : top + 1]
-        threshold = math.ceil(noise.scale * _two_tails(kept.beta / top))
+        reach = _NEAR_REACH if kept.near else _two_tails(kept.beta / top)
+        threshold = math.ceil(noise.scale * reach)
         limits = noise.draw(words, size) + (threshold << noise.bits)
         asked = noise.draw(words, size * top).reshape(size, top) + (exceeded << noise.bits)
         found = asked[:, ::-1] >= limits[:, None]

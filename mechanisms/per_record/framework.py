@@ -47,6 +47,11 @@ GAP, FIRST = "gap", "first"
 _TRIED = np.concatenate([[0.0], np.geomspace(2.0**-60, 1.0, 4096)])
 
 
+# A budget function that falls by half or more from a value to this many times that value tells of a
+# domain what its values are like.
+_NEAR = 5.0
+
+
 class Kept(NamedTuple):
     """Which records a mechanism is for, and what it may spend: public."""
 
@@ -58,6 +63,8 @@ class Kept(NamedTuple):
     """Probability that its promise of accuracy may fail with."""
     largest: float
     """Largest value of the records kept. No guarantee of privacy may depend on it."""
+    near: bool
+    """Whether some are likely to have a value near that, for all of the first domain do."""
 
 
 class Base(Protocol):
@@ -157,7 +164,9 @@ class Framework:
     def kept(self, first: int) -> Kept:
         """What the base mechanism gets if records are kept from a domain on, counted from 0."""
         budget = fine_units((1 - Fraction(self.rho)) * Fraction(float(self.low[first])))
-        return Kept(first, budget, self.beta / 2, float(self.largest[first]))
+        largest, smaller = [*self.largest.tolist(), 0.0][first : first + 2]
+        near = smaller < largest < _NEAR * smaller
+        return Kept(first, budget, self.beta / 2, largest, near)
 
     def tally(
         self, values: Floats, budgets: Floats, cells: Integers, number: int
