@@ -42,7 +42,7 @@ _SOURCES = {
     "pubsub": _Kind(
         "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME",
         rf"(?P<subscription>projects/[^/?]+/subscriptions/[^/?]+)|{_TOPIC}",
-        lambda at, settings, given: ReadPubSubEvents(**at, **settings, **given),
+        lambda at, settings, given: ReadPubSubEvents(**{**given, **at, **settings}),
         settings=("timestamp_attribute", "id_label"),
     ),
     "kafka": _Kind(

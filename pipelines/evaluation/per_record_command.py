@@ -85,7 +85,7 @@ def compare(
         if kind not in PER_RECORD_MECHANISMS:
             known = ", ".join(PER_RECORD_MECHANISMS)
             raise ConfigurationError(f"--statistics: {kind!r} is unknown: choose of {known}")
-    everything = {name: None for kind in kinds for name in PER_RECORD_MECHANISMS[kind]}
+    everything = {k: v for kind in kinds for k, v in PER_RECORD_MECHANISMS[kind].items()}
     for name in mechanisms:
         parse(name, everything)
     runs = DEFAULT_RUNS if given.runs is None else given.runs

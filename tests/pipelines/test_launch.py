@@ -154,7 +154,7 @@ def test_flags_reach_beam():
 
 def test_all_commands_fit_into_one_process():
     """Beam reads the options of all classes that it knows, so none may be in two of them."""
-    for module in ("collect", "demo", "release"):
+    for module in ("collect", "demo", "per_record", "release"):
         importlib.import_module(f"streamveil.pipelines.{module}")
     given = PipelineOptions(["--slot=1h", "--hourly=true", "--follow=1m"]).get_all_options()
     assert [given[name] for name in ("slot", "hourly", "follow")] == ["1h", "true", "1m"]
