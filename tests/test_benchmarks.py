@@ -23,7 +23,7 @@ SMALL = {
     ),
     "per_record": (
         *("--draws=1", "--runs=5", "--data", "zipf-5", "--tried", "--local_runs=0", "--ticks"),
-        *("50", "--records", "20000", "--repeats=1", "--processes=1"),
+        *("50", "--records", "--processes=1"),
     ),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
@@ -93,13 +93,12 @@ def test_local_compares_all_mechanisms(tmp_path):
 
 def test_per_record_stands_beside_the_reference(tmp_path):
     run("per_record", *SMALL["per_record"], f"--results={tmp_path}")
-    errors, ticks, rates = tables(tmp_path, "per_record")
+    errors, ticks = tables(tmp_path, "per_record")
     assert len(errors["rows"]) == 6
     assert all(row[4] > 0 and row[8] > 0 for row in errors["rows"])
     (row, million) = ticks["rows"]
     assert row[1] == pytest.approx(row[2], rel=1e-3)
     assert million[0] == 1_000_000
-    assert [row[0] for row in rates["rows"]] == ["count", "sum"]
 
 
 def test_adaptive_fills_its_tables(tmp_path):
