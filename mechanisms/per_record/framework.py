@@ -126,7 +126,9 @@ class Framework:
     bounds: Bounds
     base: Base
     budget: Callable[[Floats], Floats] | None = None
-    """The budget function, which tells mechanisms what values to expect; else `value_max`."""
+    """The budget function if it is one of the value alone: it tells what values to expect, and so
+    where a sum is clipped, of which points a maximum is, and what records left out add up to.
+    Without it, all of these expect `value_max`. No guarantee of privacy depends on it."""
     beta: float = 0.1
     """Probability of failure: half of it is that of the base mechanism."""
     rho: float = 0.25

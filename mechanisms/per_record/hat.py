@@ -48,7 +48,6 @@ class _Hat(NodeTotals):
 
     def __post_init__(self) -> None:
         """Check the options."""
-        super().__post_init__()
         if self.base < 2:
             raise ConfigurationError(
                 f"mechanism {self.name!r}: option base is {self.base!r}, give 2 or more"
@@ -63,6 +62,7 @@ class _Hat(NodeTotals):
             raise ConfigurationError(
                 f"mechanism {self.name!r}: option slope is {self.slope!r}, give 0 or more"
             )
+        super().__post_init__()
 
     @cached_property
     def nodes(self) -> Nodes:

@@ -31,6 +31,7 @@ from streamveil.mechanisms.records import ConfigurationError
 _LIMB = 24
 _VALUE_BITS = 48
 _COUNT_BITS = 16
+_VALUES = (1e-100, 1e100)
 
 # A node whose steps cost less is coarse. The rate of this is so far above the least that noise can
 # have that it can be shared among 64 levels of a tree.
@@ -60,7 +61,15 @@ class Grid:
 
     @classmethod
     def values(cls, value_max: float) -> Grid:
-        """Of values from 0 to `value_max`, in more than 2**47 and at most 2**48 steps."""
+        """Of values from 0 to `value_max`, in about 2**47 to 2**48 steps.
+
+        Raises ConfigurationError for one whose noise would not fit into floats.
+        """
+        if not _VALUES[0] <= value_max <= _VALUES[1]:
+            raise ConfigurationError(
+                f"the largest value {value_max!r} is not from {_VALUES[0]:g} to {_VALUES[1]:g}: "
+                "give values in another unit"
+            )
         exponent = math.frexp(value_max)[1] - _VALUE_BITS
         return cls(exponent, round(math.ldexp(value_max, -exponent)))
 

@@ -109,7 +109,7 @@ class PrdpSum(_Prdp):
         """As given, or of the largest value that has more than the smallest budget."""
         if self.scales is not None:
             scales = np.array(self.scales, np.float64)
-            if scales.shape != self.low.shape or not (scales > 0).all():
+            if scales.shape != self.low.shape or not (np.isfinite(scales) & (scales > 0)).all():
                 raise ConfigurationError(
                     f"mechanism {self.name!r}: scales must be {len(self.low)} numbers above 0, one "
                     f"for each domain; got {list(self.scales)}"

@@ -41,7 +41,7 @@ def release_at_end(
     parts = (
         batches
         | "MapRecords" >> beam.ParDo(_MapRecordsFn(plan, real_time=False)).with_output_types(_PART)
-        | "AddParts" >> beam.CombinePerKey(_AddPartsFn(plan))
+        | "AddParts" >> beam.CombinePerKey(_AddPartsFn(plan)).with_output_types(_PART)
         | "ByKey" >> beam.Map(apart).with_output_types(_PANE)
     )
     every_key = batches.pipeline | "EveryKey" >> beam.Create(

@@ -10,13 +10,21 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.per_record import Bounds, Framework, Own, Randomizer, domain_index
+from streamveil.mechanisms.per_record import (
+    Bounds,
+    Framework,
+    LocalFramework,
+    Own,
+    Randomizer,
+    domain_index,
+)
 from streamveil.mechanisms.per_record import base_max as base_max_module
 from streamveil.mechanisms.per_record.base_distinct import Distinct
 from streamveil.mechanisms.per_record.base_max import Max
 from streamveil.mechanisms.per_record.base_sum import Sum
 from streamveil.mechanisms.per_record.hat import HatCount
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_units
+from streamveil.mechanisms.per_record.local_framework import OneBitSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount
 from tests.mechanisms.test_audit import audit
 
@@ -87,7 +95,7 @@ def test_a_record_costs_at_most_its_budget(kind, select, size):
     alone = np.eye(len(made.low))[domain]
     number = next(n for n in range(1, 100) if made.first(n * alone) == domain)
     values, budgets = np.resize([3.0, 3.0, 300.0], number), np.full(number, EPSILONS[size])
-    runs = 3000 if kind == "own" else RUNS
+    runs = 2000 if kind == "own" else RUNS
     outcomes = worlds(made, values, budgets, 1000.0, EPSILONS[size], runs)
     assert audit(*outcomes) <= EPSILONS[size]
 
@@ -171,3 +179,25 @@ def test_two_records_are_told_apart_by_both_budgets_at_most():
     ]
     proven = audit(*shown(reports))
     assert 0.6 < proven <= 0.6 + 1.7
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_two_rounds_tell_at_most_the_budget(broken):
+    """The broken one spends the whole budget in either round."""
+    epsilon = 1.0
+    framework = LocalFramework(BOUNDS, OneBitSum(BOUNDS.value_max))
+    first, tau = framework.first, epsilon
+    if broken:
+        first, tau = Randomizer(HatCount("count", BOUNDS)), 2 * tau
+    outcomes = []
+    for world, value in enumerate((np.nan, BOUNDS.value_max)):
+        values, budgets = np.full(RUNS, value), np.full(RUNS, epsilon)
+        given = budgets if broken else framework.halves(budgets)
+        one = np.concatenate(list(first.reports(values, given, words(world))))
+        answers = framework.reports(values, np.full(RUNS, 2.4), tau, words(world + 2))
+        # The other nodes tell nothing.
+        touched = first.exact(np.zeros(1), given[:1])[0] > 0
+        outcomes.append((one[:, touched], np.concatenate(list(answers))))
+    rounds = shown([one for one, _ in outcomes])
+    worlds_ = [np.column_stack([a, b]) for a, (_, b) in zip(rounds, outcomes, strict=True)]
+    assert (audit(*worlds_) > epsilon) == broken
