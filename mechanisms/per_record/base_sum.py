@@ -143,7 +143,8 @@ class Sum:
 
     def left_out(self, records: Floats, largest: Floats) -> float:
         """Sum of records left out, at most: see `Base.left_out`."""
-        return float(records @ largest)
+        with np.errstate(over="ignore"):
+            return float(records @ largest)
 
     def _clip_noise(self, kept: Kept) -> Laplace | None:
         share = math.floor(Fraction(self.clip_share) * kept.budget) // 2

@@ -117,7 +117,8 @@ def thresholds(low: Floats, beta: float, rho: float) -> Floats:
 class Framework:
     """A statistic that a base mechanism computes of the records of the domains worth it.
 
-    `dropped_bound` comes from the noisy counts of the domains left out.
+    `epsilon_tau` is low_l: records of smaller budgets are left out. `dropped_bound` comes from the
+    noisy counts of their domains; of a maximum and of own mechanisms it tells how many they are.
 
     Raises ConfigurationError for options out of range and budgets too small for noise.
     """
