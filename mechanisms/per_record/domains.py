@@ -34,7 +34,7 @@ def partition(epsilon_min: float, epsilon_max: float) -> Floats:
 def domain_index(budgets: Floats, low: Floats) -> Integers:
     """Domain of each budget, from 1 to K; 0 for one that is NaN or below the smallest."""
     budgets = np.asarray(budgets, np.float64)
-    index = np.searchsorted(low, budgets, side="left").astype(np.int64)
+    index = np.array(np.searchsorted(low, budgets, side="left"), np.int64)
     index[budgets == low[0]] = 1
     index[np.isnan(budgets)] = 0
     return index
@@ -45,7 +45,7 @@ def thresholds(low: Floats, beta: float) -> Floats:
 
     Laplace noise of scale 1 / low_i reaches none of them, except with probability `beta` / 2.
     """
-    return np.log(len(low) / beta) / low
+    return np.log(len(low) / beta) / np.asarray(low)
 
 
 def select_domain(noisy: Floats, thresholds: Floats) -> Integers:

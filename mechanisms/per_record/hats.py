@@ -28,6 +28,7 @@ def hat_weights(budgets: Floats, nodes: Floats) -> tuple[Integers, Floats, Float
         The left node of each record from 0 to K - 1, its weight there and on the next one, both
         from 0 to 1: shape (n,) each.
     """
+    budgets, nodes = np.asarray(budgets, np.float64), np.asarray(nodes, np.float64)
     left = np.clip(np.searchsorted(nodes, budgets, side="right") - 1, 0, len(nodes) - 2)
     low, high = nodes[left], nodes[left + 1]
     right = np.clip((budgets - low) / (high - low), 0, 1)

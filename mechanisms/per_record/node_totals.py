@@ -94,7 +94,7 @@ class NodeTotals:
         return self.nodes.add(parts)
 
     def noisy(self, part: Part, noise: SlotNoise, shares: int = 1) -> Noisy:
-        """Totals with noise of 1 / `shares` of every budget, from 1 to 64 shares."""
+        """Totals with noise of 1 / `shares` of every budget, from 1 to 16 shares."""
         totals, variances = self.nodes.noisy(part, noise.words("totals by node"), shares)
         return Noisy(totals[0], variances)
 

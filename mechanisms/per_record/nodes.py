@@ -33,9 +33,9 @@ _VALUE_BITS = 48
 _COUNT_BITS = 16
 _VALUES = (1e-100, 1e100)
 
-# A node whose steps cost less is coarse. The rate of this is so far above the least that noise can
-# have that it can be shared among 64 levels of a tree.
-_LEAST_BUDGET = Fraction(1 << 10, 1 << FINE_BITS)
+# A node whose steps cost less is coarse. Of this, 16 shares are still enough for noise: as many as
+# there are nodes of a record in a running total of 10**13 ticks.
+_LEAST_BUDGET = Fraction(16 * FINE_RATES[0], 1 << FINE_BITS)
 
 # The part of `epsilon_min` that one step of a coarse node costs at most.
 _COARSE = Fraction(1, 1 << 10)

@@ -36,7 +36,7 @@ BOUNDS = {
     "paper": Bounds(1e-8, 100.0, 1e12),
     "narrow": Bounds(0.1, 1.0, 3.7),
     "one": Bounds(0.3, 0.3, 1.0),
-    "extreme": Bounds(2.0**-35, 4096.0, 1e100),
+    "extreme": Bounds(2.0**-38, 4096.0, 1e100),
 }
 
 
@@ -112,7 +112,7 @@ def test_hats_spend_the_whole_budget(kind):
     made = statistic(kind, "hat", BOUNDS["paper"])
     values, budgets = records(made, 10_000)
     steps = made.grid.steps(values)
-    large = (steps > 1 << 15) & (budgets / steps < made.nodes.budgets[-1])
+    large = (steps > 1 << 15) & (budgets < steps * made.nodes.budgets[-1])
     values, budgets = values[large], np.minimum(budgets[large], 100.0)
     assert len(values) > 3000
     spent = np.ldexp(losses(made, values, budgets).astype(np.float64), -56)
@@ -204,7 +204,7 @@ def test_totals_are_exact_of_any_size(times, more):
 
 # Noise has the variance that is told, of shares as well, and the totals are in the middle of it.
 @EACH
-@pytest.mark.parametrize("shares", [1, 64])
+@pytest.mark.parametrize("shares", [1, 16])
 def test_noise_has_its_variance(kind, name, shares):
     made = statistic(kind, name, BOUNDS["paper"])
     values, budgets = np.full(1000, 3e5), np.full(1000, 0.04)
@@ -343,8 +343,8 @@ def test_wrong_options_are_refused(text, message):
 def test_other_wrong_facts_are_refused():
     with pytest.raises(ConfigurationError, match="'median' is unknown: choose one of count"):
         statistic("median", None, BOUNDS["narrow"])
-    with pytest.raises(ConfigurationError, match=r"1e-11 is too small .* at least 2.9\d*e-11"):
-        statistic("count", None, Bounds(1e-11, 1.0))
+    with pytest.raises(ConfigurationError, match=r"1e-12 is too small .* at least 3.6\d*e-12"):
+        statistic("count", None, Bounds(1e-12, 1.0))
     with pytest.raises(ConfigurationError, match="scales must be 4 numbers above 0"):
         statistic("sum", "prdp", BOUNDS["narrow"], scales=[1.0, 2.0])
     with pytest.raises(ConfigurationError, match=r"largest value 1e\+101 is not from"):

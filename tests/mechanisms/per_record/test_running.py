@@ -1,5 +1,8 @@
 """Running totals: what is added up at every tick, with what noise, and state as bytes."""
 
+import math
+from functools import cache
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,39 +47,34 @@ class Recorded:
         return found
 
 
-# Every tick is about all records so far: its noisy totals are sums of tree nodes that contain each
-# part once, of which there are as many as bits are set; and each part is in at most as many nodes
-# as the budget is divided into.
+# Every tick is about all records so far: its noisy totals are sums of nodes that contain each part
+# once. Each tick gives noise to one node, and no part is in more nodes than its budget is divided
+# into. Epoch m has as many ticks as there are ways to place m zeros among 4 m bits.
 def test_each_total_contains_every_record_once():
     made = Recorded(statistic("count", None, BOUNDS))
     total, state = RunningTotal(made), RunningTotal(made).start()
-    uses, epochs, members = {}, 0, []
-    for tick in range(1, 300):
+    ticks = 1 + 4 + 28 + 220 + 300
+    shares_of = np.repeat(np.arange(5), [1, 4, 28, 220, 300]) + 1
+    uses, starts = np.zeros(ticks + 1, int), {}
+    for tick in range(1, ticks + 1):
         part = np.zeros_like(made.add([]))
-        part[0] = 1 << (tick % 40)
-        epoch = tick.bit_length() - 1
+        part[:2] = 1, tick
         state, summed = total.tick(state, part, SOURCE)
         node, shares, _ = made.asked[-1]
-        position = tick - 2**epoch + 1
-        size = position & -position
-        expected = [1 << (t % 40) for t in range(tick - size + 1, tick + 1)]
-        assert node[0] == sum(expected)
-        assert shares == epoch + 1
-        members.append(range(tick - size + 1, tick + 1))
-        for t in members[-1]:
-            uses[t] = uses.get(t, 0) + 1
-        # The tree nodes that cover this epoch so far, and the roots of those before.
+        assert len(made.asked) == tick
+        # The ticks of the node: so many in a row, up to this one.
+        start = starts[tick] = tick - node[0] + 1
+        assert node[1] == sum(range(start, tick + 1))
+        assert shares == shares_of[tick - 1] == shares_of[start - 1]
+        uses[start : tick + 1] += 1
         covering, last = [], tick
         while last:
             covering.append(made.asked[last - 1][2])
-            last = members[last - 1][0] - 1
-        assert len(covering) == position.bit_count() + epoch
+            last = starts[last] - 1
         assert summed.totals == pytest.approx(sum(n.totals for n in covering), rel=1e-9)
         assert summed.variances == pytest.approx(sum(n.variances for n in covering))
-        epochs = epoch
-    assert len(made.asked) == 299  # each tree node got noise once, at the tick that completed it
-    assert all(uses[t] <= t.bit_length() for t in uses)
-    assert all(uses[t] == epochs for t in [2 ** (epochs - 1)])
+    assert (uses[1:] <= shares_of).all()
+    assert uses[[1, 2, 6, 34]].tolist() == [1, 2, 3, 4]
 
 
 # With so many records at every tick, the total is near the truth all the time.
@@ -95,15 +93,34 @@ def test_totals_are_near_the_truth(kind, name):
             assert told.stderr < 0.5 * truth
 
 
-# Of a count whose records all have a budget of 1, over a million ticks: standard errors of all
-# ticks together, from the variances of the nodes that are added up.
+@cache
+def leaves(bits, zeros):
+    """All integers of so many bits with so many zeros, rising."""
+    if zeros in (0, bits):
+        return np.array([0 if zeros else (1 << bits) - 1])
+    return np.concatenate(
+        [leaves(bits - 1, zeros - 1), leaves(bits - 1, zeros) + (1 << (bits - 1))]
+    )
+
+
+def variances_of(ticks):
+    """Of a count whose records all have a budget of 1, at every tick."""
+    found, roots, epoch = [], 0.0, 0
+    while sum(map(len, found)) < ticks:
+        each, after = 2.0 * (epoch + 1) ** 2, leaves(4 * epoch, epoch)[1:]
+        # Left siblings of the way to the next leaf: one for each 1, but where all that follows is
+        # ones there is no leaf to the left.
+        ending = np.frexp(~after & (after + 1))[1] - 1
+        found += [roots + each * (3 * epoch - ending), [roots + each]]
+        roots, epoch = roots + each, epoch + 1
+    return np.concatenate(found)[:ticks]
+
+
+# Standard errors of all ticks together, over a million of them, and at ticks spread evenly over
+# orders of magnitude, from 80 on; next to those of trees of all 2**m leaves in epoch m, of a tree
+# that knows the horizon, and of noise at every tick.
 def test_error_over_a_million_ticks():
-    ticks = np.arange(1, 10**6 + 1)
-    epoch = np.frexp(ticks)[1] - 1
-    offset = ticks - 2**epoch + 1
-    bits = sum((offset >> i) & 1 for i in range(20))
-    roots = np.append(0, np.cumsum(2.0 * np.arange(1, 21) ** 2))[epoch]
-    variances = roots + bits * 2.0 * (epoch + 1) ** 2
+    variances, ticks = variances_of(10**6), np.arange(1, 10**6 + 1)
     # The formula is what is released.
     total = RunningTotal(Recorded(statistic("count", None, Bounds(1.0, 1.0))))
     state, found = total.start(), []
@@ -111,13 +128,23 @@ def test_error_over_a_million_ticks():
         state, summed = total.tick(state, total.statistic.add([]), SOURCE)
         found.append(summed.variances[0])
     assert variances[:200] == pytest.approx(found, rel=1e-6)
-    assert np.sqrt(variances.mean()) == pytest.approx(103.6, abs=0.1)
-    # At ticks spread evenly over orders of magnitude, from 80 on.
-    weights = (ticks >= 80) / ticks
-    known = sum((ticks >> i) & 1 for i in range(20)) * 2.0 * 21**2
-    each = 2.0 * ticks
-    rms = [np.sqrt(np.average(v, weights=weights)) for v in (variances, known, each)]
-    assert rms == pytest.approx([69.2, 79.3, 460.7], abs=0.5)
+    epoch = np.frexp(ticks)[1] - 1
+    roots = np.append(0, np.cumsum(2.0 * np.arange(1, 21) ** 2))[epoch]
+    full = roots + ones(ticks - 2**epoch + 1) * 2.0 * (epoch + 1) ** 2
+    compared = (variances, full, ones(ticks) * 2.0 * 21**2, 2.0 * ticks)
+    for weights, expected in [
+        (ticks >= 1, [49.5, 103.6, 93.4, 1000]),
+        ((ticks >= 80) / ticks, [35.5, 69.2, 79.3, 461]),
+    ]:
+        errors = [math.sqrt(np.average(each, weights=weights)) for each in compared]
+        assert errors == pytest.approx(expected, rel=0.005)
+    assert (variances < 2 * full).all()
+    assert (variances[300:] < full[300:]).all()
+
+
+def ones(numbers):
+    """How many bits are set in each."""
+    return sum((numbers >> i) & 1 for i in range(20))
 
 
 # A run goes on from bytes as if it had not stopped, and a replay is the same.
@@ -130,7 +157,7 @@ def test_state_as_bytes(before, after, kind):
     assert total.encode(decoded) == total.encode(halfway)
     told = run(total, before + after, decoded)[1]
     assert told == run(total, before + after)[1][before:]
-    assert len(halfway.nodes) <= before.bit_length()
+    assert len(halfway.nodes) <= 3 * halfway.epoch
 
 
 # Other data before, and all noise from then on is other noise.
