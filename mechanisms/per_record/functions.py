@@ -160,7 +160,7 @@ def check_budgets(budgets: Floats, bounds: Bounds, what: Callable[[int], str]) -
     if not good.all():
         worst = int(np.flatnonzero(~good)[0])
         raise ConfigurationError(
-            f"the budget function gives {budgets[worst]!r} for {what(worst)}, which is not from "
+            f"the budget function gives {float(budgets[worst])!r} for {what(worst)}, which is not from "
             f"{bounds.epsilon_min!r} to {bounds.epsilon_max!r}: mend it, or state other bounds"
         )
 
@@ -173,4 +173,4 @@ def check_on_values(function: BudgetFunction) -> None:
     bounds = function.bounds
     top = bounds.value_max
     values = np.concatenate([[0.0], np.geomspace(top * 2.0**-60, top, _GRID), [top]])
-    check_budgets(function(values), bounds, lambda i: f"the value {values[i]!r}")
+    check_budgets(function(values), bounds, lambda i: f"the value {float(values[i])!r}")

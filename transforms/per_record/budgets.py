@@ -23,7 +23,13 @@ from streamveil.mechanisms.per_record.functions import (
 )
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.transforms.per_record.reading import by_pieces, numbers_of, plain, positions_of
+from streamveil.transforms.per_record.reading import (
+    by_pieces,
+    nulls_of,
+    numbers_of,
+    plain,
+    positions_of,
+)
 from streamveil.transforms.rejects import column_of
 
 
@@ -91,9 +97,7 @@ class CategoryBudget:
     def budgets(self, batch: pa.RecordBatch) -> Floats:
         """Budgets of the rows of a batch."""
         budgets = self.lookup(positions_of(batch, self.column, tuple(self.lookup.table)))
-        column = column_of(batch, self.column, "records")
-        if column.null_count:
-            budgets[column.is_null().to_numpy(zero_copy_only=False)] = np.nan
+        budgets[nulls_of(batch, self.column)] = np.nan
         return budgets
 
 

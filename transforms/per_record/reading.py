@@ -111,6 +111,12 @@ def _found(column: pa.Array, values: pa.Array) -> Integers:
     return pc.fill_null(found, NOWHERE).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
+def nulls_of(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
+    """Which rows of a column are null, shape (n,)."""
+    (column,) = plain(_alone(column_of(batch, name, "records"))).columns
+    return column.is_null().to_numpy(zero_copy_only=False)
+
+
 def micros_of(batch: pa.RecordBatch, name: str, zone: str, unit: str | None) -> Integers:
     """A column as microseconds, NO_TIME for what is none: shape (n,).
 
