@@ -120,7 +120,7 @@ def _data(name: str, given: argparse.Namespace) -> Data:
     epsilon_max = EPSILON_MAX if given.epsilon_max is None else given.epsilon_max
     if name == INPUT:
         draw, scale, about = _input(given)
-        name, largest = given.name or Path(given.input).name.split(".")[0], VALUE_MAX
+        name = given.name or Path(given.input).name.split(".")[0]
     elif name in PER_RECORD_DATA:
         named = PER_RECORD_DATA[name]
         number = RECORDS if given.records is None else given.records
@@ -130,11 +130,11 @@ def _data(name: str, given: argparse.Namespace) -> Data:
         def draw(seed: int) -> Floats:
             return named.draw(np.random.default_rng(seed), number)
 
-        scale, about, largest = named.scale, named.about, named.value_max
+        scale, about = named.scale, named.about
     else:
         known = ", ".join([*PER_RECORD_DATA, INPUT])
         raise ConfigurationError(f"--per_record: {name!r} is unknown: choose of {known}")
-    value_max = largest if given.value_max is None else given.value_max
+    value_max = VALUE_MAX if given.value_max is None else given.value_max
     text = given.budget or f"inverse:{scale:g}"
     return Data(name, draw, budget_of(text, value_max, epsilon_max), f"{about}; {text}")
 

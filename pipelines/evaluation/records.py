@@ -32,12 +32,11 @@ class NamedData:
     scale: float
     """Of the budget scale / v that is taken unless another is asked for."""
     about: str
-    value_max: float = VALUE_MAX
 
     @property
     def budget(self) -> Inverse:
         """The budget function of that scale."""
-        return Inverse(self.scale, self.value_max, EPSILON_MAX)
+        return Inverse(self.scale, VALUE_MAX, EPSILON_MAX)
 
 
 def _normal(mean: float) -> Callable[[_Random, int], Floats]:
@@ -73,9 +72,6 @@ PER_RECORD_DATA: Mapping[str, NamedData] = {
     "normal-500k": NamedData(_normal(500e3), 1e4, "Normal, mean and deviation 500,000"),
     "zipf-3": NamedData(_zipf(3.0, 15e3, 230e3), 1e4, "Zipf, power 3, scale 15,000 to 230,000"),
     "zipf-5": NamedData(_zipf(5.0, 16e3, 250e3), 1e4, "Zipf, power 5, scale 16,000 to 250,000"),
-    # A smaller budget than 20 / 5e11 there is no noise for.
-    "flights-delay": NamedData(
-        _flights("dep_delay"), 20.0, "minutes late, of flights not early", value_max=5e11
-    ),
+    "flights-delay": NamedData(_flights("dep_delay"), 20.0, "minutes late, of flights not early"),
     "flights-distance": NamedData(_flights("distance"), 1000.0, "miles flown"),
 }
