@@ -12,6 +12,8 @@ from streamveil.transforms.histograms import (
 from streamveil.transforms.mapping import Columns
 from streamveil.transforms.per_record import (
     CategoryBudget,
+    CollectPerRecordCount,
+    CollectPerRecordSum,
     ColumnsBudget,
     PerRecordCount,
     PerRecordDistinctCount,
@@ -28,6 +30,8 @@ __all__ = [
     "REPLACE",
     "CategoryBudget",
     "CollectHistograms",
+    "CollectPerRecordCount",
+    "CollectPerRecordSum",
     "CollectReports",
     "Collected",
     "CollectedReports",

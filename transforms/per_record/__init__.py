@@ -6,6 +6,7 @@ from streamveil.transforms.per_record.budgets import (
     ColumnsBudget,
     ValueBudget,
 )
+from streamveil.transforms.per_record.local import CollectPerRecordCount, CollectPerRecordSum
 from streamveil.transforms.per_record.statistics import (
     PerRecordCount,
     PerRecordDistinctCount,
@@ -17,6 +18,8 @@ from streamveil.transforms.per_record.statistics import (
 __all__ = [
     "Budget",
     "CategoryBudget",
+    "CollectPerRecordCount",
+    "CollectPerRecordSum",
     "ColumnsBudget",
     "PerRecordCount",
     "PerRecordDistinctCount",

@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any, cast
 
 from streamveil.mechanisms.noise import NoiseSource, digest
+from streamveil.mechanisms.per_record.functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
-from streamveil.mechanisms.per_record.registry import statistic
+from streamveil.mechanisms.per_record.registry import DEFAULTS, statistic
 from streamveil.mechanisms.per_record.running import RunningTotal
-from streamveil.mechanisms.records import PerRecordRow
+from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
+from streamveil.transforms.per_record.budgets import Budget, ValueBudget
 from streamveil.transforms.per_record.drivers import (
     KeyDriver,
     Panes,
@@ -22,6 +24,42 @@ from streamveil.transforms.per_record.drivers import (
 from streamveil.transforms.per_record.mapper import Source
 
 COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
+
+
+def function_of(budget: Budget, value: str | None) -> BudgetFunction | None:
+    """The budget as a function of the column of values, if it is one."""
+    if not isinstance(budget, ValueBudget) or budget.column != value:
+        return None
+    return budget.function
+
+
+def bounds_of(budget: Budget, value: str | None, value_max: float | None) -> Bounds:
+    """Bounds of budgets, and of the column of values, if there is one.
+
+    Raises ConfigurationError where the largest value is not known.
+    """
+    function = function_of(budget, value)
+    if value is None:
+        value_max = 1.0  # there are none
+    elif value_max is None and function is not None:
+        value_max = function.bounds.value_max
+    if value_max is None:
+        raise ConfigurationError(
+            f"the largest value of {value!r} is not known: give it (--value_max)"
+        )
+    return Bounds(budget.bounds.epsilon_min, budget.bounds.epsilon_max, value_max)
+
+
+def mechanism_of(kind: str, mechanism: str | None, beta: float | None) -> str:
+    """A mechanism for a statistic, with `beta` among its options; raises ConfigurationError."""
+    name = mechanism or DEFAULTS[kind]
+    if beta is None:
+        return name
+    if "beta=" in name:
+        raise ConfigurationError(
+            f"beta is given twice (--beta, and in --mechanism={name}): leave one out"
+        )
+    return f"{name}:beta={beta!r}"
 
 
 @dataclass(frozen=True)

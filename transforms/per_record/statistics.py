@@ -9,17 +9,24 @@ from typing import ClassVar
 import apache_beam as beam
 import pyarrow as pa
 
-from streamveil.mechanisms.per_record.functions import BudgetFunction, Divided, divided_bounds
-from streamveil.mechanisms.per_record.protocol import Bounds
-from streamveil.mechanisms.per_record.registry import DEFAULTS
+from streamveil.mechanisms.per_record.functions import Divided, divided_bounds
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Slots
 from streamveil.transforms.checks import check_range, lateness, refuse_windows, whole
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.keys import SameKey
-from streamveil.transforms.per_record.budgets import Budget, ValueBudget
+from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.mapper import Source
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
-from streamveil.transforms.per_record.plan import COUNT, DISTINCT, MAX, SUM, Plan
+from streamveil.transforms.per_record.plan import (
+    COUNT,
+    DISTINCT,
+    MAX,
+    SUM,
+    Plan,
+    bounds_of,
+    function_of,
+    mechanism_of,
+)
 from streamveil.transforms.times import check_reading
 
 
@@ -169,44 +176,14 @@ class PerRecord(beam.PTransform):
         """Of each pane, as the registry has it."""
         return self.kind
 
-    @property
-    def _function(self) -> BudgetFunction | None:
-        """The budget as a function of the value, if it is one."""
-        budget = self.budget
-        if not isinstance(budget, ValueBudget) or budget.column != self.value:
-            return None
-        return budget.function
-
-    def _bounds(self) -> Bounds:
-        """Of values and of budgets."""
-        bounds, function, top = self.budget.bounds, self._function, self.value_max
-        if self.value is None:
-            top = 1.0  # there are none
-        elif top is None and function is not None:
-            top = function.bounds.value_max
-        if top is None:
-            raise ConfigurationError(
-                f"the largest value of {self.value!r} is not known: give it (--value_max)"
-            )
-        return Bounds(bounds.epsilon_min, bounds.epsilon_max, top)
-
-    def _mechanism(self) -> str:
-        """The mechanism with `beta` among its options."""
-        name = self.mechanism or DEFAULTS[self._statistic]
-        if self.beta is None:
-            return name
-        if "beta=" in name:
-            raise ConfigurationError(
-                f"beta is given twice (--beta, and in --mechanism={name}): leave one out"
-            )
-        return f"{name}:beta={self.beta!r}"
-
     def _plan(self) -> Plan:
-        shared, function = self.max_records_per_user, self._function
+        shared = self.max_records_per_user
+        bounds = bounds_of(self.budget, self.value, self.value_max)
+        function = function_of(self.budget, self.value)
         return Plan(
             self._statistic,
-            self._mechanism(),
-            divided_bounds(self._bounds(), shared),
+            mechanism_of(self._statistic, self.mechanism, self.beta),
+            divided_bounds(bounds, shared),
             Source(
                 self.budget,
                 self.value,

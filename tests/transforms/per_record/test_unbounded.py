@@ -74,3 +74,26 @@ def test_a_window_of_all_times_would_never_close(release, records):
     transform = PerRecordCount(records.exact)
     with pytest.raises(ConfigurationError, match=r"no end.*--slot"):
         release(transform, records.timeline(transform))
+
+
+def test_bad_records_leave_no_trace(release, records):
+    rows = records.some(40, hours=2)
+    bad = [
+        (float("nan"), "a", 1),
+        (None, "a", 1),
+        (-1.0, "b", 1),
+        (201.0, "b", 1),
+        (2.0, None, 1),
+        (2.0, "other", 1),
+        (2.0, "a", None),
+        (2.0, "a", -900),
+        (2.0, "a", 0),  # late
+    ]
+
+    def observed(*more):
+        transform = PerRecordSum(records.noisy, "amount", **keyed(records, last=3))
+        line = records.timeline(transform).records(*rows).advance(1.5).records(rows[0], *more)
+        ran = release(transform, line.advance(5))
+        return ran.rows, str(ran.metrics.query())
+
+    assert observed(*bad) == observed()
