@@ -1,6 +1,10 @@
 """Events, requirements and results, to and from files on any filesystem of Beam, and streams."""
 
-from streamveil.io.bigquery import WriteReleasesToBigQuery, bigquery_schema
+from streamveil.io.bigquery import (
+    WritePerRecordToBigQuery,
+    WriteReleasesToBigQuery,
+    bigquery_schema,
+)
 from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.domain import read_domain
 from streamveil.io.events import (
@@ -15,7 +19,15 @@ from streamveil.io.events import (
 )
 from streamveil.io.files import list_files, match_files
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
-from streamveil.io.locations import SINK_FORMS, SOURCE_FORMS, is_stream, sink_of, source_of
+from streamveil.io.locations import (
+    SINK_FORMS,
+    SOURCE_FORMS,
+    is_stream,
+    per_record_sink_of,
+    sink_of,
+    source_of,
+)
+from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import (
     BINS_METADATA,
@@ -46,6 +58,7 @@ __all__ = [
     "BINS_METADATA",
     "DATASETS",
     "LEDGER_SCHEMA",
+    "PER_RECORD_SCHEMA",
     "REJECTED_SCHEMA",
     "SINK_FORMS",
     "SOURCE_FORMS",
@@ -59,6 +72,8 @@ __all__ = [
     "StateFolder",
     "WatchEvents",
     "WriteLedger",
+    "WritePerRecord",
+    "WritePerRecordToBigQuery",
     "WriteRejected",
     "WriteReleases",
     "WriteReleasesToBigQuery",
@@ -75,10 +90,12 @@ __all__ = [
     "is_stream",
     "list_files",
     "match_files",
+    "per_record_sink_of",
     "read_domain",
     "read_events",
     "read_ledger",
     "read_part",
+    "read_per_record",
     "read_releases",
     "read_requirements",
     "read_state",

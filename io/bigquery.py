@@ -1,4 +1,4 @@
-"""BigQuery: releases as rows of a table."""
+"""BigQuery: releases and statistics as rows of a table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from apache_beam.io.gcp.bigquery import BigQueryDisposition, WriteToBigQuery
 from apache_beam.pvalue import PCollection
 
 from streamveil.io.optional import require_google
+from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
 from streamveil.io.releases import release_row, release_schema
-from streamveil.mechanisms.records import ConfigurationError, Release
+from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Release
 
 _TYPES = {
     pa.int64(): "INTEGER",
@@ -66,19 +67,10 @@ def bigquery_row(release: Release, labels: Sequence[str] | None = None) -> dict[
 
 
 @dataclass(eq=False)
-class WriteReleasesToBigQuery(beam.PTransform):
-    """Appends each release as a row; the table is made if it is not there.
-
-    Columns are those of :func:`bigquery_schema`, values those of :func:`bigquery_row`. A runner
-    that tries again may append a release twice, both alike: tell them by `slot`. Raises
-    ConfigurationError at construction for a malformed name and without the extra `gcp`.
-    """
-
+class _WriteRowsToBigQuery(beam.PTransform):
     table: str
     """`PROJECT.DATASET.TABLE`."""
     _: KW_ONLY
-    labels: Sequence[str] | None = None
-    """Names of the bins, put into every row; no such column without."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of Beam's WriteToBigQuery, such as `method`, `triggering_frequency` or
     `additional_bq_parameters`, or in place of what is chosen here."""
@@ -93,16 +85,49 @@ class WriteReleasesToBigQuery(beam.PTransform):
                 f"table {self.table!r} is not one of BigQuery: write PROJECT.DATASET.TABLE"
             )
 
-    def expand(self, releases: PCollection[Release]) -> Any:
-        """Build the steps: convert, write; gives Beam's WriteResult."""
+    def _write(self, rows: PCollection[dict[str, Any]], schema: dict[str, Any]) -> Any:
+        """The last step."""
         arguments = {
-            "schema": bigquery_schema(bins=self.labels is not None),
+            "schema": schema,
             "create_disposition": BigQueryDisposition.CREATE_IF_NEEDED,
             "write_disposition": BigQueryDisposition.WRITE_APPEND,
             **self.arguments,
         }
         project, dataset, table = self.table.rsplit(".", 2)
-        rows = releases | "Convert" >> beam.Map(bigquery_row, self.labels).with_output_types(
-            dict[str, Any]
-        )
         return rows | "Write" >> WriteToBigQuery(f"{project}:{dataset}.{table}", **arguments)
+
+
+@dataclass(eq=False)
+class WriteReleasesToBigQuery(_WriteRowsToBigQuery):
+    """Appends each release as a row; the table is made if it is not there.
+
+    Columns are those of :func:`bigquery_schema`, values those of :func:`bigquery_row`. A runner
+    that tries again may append a release twice, both alike: tell them by `slot`. Raises
+    ConfigurationError at construction for a malformed name and without the extra `gcp`.
+    """
+
+    _: KW_ONLY
+    labels: Sequence[str] | None = None
+    """Names of the bins, put into every row; no such column without."""
+
+    def expand(self, releases: PCollection[Release]) -> Any:
+        """Build the steps: convert, write; gives Beam's WriteResult."""
+        convert = beam.Map(bigquery_row, self.labels).with_output_types(dict[str, Any])
+        rows = releases | "Convert" >> convert
+        return self._write(rows, bigquery_schema(bins=self.labels is not None))
+
+
+@dataclass(eq=False)
+class WritePerRecordToBigQuery(_WriteRowsToBigQuery):
+    """Appends each :class:`PerRecordRow` as a row; the table is made if it is not there.
+
+    Columns are those of WritePerRecord. A runner that tries again may append a row twice, both
+    alike: tell them by `key` and `end`. Raises ConfigurationError at construction for a malformed
+    name and without the extra `gcp`.
+    """
+
+    def expand(self, rows: PCollection[PerRecordRow]) -> Any:
+        """Build the steps: convert, write; gives Beam's WriteResult."""
+        convert = beam.Map(per_record_object).with_output_types(dict[str, Any])
+        fields = [_field(column) for column in PER_RECORD_SCHEMA]
+        return self._write(rows | "Convert" >> convert, {"fields": fields})

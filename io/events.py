@@ -32,7 +32,7 @@ from streamveil.io.files import (
     require_columns,
 )
 from streamveil.io.foursquare import read_foursquare
-from streamveil.io.jsonlines import json_columns, read_json
+from streamveil.io.jsonlines import json_columns, read_json, text_batch
 from streamveil.io.lines import Reject
 from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
 from streamveil.io.tdrive import read_tdrive
@@ -80,15 +80,17 @@ class Events(NamedTuple):
         return cls(main, read[REJECTED_TAG])
 
 
-def check_events(pattern: Patterns, columns: Columns) -> None:
+def check_events(pattern: Patterns, columns: Columns, silent: bool = False) -> None:
     """Open the header of every file that matches, before anything runs.
 
     Raises ConfigurationError when nothing matches, or for a file that is empty, cut off, not of
-    the format that its name says, or without one of the columns.
+    the format that its name says, or without one of the columns. If `silent`, nothing is raised
+    that depends on a row: JSON Lines have no header, so their columns are not looked up.
     """
     names = distinct(columns)
     for path in input_files(pattern):
-        require_columns(path, names, columns_of(path))
+        if not (silent and format_of(path) == JSON_LINES):
+            require_columns(path, names, columns_of(path))
 
 
 def columns_of(path: str) -> list[str]:
@@ -177,6 +179,9 @@ class ReadEvents(beam.PTransform):
     _: KW_ONLY
     columns: Columns
     """The columns to read, in the order wanted."""
+    silent: bool = False
+    """Whether what cannot be parsed leaves no trace: no dead letter, no counter, no progress, no
+    effect on the type of a column. For statistics that must not tell even that it was there."""
 
     def __post_init__(self) -> None:
         """Check the columns."""
@@ -190,7 +195,10 @@ class ReadEvents(beam.PTransform):
             | "Pattern" >> beam.Create([self.file_pattern])
             | "Split" >> beam.FlatMap(_split, self.columns).with_output_types(Part)
             | "Spread" >> beam.Reshuffle()
-            | "Read" >> beam.ParDo(_ReadFn(self.columns)).with_outputs(REJECTED_TAG, main="batches")
+            | "Read"
+            >> beam.ParDo(_ReadFn(self.columns, self.silent)).with_outputs(
+                REJECTED_TAG, main="batches"
+            )
         )
 
 
@@ -200,20 +208,33 @@ def _split(pattern: Patterns, columns: Columns) -> Iterator[Part]:
 
 
 class _ReadFn(beam.DoFn):
-    def __init__(self, columns: Columns):
+    def __init__(self, columns: Columns, silent: bool):
         self._columns = columns
+        self._silent = silent
 
     def process(self, part: Part) -> Iterator[Any]:
-        yield from read_with_rejected(part, self._columns)
+        yield from read_outputs(part, self._columns, self._silent)
 
 
-def read_with_rejected(part: Part, columns: Columns) -> Iterator[Any]:
-    """Batches of :func:`read_part` that are not empty, and the dead letters, to their output."""
+def read_outputs(part: Part, columns: Columns, silent: bool = False) -> Iterator[Any]:
+    """Batches of :func:`read_part` that are not empty, and the dead letters, to their output.
+
+    If `silent` there are no dead letters, and columns of JSON Lines are strings, whatever is there.
+    """
+    if silent:
+        batches = read_part(part, columns, drop_silently)
+        as_text = format_of(part.path) == JSON_LINES
+        yield from (text_batch(b) if as_text else b for b in batches if b.num_rows)
+        return
     for batch, rejected in _with_rejected(part.path, partial(read_part, part, columns)):
         if batch.num_rows:
             yield batch
         if rejected is not None:
             yield dead_letters(rejected)
+
+
+def drop_silently(row: int, detail: str, record: bytes) -> None:
+    """Reject a record without a trace."""
 
 
 def dead_letters(rejected: pa.RecordBatch) -> TaggedOutput:

@@ -82,6 +82,19 @@ def parse_messages(messages: Sequence[bytes], columns: Columns, reject: Reject) 
     return [_as_text(array) for array in arrays]
 
 
+def text_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch of :func:`read_json` with its columns as :func:`parse_messages` would give them.
+
+    So their types do not depend on what else is in the block.
+    """
+    *arrays, rows = batch.columns
+    *fields, last = batch.schema
+    schema = pa.schema(
+        [*(pa.field(field.name, pa.string()) for field in fields), last], batch.schema.metadata
+    )
+    return pa.RecordBatch.from_arrays([*map(_as_text, arrays), rows], schema=schema)
+
+
 def _as_text(array: pa.Array) -> pa.Array:
     if pa.types.is_floating(array.type):
         return pa.array(map(_text, array.to_pylist()), pa.string())

@@ -1,8 +1,8 @@
-"""Apache Kafka, by Beam's connector in Java: events from topics, releases to a topic."""
+"""Apache Kafka, by Beam's connector in Java: events from topics, results to a topic."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -13,12 +13,25 @@ from apache_beam.pvalue import PBegin, PCollection
 
 from streamveil.io.events import Events
 from streamveil.io.files import Columns, distinct
+from streamveil.io.jsonlines import json_text
 from streamveil.io.messages import ParseMessages
 from streamveil.io.optional import require_java
+from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.records import ConfigurationError, Release
+from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Release, format_time
 
 _SERVERS = "bootstrap.servers"
+
+
+def release_record(release: Release) -> tuple[bytes, bytes]:
+    """The slot, in digits, and the release as JSON."""
+    return str(release.slot).encode(), release_json(release)
+
+
+def per_record_record(row: PerRecordRow) -> tuple[bytes, bytes]:
+    """Key and end of the window, as a JSON list, and the row as JSON."""
+    end = None if row.end is None else format_time(row.end)
+    return json_text([row.key, end]).encode(), per_record_json(row)
 
 
 @dataclass(eq=False)
@@ -43,6 +56,8 @@ class ReadKafkaEvents(beam.PTransform):
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of Beam's ReadFromKafka. The watermark goes by the time that the producer
     gave a record (`timestamp_policy` CreateTime), where Beam would take the time of reading."""
+    silent: bool = False
+    """As of :class:`ReadEvents`."""
 
     def __post_init__(self) -> None:
         """Check the columns, the topics and the installation."""
@@ -72,7 +87,7 @@ class ReadKafkaEvents(beam.PTransform):
         return (
             records
             | "Values" >> beam.Map(_value).with_output_types(bytes)
-            | "ParseMessages" >> ParseMessages(self._source, self.columns)
+            | "ParseMessages" >> ParseMessages(self._source, self.columns, self.silent)
         )
 
 
@@ -94,6 +109,8 @@ class WriteReleasesToKafka(beam.PTransform):
     """Kafka's own settings."""
     expansion_service: str | None = None
     """HOST:PORT of a running one; by default Beam starts one, and downloads it once."""
+    to_record: Callable[[Any], tuple[bytes, bytes]] = release_record
+    """Makes key and value of a result, if it is another than a release."""
 
     def __post_init__(self) -> None:
         """Check the installation."""
@@ -107,7 +124,8 @@ class WriteReleasesToKafka(beam.PTransform):
 
     def expand(self, releases: PCollection[Release]) -> Any:
         """Build the steps: convert, write."""
-        records = releases | "Convert" >> beam.Map(_record).with_output_types(tuple[bytes, bytes])
+        convert = beam.Map(self.to_record).with_output_types(tuple[bytes, bytes])
+        records = releases | "Convert" >> convert
         with _connector(self._sink):
             return records | "Write" >> WriteToKafka(
                 {_SERVERS: self.bootstrap_servers, **self.producer_config},
@@ -118,10 +136,6 @@ class WriteReleasesToKafka(beam.PTransform):
 
 def _value(record: tuple[bytes | None, bytes | None]) -> bytes:
     return record[1] or b""  # a record without a value is a dead letter
-
-
-def _record(release: Release) -> tuple[bytes, bytes]:
-    return str(release.slot).encode(), release_json(release)
 
 
 @contextmanager

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import parse_qsl
 
 import apache_beam as beam
 
-from streamveil.io.bigquery import WriteReleasesToBigQuery
+from streamveil.io.bigquery import WritePerRecordToBigQuery, WriteReleasesToBigQuery
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
-from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
+from streamveil.io.per_record import WritePerRecord, per_record_json
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
 from streamveil.io.watch import WatchEvents
@@ -28,8 +29,8 @@ class _Kind:
     """How such a location is written."""
     place: str
     """Pattern of what follows the colon; its groups name the parts."""
-    build: Callable[[Texts, Texts, Any], beam.PTransform]
-    """Makes the transform of the parts, the settings, and the columns or labels."""
+    build: Callable[[Texts, Texts, dict[str, Any]], beam.PTransform]
+    """Makes the transform of the parts, the settings, and its arguments by keyword."""
     settings: tuple[str, ...] | None = ()
     """Names that may be set after a question mark; None for any."""
 
@@ -41,41 +42,56 @@ _SOURCES = {
     "pubsub": _Kind(
         "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME",
         rf"(?P<subscription>projects/[^/?]+/subscriptions/[^/?]+)|{_TOPIC}",
-        lambda at, settings, columns: ReadPubSubEvents(columns=columns, **at, **settings),
+        lambda at, settings, given: ReadPubSubEvents(**{**given, **at, **settings}),
         settings=("timestamp_attribute", "id_label"),
     ),
     "kafka": _Kind(
         "kafka:HOST:PORT/TOPIC",
         _KAFKA,
-        lambda at, settings, columns: ReadKafkaEvents(
-            at["servers"], [at["topic"]], columns=columns, consumer_config=settings
+        lambda at, settings, given: ReadKafkaEvents(
+            at["servers"], [at["topic"]], consumer_config=settings, **given
         ),
         settings=None,
     ),
     "watch": _Kind(
         "watch:GLOB",
         "(?P<glob>.+)",  # a question mark in it is part of the glob
-        lambda at, _, columns: WatchEvents(at["glob"], columns=columns),
+        lambda at, _, given: WatchEvents(at["glob"], **given),
     ),
 }
 _SINKS = {
     "bigquery": _Kind(
         "bigquery:PROJECT.DATASET.TABLE",
         "(?P<table>[^/?]+)",
-        lambda at, _, labels: WriteReleasesToBigQuery(at["table"], labels=labels),
+        lambda at, _, given: WriteReleasesToBigQuery(at["table"], **given),
     ),
     "pubsub": _Kind(
         "pubsub:projects/PROJECT/topics/NAME",
         _TOPIC,
-        lambda at, _, labels: WriteReleasesToPubSub(at["topic"]),
+        lambda at, *_: WriteReleasesToPubSub(at["topic"]),
     ),
     "kafka": _Kind(
         "kafka:HOST:PORT/TOPIC",
         _KAFKA,
-        lambda at, settings, labels: WriteReleasesToKafka(
+        lambda at, settings, _: WriteReleasesToKafka(
             at["servers"], at["topic"], producer_config=settings
         ),
         settings=None,
+    ),
+}
+_PER_RECORD_SINKS = {
+    "bigquery": replace(
+        _SINKS["bigquery"], build=lambda at, *_: WritePerRecordToBigQuery(at["table"])
+    ),
+    "pubsub": replace(
+        _SINKS["pubsub"],
+        build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=per_record_json),
+    ),
+    "kafka": replace(
+        _SINKS["kafka"],
+        build=lambda at, settings, _: WriteReleasesToKafka(
+            at["servers"], at["topic"], producer_config=settings, to_record=per_record_record
+        ),
     ),
 }
 SOURCE_FORMS = ", ".join(kind.form for kind in _SOURCES.values())
@@ -87,17 +103,19 @@ def is_stream(location: str) -> bool:
     return location.partition(":")[0] in {**_SOURCES, **_SINKS}
 
 
-def source_of(location: str, columns: Columns, flag: str = "--input") -> beam.PTransform:
+def source_of(
+    location: str, columns: Columns, flag: str = "--input", silent: bool = False
+) -> beam.PTransform:
     """The transform that reads events there, with :class:`Events` as outputs.
 
     `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
     `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
-    them: of ReadPubSubEvents, or of the Kafka consumer. Raises ConfigurationError, which names the
-    flag, for anything else and for what is not installed.
+    them: of ReadPubSubEvents, or of the Kafka consumer. `silent` is that of ReadEvents. Raises
+    ConfigurationError, which names the flag, for anything else and for what is not installed.
     """
     if not is_stream(location):
-        return ReadEvents(location, columns=columns)
-    return _stream(_SOURCES, location, flag, columns)
+        return ReadEvents(location, columns=columns, silent=silent)
+    return _stream(_SOURCES, location, flag, {"columns": columns, "silent": silent})
 
 
 def sink_of(location: str, labels: Sequence[str], flag: str = "--output") -> beam.PTransform:
@@ -109,11 +127,18 @@ def sink_of(location: str, labels: Sequence[str], flag: str = "--output") -> bea
     """
     if not is_stream(location):
         return WriteReleases(location, labels=labels)
-    return _stream(_SINKS, location, flag, labels)
+    return _stream(_SINKS, location, flag, {"labels": labels})
+
+
+def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:
+    """The same for rows of statistics under per-record privacy."""
+    if not is_stream(location):
+        return WritePerRecord(location)
+    return _stream(_PER_RECORD_SINKS, location, flag, {})
 
 
 def _stream(
-    kinds: Mapping[str, _Kind], location: str, flag: str, columns_or_labels: Any
+    kinds: Mapping[str, _Kind], location: str, flag: str, given: dict[str, Any]
 ) -> beam.PTransform:
     name, _, rest = location.partition(":")
     if name not in kinds:
@@ -132,7 +157,7 @@ def _stream(
                 f"{flag}={location}: there is no setting {setting!r} here; there are: {known}"
             )
     try:
-        return kind.build(at, settings, columns_or_labels)
+        return kind.build(at, settings, given)
     except ConfigurationError as error:
         raise ConfigurationError(f"{flag}={location}: {error}") from error
 

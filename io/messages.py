@@ -31,6 +31,8 @@ class ParseMessages(beam.PTransform):
     source: str
     """Name of the source, for dead letters."""
     columns: Columns
+    silent: bool = False
+    """As of :class:`ReadEvents`."""
 
     def expand(self, messages: PCollection[bytes]) -> Events:
         """Build the steps: gather, parse."""
@@ -38,7 +40,7 @@ class ParseMessages(beam.PTransform):
             messages
             | "Gather" >> beam.ParDo(_GatherFn()).with_output_types(list[bytes])
             | "Parse"
-            >> beam.ParDo(_ParseFn(self.source, self.columns)).with_outputs(
+            >> beam.ParDo(_ParseFn(self.source, self.columns, self.silent)).with_outputs(
                 REJECTED_TAG, main="batches"
             )
         )
@@ -80,9 +82,10 @@ class _GatherFn(beam.DoFn):
 
 
 class _ParseFn(beam.DoFn):
-    def __init__(self, source: str, columns: Columns) -> None:
+    def __init__(self, source: str, columns: Columns, silent: bool) -> None:
         self._source = source
         self._columns = columns
+        self._silent = silent
 
     def process(self, messages: list[bytes]) -> Iterator[Any]:
         rejected: list[tuple[None, str, bytes]] = []
@@ -91,7 +94,7 @@ class _ParseFn(beam.DoFn):
             rejected.append((None, detail, message))
 
         arrays = parse_messages(messages, self._columns, reject)
-        if rejected:
+        if rejected and not self._silent:
             yield dead_letters(rejected_batch(self._source, rejected))
         if len(rejected) < len(messages):
             yield event_batch(self._source, self._columns, arrays)

@@ -1,8 +1,10 @@
-"""Google Cloud Pub/Sub: events from a subscription or topic, releases to a topic."""
+"""Google Cloud Pub/Sub: events from a subscription or topic, results to a topic."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import apache_beam as beam
 from apache_beam.io.gcp.pubsub import ReadFromPubSub, WriteToPubSub
@@ -41,6 +43,8 @@ class ReadPubSubEvents(beam.PTransform):
     after its slot was released."""
     id_label: str | None = None
     """Attribute by which messages delivered twice are told, by runners that do that."""
+    silent: bool = False
+    """As of :class:`ReadEvents`."""
 
     def __post_init__(self) -> None:
         """Check the columns and the names."""
@@ -64,7 +68,7 @@ class ReadPubSubEvents(beam.PTransform):
         """Build the steps: read, parse."""
         source = f"pubsub:{self.subscription or self.topic}"
         messages = pbegin | "Read" >> self._read
-        return messages | "ParseMessages" >> ParseMessages(source, self.columns)
+        return messages | "ParseMessages" >> ParseMessages(source, self.columns, self.silent)
 
 
 @dataclass(eq=False)
@@ -77,6 +81,9 @@ class WriteReleasesToPubSub(beam.PTransform):
 
     topic: str
     """`projects/PROJECT/topics/NAME`."""
+    _: KW_ONLY
+    to_json: Callable[[Any], bytes] = release_json
+    """Makes a message of a result, if it is another than a release."""
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -92,5 +99,5 @@ class WriteReleasesToPubSub(beam.PTransform):
 
     def expand(self, releases: PCollection[Release]) -> PCollection[None]:
         """Build the steps: convert, publish."""
-        messages = releases | "Convert" >> beam.Map(release_json).with_output_types(bytes)
+        messages = releases | "Convert" >> beam.Map(self.to_json).with_output_types(bytes)
         return messages | "Write" >> self._write

@@ -18,7 +18,7 @@ from streamveil.io.events import (
     REJECTED_TAG,
     Events,
     dead_letters,
-    read_with_rejected,
+    read_outputs,
     rejected_batch,
     split_file,
 )
@@ -50,6 +50,8 @@ class WatchEvents(beam.PTransform):
     """Seconds between two looks at the folder."""
     stop: Timestamp = MAX_TIMESTAMP
     """Time at which to stop looking; never by default."""
+    silent: bool = False
+    """As of :class:`ReadEvents`; a file that cannot be read leaves no trace either."""
 
     def __post_init__(self) -> None:
         """Check the columns and the interval."""
@@ -75,7 +77,9 @@ class WatchEvents(beam.PTransform):
             | "Key" >> beam.Map(_path_and_size).with_output_types(tuple[str, int])
             | "Once" >> beam.ParDo(_OnceFn()).with_output_types(tuple[str, int])
             | "Read"
-            >> beam.ParDo(_ReadFileFn(self.columns)).with_outputs(REJECTED_TAG, main="batches")
+            >> beam.ParDo(_ReadFileFn(self.columns, self.silent)).with_outputs(
+                REJECTED_TAG, main="batches"
+            )
         )
 
 
@@ -97,14 +101,17 @@ class _OnceFn(beam.DoFn):
 
 
 class _ReadFileFn(beam.DoFn):
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, silent: bool) -> None:
         self._columns = columns
+        self._silent = silent
 
     def process(self, element: tuple[str, int]) -> Iterator[Any]:
         path, size = element
         try:
             check_file(path, size)
             for part in split_file(path, self._columns):
-                yield from read_with_rejected(part, self._columns)
+                yield from read_outputs(part, self._columns, self._silent)
         except ConfigurationError as error:
+            if self._silent:
+                return
             yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))

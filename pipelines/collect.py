@@ -9,8 +9,10 @@ from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
+    EventOptions,
     Job,
     JobOptions,
+    given_by,
     required_registry,
     run_and_tell,
     stream_with,
@@ -49,7 +51,7 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
                 raise ConfigurationError(
                     f"--{name}={value} is for streamveil release: in the local setting {why}"
                 )
-    given = options.view_as(JobOptions)
+    given = given_by(options, EventOptions, JobOptions)
     transform = Inputs.of(given).local_transform(
         required_registry("collect", given),
         LOCAL_DEFAULT if given.mechanism is None else given.mechanism,

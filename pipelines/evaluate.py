@@ -23,12 +23,22 @@ from streamveil.mechanisms.records import ConfigurationError, Requirement
 from streamveil.pipelines.evaluation.choose import advice
 from streamveil.pipelines.evaluation.compare import run_all, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
+from streamveil.pipelines.evaluation.per_record_command import (
+    OPTIONS as PER_RECORD_OPTIONS,
+)
+from streamveil.pipelines.evaluation.per_record_command import add_per_record_options, compare
 from streamveil.pipelines.evaluation.presets import preset
 from streamveil.pipelines.evaluation.real import REAL, real_stream
 from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
 from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, markdown, rows_of
-from streamveil.pipelines.inputs import REQUIRED, Inputs, add_input_options, registry_of
+from streamveil.pipelines.inputs import (
+    REQUIRED,
+    Inputs,
+    add_event_options,
+    add_histogram_options,
+    registry_of,
+)
 from streamveil.pipelines.progress import progress, steps
 
 DESCRIPTION = """
@@ -57,9 +67,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--mechanisms",
         metavar="NAMES",
-        default=",".join(DEFAULT_MECHANISMS),
         help="mechanisms, local ones too, with options as NAME:OPTION=VALUE:OPTION=VALUE "
-        f"(default {','.join(DEFAULT_MECHANISMS)})",
+        f"(default {','.join(DEFAULT_MECHANISMS)}; with --per_record all)",
     )
     add(
         "--epsilons",
@@ -101,12 +110,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="published data set that the input is; its columns, slot and domain are then known",
     )
     add("--name", metavar="NAME", help="what the input is called in tables (default: its file)")
-    add_input_options(parser)
+    add_per_record_options(parser)
+    add_event_options(parser)
+    add_histogram_options(parser)
 
 
 def main(given: argparse.Namespace, command: str) -> int:
     """Run the command, which was given as in `command`; returns the exit code."""
-    mechanisms = _names("mechanisms", given.mechanisms)
+    if given.per_record:
+        return _compare_per_record(given, command)
+    for name in PER_RECORD_OPTIONS:
+        if getattr(given, name) is not None:
+            raise ConfigurationError(f"--{name} is for statistics of records: give --per_record")
+    mechanisms = _names("mechanisms", given.mechanisms or ",".join(DEFAULT_MECHANISMS))
     seeds = _at_least_one("seeds", given.seeds)
     processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
     streams, users, slots = _streams(given)
@@ -156,6 +172,29 @@ def main(given: argparse.Namespace, command: str) -> int:
     return 0
 
 
+def _compare_per_record(given: argparse.Namespace, command: str) -> int:
+    histograms = argparse.ArgumentParser()
+    add_histogram_options(histograms)
+    unset = {
+        **dict.fromkeys(("stream", "epsilons", "windows", "users", "slots", "processes", "format")),
+        **dict.fromkeys(("time_column", "slot", "start", "end")),
+        **vars(histograms.parse_args([])),
+    }
+    for name, default in unset.items():
+        if getattr(given, name) != default:
+            raise ConfigurationError(
+                f"--{name} is about streams of histograms: leave it out with --per_record="
+                f"{given.per_record}"
+            )
+    _at_least_one("seeds", given.seeds)
+    _check_outputs(given)
+    data = _names("per_record", given.per_record)
+    mechanisms = _names("mechanisms", given.mechanisms) if given.mechanisms else []
+    for path in compare(given, data, mechanisms, command):
+        print(f"wrote {path}")
+    return 0
+
+
 def _streams(given: argparse.Namespace) -> tuple[list[str], int, int]:
     """Names of streams, and the users and slots of the synthetic ones."""
     names = [] if given.stream is None else _names("stream", given.stream)
@@ -179,7 +218,8 @@ def _data(given: argparse.Namespace) -> Data | None:
     """The events that the options name, checked as far as can be before they are read."""
     if not given.input:
         defaults = argparse.ArgumentParser()
-        add_input_options(defaults)
+        add_event_options(defaults)
+        add_histogram_options(defaults)
         unset = {"format": None, "name": None, **vars(defaults.parse_args([]))}
         for name, default in unset.items():
             if getattr(given, name) != default:

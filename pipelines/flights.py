@@ -11,6 +11,8 @@ import importlib.util
 import zipfile
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as csv
@@ -50,13 +52,7 @@ def read_flights() -> pa.Table:
 
     2,512 of them name no aircraft: nobody's requirement covers those, so they become dead letters.
     """
-    names = ["year", "month", "day", "hour", USER, VALUE]
-    options = csv.ConvertOptions(include_columns=names, strings_can_be_null=True)
-    with (
-        zipfile.ZipFile(_data() / "flights.csv.zip") as archive,
-        archive.open(archive.namelist()[0]) as file,
-    ):
-        table = csv.read_csv(file, convert_options=options)
+    table = _columns("year", "month", "day", "hour", USER, VALUE)
     day = pc.strptime(
         pc.binary_join_element_wise(
             *(table[name].cast(pa.string()) for name in ("year", "month", "day")), "-"
@@ -67,6 +63,23 @@ def read_flights() -> pa.Table:
     hours = pc.multiply(table["hour"].cast(pa.int64()), 3_600_000_000)
     departure = pc.add(day.cast(pa.int64()), hours).cast(pa.timestamp("us"))
     return pa.table({USER: table[USER], VALUE: table[VALUE], TIME: departure})
+
+
+def flight_figures(column: str) -> npt.NDArray[np.float64]:
+    """A column of numbers of all flights, such as `dep_delay`, that are there and not negative."""
+    figures: npt.NDArray[np.float64] = (
+        _columns(column)[column].drop_null().to_numpy().astype(np.float64)
+    )
+    return figures[figures >= 0]
+
+
+def _columns(*names: str) -> pa.Table:
+    options = csv.ConvertOptions(include_columns=names, strings_can_be_null=True)
+    with (
+        zipfile.ZipFile(_data() / "flights.csv.zip") as archive,
+        archive.open(archive.namelist()[0]) as file,
+    ):
+        return csv.read_csv(file, convert_options=options)
 
 
 def airport_names() -> dict[str, str]:

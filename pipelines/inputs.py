@@ -1,6 +1,7 @@
 """The options that say what is counted: which events, users, times, bins and requirements.
 
-Every command that reads events has them, with one meaning.
+Every command that reads events has those of :func:`add_event_options`, every one that makes
+histograms those of :func:`add_histogram_options` as well, each with one meaning.
 """
 
 from __future__ import annotations
@@ -32,17 +33,16 @@ from streamveil.transforms.times import UNITS
 REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
 
 
-def add_input_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options; what `REQUIRED` names has no default."""
+def add_event_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where events come from and when they happened."""
     add = parser.add_argument
     add(
         "--input",
         metavar="FILES",
         help="events: a file or glob of .parquet, .avro, .csv or "
-        ".jsonl (text also .gz), on any filesystem of Beam. `release` and `collect` also stream "
-        f"from {SOURCE_FORMS}",
+        ".jsonl (text also .gz), on any filesystem of Beam. All commands but `evaluate` also "
+        f"stream from {SOURCE_FORMS}",
     )
-    add("--user_column", metavar="NAME", help="column of the user id")
     add(
         "--value_column",
         metavar="NAME",
@@ -74,6 +74,15 @@ def add_input_options(parser: argparse.ArgumentParser) -> None:
         help="release up to the slot before this time; events after "
         "it are rejected (default: to the last slot with an event)",
     )
+
+
+def add_histogram_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say whose events are counted, and in what bins.
+
+    Of these and those of :func:`add_event_options`, what `REQUIRED` names has no default.
+    """
+    add = parser.add_argument
+    add("--user_column", metavar="NAME", help="column of the user id")
     add(
         "--domain",
         metavar="BINS",
@@ -122,12 +131,11 @@ class Inputs:
 
     @classmethod
     def of(cls, given: Any) -> Inputs:
-        """Read the options of :func:`add_input_options` as parsed; `REQUIRED` must be there.
+        """Read both groups of options as parsed; `REQUIRED` must be there.
 
         Raises ConfigurationError.
         """
-        slots = Slots.of(given.slot)
-        slots = Slots(slots.length, _time("origin", given.origin))
+        slots, first_slot, last_slot = range_of(given)
         return cls(
             Columns(
                 given.user_column,
@@ -140,8 +148,8 @@ class Inputs:
             read_domain(given.domain),
             given.max_contributions,
             given.adjacency,
-            None if given.start is None else slots.index(_time("start", given.start)),
-            None if given.end is None else slots.index(_time("end", given.end) - 1),
+            first_slot,
+            last_slot,
         )
 
     def local_transform(
@@ -191,6 +199,19 @@ class Inputs:
             longest_window=longest_window,
             allowed_lateness=allowed_lateness,
         )
+
+
+def range_of(given: Any) -> tuple[Slots, int | None, int | None]:
+    """How time is cut, and the first and the last slot, None where not given.
+
+    Raises ConfigurationError.
+    """
+    slots = Slots(Slots.of(given.slot).length, _time("origin", given.origin))
+    return (
+        slots,
+        None if given.start is None else slots.index(_time("start", given.start)),
+        None if given.end is None else slots.index(_time("end", given.end) - 1),
+    )
 
 
 def registry_of(given: Any) -> Registry | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -21,14 +22,29 @@ from streamveil.io import (
     source_of,
 )
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
+from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
 from streamveil.mechanisms.users import Registry
-from streamveil.pipelines.inputs import REQUIRED, add_input_options, registry_of
+from streamveil.pipelines.inputs import (
+    REQUIRED,
+    add_event_options,
+    add_histogram_options,
+    registry_of,
+)
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
+
+
+class EventOptions(PipelineOptions):
+    """What all commands share that make releases of events; no option may be in two classes."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        add_event_options(parser)
+        _add_output_options(parser)
 
 
 class JobOptions(PipelineOptions):
@@ -36,8 +52,22 @@ class JobOptions(PipelineOptions):
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_input_options(parser)
-        _add_output_options(parser)
+        add_histogram_options(parser)
+        add = parser.add_argument
+        add("--ledger", metavar="FILE", help="what every slot cost every class of users")
+        add(
+            "--shards",
+            type=int,
+            default=1,
+            metavar="N",
+            help="split the users of a busy slot among so many workers (default 1)",
+        )
+
+
+def given_by(options: PipelineOptions, *kinds: type[PipelineOptions]) -> argparse.Namespace:
+    """The options of several classes, as parsed, in one place."""
+    views = (options.view_as(kind).get_all_options(current_only=True) for kind in kinds)
+    return argparse.Namespace(**{name: value for view in views for name, value in view.items()})
 
 
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
@@ -53,21 +83,13 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"of release: {', '.join(MECHANISMS)} (default {DEFAULT}), where requirements change "
         f"{', '.join(DYNAMIC_MECHANISMS)}; of collect: {', '.join(LOCAL_MECHANISMS)} (default "
-        f"{LOCAL_DEFAULT})",
+        f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
     )
-    add("--ledger", metavar="FILE", help="what every slot cost every class of users")
     add(
         "--noise_key_file",
         metavar="FILE",
         help="32 or more secret bytes; the same key on the "
         "same input gives the same releases (default: fresh randomness)",
-    )
-    add(
-        "--shards",
-        type=int,
-        default=1,
-        metavar="N",
-        help="split the users of a busy slot among so many workers (default 1)",
     )
     add(
         "--allowed_lateness",
@@ -91,6 +113,14 @@ def required_registry(command: str, given: Any) -> Registry:
         instead = ", or --default_requirement" if command == "release" else ""
         raise ConfigurationError(f"--requirements is missing: give the table of users{instead}")
     return registry
+
+
+def _per_record_mechanisms() -> str:
+    """By statistic, the default first."""
+    return "; ".join(
+        f"{kind}: {', '.join(sorted(known, key=lambda name: name != DEFAULTS[kind]))}"
+        for kind, known in PER_RECORD_MECHANISMS.items()
+    )
 
 
 @dataclass(frozen=True)
@@ -157,21 +187,31 @@ class Job(Generic[Transform]):
 
     def run(self, options: PipelineOptions, title: str) -> Summary:
         """Run the job to its end."""
-        try:
-            summary = run(self.build, options, title)
-            for path in self.files:
-                if not FileSystems.exists(path):
-                    raise RuntimeError(f"the runner is done, but {path} was not written")
-            return summary
-        except Exception as error:
-            whole = [path for path in self.files if FileSystems.exists(path)]
-            if not whole:
-                raise
-            raise RuntimeError(
-                f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
-                "them away before the next run, which spends the budget again unless it has the "
-                "same noise key"
-            ) from error
+        return run_whole(self.build, options, title, self.files)
+
+
+def run_whole(
+    build: Callable[[beam.Pipeline], None],
+    options: PipelineOptions,
+    title: str,
+    files: Sequence[str],
+) -> Summary:
+    """Run a pipeline to its end; an error tells which of the files that it writes were whole."""
+    try:
+        summary = run(build, options, title)
+        for path in files:
+            if not FileSystems.exists(path):
+                raise RuntimeError(f"the runner is done, but {path} was not written")
+        return summary
+    except Exception as error:
+        whole = [path for path in files if FileSystems.exists(path)]
+        if not whole:
+            raise
+        raise RuntimeError(
+            f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
+            "them away before the next run, which spends the budget again unless it has the "
+            "same noise key"
+        ) from error
 
 
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:

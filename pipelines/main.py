@@ -13,10 +13,11 @@ USAGE = """usage: streamveil COMMAND [options]
 Publish statistics of an event stream, keeping every user's privacy requirement.
 
 commands:
-  release   events from files or a stream, private histograms per slot to a file or a stream
-  collect   the same in the local setting: devices perturb, the server sees no raw value
-  evaluate  several mechanisms on the same streams: which one errs least
-  demo      a year of real flights, released and shown on a page
+  release     events from files or a stream, private histograms per slot to a file or a stream
+  collect     the same in the local setting: devices perturb, the server sees no raw value
+  per-record  counts, sums and maxima that protect each record by a budget of its own
+  evaluate    several mechanisms on the same streams: which one errs least
+  demo        a year of real flights, released and shown on a page
 
 streamveil COMMAND --help lists a command's options.
 """
@@ -60,7 +61,7 @@ def _release(argv: Sequence[str]) -> int:
     from streamveil.pipelines import jobs, release
     from streamveil.pipelines.launch import parse_flags
 
-    options = (jobs.JobOptions, release.ReleaseOptions)
+    options = (jobs.JobOptions, jobs.EventOptions, release.ReleaseOptions)
     return release.main(parse_flags("release", options, argv))
 
 
@@ -68,8 +69,17 @@ def _collect(argv: Sequence[str]) -> int:
     from streamveil.pipelines import collect, jobs, release
     from streamveil.pipelines.launch import parse_flags
 
-    refused = (release.ReleaseOptions,)
-    return collect.main(parse_flags("collect", (jobs.JobOptions,), argv, refused))
+    options, refused = (jobs.JobOptions, jobs.EventOptions), (release.ReleaseOptions,)
+    return collect.main(parse_flags("collect", options, argv, refused))
+
+
+def _per_record(argv: Sequence[str]) -> int:
+    from streamveil.pipelines import jobs, per_record, release
+    from streamveil.pipelines.launch import parse_flags
+
+    options = (per_record.PerRecordOptions, jobs.EventOptions)
+    refused = (jobs.JobOptions, release.ReleaseOptions)
+    return per_record.main(parse_flags("per-record", options, argv, refused))
 
 
 def _evaluate(argv: Sequence[str]) -> int:
@@ -91,6 +101,7 @@ def _demo(argv: Sequence[str]) -> int:
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "release": _release,
     "collect": _collect,
+    "per-record": _per_record,
     "evaluate": _evaluate,
     "demo": _demo,
 }

@@ -15,8 +15,10 @@ from streamveil.mechanisms.registry import DEFAULT, only_dynamic
 from streamveil.pipelines.follow import Follow, Following, add_follow_options
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
+    EventOptions,
     Job,
     JobOptions,
+    given_by,
     required_registry,
     run_and_tell,
     stream_with,
@@ -60,7 +62,8 @@ class ReleaseJob(Job[PrivateHistograms]):
 
         Raises ConfigurationError for anything missing or wrong.
         """
-        given, own = options.view_as(JobOptions), options.view_as(ReleaseOptions)
+        given = given_by(options, EventOptions, JobOptions)
+        own = options.view_as(ReleaseOptions)
         job = cls(
             given.input,
             given.output,
@@ -124,7 +127,8 @@ def _transform_of(given: Any, own: Any) -> PrivateHistograms:
 
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
-    given, own = options.view_as(JobOptions), options.view_as(ReleaseOptions)
+    given = given_by(options, EventOptions, JobOptions)
+    own = options.view_as(ReleaseOptions)
     following = Following.of(given, own)
     if following is not None:
         outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}

@@ -21,6 +21,10 @@ SMALL = {
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
         *("--many=900", "--many_slots=3", "--processes=1"),
     ),
+    "per_record": (
+        *("--draws=1", "--runs=5", "--data", "zipf-5", "--tried", "--local_runs=0", "--ticks"),
+        *("50", "--records", "--processes=1"),
+    ),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
 
@@ -85,6 +89,16 @@ def test_local_compares_all_mechanisms(tmp_path):
     assert [row[0] for row in bins["rows"]] == [10, 10]
     assert all(row[2] > 0 for one in (errors, correlated, bins) for row in one["rows"])
     assert [row[0] for row in cost["rows"]] == [2, 100]
+
+
+def test_per_record_stands_beside_the_reference(tmp_path):
+    run("per_record", *SMALL["per_record"], f"--results={tmp_path}")
+    errors, ticks = tables(tmp_path, "per_record")
+    assert len(errors["rows"]) == 6
+    assert all(row[4] > 0 and row[8] > 0 for row in errors["rows"])
+    ((number, error, _, _, plain),) = ticks["rows"]
+    assert number == 50
+    assert 0 < error < 5 * plain
 
 
 def test_adaptive_fills_its_tables(tmp_path):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -52,12 +52,32 @@ def looks(mechanisms: Sequence[str]) -> dict[str, Look]:
     return found
 
 
+class Dotted(Protocol):
+    """All runs of one mechanism in one case: what a dot is drawn for."""
+
+    @property
+    def mechanism(self) -> str:
+        """Name, with options."""
+
+    @property
+    def case(self) -> Hashable:
+        """What it is compared on."""
+
+    @property
+    def means(self) -> Mapping[str, float]:
+        """Measures by name."""
+
+    @property
+    def errors(self) -> Mapping[str, float]:
+        """Standard error of each."""
+
+
 @dataclass(frozen=True)
 class Dots:
     """One figure of every case and mechanism: a row for each case, a dot for each mechanism."""
 
-    rows: Sequence[Row]
-    labels: Mapping[tuple[str, float, int], str]
+    rows: Sequence[Dotted]
+    labels: Mapping[Any, str]
     """What each case is called, in order from above."""
     looks: Mapping[str, Look]
     measure: str
@@ -101,7 +121,7 @@ class Dots:
                 axes.axhline(y, color=PALETTE["rule"], linewidth=0.8)
             self._label(axes, shorten(self.labels[case], 34), y, row, narrow)
 
-    def _dot(self, axes: Axes, row: Row, y: float) -> None:
+    def _dot(self, axes: Axes, row: Dotted, y: float) -> None:
         mean, error = row.means[self.measure], row.errors[self.measure]
         if not math.isfinite(mean) or (self.log and mean <= 0):
             return

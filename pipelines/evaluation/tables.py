@@ -122,16 +122,21 @@ def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
 def markdown(rows: Sequence[Row]) -> str:
     """A table for people, aligned, with the figures rounded to what their noise allows."""
     titles = ["stream", "E", "w", "mechanism", *(m.title for m in MEASURES), "advice"]
-    cells = [titles, *(list(_cells(row)) for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(titles))]
-    right = [title not in ("stream", "mechanism", "advice") for title in titles]
+    return aligned(titles, [list(_cells(row)) for row in rows], ("stream", "mechanism", "advice"))
 
-    def line(texts: Sequence[str]) -> str:
-        aligned = (
+
+def aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str]) -> str:
+    """A Markdown table in which the columns named in `texts` stand left, numbers right."""
+    cells = [titles, *rows]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(titles))]
+    right = [title not in texts for title in titles]
+
+    def line(one: Sequence[str]) -> str:
+        padded = (
             text.rjust(width) if number else text.ljust(width)
-            for text, width, number in zip(texts, widths, right, strict=True)
+            for text, width, number in zip(one, widths, right, strict=True)
         )
-        return f"| {' | '.join(aligned)} |"
+        return f"| {' | '.join(padded)} |"
 
     rule = (
         "-" * (width - 1) + (":" if number else "-")
@@ -156,5 +161,7 @@ def figure(mean: float, error: float) -> str:
 
 
 def number(value: float, digits: int = 3) -> str:
-    """So many digits, or all before the point."""
+    """So many digits, or all before the point if they are not too many."""
+    if abs(value) >= 1e7:
+        return f"{value:.{digits}g}"
     return f"{value:,.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"

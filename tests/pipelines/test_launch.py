@@ -16,7 +16,7 @@ from streamveil.io import tables
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.demo import DemoOptions
-from streamveil.pipelines.jobs import JobOptions
+from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.launch import Summary, parse_flags, run
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.transforms import metrics
@@ -147,14 +147,14 @@ def test_flags_of_another_command_are_unknown(flag):
 
 def test_flags_reach_beam():
     given = ["--runner=SomeRunner", "--slot=1h"]
-    options = parse_flags("release", (JobOptions, ReleaseOptions), given)
+    options = parse_flags("release", (EventOptions, JobOptions, ReleaseOptions), given)
     assert options.view_as(StandardOptions).runner == "SomeRunner"
-    assert options.view_as(JobOptions).slot == "1h"
+    assert options.view_as(EventOptions).slot == "1h"
 
 
 def test_all_commands_fit_into_one_process():
     """Beam reads the options of all classes that it knows, so none may be in two of them."""
-    for module in ("collect", "demo", "release"):
+    for module in ("collect", "demo", "per_record", "release"):
         importlib.import_module(f"streamveil.pipelines.{module}")
     given = PipelineOptions(["--slot=1h", "--hourly=true", "--follow=1m"]).get_all_options()
     assert [given[name] for name in ("slot", "hourly", "follow")] == ["1h", "true", "1m"]

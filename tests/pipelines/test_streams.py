@@ -11,7 +11,7 @@ from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from streamveil.mechanisms.records import format_time
-from streamveil.pipelines.jobs import JobOptions
+from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.launch import parse_flags
 from streamveil.pipelines.release import ReleaseJob, ReleaseOptions
 
@@ -75,7 +75,7 @@ def test_a_subscription_to_a_topic(job, published):
 
     options = parse_flags(
         "release",
-        (JobOptions, ReleaseOptions),
+        (EventOptions, JobOptions, ReleaseOptions),
         job.arguments(
             "--runner=BundleBasedDirectRunner",
             input=SUBSCRIPTION,

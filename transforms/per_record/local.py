@@ -75,7 +75,7 @@ class CollectPerRecord(beam.PTransform):
         if (self.value is None) != (self.kind == COUNT):
             raise ConfigurationError(
                 f"a {self.kind} {'has no' if self.kind == COUNT else 'needs a'} column of values "
-                f"(--value), which is {self.value!r}"
+                f"(--value_column), which is {self.value!r}"
             )
         mechanism = mechanism_of(self.kind, self.mechanism, self.beta)
         made = statistic(self.kind, mechanism, bounds_of(self.budget, self.value, self.value_max))

@@ -121,18 +121,20 @@ class PerRecord(beam.PTransform):
         kind = self._statistic
         if kind == COUNT and self.value is not None:
             raise ConfigurationError(
-                f"records are counted whatever their {self.value!r} is (--value): leave it out, or "
-                "sum it"
+                f"records are counted whatever their {self.value!r} is (--value_column): leave it "
+                "out, or sum it"
             )
         if kind != COUNT and self.value is None:
-            raise ConfigurationError(f"a {kind} needs the column that it is of: give it (--value)")
+            raise ConfigurationError(
+                f"a {kind} needs the column that it is of: give it (--value_column)"
+            )
 
     def _check_keys(self) -> None:
         self.keys = tuple(self.keys)
         if (self.key is None) != (not self.keys):
             raise ConfigurationError(
-                "a column of keys (--key) and the list of all keys there are (--keys) go together: "
-                "give both, or none"
+                "a column of keys (--key_column) and the list of all keys there are (--keys) go "
+                "together: give both, or none"
             )
         if len(set(self.keys)) < len(self.keys):
             twice = next(key for key in self.keys if self.keys.count(key) > 1)
@@ -142,28 +144,28 @@ class PerRecord(beam.PTransform):
         slots, first, last = self.slots, self.first_slot, self.last_slot
         if (self.time is None) != (slots is None):
             raise ConfigurationError(
-                "a column of times (--time) and the length of panes (--window) go together: give "
-                "both, or none"
+                "a column of times (--time_column) and the length of panes (--slot) go together: "
+                "give both, or none"
             )
         self.sliding = whole("sliding", self.sliding)
         if slots is None:
             if (first, last, self.sliding, self.running) != (None, None, 1, False):
                 raise ConfigurationError(
                     "panes of a sliding window or a running total, and a first or last one, need "
-                    "a length: give it (--window), or leave out --start, --end and --sliding"
+                    "a length: give it (--slot), or leave out --start, --end and --window"
                 )
             return
         check_range(slots, first, last)
         if self.sliding > 1 and (self.running or self.kind == DISTINCT):
             why = "a running total has no panes" if self.running else "panes share distinct values"
             raise ConfigurationError(
-                f"windows of {self.sliding} panes (--sliding) do not add up here, for {why}: use "
+                f"windows of {self.sliding} panes (--window) do not add up here, for {why}: use "
                 "windows of one pane"
             )
         if first is not None and last is not None and last - first + 1 < self.sliding:
             raise ConfigurationError(
                 f"there are {last - first + 1} panes from --start to --end, fewer than the "
-                f"{self.sliding} of a window (--sliding): give a longer range"
+                f"{self.sliding} of a window (--window): give a longer range"
             )
         if self.running and first is None:
             raise ConfigurationError(
@@ -209,7 +211,7 @@ class PerRecord(beam.PTransform):
             if self.slots is None:
                 raise ConfigurationError(
                     "the input has no end, so a window of all times would never close: give the "
-                    "length of panes (--window)"
+                    "length of panes (--slot)"
                 )
             clock = Clock(self.slots, int(self.allowed_lateness))
             return release_in_time(batches, self._plan(), clock, self.heartbeat)

@@ -72,7 +72,7 @@ def test_records_do_not_change_what_is_released_when(release, records):
 
 def test_a_window_of_all_times_would_never_close(release, records):
     transform = PerRecordCount(records.exact)
-    with pytest.raises(ConfigurationError, match=r"no end.*--window"):
+    with pytest.raises(ConfigurationError, match=r"no end.*--slot"):
         release(transform, records.timeline(transform))
 
 
