@@ -160,8 +160,8 @@ def check_budgets(budgets: Floats, bounds: Bounds, what: Callable[[int], str]) -
     if not good.all():
         worst = int(np.flatnonzero(~good)[0])
         raise ConfigurationError(
-            f"the budget function gives {float(budgets[worst])!r} for {what(worst)}, which is not from "
-            f"{bounds.epsilon_min!r} to {bounds.epsilon_max!r}: mend it, or state other bounds"
+            f"the budget function gives {float(budgets[worst])!r} for {what(worst)}, which is not "
+            f"from {bounds.epsilon_min!r} to {bounds.epsilon_max!r}: mend it, or state other bounds"
         )
 
 
