@@ -149,6 +149,8 @@ class Dots:
             low, high = axes.get_xlim()
             axes.set_xlim(low / 1.15, high * 1.15)
             _log_ticks(axes.xaxis, low, high, most=20 if narrow else 300)
+            if narrow and high > 1e6 * low:
+                axes.xaxis.get_major_locator().set_params(numticks=5)
         else:
             top = axes.get_xlim()[1]
             if self.limit is not None:

@@ -48,7 +48,7 @@ REFUSED = {
     "--keys": {"keys": ("a",)},
     "key 'a' is listed twice": {"key": "key", "keys": ("a", "b", "a")},
     "--time": {"time": "time"},
-    "--window": {"slots": Slots(1000)},
+    "--slot": {"slots": Slots(1000)},
     "leave out --start": {"first_slot": 3},
     "need a length": {"sliding": 2},
     "whole number": {"sliding": 0},
@@ -90,7 +90,7 @@ def test_options_that_do_not_fit(records, message):
         (lambda r: PerRecordMax(r.noisy, "other"), "--value_max"),
         (lambda r: PerRecordRunningTotal(r.noisy), "--window"),
         (lambda r: PerRecordRunningTotal(r.noisy, **r.windows(first=None)), "--start"),
-        (lambda r: PerRecordRunningTotal(r.noisy, **r.windows(sliding=2)), "--sliding"),
+        (lambda r: PerRecordRunningTotal(r.noisy, **r.windows(sliding=2)), "--window"),
         (
             lambda r: PerRecordDistinctCount(r.noisy, "amount", **r.windows(sliding=2)),
             "distinct values",
