@@ -158,9 +158,9 @@ def check_budgets(budgets: Floats, bounds: Bounds, what: Callable[[int], str]) -
     """
     good = (budgets >= bounds.epsilon_min) & (budgets <= bounds.epsilon_max)
     if not good.all():
-        worst = int(np.flatnonzero(~good)[0])
+        first = int(np.flatnonzero(~good)[0])
         raise ConfigurationError(
-            f"the budget function gives {float(budgets[worst])!r} for {what(worst)}, which is not "
+            f"the budget function gives {float(budgets[first])!r} for {what(first)}, which is not "
             f"from {bounds.epsilon_min!r} to {bounds.epsilon_max!r}: mend it, or state other bounds"
         )
 

@@ -52,9 +52,13 @@ class Source:
     last_slot: int | None = None
 
     @property
-    def names(self) -> list[str | None]:
-        """The keys, None where there is but one."""
-        return [None] if self.key is None else [*self.keys]
+    def number(self) -> int:
+        """How many keys there are; without a column of them, there is one without a name."""
+        return 1 if self.key is None else len(self.keys)
+
+    def name(self, position: int) -> str | None:
+        """The key at a position, None for the one without a name."""
+        return None if self.key is None else self.keys[position]
 
     def parts(
         self, batch: pa.RecordBatch, statistic: Statistic, latest: int | None = None

@@ -45,7 +45,7 @@ def release_at_end(
         | "ByKey" >> beam.Map(apart).with_output_types(_PANE)
     )
     every_key = batches.pipeline | "EveryKey" >> beam.Create(
-        [(position, pane_to_bytes(first)) for position in range(len(source.names))]
+        [(position, pane_to_bytes(first)) for position in range(source.number)]
     ).with_output_types(_PANE)
     return (
         (parts, every_key)
@@ -66,7 +66,7 @@ def release_in_time(
 ) -> beam.PCollection[PerRecordRow]:
     """Add up an input without end, and release each pane of each key as it closes."""
     source = plan.source
-    keys = len(source.names)
+    keys = source.number
     parts = batches | "MapRecords" >> beam.ParDo(
         _MapRecordsFn(plan, real_time=heartbeat is None)
     ).with_output_types(_PART)

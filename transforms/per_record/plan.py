@@ -118,7 +118,7 @@ class Drivers:
     def of(self, position: int) -> KeyDriver[Any]:
         """That of the key at a position."""
         plan = self.plan
-        key = plan.source.names[position]
+        key = plan.source.name(position)
         noise = NoiseSource(self.noise_key, f"per record {plan.context.hex()} {key!r}")
         return KeyDriver(key, self._windows(noise))
 

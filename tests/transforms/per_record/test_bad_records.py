@@ -124,4 +124,5 @@ def test_bad_records_leave_no_trace(observe, records, make):
     calm = observe(transform, halves)
     assert len(calm[0]) == 14 - 2 * (transform.sliding - 1)
     assert observe(make(FUNCTION, **options), [with_bad(rows, bad) for rows in halves]) == calm
-    assert observe(make(FUNCTION, **options), [[*halves[0], GOOD[30]], halves[1]]) != calm
+    if transform.kind == "count":  # one good record more is no secret to the key's holder
+        assert observe(make(FUNCTION, **options), [[*halves[0], GOOD[30]], halves[1]]) != calm
