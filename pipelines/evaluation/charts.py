@@ -148,7 +148,8 @@ class Dots:
             axes.set_xscale("log")
             low, high = axes.get_xlim()
             axes.set_xlim(low / 1.15, high * 1.15)
-            _log_ticks(axes.xaxis, low, high, most=20 if narrow else 300)
+            several = 5 if narrow and high > 1e6 * low else None
+            _log_ticks(axes.xaxis, low, high, most=20 if narrow else 300, ticks=several)
         else:
             top = axes.get_xlim()[1]
             if self.limit is not None:
@@ -197,9 +198,15 @@ def draw_trend(
     axes.set_xlabel("E" if over == "epsilon" else "w in slots")
 
 
-def _log_ticks(axis: Any, low: float, high: float, most: float = 300) -> None:
-    """Ticks at 1, 2 and 5 on a scale that spans less than a factor `most`, else at powers of 10."""
-    axis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if high < most * low else (1,)))
+def _log_ticks(
+    axis: Any, low: float, high: float, most: float = 300, ticks: int | None = None
+) -> None:
+    """Ticks at 1, 2 and 5 on a scale that spans less than a factor `most`, else at powers of 10.
+
+    Of these, as many as `ticks`, or as fit if None.
+    """
+    subs = (1, 2, 5) if high < most * low else (1,)
+    axis.set_major_locator(LogLocator(10, subs=subs, numticks=ticks))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(_tick)
     axis.set_minor_formatter(NullFormatter())
