@@ -26,12 +26,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from streamveil.mechanisms.budgets import UNIT_BITS, to_epsilon
 
 Words = npt.NDArray[np.uint64]
+Flags = npt.NDArray[np.bool_]
 
 KEY_BYTES = 32
 
 # The geometric part of the sampler counts successes of probability exp(-1). floor(exp(-45) *
 # 2**64) is 0: a word of 0 ties with it, and more bits tell how many more successes there are.
 _MAX_SUCCESSES = 45
+
+# `fine_laplace` has budgets in units of 2**-FINE_BITS epsilon, within these.
+FINE_BITS = 56
+FINE_RATES = (8, 1 << 52)
 
 # Words drawn at once: 32 MB.
 _MAX_WORDS = 1 << 22
@@ -202,27 +207,85 @@ def laplace_variance(units: int) -> float:
     return 2 * (1 - missing) / missing**2
 
 
+def fine_laplace(
+    rates: npt.NDArray[np.int64], words: RandomWords, size: int = 1
+) -> npt.NDArray[np.int64]:
+    """Sample integers y with probability proportional to exp(-|y| * rate / 2**56).
+
+    As :func:`discrete_laplace`, on a finer scale and of a budget each. Products of more than 63
+    bits, which would spoil a sample, have a probability below exp(-1000).
+
+    Args:
+        rates: int64, shape (n,), from `FINE_RATES[0]` to `FINE_RATES[1]`.
+        words: where randomness comes from.
+        size: how many samples of each.
+
+    Returns:
+        int64, shape (size, n).
+
+    Raises:
+        ValueError: for rates out of range.
+    """
+    if rates.size and not FINE_RATES[0] <= rates.min() <= rates.max() <= FINE_RATES[1]:
+        raise ValueError(
+            f"rates from {rates.min()} to {rates.max()} are not from {FINE_RATES[0]} to "
+            f"{FINE_RATES[1]}: no noise fits them"
+        )
+    each = np.tile(rates, size)
+    samples = np.empty_like(each)
+    missing = np.arange(each.size)
+    while missing.size:
+        alive, fraction, whole, negative = _exponentials(FINE_BITS, missing.size, words)
+        rate = each[missing[alive]]
+        # (fraction + whole * 2**56) // rate, without the product.
+        quotient, rest = np.divmod(1 << FINE_BITS, rate)
+        magnitude = whole * quotient + (fraction + whole * rest) // rate
+        accepted = (magnitude > 0) | ~negative
+        filled = np.flatnonzero(alive)[accepted]
+        samples[missing[filled]] = np.where(negative, -magnitude, magnitude)[accepted]
+        missing = np.delete(missing, filled)
+    return samples.reshape(size, rates.size)
+
+
 def _laplace_candidates(units: int, size: int, words: RandomWords) -> npt.NDArray[np.int64]:
     """Run the sampler's loop body `size` times side by side; return what was accepted."""
-    first = words.draw(size)
-    fraction = first >> np.uint64(64 - UNIT_BITS)  # uniform in 0 .. 2**40 - 1
-    negative = (first & np.uint64(1)).astype(bool)
-    alive = _bernoulli_exp(fraction, words)
-    fraction, negative = fraction[alive].astype(np.int64), negative[alive]
-    whole = _geometric(fraction.size, words)
+    _, fraction, whole, negative = _exponentials(UNIT_BITS, size, words)
     magnitude = (fraction + (whole << UNIT_BITS)) // units
     accepted = (magnitude > 0) | ~negative  # zero has one sign only
     return np.where(negative, -magnitude, magnitude)[accepted]
 
 
-def _bernoulli_exp(fraction: Words, words: RandomWords) -> npt.NDArray[np.bool_]:
-    """Bernoulli(exp(-fraction / 2**40)), by the alternating series: the first failure decides."""
+def _exponentials(
+    bits: int, size: int, words: RandomWords
+) -> tuple[Flags, npt.NDArray[np.int64], npt.NDArray[np.int64], Flags]:
+    """Try `size` times for integers u with probability proportional to exp(-u / 2**bits).
+
+    Returns which tries went well; and of those u mod 2**bits, u >> bits, and a fair sign.
+    """
+    first = words.draw(size)
+    fraction = first >> np.uint64(64 - bits)  # uniform in 0 .. 2**bits - 1
+    negative = (first & np.uint64(1)).astype(bool)
+    alive = _bernoulli_exp(fraction, words, bits)
+    fraction, negative = fraction[alive], negative[alive]
+    return alive, fraction.astype(np.int64), _geometric(fraction.size, words), negative
+
+
+def bernoulli_exp(losses: npt.NDArray[np.int64], words: RandomWords) -> Flags:
+    """Bernoulli(exp(-loss / 2**56)) for each of some integers from 0 on, exactly: shape (n,)."""
+    happy = _bernoulli_exp((losses & ((1 << FINE_BITS) - 1)).astype(np.uint64), words, FINE_BITS)
+    alive = np.flatnonzero(happy)
+    happy[alive] = _geometric(alive.size, words) >= losses[alive] >> FINE_BITS
+    return happy
+
+
+def _bernoulli_exp(fraction: Words, words: RandomWords, bits: int = UNIT_BITS) -> Flags:
+    """Bernoulli(exp(-fraction / 2**bits)), by the alternating series: the first failure decides."""
     odd = np.empty(fraction.size, dtype=bool)
     index = np.arange(fraction.size)
     k = 1
     while index.size:
-        # Success with probability (fraction / 2**40) / k, decided by one word and its tie-break.
-        scaled = fraction << np.uint64(64 - UNIT_BITS)
+        # Success with probability (fraction / 2**bits) / k, decided by one word and its tie-break.
+        scaled = fraction << np.uint64(64 - bits)
         limit, rest = np.divmod(scaled, np.uint64(k))
         drawn = words.draw(index.size)
         success = drawn < limit
