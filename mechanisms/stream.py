@@ -128,7 +128,7 @@ class ReleaseStream:
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
-        odometer = self.odometer.charge(state.odometer, release.spent)
+        odometer: Any = self.odometer.charge(state.odometer, release.spent)
         if isinstance(self.odometer, LifetimeOdometer):
             known = {**release.diagnostics, **self.odometer.diagnostics(odometer)}
             release = replace(release, diagnostics=known)

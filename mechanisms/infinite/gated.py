@@ -29,13 +29,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import UNITS_PER_EPSILON, to_units
+from streamveil.mechanisms.infinite.distance import (
+    GRID,
+    MAX_EVENTS,
+    Counts,
+    Reference,
+    largest_distance,
+)
 from streamveil.mechanisms.infinite.held import FIELDS, Held, lifetime_of, spent_epsilon
 from streamveil.mechanisms.infinite.series import Series
 from streamveil.mechanisms.infinite.shrinkage import SHRINKAGES
@@ -43,18 +50,12 @@ from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise, discrete_laplace, laplace_variance
 from streamveil.mechanisms.records import ConfigurationError
 
-Counts = npt.NDArray[np.int64]
-
 # Most slots that are averaged.
 RECENT = 8
 # Part of the budget that measures the total.
 TOTAL_PARTS, PARTS = 2, 100
-# Distances are whole eighths of a count.
-GRID = 8
-# Released shares enter distances as whole numbers of 2**-24.
-SHARE_BITS = 24
-# Fewer events than this in a slot keep distances below 63 bits.
-MAX_EVENTS = 1 << 34
+# Spans of slots that a gate watches.
+SPANS = (1, 2, 4, RECENT)
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,12 @@ class Prices:
 
 @dataclass(frozen=True, eq=False)
 class GatedState:
-    """An epoch under way; `threshold`, `recent` and `recent_sum` are private."""
+    """An epoch under way; `threshold` and `recent` are private."""
 
-    held: Held
-    grid: Counts
-    """The held shares in units of 2**-24, shape (d,)."""
-    recent: list[Counts]
+    reference: Reference
+    """What is released until the gate opens."""
+    recent: tuple[Counts, ...] = field(default=(), repr=False)
     """Counts of up to 8 slots since the last release, each of shape (d,)."""
-    recent_sum: Counts
-    """Their sum, shape (d,)."""
     total: int = 0
     epoch: int = 1
     slots: int = 0
@@ -101,7 +99,10 @@ class Gated:
         p: power of the series of epochs: nearer to 1, later epochs get more and earlier ones less.
         gl: slope of the guard, above 1: less of it reacts sooner and is wrong more often.
         f_s: part of an epoch's budget that pays for its gate.
-        worth: how many times the error of a new release a distance must be.
+        worth: how many times the noise of a new release a distance must be.
+        chance: how many times the distance that is expected by chance is taken off.
+        spans: watch the last 1, 2, 4 and 8 slots (true), or 8 alone.
+        latest: how many of the last slots are released as their mean.
         shrink: how a new release is drawn to the old one: see `shrinkage.py`.
         total: public number of events in a slot; 0 to measure it in the first slot.
 
@@ -132,21 +133,32 @@ class Gated:
         *,
         p: float = 1.2,
         gl: float = 1.1,
-        f_s: float = 0.5,
-        worth: float = 0.0,
+        f_s: float = 0.3,
+        worth: float = 1.0,
+        chance: float = 1.0,
+        spans: bool = True,
+        latest: int = 1,
         shrink: str = "james-stein",
         total: int = 0,
     ) -> None:
         self.name = name
         self.population = population
-        if not gl > 1 or not 0 < f_s < 1 or not worth >= 0 or total < 0 or shrink not in SHRINKAGES:
+        if not (gl > 1 and 0 < f_s < 1 and 0 <= worth < math.inf and 0 <= chance < math.inf):
             raise ConfigurationError(
-                f"mechanism {name!r}: gl must be above 1, f_s between 0 and 1, worth and total not "
-                f"negative, and shrink one of {', '.join(SHRINKAGES)}"
+                f"mechanism {name!r}: gl must be above 1, f_s between 0 and 1, worth and chance "
+                "not negative"
+            )
+        if not (1 <= latest <= RECENT and total >= 0 and shrink in SHRINKAGES):
+            raise ConfigurationError(
+                f"mechanism {name!r}: latest must be from 1 to {RECENT}, total not negative, and "
+                f"shrink one of {', '.join(SHRINKAGES)}"
             )
         self._guard_slope = gl
-        self._gate_part = f_s
+        self._gate_part = Fraction(f_s)
         self._worth = worth
+        self._chance = chance
+        self._spans = SPANS if spans else SPANS[-1:]
+        self._latest = latest
         self._shrink = SHRINKAGES[shrink]
         self._public_total = total
         units = to_units(lifetime_of(name, population).epsilon)
@@ -158,7 +170,7 @@ class Gated:
         """What an epoch costs; None when its budget is too small for any noise."""
         if self._cached[0] != epoch:
             whole = self._series.term(epoch)
-            gate = int(whole * self._gate_part)
+            gate = math.floor(whole * self._gate_part)
             threshold = gate // 3
             prices = Prices(threshold, 2 * threshold, whole - 3 * threshold)
             enough = threshold >= self._step and prices.release >= self._width(RECENT)
@@ -182,17 +194,18 @@ class Gated:
 
     def start(self) -> GatedState:
         """Nothing measured yet."""
-        bins = self.population.bins
-        held = Held.uniform(bins, self._public_total)
-        return GatedState(
-            held, on_grid(held.shares), [], np.zeros(bins, np.int64), total=self._public_total
-        )
+        total = self._public_total
+        held = Held.uniform(self.population.bins, total)
+        return GatedState(self._reference(held, total), total=total)
+
+    def _reference(self, held: Held, total: int) -> Reference:
+        return Reference.of(held, total, self._latest)
 
     def step(
         self, state: GatedState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[GatedState, SlotRelease]:
         """Release one slot. Raises ValueError for more than 2**34 events in it."""
-        counts = slot_input.counts[0]
+        counts = slot_input.counts[0].copy()  # the state keeps it
         if counts.sum() >= MAX_EVENTS:
             raise ValueError(f"slot {slot_input.slot} has more than {MAX_EVENTS} events")
         spent = 0
@@ -200,7 +213,7 @@ class Gated:
             state, spent = self._measured_total(state, counts, noise)
         prices = self.prices(state.epoch)
         if prices is None:
-            state = replace(state, slots=state.slots + 1, recent=[])
+            state = replace(state, slots=state.slots + 1)
         else:
             if state.since == 0:
                 spent += prices.gate
@@ -210,7 +223,7 @@ class Gated:
                 state = self._released(state, prices, slot_input.slot, noise)
                 spent += prices.release
         facts = {"epoch": float(state.epoch), "total": float(state.total)}
-        return state, state.held.release(slot_input.slot, state.slots, spent, facts)
+        return state, state.reference.held.release(slot_input.slot, state.slots, spent, facts)
 
     def _measured_total(
         self, state: GatedState, counts: Counts, noise: SlotNoise
@@ -221,7 +234,7 @@ class Gated:
         measured = int(counts.sum() + discrete_laplace(rate, 1, noise.words("total"))[0])
         total = max(measured, 0)
         held = Held.uniform(self.population.bins, total)
-        return replace(state, held=held, total=total), self.total_price
+        return replace(state, reference=self._reference(held, total), total=total), self.total_price
 
     def _threshold(self, prices: Prices, noise: SlotNoise) -> int:
         rate = prices.threshold // self._step
@@ -230,7 +243,7 @@ class Gated:
     def _opens(self, state: GatedState, prices: Prices, noise: SlotNoise) -> bool:
         """Whether the noisy distance passes the noisy threshold: all that a slot tells."""
         rate = prices.query // (2 * self._step)
-        found = distance(state.recent_sum, len(state.recent), state.grid)
+        found = largest_distance(state.recent, self._spans, state.reference, self._chance)
         found += int(discrete_laplace(rate, 1, noise.words("query"))[0])
         base = self.guard(prices, state.since - 1) + self._least(prices)
         return found >= state.threshold + math.ceil(GRID * base)
@@ -243,26 +256,20 @@ class Gated:
     def _released(
         self, state: GatedState, prices: Prices, slot: int, noise: SlotNoise
     ) -> GatedState:
-        slots = len(state.recent)
+        recent = state.recent[-self._latest :]
+        slots = len(recent)
         rate = prices.release // self._width(slots)
         bins = self.population.bins
         drawn = discrete_laplace(rate, bins, noise.words("release"))
-        mean = (state.recent_sum + drawn) / slots
+        mean = (np.sum(recent, axis=0) + drawn) / slots
         variance = laplace_variance(rate) / slots**2
-        shares = self._shrink(mean, variance, state.held.shares, state.total)
-        held = Held.of(
-            shares,
-            state.total,
-            np.full(bins, math.sqrt(variance)),
-            slot,
-            spent_epsilon(prices.release),
-        )
+        shares = self._shrink(mean, variance, state.reference.held.shares, state.total)
+        error = np.full(bins, math.sqrt(variance))
+        held = Held.of(shares, state.total, error, slot, spent_epsilon(prices.release))
         return replace(
             state,
-            held=held,
-            grid=on_grid(shares),
-            recent=[],
-            recent_sum=np.zeros(bins, np.int64),
+            reference=self._reference(held, state.total),
+            recent=(),
             epoch=state.epoch + 1,
             since=0,
         )
@@ -272,61 +279,23 @@ class Gated:
         record: dict[str, Any] = {
             name: getattr(state, name) for name in ("total", "epoch", "slots", "since", "threshold")
         }
+        held = state.reference.held.record()
         recent = [state_bytes.table_to_bytes(counts) for counts in state.recent]
-        return state_bytes.pack(self.SCHEMAS, {**record, **state.held.record(), "recent": recent})
+        return state_bytes.pack(self.SCHEMAS, {**record, **held, "recent": recent})
 
     def decode(self, data: bytes) -> GatedState:
         """State of bytes. Raises ConfigurationError for those of other bins."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
         bins = self.population.bins
-        held = Held.of_record(record, bins)
-        recent = [state_bytes.table_from_bytes(row, (bins,)) for row in record["recent"]]
+        recent = (state_bytes.table_from_bytes(row, (bins,)) for row in record["recent"])
         return GatedState(
-            held,
-            on_grid(held.shares),
-            recent,
-            np.sum(recent, axis=0, dtype=np.int64) if recent else np.zeros(bins, np.int64),
+            self._reference(Held.of_record(record, bins), record["total"]),
+            tuple(recent),
             **{name: record[name] for name in ("total", "epoch", "slots", "since", "threshold")},
         )
 
 
 def _with(state: GatedState, counts: Counts) -> GatedState:
     """The state with one more recent slot."""
-    added = state.recent_sum + counts
-    recent = [*state.recent, counts]
-    if len(recent) > RECENT:
-        added -= recent.pop(0)
-    return replace(
-        state, recent=recent, recent_sum=added, slots=state.slots + 1, since=state.since + 1
-    )
-
-
-def on_grid(shares: npt.NDArray[np.float64]) -> Counts:
-    """Shares as whole numbers of 2**-24 that sum to at most 2**24, shape (d,)."""
-    whole = 1 << SHARE_BITS
-    grid = np.floor(shares * whole).astype(np.int64)
-    missing = whole - int(grid.sum())
-    if missing > 0:  # where most was rounded off
-        rest = shares * whole - grid
-        grid[np.argsort(-rest, kind="stable")[:missing]] += 1
-    while (over := int(grid.sum()) - whole) > 0:
-        largest = int(grid.argmax())
-        grid[largest] -= min(over, int(grid[largest]))
-    return grid
-
-
-def distance(sums: Counts, slots: int, grid: Counts) -> int:
-    """L1 distance of mean counts from a distribution with their total, in 1 / `GRID` counts.
-
-    Args:
-        sums: counts added up over some slots, shape (d,).
-        slots: how many slots.
-        grid: the distribution in units of 2**-24, shape (d,).
-
-    Returns:
-        The exact distance, rounded down. Another user in all of the slots, once in each, changes
-        it by at most 2 * `GRID`: the rounded numbers differ by no more than the exact ones do,
-        rounded up.
-    """
-    apart = np.abs((sums << SHARE_BITS) - int(sums.sum()) * grid)
-    return int(apart.sum()) * GRID // (slots << SHARE_BITS)
+    recent = (*state.recent, counts)[-RECENT:]
+    return replace(state, recent=recent, slots=state.slots + 1, since=state.since + 1)
