@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamveil.mechanisms.infinite.dpi import DPI
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.infinite.planned import Constant, Doubling, Horizon
 from streamveil.mechanisms.mechanism import Mechanism, population_of
@@ -16,7 +17,12 @@ from streamveil.mechanisms.registry import parse
 Factories = Mapping[str, Callable[..., Mechanism[Any]]]
 
 # There to compare with, never advised.
-_COMPARED: Factories = {"constant": Constant, "doubling": Doubling, "horizon": Horizon}
+_COMPARED: Factories = {
+    "dpi": DPI,
+    "constant": Constant,
+    "doubling": Doubling,
+    "horizon": Horizon,
+}
 INFINITE_COMPARATORS = frozenset(_COMPARED)
 
 # These release nothing new after a horizon: they are not for infinite streams.
