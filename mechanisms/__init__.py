@@ -2,6 +2,12 @@
 
 from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid
 from streamveil.mechanisms.dynamic_stream import DynamicStream
+from streamveil.mechanisms.infinite.registry import (
+    INFINITE_DEFAULT,
+    INFINITE_MECHANISMS,
+    infinite_mechanism,
+)
+from streamveil.mechanisms.infinite.simulate import InfiniteSimulation, simulate_infinite
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.local.simulate import LocalSimulation, simulate_local
 from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
@@ -12,6 +18,7 @@ from streamveil.mechanisms.records import (
     ConfigurationError,
     DynamicRequirement,
     LedgerEntry,
+    Lifetime,
     Release,
     Requirement,
     Slots,
@@ -34,6 +41,8 @@ __all__ = [
     "DEFAULT",
     "DYNAMIC_MECHANISMS",
     "DYNAMIC_SCHEDULES",
+    "INFINITE_DEFAULT",
+    "INFINITE_MECHANISMS",
     "LOCAL_DEFAULT",
     "LOCAL_MECHANISMS",
     "MECHANISMS",
@@ -46,7 +55,9 @@ __all__ = [
     "DynamicStream",
     "Edges",
     "Grid",
+    "InfiniteSimulation",
     "LedgerEntry",
+    "Lifetime",
     "LocalSimulation",
     "Mechanism",
     "NoiseSource",
@@ -62,11 +73,13 @@ __all__ = [
     "Slots",
     "StreamState",
     "dynamic_mechanism",
+    "infinite_mechanism",
     "local_mechanism",
     "mechanism",
     "optimal_budget_selection",
     "schedule",
     "simulate",
     "simulate_dynamic",
+    "simulate_infinite",
     "simulate_local",
 ]

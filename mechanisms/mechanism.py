@@ -102,6 +102,8 @@ class SlotRelease:
     """What the mechanism wants the analyst to know of this slot, by name; as public as counts."""
     alarm: bool = False
     """Whether the mechanism saw a jump in this slot."""
+    shares: npt.NDArray[np.float64] | None = None
+    """The released distribution over bins, shape (d,), of a mechanism that releases one."""
 
 
 class Mechanism(Protocol[S]):

@@ -112,6 +112,17 @@ class Requirement:
         object.__setattr__(self, "epsilon", float(epsilon))
 
 
+@dataclass(frozen=True, order=True)
+class Lifetime(Requirement):
+    """A user's privacy requirement for ever: at most `epsilon` over the whole stream.
+
+    It implies the requirement of any window. What it costs is in docs/infinite.md.
+    """
+
+    window: int = field(default=MAX_WINDOW, init=False, repr=False)
+    """The longest window that can be written: this one never ends."""
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, (int, float, np.number)) and float(value).is_integer()
 

@@ -5,17 +5,20 @@ This is the one way from counts to a release; the simulation and the Beam stage 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.lifetime import LifetimeOdometer, odometer_for
 from streamveil.mechanisms.mechanism import Mechanism, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource, digest
-from streamveil.mechanisms.odometer import Odometer, OdometerState
 from streamveil.mechanisms.records import ConfigurationError
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -23,7 +26,7 @@ class StreamState:
     """All that a stream remembers between slots."""
 
     mechanism: Any
-    odometer: OdometerState
+    odometer: Any
     history: bytes
     """Digest of the configuration and of every input so far. It is private and never released."""
     next_slot: int | None = None
@@ -63,13 +66,41 @@ class ReleaseStream:
             context: everything else that shapes what is released, such as what the bins mean.
         """
         self.mechanism = mechanism
-        self.odometer = Odometer(mechanism.population.requirements)
+        self.odometer = odometer_for(mechanism.population.requirements)
         self._noise = noise
         self._configuration = digest(_public_facts(mechanism), context)
 
     def start(self) -> StreamState:
         """State before the first slot."""
         return StreamState(self.mechanism.start(), self.odometer.start(), self._configuration)
+
+    def restart(self, state: StreamState) -> StreamState:
+        """Begin anew with a fresh budget for the whole rest of the stream: it is spent AGAIN.
+
+        Everybody who is in the stream before and after has lost up to twice the epsilon asked
+        for, three times after the next restart. That is the operator's decision: it is logged as
+        a warning, and every later release says `restarts` among its diagnostics.
+
+        Args:
+            state: consumed: use the returned one from now on.
+
+        Raises:
+            ConfigurationError: for requirements with windows, whose budgets come back by
+                themselves.
+        """
+        if not isinstance(self.odometer, LifetimeOdometer):
+            raise ConfigurationError(
+                "only a budget for the whole stream can be restarted: requirements with windows "
+                "get their budgets back by themselves"
+            )
+        odometer = self.odometer.restart(state.odometer)
+        _LOG.warning(
+            "restart %d of %s before slot %s: users lose up to %d times the epsilon of %s",
+            *(odometer.restarts, self.mechanism.name, state.next_slot, odometer.restarts + 1),
+            self.odometer.requirements[0],
+        )
+        history = digest(state.history, b"restart")
+        return StreamState(self.mechanism.start(), odometer, history, state.next_slot)
 
     def release(
         self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
@@ -97,7 +128,10 @@ class ReleaseStream:
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
-        odometer = self.odometer.charge(state.odometer, release.spent)
+        odometer: Any = self.odometer.charge(state.odometer, release.spent)
+        if isinstance(self.odometer, LifetimeOdometer):
+            known = {**release.diagnostics, **self.odometer.diagnostics(odometer)}
+            release = replace(release, diagnostics=known)
         return StreamState(inner, odometer, history, slot + 1), release
 
     def encode(self, state: StreamState) -> bytes:

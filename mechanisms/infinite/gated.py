@@ -1,0 +1,301 @@
+"""Gated: measure anew only when what is released has become wrong. The default for ever.
+
+Slot 1 measures the total. Then epoch c = 1, 2, ... gets the c-th term of a convergent series. A
+part of it pays for a gate, which watches how far the counts of recent slots are from the released
+distribution; the rest pays for one release of them when the gate opens, and that begins epoch
+c + 1. However long an epoch lasts, it costs its term. What is released at first is that all bins
+are alike.
+
+The gate is the sparse vector technique: the noisy distance is compared with a noisy threshold,
+and only the slot that passes it costs anything beyond the threshold's noise. A guard that grows
+with the logarithm of the epoch's age keeps false alarms rare for ever. It is data that makes an
+epoch long, and not its price.
+
+Guarantee: epsilon-DP for everything that a user ever contributes, pure, for infinitely many slots.
+Adjacency: streams that differ in one user's events in any or all of the slots, all added or
+removed; replaced with twice the sensitivity.
+Sensitivity: with s contributions in a slot, s for a slot's total and for the mean of the counts of
+m slots, 2 s for the distance from a released distribution: one user may be in all m slots.
+Source: none; the sparse vector technique is Algorithm 1 of Lyu, Su, Li, "Understanding the sparse
+vector technique" (2017), with a cutoff of 1.
+
+In integers: distances are whole parts of a count, rounded down, which keeps the sensitivity; the
+released distribution enters them as whole numbers of 2**-24 that sum to 2**24 at most; means are
+released as sums of m slots with noise for m s. The gate's threshold and the recent counts are
+private: they are in the state and are never released.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.budgets import UNITS_PER_EPSILON, to_units
+from streamveil.mechanisms.infinite.distance import (
+    GRID,
+    MAX_EVENTS,
+    Counts,
+    Reference,
+    largest_distance,
+)
+from streamveil.mechanisms.infinite.held import FIELDS, Held, lifetime_of, spent_epsilon
+from streamveil.mechanisms.infinite.series import Series
+from streamveil.mechanisms.infinite.shrinkage import SHRINKAGES
+from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
+from streamveil.mechanisms.noise import SlotNoise, discrete_laplace, laplace_variance
+from streamveil.mechanisms.records import ConfigurationError
+
+# Most slots that are averaged.
+RECENT = 8
+# Part of the budget that measures the total.
+TOTAL_PARTS, PARTS = 2, 100
+# Spans of slots that a gate watches.
+SPANS = (1, 2, 4, RECENT)
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Units of an epoch."""
+
+    threshold: int
+    query: int
+    release: int
+
+    @property
+    def gate(self) -> int:
+        """What arming the gate costs."""
+        return self.threshold + self.query
+
+
+@dataclass(frozen=True, eq=False)
+class GatedState:
+    """An epoch under way; `threshold` and `recent` are private."""
+
+    reference: Reference
+    """What is released until the gate opens."""
+    recent: tuple[Counts, ...] = field(default=(), repr=False)
+    """Counts of up to 8 slots since the last release, each of shape (d,)."""
+    total: int = 0
+    epoch: int = 1
+    slots: int = 0
+    """Slots released so far."""
+    since: int = 0
+    """Slots that the gate was armed for."""
+    threshold: int = field(default=0, repr=False)
+    """The gate's noise on its threshold, in units of 1 / `GRID` counts."""
+
+
+class Gated:
+    """The mechanism of the module.
+
+    Args:
+        name: with all options.
+        population: one :class:`Lifetime` requirement.
+        p: power of the series of epochs: nearer to 1, later epochs get more and earlier ones less.
+        gl: slope of the guard, above 1: less of it reacts sooner and is wrong more often.
+        f_s: part of an epoch's budget that pays for its gate.
+        worth: how many times the noise of a new release a distance must be.
+        chance: how many times the distance that is expected by chance is taken off.
+        spans: watch the last 1, 2, 4 and 8 slots (true), or 8 alone.
+        latest: how many of the last slots are released as their mean.
+        shrink: how a new release is drawn to the old one: see `shrinkage.py`.
+        total: public number of events in a slot; 0 to measure it in the first slot.
+
+    Raises:
+        ConfigurationError: for options out of range, or other requirements.
+    """
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "Gated",
+            "fields": [
+                *FIELDS,
+                {"name": "recent", "type": {"type": "array", "items": "bytes"}},
+                {"name": "total", "type": "long"},
+                {"name": "epoch", "type": "long"},
+                {"name": "slots", "type": "long"},
+                {"name": "since", "type": "long"},
+                {"name": "threshold", "type": "long"},
+            ],
+        }
+    }
+
+    def __init__(
+        self,
+        name: str,
+        population: Population,
+        *,
+        p: float = 1.2,
+        gl: float = 1.1,
+        f_s: float = 0.3,
+        worth: float = 1.0,
+        chance: float = 1.0,
+        spans: bool = True,
+        latest: int = 1,
+        shrink: str = "james-stein",
+        total: int = 0,
+    ) -> None:
+        self.name = name
+        self.population = population
+        if not (gl > 1 and 0 < f_s < 1 and 0 <= worth < math.inf and 0 <= chance < math.inf):
+            raise ConfigurationError(
+                f"mechanism {name!r}: gl must be above 1, f_s between 0 and 1, worth and chance "
+                "not negative"
+            )
+        if not (1 <= latest <= RECENT and total >= 0 and shrink in SHRINKAGES):
+            raise ConfigurationError(
+                f"mechanism {name!r}: latest must be from 1 to {RECENT}, total not negative, and "
+                f"shrink one of {', '.join(SHRINKAGES)}"
+            )
+        self._guard_slope = gl
+        self._gate_part = Fraction(f_s)
+        self._worth = worth
+        self._chance = chance
+        self._spans = SPANS if spans else SPANS[-1:]
+        self._latest = latest
+        self._shrink = SHRINKAGES[shrink]
+        self._public_total = total
+        units = to_units(lifetime_of(name, population).epsilon)
+        self.total_price = 0 if total else units * TOTAL_PARTS // PARTS
+        self._series = Series(units - self.total_price, p)
+        self._cached: tuple[int, Prices | None] = (0, None)
+
+    def prices(self, epoch: int) -> Prices | None:
+        """What an epoch costs; None when its budget is too small for any noise."""
+        if self._cached[0] != epoch:
+            whole = self._series.term(epoch)
+            gate = math.floor(whole * self._gate_part)
+            threshold = gate // 3
+            prices = Prices(threshold, 2 * threshold, whole - 3 * threshold)
+            enough = threshold >= self._step and prices.release >= self._width(RECENT)
+            self._cached = (epoch, prices if enough else None)
+        return self._cached[1]
+
+    @property
+    def _step(self) -> int:
+        """Sensitivity of a distance in units of 1 / `GRID` counts."""
+        return 2 * self.population.sensitivity * GRID
+
+    def _width(self, slots: int) -> int:
+        """Sensitivity of the sum of the counts of some slots."""
+        return slots * self.population.sensitivity
+
+    def guard(self, prices: Prices, since: int) -> float:
+        """How far above its threshold the gate opens, in counts; public."""
+        unit = 2 * self.population.sensitivity * UNITS_PER_EPSILON
+        query = 2 * unit / prices.query
+        return unit / prices.threshold + self._guard_slope * query * math.log(since + 2)
+
+    def start(self) -> GatedState:
+        """Nothing measured yet."""
+        total = self._public_total
+        held = Held.uniform(self.population.bins, total)
+        return GatedState(self._reference(held, total), total=total)
+
+    def _reference(self, held: Held, total: int) -> Reference:
+        return Reference.of(held, total, self._latest)
+
+    def step(
+        self, state: GatedState, slot_input: SlotInput, noise: SlotNoise
+    ) -> tuple[GatedState, SlotRelease]:
+        """Release one slot. Raises ValueError for more than 2**34 events in it."""
+        counts = slot_input.counts[0].copy()  # the state keeps it
+        if counts.sum() >= MAX_EVENTS:
+            raise ValueError(f"slot {slot_input.slot} has more than {MAX_EVENTS} events")
+        spent = 0
+        if state.slots == 0 and self.total_price:
+            state, spent = self._measured_total(state, counts, noise)
+        prices = self.prices(state.epoch)
+        if prices is None:
+            state = replace(state, slots=state.slots + 1)
+        else:
+            if state.since == 0:
+                spent += prices.gate
+                state = replace(state, threshold=self._threshold(prices, noise))
+            state = _with(state, counts)
+            if self._opens(state, prices, noise):
+                state = self._released(state, prices, slot_input.slot, noise)
+                spent += prices.release
+        facts = {"epoch": float(state.epoch), "total": float(state.total)}
+        return state, state.reference.held.release(slot_input.slot, state.slots, spent, facts)
+
+    def _measured_total(
+        self, state: GatedState, counts: Counts, noise: SlotNoise
+    ) -> tuple[GatedState, int]:
+        rate = self.total_price // self.population.sensitivity
+        if rate == 0:
+            return state, 0
+        measured = int(counts.sum() + discrete_laplace(rate, 1, noise.words("total"))[0])
+        total = max(measured, 0)
+        held = Held.uniform(self.population.bins, total)
+        return replace(state, reference=self._reference(held, total), total=total), self.total_price
+
+    def _threshold(self, prices: Prices, noise: SlotNoise) -> int:
+        rate = prices.threshold // self._step
+        return int(discrete_laplace(rate, 1, noise.words("threshold"))[0])
+
+    def _opens(self, state: GatedState, prices: Prices, noise: SlotNoise) -> bool:
+        """Whether the noisy distance passes the noisy threshold: all that a slot tells."""
+        rate = prices.query // (2 * self._step)
+        found = largest_distance(state.recent, self._spans, state.reference, self._chance)
+        found += int(discrete_laplace(rate, 1, noise.words("query"))[0])
+        base = self.guard(prices, state.since - 1) + self._least(prices)
+        return found >= state.threshold + math.ceil(GRID * base)
+
+    def _least(self, prices: Prices) -> float:
+        """The distance that is not worth a release, in counts; public."""
+        scale = self.population.sensitivity * UNITS_PER_EPSILON / prices.release
+        return self._worth * self.population.bins * scale
+
+    def _released(
+        self, state: GatedState, prices: Prices, slot: int, noise: SlotNoise
+    ) -> GatedState:
+        recent = state.recent[-self._latest :]
+        slots = len(recent)
+        rate = prices.release // self._width(slots)
+        bins = self.population.bins
+        drawn = discrete_laplace(rate, bins, noise.words("release"))
+        mean = (np.sum(recent, axis=0) + drawn) / slots
+        variance = laplace_variance(rate) / slots**2
+        shares = self._shrink(mean, variance, state.reference.held.shares, state.total)
+        error = np.full(bins, math.sqrt(variance))
+        held = Held.of(shares, state.total, error, slot, spent_epsilon(prices.release))
+        return replace(
+            state,
+            reference=self._reference(held, state.total),
+            recent=(),
+            epoch=state.epoch + 1,
+            since=0,
+        )
+
+    def encode(self, state: GatedState) -> bytes:
+        """Bytes of the state."""
+        record: dict[str, Any] = {
+            name: getattr(state, name) for name in ("total", "epoch", "slots", "since", "threshold")
+        }
+        held = state.reference.held.record()
+        recent = [state_bytes.table_to_bytes(counts) for counts in state.recent]
+        return state_bytes.pack(self.SCHEMAS, {**record, **held, "recent": recent})
+
+    def decode(self, data: bytes) -> GatedState:
+        """State of bytes. Raises ConfigurationError for those of other bins."""
+        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        bins = self.population.bins
+        recent = (state_bytes.table_from_bytes(row, (bins,)) for row in record["recent"])
+        return GatedState(
+            self._reference(Held.of_record(record, bins), record["total"]),
+            tuple(recent),
+            **{name: record[name] for name in ("total", "epoch", "slots", "since", "threshold")},
+        )
+
+
+def _with(state: GatedState, counts: Counts) -> GatedState:
+    """The state with one more recent slot."""
+    recent = (*state.recent, counts)[-RECENT:]
+    return replace(state, recent=recent, slots=state.slots + 1, since=state.since + 1)

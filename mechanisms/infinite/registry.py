@@ -1,0 +1,53 @@
+"""The mechanisms for budgets that never come back, by name. Adding one is one entry here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from streamveil.mechanisms.infinite.dpi import DPI
+from streamveil.mechanisms.infinite.gated import Gated
+from streamveil.mechanisms.infinite.planned import Constant, Doubling, Horizon
+from streamveil.mechanisms.mechanism import Mechanism, population_of
+from streamveil.mechanisms.records import Lifetime
+from streamveil.mechanisms.registry import parse
+
+# A factory takes (name, population) and its options as keywords with defaults of type bool,
+# float, int or str.
+Factories = Mapping[str, Callable[..., Mechanism[Any]]]
+
+# There to compare with, never advised.
+_COMPARED: Factories = {
+    "dpi": DPI,
+    "constant": Constant,
+    "doubling": Doubling,
+    "horizon": Horizon,
+}
+INFINITE_COMPARATORS = frozenset(_COMPARED)
+
+# These release nothing new after a horizon: they are not for infinite streams.
+FINITE = frozenset({"horizon"})
+
+INFINITE_MECHANISMS: Factories = {"gated": Gated, **_COMPARED}
+
+INFINITE_DEFAULT = "gated"
+
+
+def infinite_mechanism(
+    text: str, bins: int, epsilon: float, *, users: int = 0, sensitivity: int = 1
+) -> Mechanism[Any]:
+    """Make a mechanism for one budget over a whole stream.
+
+    Args:
+        text: a key of `INFINITE_MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
+        bins: number of bins d of the histogram.
+        epsilon: what all releases together may cost anybody.
+        users: public number of users, for the ledger alone.
+        sensitivity: how much one user can change a slot's histogram in L1.
+
+    Raises:
+        ConfigurationError: for an unknown name or option, or a value that does not fit.
+    """
+    name, options = parse(text, INFINITE_MECHANISMS)
+    population = population_of([Lifetime(epsilon)], [users], bins, sensitivity)
+    return INFINITE_MECHANISMS[name](text, population, **options)

@@ -1,0 +1,59 @@
+"""From noisy counts to a released distribution: what is hardly more than noise stays as it was.
+
+All of it is post-processing of noisy counts and of earlier releases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.infinite.held import simplex
+
+Floats = npt.NDArray[np.float64]
+# (noisy counts, variance of their noise, old shares, total) -> new shares
+Shrinkage = Callable[[Floats, float, Floats, int], Floats]
+
+
+def plain(noisy: Floats, variance: float, old: Floats, total: int) -> Floats:
+    """The nearest distribution, whatever was released before."""
+    size = _size(noisy, variance, total)
+    return simplex(noisy / size) if size > 0 else old
+
+
+def james_stein(noisy: Floats, variance: float, old: Floats, total: int) -> Floats:
+    """Each bin goes the same part of its way from the old release, by James and Stein."""
+    size = _size(noisy, variance, total)
+    if size <= 0:
+        return old
+    apart = noisy - size * old
+    squared = float(apart @ apart)
+    part = max(0.0, 1 - (noisy.size - 2) * variance / squared) if squared > 0 else 0.0
+    return simplex(old + part * apart / size)
+
+
+def proportional(noisy: Floats, variance: float, old: Floats, total: int) -> Floats:
+    """Bins are taken to move in proportion to the root of their old share, or of an even one."""
+    size = _size(noisy, variance, total)
+    if size <= 0:
+        return old
+    apart = noisy - size * old
+    lever = old + 0.1 / noisy.size
+    moved = max(0.0, float(apart @ apart) - noisy.size * variance) / float(lever.sum())
+    part = moved * lever / (moved * lever + variance)
+    return simplex(old + part * apart / size)
+
+
+SHRINKAGES: Mapping[str, Shrinkage] = {
+    "none": plain,
+    "james-stein": james_stein,
+    "proportional": proportional,
+}
+
+
+def _size(noisy: Floats, variance: float, total: int) -> float:
+    """The total of the noisy counts; the one known from before while noise is most of it."""
+    size = float(noisy.sum())
+    return size if size > 3 * np.sqrt(noisy.size * variance) else float(total)

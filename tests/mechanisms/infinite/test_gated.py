@@ -1,0 +1,281 @@
+"""Gated: exact prices, sensitivities and noise; never beyond epsilon, however long it runs."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms import (
+    INFINITE_MECHANISMS,
+    ConfigurationError,
+    NoiseSource,
+    ReleaseStream,
+    infinite_mechanism,
+    noise,
+    simulate_infinite,
+)
+from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.infinite import gated
+from streamveil.mechanisms.infinite.distance import (
+    GRID,
+    SHARE_BITS,
+    Reference,
+    distance,
+    largest_distance,
+    on_grid,
+)
+from streamveil.mechanisms.infinite.held import Held, simplex
+
+KEY = bytes(range(32))
+NAMES = tuple(INFINITE_MECHANISMS)
+
+
+def jumping(slots=60, bins=8, users=3000, every=20):
+    rng = np.random.default_rng(5)
+    shares = np.repeat(rng.dirichlet(np.full(bins, 0.5), slots // every), every, axis=0)
+    return np.stack([rng.multinomial(users, share) for share in shares])
+
+
+# ---- arithmetic -----------------------------------------------------------------------------
+
+
+# Spec: N^ costs 0.02 eps, epoch c 0.98 eps c^-p / zeta(p), of which f_s / 3 and 2 f_s / 3 arm the
+# gate.
+def test_prices_are_those_of_the_series():
+    machine = infinite_mechanism("gated:p=1.5:f_s=0.5", 10, 2.0)
+    units = to_units(2.0)
+    assert machine.total_price == math.floor(0.02 * units)
+    zeta = 2.612375348685488
+    for epoch in (1, 2, 7, 100):
+        whole = (units - machine.total_price) * epoch**-1.5 / zeta
+        prices = machine.prices(epoch)
+        assert prices.threshold + prices.query + prices.release == pytest.approx(whole, rel=1e-6)
+        assert prices.gate == pytest.approx(whole / 2, rel=1e-6)
+        assert prices.query == 2 * prices.threshold
+    assert machine.prices(10**9) is None
+
+
+# guard = 2 / e1 + gl * 4 / e2 * ln(tau + 2), times the contributions in a slot.
+@pytest.mark.parametrize("sensitivity", [1, 2, 5])
+def test_the_guard_is_that_of_the_spec(sensitivity):
+    machine = infinite_mechanism("gated:gl=1.5", 10, 2.0, sensitivity=sensitivity)
+    prices = machine.prices(3)
+    e1, e2 = (part / 2**40 for part in (prices.threshold, prices.query))
+    for tau in (0, 1, 10**6):
+        wanted = sensitivity * (2 / e1 + 1.5 * 4 / e2 * math.log(tau + 2))
+        assert machine.guard(prices, tau) == pytest.approx(wanted, rel=1e-12)
+
+
+# What noise is asked for must be no less than scales of 2 s / e1, 4 s / e2 and s m / eps_rel.
+@pytest.mark.parametrize(("sensitivity", "latest"), [(1, 1), (3, 8)])
+def test_noise_has_the_scales_of_the_proof(sensitivity, latest, monkeypatch):
+    asked = []
+
+    def spy(rate, size, words):
+        asked.append((rate, size))
+        return noise.discrete_laplace(rate, size, words)
+
+    monkeypatch.setattr(gated, "discrete_laplace", spy)
+    machine = infinite_mechanism(f"gated:latest={latest}", 8, 20.0, sensitivity=sensitivity)
+    stream = ReleaseStream(machine, NoiseSource(KEY))
+    state, total = stream.start(), 0
+    for slot, row in enumerate(jumping()):
+        epoch, since = state.mechanism.epoch, state.mechanism.since
+        seen = len(state.mechanism.recent) + 1
+        asked.clear()
+        state, release = stream.release(state, slot, row[None])
+        prices = machine.prices(epoch)
+        wanted = []
+        if slot == 0:
+            wanted.append((Fraction(machine.total_price, sensitivity), 1))
+        if since == 0:
+            wanted.append((Fraction(prices.threshold, 2 * sensitivity * GRID), 1))
+        wanted.append((Fraction(prices.query, 4 * sensitivity * GRID), 1))
+        if release.status == "published":
+            total += 1
+            wanted.append((Fraction(prices.release, sensitivity * min(seen, latest)), 8))
+        assert [size for _, size in asked] == [size for _, size in wanted]
+        for (rate, _), (limit, _) in zip(asked, wanted, strict=True):
+            assert limit - 1 < rate <= limit
+    assert total >= 2
+
+
+# One user, once in each slot in any bin, added or removed: the change is at most 2 * GRID.
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_no_user_changes_a_distance_by_more_than_its_sensitivity(data):
+    bins, slots = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 8))
+    cell = st.integers(0, data.draw(st.sampled_from([2, 100, 1 << 30])))
+    counts = np.array(
+        data.draw(
+            st.lists(st.lists(cell, min_size=bins, max_size=bins), min_size=slots, max_size=slots)
+        ),
+        dtype=np.int64,
+    )
+    weights = data.draw(st.lists(st.floats(0, 1), min_size=bins, max_size=bins))
+    shares = simplex(np.array(weights) / max(sum(weights), 1e-9))
+    with_user = counts.copy()
+    for slot in range(slots):
+        present = data.draw(st.integers(-1, bins - 1))
+        if present >= 0:
+            with_user[slot, present] += 1
+    grid = on_grid(shares)
+    far, near = (distance(c.sum(axis=0), slots, grid) for c in (with_user, counts))
+    assert abs(far - near) <= 2 * GRID
+    reference = Reference.of(Held.of(shares, 100), 100, 1)
+    one, other = (
+        largest_distance(list(c), gated.SPANS, reference, 1.0) for c in (with_user, counts)
+    )
+    assert abs(one - other) <= 2 * GRID
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+@settings(max_examples=100, deadline=None)
+def test_shares_on_the_grid_never_sum_to_more_than_one(weights):
+    shares = simplex(np.array(weights) / max(sum(weights), 1e-9))
+    grid = on_grid(shares)
+    assert (grid >= 0).all()
+    assert grid.sum() <= 1 << SHARE_BITS
+    assert np.abs(grid / 2**SHARE_BITS - shares).max() <= 2**-23
+
+
+def test_the_distance_is_the_one_of_fractions():
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        sums, slots = rng.integers(0, 1000, 5), int(rng.integers(1, 9))
+        grid = on_grid(rng.dirichlet(np.ones(5)))
+        total = int(sums.sum())
+        exact = sum(
+            abs(
+                Fraction(int(h), slots) - Fraction(total, slots) * Fraction(int(r), 1 << SHARE_BITS)
+            )
+            for h, r in zip(sums, grid, strict=True)
+        )
+        assert distance(sums, slots, grid) == math.floor(exact * GRID)
+
+
+# ---- streams --------------------------------------------------------------------------------
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    epsilon=st.sampled_from([1e-12, 1e-9, 1e-3, 0.5, 10.0, 4096.0]),
+    sensitivity=st.integers(1, 3),
+    rows=st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=1, max_size=25),
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_happens_no_more_than_epsilon_is_spent(name, epsilon, sensitivity, rows):
+    done = simulate_infinite(name, rows, epsilon, KEY, sensitivity=sensitivity)
+    assert sum(Fraction(one) for one in done.spent) <= Fraction(epsilon)
+    assert (done.released >= 0).all()
+    assert done.released.sum(axis=1) == pytest.approx(1.0)
+    assert (done.age >= 0).all()
+    assert ((done.age == 0) == (done.status == "published")).all()
+
+
+# The worst path: the gate opens in every slot, and epochs go by as fast as they can.
+def test_a_million_slots_on_the_worst_path_stay_within_epsilon():
+    machine = infinite_mechanism("gated:p=1.5", 2, 1.0)
+    odometer = ReleaseStream(machine, NoiseSource(KEY)).odometer
+    epochs = np.arange(1, 10**6 + 1)
+    whole = (to_units(1.0) - machine.total_price) / 2.612375348685488
+    terms = np.floor(whole * epochs**-1.5 * (1 + 1e-12)).astype(np.int64)
+    for epoch in (1, 2, 3, 10, 999, 54321, 10**6):
+        exact = machine._series.term(epoch)
+        assert exact <= terms[epoch - 1] <= exact + 1 + exact * 1e-6
+    state = odometer.charge(odometer.start(), np.array([machine.total_price]))
+    for some in terms.reshape(-1, 1000).sum(axis=1):
+        state = odometer.charge(state, np.array([some]))
+    assert 0.99 < odometer.largest_use(state) <= 1.0
+
+
+def test_a_gate_that_opens_all_the_time_spends_no_more():
+    table = np.zeros((1500, 2), dtype=np.int64)
+    table[np.arange(1500), np.arange(1500) % 2] = 1 << 30
+    done = simulate_infinite("gated", table, 64.0, KEY)
+    assert (done.status == "published").all()
+    assert 50 < sum(Fraction(one) for one in done.spent) <= 64
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_replay_and_a_stop_in_between_change_nothing(name):
+    table = jumping()
+    whole = simulate_infinite(name, table, 5.0, KEY)
+    stream = ReleaseStream(infinite_mechanism(name, 8, 5.0), NoiseSource(KEY))
+    data = stream.encode(stream.start())
+    for slot, row in enumerate(table):
+        state, release = stream.release(stream.decode(data), slot, row[None])
+        data = stream.encode(state)
+        assert release.shares.tolist() == whole.released[slot].tolist()
+        assert release.counts.tolist() == whole.counts[slot].tolist()
+        assert release.diagnostics["age"] == whole.age[slot]
+    assert stream.encode(stream.decode(data)) == data
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_of_other_bins_or_budgets_is_refused(name):
+    def stream(bins, epsilon):
+        return ReleaseStream(infinite_mechanism(name, bins, epsilon), NoiseSource(KEY))
+
+    data = stream(4, 1.0).encode(stream(4, 1.0).start())
+    for bins, epsilon in ((5, 1.0), (4, 2.0)):
+        with pytest.raises(ConfigurationError, match="another configuration"):
+            stream(bins, epsilon).decode(data)
+
+
+def test_jumps_are_followed_and_calm_costs_nothing():
+    table = jumping()
+    done = simulate_infinite("gated", table, 20.0, KEY)
+    truth = table / table.sum(axis=1, keepdims=True)
+    errors = np.abs(done.released - truth).sum(axis=1)
+    assert (errors[[10, 30, 50]] < 0.1).all()
+    assert (done.status == "published").sum() <= 6
+    skipped = done.spent[1:][done.status[1:] == "skipped"]
+    assert (skipped > 0).sum() <= (done.status == "published").sum()
+    calm = simulate_infinite("gated", np.full((300, 8), 100), 20.0, KEY)
+    assert (calm.status == "skipped").all()
+    assert calm.age.tolist() == list(range(1, 301))
+    assert np.count_nonzero(calm.spent) == 1
+
+
+def test_counts_follow_a_total_that_is_public_or_measured():
+    table = np.full((3, 4), 250)
+    public = simulate_infinite("gated", table, 1.0, KEY, total=2000)
+    assert public.counts[0].tolist() == [500] * 4
+    measured = simulate_infinite("gated", table, 1000.0, KEY)
+    assert measured.counts[0].sum() == pytest.approx(1000, abs=8)
+    assert simulate_infinite("constant", table, 1.0, KEY).counts.sum() == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("gated:gl=1", "gated:f_s=0", "gated:f_s=1", "gated:worth=-1", "gated:latest=9"),
+        *("gated:shrink=more", "gated:total=-1", "gated:p=1", "gated:chance=nan", "gated:p=nan"),
+        *("doubling:p=1", "constant:total=-1", "horizon:slots=0", "nothing", "gated:x=1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text):
+    with pytest.raises(ConfigurationError):
+        infinite_mechanism(text, 3, 1.0)
+
+
+def test_other_requirements_are_refused():
+    from streamveil.mechanisms import Population, Requirement
+    from streamveil.mechanisms.infinite.gated import Gated
+
+    people = Population((Requirement(3, 1.0),), np.array([5]), 2)
+    with pytest.raises(ConfigurationError, match="give one Lifetime"):
+        Gated("gated", people)
+
+
+def test_private_state_is_not_shown():
+    stream = ReleaseStream(infinite_mechanism("gated", 8, 5.0), NoiseSource(KEY))
+    state, _ = stream.release(stream.start(), 0, jumping()[:1])
+    shown = repr(replace(state.mechanism, threshold=123456789))
+    assert "123456789" not in shown
+    assert "recent" not in shown
