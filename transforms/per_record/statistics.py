@@ -157,7 +157,9 @@ class PerRecord(beam.PTransform):
             return
         check_range(slots, first, last)
         if self.sliding > 1 and (self.running or self.kind == DISTINCT):
-            why = "a running total has no panes" if self.running else "panes share distinct values"
+            why = (
+                "a running total is of all panes" if self.running else "panes share distinct values"
+            )
             raise ConfigurationError(
                 f"windows of {self.sliding} panes (--window) do not add up here, for {why}: use "
                 "windows of one pane"

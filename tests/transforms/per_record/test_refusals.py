@@ -44,10 +44,10 @@ def test_windows_and_triggers(records, transform, kind):
 
 
 REFUSED = {
-    "--key": {"key": "key"},
+    "--key_column": {"key": "key"},
     "--keys": {"keys": ("a",)},
     "key 'a' is listed twice": {"key": "key", "keys": ("a", "b", "a")},
-    "--time": {"time": "time"},
+    "--time_column": {"time": "time"},
     "--slot": {"slots": Slots(1000)},
     "leave out --start": {"first_slot": 3},
     "need a length": {"sliding": 2},
@@ -85,10 +85,10 @@ def test_options_that_do_not_fit(records, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda r: PerRecordSum(r.noisy), "--value"),
+        (lambda r: PerRecordSum(r.noisy), "--value_column"),
         (lambda r: PerRecordSum(r.exact, "amount"), "--value_max"),
         (lambda r: PerRecordMax(r.noisy, "other"), "--value_max"),
-        (lambda r: PerRecordRunningTotal(r.noisy), "--window"),
+        (lambda r: PerRecordRunningTotal(r.noisy), "--slot"),
         (lambda r: PerRecordRunningTotal(r.noisy, **r.windows(first=None)), "--start"),
         (lambda r: PerRecordRunningTotal(r.noisy, **r.windows(sliding=2)), "--window"),
         (

@@ -164,3 +164,14 @@ def test_slots_may_start_anywhere(release, records):
     )
     ran = release(made, [records.batch([(1.0, "a", h) for h in (-2, -1, 0, 0.5, 1, 2.9, 3)])])
     assert ran.whole == {(None, -1, 1): 3, (None, 1, 3): 2}
+
+
+@pytest.mark.parametrize("transform", [PerRecordMax, PerRecordDistinctCount])
+def test_neither_does_it_for_the_framework(release, records, transform):
+    rows = records.some()
+
+    def figures(batches):
+        made = transform(records.noisy, "amount", noise_key=KEY)
+        return release(made, [records.batch(batch) for batch in batches]).figures
+
+    assert figures([rows]) == figures([rows[300:], rows[:1], rows[1:300][::-1]])
