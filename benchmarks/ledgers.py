@@ -28,6 +28,7 @@ def main() -> None:
     options = parser(__doc__, repeats=1)
     options.add_argument("--users", type=int, default=10_000)
     options.add_argument("--slots", type=int, default=120, help="slots measured, after w more")
+    options.add_argument("--mechanisms", nargs="+", choices=MECHANISMS, default=MECHANISMS)
     given = options.parse_args()
     times = table(
         f"Requirements that change: {given.users:,} users, w = {WINDOW}, {BINS} bins",
@@ -40,12 +41,12 @@ def main() -> None:
         "window; they merge again when they have become equal. State: as bytes at the end; a "
         "bounded run writes it once, a stream without end in every slot.",
     )
-    for name, stream in itertools.product(MECHANISMS, STREAMS):
+    for name, stream in itertools.product(given.mechanisms, STREAMS):
         case = {"name": name, "stream": stream, "users": given.users, "slots": given.slots}
         found = measure_case("ledgers.py", case, given.repeats)
         names = ("ledgers", "median", "high", "most", "kilobytes", "writing")
         times.add(name, stream, *(found.median(name) for name in names))
-    kept = {n: getattr(given, n) for n in ("users", "slots", "repeats")}
+    kept = {n: getattr(given, n) for n in ("users", "slots", "mechanisms", "repeats")}
     save(given.results, "ledgers", kept, [times])
 
 
