@@ -24,13 +24,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.noise import (
-    FINE_BITS,
-    RandomWords,
-    SlotNoise,
-    bernoulli_exp,
-    uniform,
-)
+from streamveil.mechanisms.exponential import draw
+from streamveil.mechanisms.noise import RandomWords, SlotNoise
 from streamveil.mechanisms.per_record import sparse
 from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import fine_epsilon
@@ -39,13 +34,6 @@ from streamveil.mechanisms.records import ConfigurationError
 
 _OCTAVES = 40
 _MANTISSA_BITS = 52
-
-# Scores are cut where they are this many powers of e less likely than the best one could be: a
-# public cut, which keeps the sensitivity, and products below 63 bits.
-_CUT = 64
-
-# Points tried at once.
-_BATCH = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -103,7 +91,7 @@ class Max:
 
     def draw(self, part: Part, kept: Kept, words: RandomWords, size: int = 1) -> Floats:
         """Estimates, shape (size,)."""
-        return self.points(drawn(self.distances(part, kept), kept.budget // 2, words, size))
+        return self.points(draw(self.distances(part, kept), kept.budget // 2, words, size))
 
     def release(self, part: Part, kept: Kept, noise: SlotNoise) -> tuple[float, float]:
         """Estimate; its error is unknown: see `Base.release`."""
@@ -112,23 +100,6 @@ class Max:
     def left_out(self, records: Floats, largest: Floats) -> float:
         """How many records are left out, at most: see `Base.left_out`."""
         return float(records.sum())
-
-
-def drawn(distances: Integers, rate: int, words: RandomWords, size: int) -> Integers:
-    """Draw i with probability proportional to exp(-distances[i] * rate / 2**56), exactly.
-
-    By rejection: uniform tries, each accepted with that probability relative to the best one.
-    """
-    rate = min(rate, _CUT << FINE_BITS)
-    losses = np.minimum(distances, (_CUT << FINE_BITS) // max(rate, 1)) * rate
-    losses -= losses.min()
-    found: list[Integers] = []
-    missing = size
-    while missing > 0:
-        tries = uniform(_BATCH, losses.size, words)
-        found.append(tries[bernoulli_exp(losses[tries], words)])
-        missing -= found[-1].size
-    return np.concatenate(found)[:size]
 
 
 def framework_max(
