@@ -17,6 +17,10 @@ SMALL = {
     "state_bytes": ("--slots=20", "--mechanisms=pba"),
     "changing": ("--slots=50", "--keys=1", "--streams=tlns", "--budgets=0.2"),
     "ledgers": ("--users=20", "--slots=5", "--mechanisms=dpbd"),
+    "infinite": (
+        *("--slots=20", "--keys=1", "--streams", "even", "drifting", "--pool=20"),
+        *("--many_bins=1000", "--many_slots=30", "--processes=1"),
+    ),
     "local": (
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
         *("--many=900", "--many_slots=3", "--processes=1"),
@@ -99,6 +103,16 @@ def test_per_record_stands_beside_the_reference(tmp_path):
     ((number, error, _, _, plain),) = ticks["rows"]
     assert number == 50
     assert 0 < error < 5 * plain
+
+
+def test_infinite_compares_with_what_knows_no_data(tmp_path):
+    run("infinite", *SMALL["infinite"], f"--results={tmp_path}")
+    errors, pools, cost = tables(tmp_path, "infinite")
+    assert {row[0] for row in errors["rows"]} == {"even", "drifting"}
+    assert {row[2] for row in errors["rows"]} == {0.5, 2.0, 10.0}
+    assert all(row[3] > 0 for row in errors["rows"])
+    assert [row[0] for row in pools["rows"]] == ["even"] * 3 + ["drifting"] * 3
+    assert [row[:2] for row in cost["rows"]] == [[1000, 10], [100, 30]]
 
 
 def test_adaptive_fills_its_tables(tmp_path):

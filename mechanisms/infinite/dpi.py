@@ -45,9 +45,9 @@ Integers = npt.NDArray[np.int64]
 MODES = ("instantaneous", "cumulative")
 # Sums of losses stop here, which no sensitivity grows by.
 _MOST = 1 << 60
-# Counts stop here for the same reason; with a precision of 2**12 losses stay below 2**60.
+# Counts stop here for the same reason; with a precision of 2**14 losses and answers stay below 2**60.
 _MOST_EVENTS = 1 << 34
-_MOST_PRECISION = 1 << 12
+_MOST_PRECISION = 1 << 14
 # Cells of the pool that are scored at once: 32 MB.
 _CELLS = 1 << 22
 
@@ -74,7 +74,7 @@ class DPI:
         name: with all options.
         population: one :class:`Lifetime` requirement.
         pool: number of synopses.
-        precision: items of each synopsis, at most 4096.
+        precision: items of each synopsis, at most 16384.
         seed: public, of the pool and the order.
         mode: one of `MODES`.
         order: one of `orders.ORDERS`.

@@ -23,10 +23,10 @@ def synopses(bins: int, size: int, precision: int, seed: int) -> npt.NDArray[np.
 
     Raises ConfigurationError for sizes that are not positive or do not fit into memory.
     """
-    if min(bins, size, precision) < 1 or size * max(bins, precision) > _MAX_CELLS:
+    if min(bins, size, precision) < 1 or size * bins > _MAX_CELLS:
         raise ConfigurationError(
             f"a pool of {size} synopses of {bins} bins and precision {precision} is empty or has "
-            f"more than {_MAX_CELLS} cells: give a smaller pool or precision"
+            f"more than {_MAX_CELLS} cells: give a smaller pool"
         )
     words = RandomWords(digest(b"synopses", b"%d %d %d %d" % (bins, size, precision, seed)))
     pool = np.empty((size, bins), dtype=np.int32)
