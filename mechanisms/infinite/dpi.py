@@ -45,7 +45,8 @@ Integers = npt.NDArray[np.int64]
 MODES = ("instantaneous", "cumulative")
 # Sums of losses stop here, which no sensitivity grows by.
 _MOST = 1 << 60
-# Counts stop here for the same reason; with a precision of 2**14 losses and answers stay below 2**60.
+# Counts stop here for the same reason: with a precision of 2**14 losses and answers stay below
+# 2**60.
 _MOST_EVENTS = 1 << 34
 _MOST_PRECISION = 1 << 14
 # Cells of the pool that are scored at once: 32 MB.
