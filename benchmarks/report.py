@@ -23,11 +23,7 @@ second, so they are per core.
 """
 NAMES = (
     *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
-<<<<<<< HEAD
-    *("utility", "changing", "adaptive", "local", "per_record"),
-=======
-    *("utility", "changing", "adaptive", "local", "infinite"),
->>>>>>> infinite
+    *("utility", "changing", "adaptive", "local", "per_record", "infinite"),
 )
 
 

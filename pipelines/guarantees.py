@@ -46,9 +46,7 @@ def epsilons_of(text: str) -> list[float]:
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigurationError(
-            f"--epsilon={text}: write numbers, separated by commas"
-        ) from None
+        raise ConfigurationError(f"--epsilon={text}: write numbers, separated by commas") from None
     for epsilon in found:
         try:
             Lifetime(epsilon)

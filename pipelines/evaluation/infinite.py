@@ -40,9 +40,7 @@ NO_DATA = "constant"
 MILLION = 1e6
 
 MEASURES = (
-    Measure(
-        "mse_millionths", "MSE × 1e6", "mean squared error of a bin's share, in millionths"
-    ),
+    Measure("mse_millionths", "MSE x 1e6", "mean squared error of a bin's share, in millionths"),
     Measure("kl", "KL divergence", "of the true distribution from the released one, in nats"),
     Measure("age", "age", "mean slots since the one that a release is measured on"),
     Measure("spent", "budget spent", "share of the budget that is gone in the end: at most 1"),
@@ -276,6 +274,6 @@ def divergence(true: Counts, release: SlotRelease) -> float:
 
 
 def shares_of(release: SlotRelease) -> Floats:
-    """The released distribution, float64, shape (d,): mechanisms for ever have one."""
-    assert release.shares is not None
+    """The released distribution, float64, shape (d,)."""
+    assert release.shares is not None  # mechanisms for ever have one
     return release.shares

@@ -106,7 +106,10 @@ def _labels(rows: Sequence[InfiniteRow]) -> dict[Case, str]:
 
 
 def _dots(
-    rows: Sequence[InfiniteRow], labels: Mapping[Case, str], styles: Mapping[str, Look], one: _Figure
+    rows: Sequence[InfiniteRow],
+    labels: Mapping[Case, str],
+    styles: Mapping[str, Look],
+    one: _Figure,
 ) -> Markup:
     (title,) = (measure.title for measure in MEASURES if measure.name == one.name)
     dots = Dots(rows, labels, styles, one.name, one.log, one.limit)
@@ -142,9 +145,7 @@ def _courses(
         yield label, svg
 
 
-def course_of(
-    courses: Sequence[npt.NDArray[np.float64]], stretch: int
-) -> npt.NDArray[np.float64]:
+def course_of(courses: Sequence[npt.NDArray[np.float64]], stretch: int) -> npt.NDArray[np.float64]:
     """Mean of all runs in each stretch of slots, NaN where nothing is known.
 
     Args:

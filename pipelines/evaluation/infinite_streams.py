@@ -90,7 +90,5 @@ INFINITE_STREAMS: Mapping[str, InfiniteStream] = {
     "even": InfiniteStream(_even, 10_000, "about equal counts"),
     "drifting": InfiniteStream(_drifting(0.95, 0.036), 10_000, "Zipf, drifting"),
     "jumping": InfiniteStream(_jumping, 10_000, f"Zipf, shuffled every {JUMP} slots"),
-    "drifting-many": InfiniteStream(
-        _drifting(1.15, 0.05), 1_000_000, "Zipf, drifting"
-    ),
+    "drifting-many": InfiniteStream(_drifting(1.15, 0.05), 1_000_000, "Zipf, drifting"),
 }
