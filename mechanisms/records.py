@@ -331,6 +331,8 @@ class Release:
     """Whether the mechanism saw a jump in this slot."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
     """What the mechanism says of itself in this slot, by name."""
+    shares: npt.NDArray[np.float64] | None = None
+    """The released distribution over bins, shape (bins,), of a mechanism that releases one."""
 
 
 @dataclass(frozen=True, eq=False)

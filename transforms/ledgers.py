@@ -15,6 +15,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.budgets import to_epsilon, units_of
 from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicState, DynamicStream
+from streamveil.mechanisms.infinite.registry import infinite_mechanism
 from streamveil.mechanisms.mechanism import Population, Setting, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
@@ -115,7 +116,8 @@ class Configuration:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
         noise = NoiseSource(self.noise_key(), self.stream)
         if not self.changing and not only_dynamic(self.mechanism):
-            made = mechanism(self.mechanism, self.population)
+            make = infinite_mechanism if self.population.forever else mechanism
+            made = make(self.mechanism, self.population)
             return ByClass(ReleaseStream(made, noise, context=self.context), self.layout)
         stream = DynamicStream(
             dynamic_mechanism(self.mechanism, self._setting),

@@ -151,6 +151,7 @@ class _ReleaseFn(beam.DoFn):
                 config.ledgers.mechanism,
                 release.alarm,
                 release.diagnostics,
+                release.shares,
             ),
             at,
         )

@@ -1,9 +1,10 @@
 """The largest value: a base mechanism of the framework.
 
-An exponential mechanism over a public grid of values: grid point x has the score
-s = -| #{v >= x} - t |, and is drawn with a probability proportional to exp(e s / 2). The target
-rank t is so far from the maximum that all points above it together are drawn with a probability of
-at most beta; the estimate is a value of about rank t.
+An exponential mechanism over a public grid of values: the score s of grid point x is minus the
+distance of a target rank t from the ranks of x, which run from #{v > x} to #{v >= x}; it is drawn
+with a probability proportional to exp(e s / 2). The target is so far from the maximum that all
+points above it together are drawn with a probability of at most beta; the estimate is a value of
+about rank t.
 
 Grid points have `bits` bits of mantissa: relative steps of 2**-bits to 2**-(bits + 1), down to
 value_max / 2**40; what is smaller counts as 0.
@@ -12,8 +13,9 @@ Guarantee: the budget e, exactly: draws are made of integers alone. Adjacency: a
 record. Sensitivity: 1 for a score, in either direction, hence the factor 1/2.
 Source: Chen, Sun, Xu, Dong, "A general framework for per-record differential privacy" (2025),
 Section 8, which takes it from Dong and Yi, "Universal private estimators" (2023).
-Changed: the factor 1/2 (published figures need the double budget); points are those of the grid
-up to the largest value that a record kept may have; t follows from how many they are.
+Changed: the factor 1/2 (published figures need the double budget); a value that many records have
+is at all their ranks; points are those of the grid up to the largest value that a record kept may
+have; t follows from how many they are.
 """
 
 from __future__ import annotations
@@ -24,13 +26,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.noise import (
-    FINE_BITS,
-    RandomWords,
-    SlotNoise,
-    bernoulli_exp,
-    uniform,
-)
+from streamveil.mechanisms.exponential import draw
+from streamveil.mechanisms.noise import RandomWords, SlotNoise
 from streamveil.mechanisms.per_record import sparse
 from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import fine_epsilon
@@ -39,13 +36,6 @@ from streamveil.mechanisms.records import ConfigurationError
 
 _OCTAVES = 40
 _MANTISSA_BITS = 52
-
-# Scores are cut where they are this many powers of e less likely than the best one could be: a
-# public cut, which keeps the sensitivity, and products below 63 bits.
-_CUT = 64
-
-# Points tried at once.
-_BATCH = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -99,11 +89,12 @@ class Max:
         at = np.minimum(rows[:, sparse.CODE], size - 1)
         here = np.bincount(at, rows[:, sparse.COUNT], size).astype(np.int64)
         target = math.ceil(2 / fine_epsilon(kept.budget) * math.log(size / kept.beta))
-        return np.abs(np.cumsum(here[::-1])[::-1] - target)
+        least = np.cumsum(here[::-1])[::-1]
+        return np.maximum(np.maximum(target - least, least - here - target), 0)
 
     def draw(self, part: Part, kept: Kept, words: RandomWords, size: int = 1) -> Floats:
         """Estimates, shape (size,)."""
-        return self.points(drawn(self.distances(part, kept), kept.budget // 2, words, size))
+        return self.points(draw(self.distances(part, kept), kept.budget // 2, words, size))
 
     def release(self, part: Part, kept: Kept, noise: SlotNoise) -> tuple[float, float]:
         """Estimate; its error is unknown: see `Base.release`."""
@@ -112,23 +103,6 @@ class Max:
     def left_out(self, records: Floats, largest: Floats) -> float:
         """How many records are left out, at most: see `Base.left_out`."""
         return float(records.sum())
-
-
-def drawn(distances: Integers, rate: int, words: RandomWords, size: int) -> Integers:
-    """Draw i with probability proportional to exp(-distances[i] * rate / 2**56), exactly.
-
-    By rejection: uniform tries, each accepted with that probability relative to the best one.
-    """
-    rate = min(rate, _CUT << FINE_BITS)
-    losses = np.minimum(distances, (_CUT << FINE_BITS) // max(rate, 1)) * rate
-    losses -= losses.min()
-    found: list[Integers] = []
-    missing = size
-    while missing > 0:
-        tries = uniform(_BATCH, losses.size, words)
-        found.append(tries[bernoulli_exp(losses[tries], words)])
-        missing -= found[-1].size
-    return np.concatenate(found)[:size]
 
 
 def framework_max(

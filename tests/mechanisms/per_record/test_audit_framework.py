@@ -119,9 +119,9 @@ def test_the_maximum_at_its_worst():
 def test_the_published_maximum_spends_twice_the_budget(monkeypatch):
     """Exponent e s, as the source's figures need it, instead of e s / 2."""
     made, values, budgets = many_points(1.0)
-    drawn = base_max_module.drawn
+    exact = base_max_module.draw
     monkeypatch.setattr(
-        base_max_module, "drawn", lambda distances, rate, *rest: drawn(distances, 2 * rate, *rest)
+        base_max_module, "draw", lambda distances, rate, *rest: exact(distances, 2 * rate, *rest)
     )
     assert audit(*worlds(made, values, budgets, 1024.0, 1.0, 4 * RUNS)) > 1.0
 

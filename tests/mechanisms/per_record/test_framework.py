@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamveil.mechanisms.noise import NoiseSource, bernoulli_exp, fine_laplace
+from streamveil.mechanisms.noise import NoiseSource, fine_laplace
 from streamveil.mechanisms.per_record import (
     Bounds,
     Framework,
@@ -21,7 +21,7 @@ from streamveil.mechanisms.per_record import (
     statistic,
 )
 from streamveil.mechanisms.per_record.base_distinct import Distinct
-from streamveil.mechanisms.per_record.base_max import Max, drawn
+from streamveil.mechanisms.per_record.base_max import Max
 from streamveil.mechanisms.per_record.base_sum import Sum
 from streamveil.mechanisms.per_record.framework import largest_values, thresholds
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_epsilon, fine_units
@@ -218,32 +218,14 @@ def test_the_clip_follows_the_values():
     assert wrong <= stats.binom.ppf(1 - FLAKINESS, 1000, made.beta / 2)
 
 
-def test_bernoulli_exp():
-    losses = np.array([0, 1 << 50, 1 << 55, 3 << 55, 5 << 56, 1 << 62])
-    runs = 20_000
-    happy = bernoulli_exp(np.tile(losses, runs), words()).reshape(runs, -1).sum(axis=0)
-    assert happy[0] == runs
-    assert happy[-1] == 0
-    for loss, hits in zip(losses[1:-1], happy[1:-1], strict=True):
-        p = math.exp(-loss / 2**56)
-        assert stats.binomtest(int(hits), runs, p).pvalue > FLAKINESS
-
-
-def test_draws_have_the_distribution_of_the_exponential_mechanism():
-    distances = np.array([40, 7, 3, 0, 1, 2, 2, 10**6])
-    rate = fine_units(0.4)
-    found = np.bincount(drawn(distances + 5, rate, words(), 20_000), minlength=8)
-    weights = np.exp(-0.4 * distances)
-    likely = weights * 20_000 / weights.sum() > 1
-    assert (
-        stats.chisquare(
-            found[likely], weights[likely] / weights[likely].sum() * found[likely].sum()
-        ).pvalue
-        > FLAKINESS
-    )
-    # However large the budget or the distance, products do not overflow.
-    assert (drawn(distances * 2**40, fine_units(4096.0), words(), 50) == 3).all()
-    assert len(np.unique(drawn(distances, 0, words(), 500))) == 8
+# Many ties and a large budget: the target rank is far nearer than the next grid point.
+@pytest.mark.parametrize("budget", [4.096, 80.0, 4096.0])
+def test_the_maximum_of_many_equal_values_is_one_of_them(budget):
+    made = statistic("max", None, Bounds(budget, budget, 200.0))
+    (part,) = made.tally(np.full(400, 150.0), np.full(400, budget), np.zeros(400, np.int64), 1)
+    source = NoiseSource(bytes(range(32)))
+    for slot in range(20):
+        assert made.release(part, source.slot(slot, b"")).estimate == pytest.approx(150, rel=2**-10)
 
 
 @given(st.floats(0, 1e6), st.integers(1, 16))
