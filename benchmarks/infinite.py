@@ -19,8 +19,8 @@ from _measure import asked_case, measure_case, parser, save, table
 
 BUDGETS = (0.5, 2.0, 10.0)
 UNIT = 1e-6
-STREAMS = ("even", "drifting", "jumping", "drifting_many")
-EVENTS = {"even": 10_000, "drifting": 10_000, "jumping": 10_000, "drifting_many": 1_000_000}
+# Of `streamveil.pipelines.evaluation.infinite_streams`.
+STREAMS = ("even", "drifting", "jumping", "drifting-many")
 # The reference's mechanism: one span, no allowance for noise and chance, means of 8 slots.
 AS_SPECIFIED = "spans=false:worth=0:chance=0:latest=8:f_s=0.2"
 # Error of the reference in units of 1e-6, by stream and budget; None where it has none.
@@ -72,7 +72,7 @@ def against_reference(given, pool):
         f"Mean and standard error over {given.keys} draws of data and noise. `even`: about equal "
         "counts; `jumping`: a Zipf distribution of exponent 1.1, shuffled anew every 200 slots; "
         "`drifting`: each bin's log popularity takes a normal step of 0.036 a slot from a Zipf "
-        "distribution of exponent 0.95, of 10,000 events a slot; `drifting_many`: steps of 0.034 "
+        "distribution of exponent 0.95, of 10,000 events a slot; `drifting-many`: steps of 0.034 "
         "from an exponent of 1.2, of a million. The reference names its streams and no more: "
         "exponents and steps are such that `constant` and `doubling` err about as they do there, "
         "and draws differ a lot. So ratios on drifting streams are rough. "
@@ -145,39 +145,15 @@ def _mean(values):
     return statistics.mean(values), error
 
 
-def counts_of(stream: str, slots: int, random, bins: int = 100):
-    """Counts by slot and bin, shape (T, d)."""
-    import numpy as np
-
-    events = EVENTS[stream]
-    if stream == "even":
-        drawn = random.normal(events / bins, 6.2, (slots, bins))
-        return np.maximum(np.rint(drawn), 0).astype(np.int64)
-    exponent, step = {
-        "drifting": (0.95, 0.036),
-        "jumping": (1.1, 0.0),
-        "drifting_many": (1.2, 0.034),
-    }[stream]
-    logs = -exponent * np.log(np.arange(1, bins + 1))
-    counts = np.empty((slots, bins), dtype=np.int64)
-    for slot in range(slots):
-        if stream == "jumping" and slot % 200 == 0:
-            random.shuffle(logs)
-        if stream != "jumping":
-            logs = logs + random.normal(0, step, bins)
-        shares = np.exp(logs)
-        counts[slot] = random.multinomial(events, shares / shares.sum())
-    return counts
-
-
 def run(mechanisms: list[str], stream: str, slots: int, key: int) -> dict[str, float]:
     """Error of each mechanism and budget on the same counts."""
     import numpy as np
 
     from streamveil.mechanisms import INFINITE_MECHANISMS, simulate_infinite
     from streamveil.mechanisms.registry import parse
+    from streamveil.pipelines.evaluation.infinite_streams import infinite_stream
 
-    counts = counts_of(stream, slots, np.random.default_rng([7, key]))
+    counts = np.stack(list(infinite_stream(stream, slots, np.random.default_rng([7, key]))))
     truth = counts / counts.sum(axis=1, keepdims=True)
     errors = {}
     for text in mechanisms:

@@ -23,6 +23,11 @@ from streamveil.mechanisms.records import ConfigurationError, Requirement
 from streamveil.pipelines.evaluation.choose import advice
 from streamveil.pipelines.evaluation.compare import run_all, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
+from streamveil.pipelines.evaluation.infinite import DEFAULT_MECHANISMS as INFINITE_MECHANISMS
+from streamveil.pipelines.evaluation.infinite_command import OPTIONS as INFINITE_OPTIONS
+from streamveil.pipelines.evaluation.infinite_command import add_infinite_options
+from streamveil.pipelines.evaluation.infinite_command import compare as compare_infinite
+from streamveil.pipelines.evaluation.infinite_streams import INFINITE_STREAMS
 from streamveil.pipelines.evaluation.per_record_command import (
     OPTIONS as PER_RECORD_OPTIONS,
 )
@@ -32,6 +37,7 @@ from streamveil.pipelines.evaluation.real import REAL, real_stream
 from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
 from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, markdown, rows_of
+from streamveil.pipelines.guarantees import INFINITE, is_infinite
 from streamveil.pipelines.inputs import (
     REQUIRED,
     Inputs,
@@ -62,13 +68,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--stream",
         metavar="NAMES",
-        help=f"synthetic streams: {', '.join(STREAMS)}; or real ones: {', '.join(REAL)}",
+        help=f"synthetic streams: {', '.join(STREAMS)} (with --guarantee={INFINITE} "
+        f"{', '.join(INFINITE_STREAMS)}); or real ones: {', '.join(REAL)}",
     )
     add(
         "--mechanisms",
         metavar="NAMES",
         help="mechanisms, local ones too, with options as NAME:OPTION=VALUE:OPTION=VALUE "
-        f"(default {','.join(DEFAULT_MECHANISMS)}; with --per_record all)",
+        f"(default {','.join(DEFAULT_MECHANISMS)}; with --guarantee={INFINITE} "
+        f"{','.join(INFINITE_MECHANISMS)}; with --per_record all)",
     )
     add(
         "--epsilons",
@@ -110,6 +118,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="published data set that the input is; its columns, slot and domain are then known",
     )
     add("--name", metavar="NAME", help="what the input is called in tables (default: its file)")
+    add_infinite_options(parser)
     add_per_record_options(parser)
     add_event_options(parser)
     add_histogram_options(parser)
@@ -122,6 +131,13 @@ def main(given: argparse.Namespace, command: str) -> int:
     for name in PER_RECORD_OPTIONS:
         if getattr(given, name) is not None:
             raise ConfigurationError(f"--{name} is for statistics of records: give --per_record")
+    if is_infinite(given):
+        return _compare_infinite(given, command)
+    for name in INFINITE_OPTIONS:
+        if getattr(given, name) is not None:
+            raise ConfigurationError(
+                f"--{name} is for one budget for ever: give --guarantee={INFINITE}"
+            )
     mechanisms = _names("mechanisms", given.mechanisms or ",".join(DEFAULT_MECHANISMS))
     seeds = _at_least_one("seeds", given.seeds)
     processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
@@ -177,6 +193,7 @@ def _compare_per_record(given: argparse.Namespace, command: str) -> int:
     add_histogram_options(histograms)
     unset = {
         **dict.fromkeys(("stream", "epsilons", "windows", "users", "slots", "processes", "format")),
+        **dict.fromkeys(("guarantee", "epsilon", *INFINITE_OPTIONS)),
         **dict.fromkeys(("time_column", "slot", "start", "end")),
         **vars(histograms.parse_args([])),
     }
@@ -191,6 +208,23 @@ def _compare_per_record(given: argparse.Namespace, command: str) -> int:
     data = _names("per_record", given.per_record)
     mechanisms = _names("mechanisms", given.mechanisms) if given.mechanisms else []
     for path in compare(given, data, mechanisms, command):
+        print(f"wrote {path}")
+    return 0
+
+
+def _compare_infinite(given: argparse.Namespace, command: str) -> int:
+    mechanisms = _names("mechanisms", given.mechanisms or ",".join(INFINITE_MECHANISMS))
+    _at_least_one("seeds", given.seeds)
+    processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
+    data = _data(given)
+    _check_outputs(given)
+
+    def count(folder: Path) -> Counted:
+        assert data is not None
+        return _count(data, folder, given)
+
+    own = None if data is None else count
+    for path in compare_infinite(given, mechanisms, processes, own, command):
         print(f"wrote {path}")
     return 0
 

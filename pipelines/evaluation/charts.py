@@ -7,6 +7,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
@@ -196,6 +198,38 @@ def draw_trend(
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(_tick)
     axes.set_xlabel("E" if over == "epsilon" else "w in slots")
+
+
+def draw_course(
+    figure: Figure,
+    courses: Mapping[str, npt.NDArray[np.float64]],
+    looks: Mapping[str, Look],
+    stretch: int,
+) -> None:
+    """One figure of each mechanism over the slots, on a logarithmic scale.
+
+    Args:
+        figure: to draw on.
+        courses: by mechanism, means of so many slots each, NaN where there is none.
+        looks: of the mechanisms.
+        stretch: slots that a mean is of.
+    """
+    width, height = figure.get_size_inches() * 72
+    axes = figure.add_axes((58 / width, 40 / height, 1 - 74 / width, 1 - 50 / height))
+    axes.set_yscale("log")
+    for name, look in looks.items():
+        course = np.where(courses[name] > 0, courses[name], np.nan)
+        style: Any = {"color": SERIES[look.colour][0], "marker": look.shape, "markersize": 5}
+        face: Any = {} if look.filled else {"markerfacecolor": "none", "dashes": (4, 2)}
+        # Lines that lie on each other have their signs at different places.
+        every = (2 * list(looks).index(name), 2 * len(looks))
+        middles = (np.arange(len(course)) + 0.5) * stretch
+        axes.plot(middles, course, linewidth=1.4, markevery=every, **style, **face)
+    _log_ticks(axes.yaxis, *axes.get_ylim())
+    axes.set_xlim(0, None)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(_tick)
+    axes.set_xlabel("slot")
 
 
 def _log_ticks(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.infinite.registry import INFINITE_COMPARATORS
 from streamveil.mechanisms.local.registry import LOCAL_COMPARATORS
 from streamveil.mechanisms.registry import COMPARATORS
 from streamveil.pipelines.evaluation.compare import Run
@@ -52,7 +53,7 @@ class Choice:
 
 def is_comparator(mechanism: str) -> bool:
     """Whether a mechanism, given with its options, is never advised."""
-    return mechanism.split(":")[0] in COMPARATORS | LOCAL_COMPARATORS
+    return mechanism.split(":")[0] in COMPARATORS | LOCAL_COMPARATORS | INFINITE_COMPARATORS
 
 
 def choose(errors: Mapping[str, Values]) -> Choice:

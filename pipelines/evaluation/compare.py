@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import multiprocessing
-import os
-import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,9 +25,7 @@ from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.pipelines.evaluation.local import LocalStream, is_local, local_users
 from streamveil.pipelines.evaluation.measures import Measured, Meter
 from streamveil.pipelines.evaluation.sources import Source
-
-# In a child process the libraries below NumPy must not start a thread for every core again.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+from streamveil.pipelines.evaluation.workers import all_results
 
 
 @dataclass(frozen=True)
@@ -182,48 +175,4 @@ def run_all(
     Raises:
         BudgetExceeded: when an odometer refuses a release.
     """
-    found: dict[int, list[Run]] = {}
-    for i, runs in _finished(todo, min(processes, len(todo))):
-        found[i] = runs
-        done(len(runs))
-    return [one for i in sorted(found) for one in found[i]]
-
-
-def _finished(todo: Sequence[Task], processes: int) -> Iterator[tuple[int, list[Run]]]:
-    if processes <= 1:
-        yield from ((i, run(task)) for i, task in enumerate(todo))
-        return
-    # Spawned, not forked: a fork of a process with threads may stop for ever.
-    context = multiprocessing.get_context("spawn")
-    others = multiprocessing.active_children()
-    with (
-        _one_thread_each(),
-        # An interrupt ends a child at once: what it was at is lost anyhow.
-        ProcessPoolExecutor(
-            processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)
-        ) as pool,
-    ):
-        futures = {pool.submit(run, task): i for i, task in enumerate(todo)}
-        try:
-            for future in as_completed(futures):
-                yield futures.pop(future), future.result()
-        except BaseException:
-            # Leaving the pool would wait for all that is running, perhaps for minutes.
-            pool.shutdown(wait=False, cancel_futures=True)
-            for child in multiprocessing.active_children():
-                if child not in others:
-                    child.kill()
-            raise
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let children inherit an environment in which every core has one process, not one each."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update({name: value or "1" for name, value in before.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
+    return all_results(run, todo, processes, done)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from streamveil.pipelines.evaluation.choose import Choice, choose, errors_by_case
 from streamveil.pipelines.evaluation.compare import Run
-from streamveil.pipelines.evaluation.measures import MEASURES
+from streamveil.pipelines.evaluation.measures import MEASURES, Measure
 
 BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
 
@@ -54,17 +54,25 @@ def rows_of(runs: Sequence[Run]) -> list[Row]:
             group[0].slots,
             group[0].bins,
             len(group),
-            *_means(group),
+            *means_and_errors([run.measured for run in group], MEASURES),
             _advice(choices[key[:3]], key[3]),
         )
         for key, group in groups.items()
     ]
 
 
-def _means(group: Sequence[Run]) -> tuple[dict[str, float], dict[str, float]]:
+def means_and_errors(
+    measured: Sequence[object], measures: Sequence[Measure]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean and standard error of each measure, by name.
+
+    Args:
+        measured: have an attribute of each name; those where it is NaN are left out.
+        measures: what to take.
+    """
     means, errors = {}, {}
-    for measure in MEASURES:
-        values = np.array([getattr(run.measured, measure.name) for run in group], dtype=float)
+    for measure in measures:
+        values = np.array([getattr(one, measure.name) for one in measured], dtype=float)
         known = values[~np.isnan(values)]
         means[measure.name] = float(known.mean()) if len(known) else math.nan
         spread = float(known.std(ddof=1)) / math.sqrt(len(known)) if len(known) > 1 else math.nan
