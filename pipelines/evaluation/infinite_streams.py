@@ -1,7 +1,8 @@
 """Streams to compare mechanisms for ever on: shares that stay, drift or jump.
 
 The reference whose figures stand beside ours in `benchmarks/infinite.py` names its streams and no
-more: exponents and steps of the drift are such that `constant` and `doubling` err about as they do there.
+more: exponents and steps of the drift are such that `constant` and `doubling` err about as they do
+there.
 """
 
 from __future__ import annotations
