@@ -26,13 +26,14 @@ _TYPES = {
 _BINS = {"name": "bins", "type": "STRING", "mode": "REPEATED"}
 
 
-def bigquery_schema(*, bins: bool = False) -> dict[str, Any]:
+def bigquery_schema(*, bins: bool = False, shares: bool = False) -> dict[str, Any]:
     """Schema of a table of releases, as Beam and the BigQuery API take it.
 
     The columns of WriteReleases: lists are repeated, `diagnostics` is a repeated record of `name`
-    and `value`; with `bins` there is also a repeated column of the names of the bins.
+    and `value`; with `bins` there is also a repeated column of the names of the bins, with `shares`
+    one of the shares.
     """
-    fields = [_field(column) for column in release_schema()]
+    fields = [_field(column) for column in release_schema(shares=shares)]
     return {"fields": [*fields, _BINS] if bins else fields}
 
 
@@ -109,12 +110,14 @@ class WriteReleasesToBigQuery(_WriteRowsToBigQuery):
     _: KW_ONLY
     labels: Sequence[str] | None = None
     """Names of the bins, put into every row; no such column without."""
+    shares: bool = False
+    """Whether releases have them: those of one budget for ever."""
 
     def expand(self, releases: PCollection[Release]) -> Any:
         """Build the steps: convert, write; gives Beam's WriteResult."""
         convert = beam.Map(bigquery_row, self.labels).with_output_types(dict[str, Any])
         rows = releases | "Convert" >> convert
-        return self._write(rows, bigquery_schema(bins=self.labels is not None))
+        return self._write(rows, bigquery_schema(bins=self.labels is not None, shares=self.shares))
 
 
 @dataclass(eq=False)

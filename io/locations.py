@@ -118,16 +118,18 @@ def source_of(
     return _stream(_SOURCES, location, flag, {"columns": columns, "silent": silent})
 
 
-def sink_of(location: str, labels: Sequence[str], flag: str = "--output") -> beam.PTransform:
-    """The transform that writes releases there; `labels` name the bins.
+def sink_of(
+    location: str, labels: Sequence[str], flag: str = "--output", *, shares: bool = False
+) -> beam.PTransform:
+    """The transform that writes releases there; `labels` name the bins, `shares` as WriteReleases.
 
     `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T` or
     `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`. Raises
     ConfigurationError, which names the flag, for anything else and for what is not installed.
     """
     if not is_stream(location):
-        return WriteReleases(location, labels=labels)
-    return _stream(_SINKS, location, flag, {"labels": labels})
+        return WriteReleases(location, labels=labels, shares=shares)
+    return _stream(_SINKS, location, flag, {"labels": labels, "shares": shares})
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:

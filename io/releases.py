@@ -17,7 +17,13 @@ from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.files import output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
-from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry, Release
+from streamveil.mechanisms.records import (
+    DynamicLedgerEntry,
+    LedgerEntry,
+    Lifetime,
+    Release,
+    Requirement,
+)
 
 BINS_METADATA = "streamveil.bins"
 # Releases of 10,000 bins take 16 MB at this number.
@@ -44,10 +50,11 @@ _RELEASE_FIELDS = (
     pa.field("alarm", pa.bool_(), nullable=False),
     pa.field("diagnostics", _NUMBERS_BY_NAME, nullable=False),
 )
+_SHARES = pa.field("shares", _list_of(pa.float64()), nullable=False)
 LEDGER_SCHEMA = pa.schema(
     [
         pa.field("slot", pa.int64(), nullable=False),
-        pa.field("window", pa.int64(), nullable=False),
+        pa.field("window", pa.int64()),
         pa.field("epsilon", pa.float64(), nullable=False),
         pa.field("users", pa.int64(), nullable=False),
         pa.field("spent", pa.float64(), nullable=False),
@@ -75,12 +82,16 @@ _STATE_SCHEMA = pa.schema(
 )
 
 
-def release_schema(labels: Sequence[str] | None = None) -> pa.Schema:
-    """Schema of a table of releases; the labels of the bins go to its metadata as a JSON list."""
+def release_schema(labels: Sequence[str] | None = None, *, shares: bool = False) -> pa.Schema:
+    """Schema of a table of releases; the labels of the bins go to its metadata as a JSON list.
+
+    With `shares` there is a column for the distributions that mechanisms for ever release.
+    """
     metadata: dict[Any, Any] | None = None
     if labels is not None:
         metadata = {BINS_METADATA: json.dumps(list(labels), ensure_ascii=False)}
-    return pa.schema(_RELEASE_FIELDS, metadata=metadata)
+    fields = (*_RELEASE_FIELDS, _SHARES) if shares else _RELEASE_FIELDS
+    return pa.schema(fields, metadata=metadata)
 
 
 def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.RecordBatch:
@@ -89,8 +100,9 @@ def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.Reco
         name: [getattr(release, name) for release in releases] for name in schema.names
     }
     columns["diagnostics"] = [list(release.diagnostics.items()) for release in releases]
-    columns["counts"] = _lists([release.counts for release in releases], schema.field("counts"))
-    columns["stderr"] = _lists([release.stderr for release in releases], schema.field("stderr"))
+    for name in ("counts", "stderr", "shares"):
+        if name in columns:
+            columns[name] = _lists(columns[name], schema.field(name))
     arrays = [
         columns[field.name]
         if isinstance(columns[field.name], pa.Array)
@@ -102,7 +114,8 @@ def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.Reco
 
 def release_row(release: Release) -> dict[str, Any]:
     """The JSON object of a release: the columns of WriteReleases, with times as ISO 8601 text."""
-    return next(json_rows(releases_to_batch([release], release_schema())))
+    schema = release_schema(shares=release.shares is not None)
+    return next(json_rows(releases_to_batch([release], schema)))
 
 
 def release_json(release: Release) -> bytes:
@@ -119,7 +132,7 @@ def _lists(rows: Sequence[np.ndarray], field: pa.Field) -> pa.Array:
 def ledger_to_batch(entries: Sequence[LedgerEntry]) -> pa.RecordBatch:
     """One row per slot and class of users, in the order given."""
     rows = [
-        (entry.slot, requirement.window, requirement.epsilon)
+        (entry.slot, _window(requirement), requirement.epsilon)
         for entry in entries
         for requirement in entry.classes
     ]
@@ -132,6 +145,11 @@ def ledger_to_batch(entries: Sequence[LedgerEntry]) -> pa.RecordBatch:
         [pa.array(columns[field.name], field.type) for field in LEDGER_SCHEMA],
         schema=LEDGER_SCHEMA,
     )
+
+
+def _window(requirement: Requirement) -> int | None:
+    """None for the whole stream."""
+    return None if isinstance(requirement, Lifetime) else requirement.window
 
 
 def dynamic_ledger_to_batch(entries: Sequence[DynamicLedgerEntry]) -> pa.RecordBatch:
@@ -157,13 +175,15 @@ class WriteReleases(beam.PTransform):
 
     Columns: slot int64, start and end timestamp[us, UTC], counts list<int64>, status string,
     published_slot int64 or null, epsilon double, stderr list<double>, mechanism string, alarm
-    bool, diagnostics map<string, double>.
+    bool, diagnostics map<string, double>; with `shares` also shares list<double>.
     """
 
     path: str
     _: KW_ONLY
     labels: Sequence[str] | None = None
     """Names of the bins, kept in the metadata of a Parquet or Avro file."""
+    shares: bool = False
+    """Whether releases have them: those of one budget for ever."""
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -172,7 +192,7 @@ class WriteReleases(beam.PTransform):
 
     def expand(self, releases: PCollection[Release]) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
-        schema = release_schema(self.labels)
+        schema = release_schema(self.labels, shares=self.shares)
         return (
             releases
             | "Batch" >> _in_batches()
@@ -185,8 +205,9 @@ class WriteReleases(beam.PTransform):
 class WriteLedger(beam.PTransform):
     """Writes what every slot cost every class, sorted by slot and class; gives the path.
 
-    Columns: slot int64, window int64, epsilon double, users int64 (public size of the class),
-    spent double (in the slot), spent_in_window double (in the window that ends with it).
+    Columns: slot int64, window int64 (null: the whole stream), epsilon double, users int64 (public
+    size of the class; 0 for the whole stream, where it is not asked for), spent double (in the
+    slot), spent_in_window double (in the window that ends with it).
 
     Where requirements change, `dynamic`, a row is a ledger: slot int64, window_backward int64,
     epsilon_backward double, window_forward int64, epsilon_forward double, users int64, spent

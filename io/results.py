@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from streamveil.io.tables import read_table
-from streamveil.mechanisms.records import LedgerEntry, Release, Requirement, parse_time
+from streamveil.mechanisms.records import (
+    LedgerEntry,
+    Lifetime,
+    Release,
+    Requirement,
+    parse_time,
+)
 
 
 def read_releases(path: str) -> list[Release]:
@@ -27,6 +33,7 @@ def read_releases(path: str) -> list[Release]:
             mechanism=row["mechanism"],
             alarm=bool(row["alarm"]),
             diagnostics=_numbers_by_name(row["diagnostics"]),
+            shares=np.array(_values(row["shares"]), np.float64) if "shares" in row else None,
         )
         for row in read_table(path).to_pylist()
     ]
@@ -41,13 +48,17 @@ def read_ledger(path: str) -> list[LedgerEntry]:
         entries.append(
             LedgerEntry(
                 slot,
-                tuple(Requirement(int(r["window"]), float(r["epsilon"])) for r in classes),
+                tuple(_requirement(_optional(r["window"]), float(r["epsilon"])) for r in classes),
                 np.array([int(r["users"]) for r in classes], dtype=np.int64),
                 np.array([float(r["spent"]) for r in classes]),
                 np.array([float(r["spent_in_window"]) for r in classes]),
             )
         )
     return entries
+
+
+def _requirement(window: int | None, epsilon: float) -> Requirement:
+    return Lifetime(epsilon) if window is None else Requirement(window, epsilon)
 
 
 def _values(value: Any) -> list[Any]:

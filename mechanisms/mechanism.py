@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units
 from streamveil.mechanisms.noise import SlotNoise
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.records import ConfigurationError, Lifetime, Requirement
 
 S = TypeVar("S")
 
@@ -45,6 +45,11 @@ class Population:
     sensitivity: int = 1
     """How much one user can change a slot's histogram in L1: contributions per slot, doubled
     when neighbouring inputs replace a user rather than add one."""
+
+    @property
+    def forever(self) -> bool:
+        """Whether users ask for one budget over the whole stream, not over windows."""
+        return any(isinstance(requirement, Lifetime) for requirement in self.requirements)
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.records import (
     ConfigurationError,
+    Lifetime,
     Requirement,
     as_requirement,
     check_shares,
@@ -65,7 +66,8 @@ class Registry:
             users: distinct ids, length n: text or whole numbers, which count by their text.
             windows: slots, shape (n,).
             epsilons: budgets, shape (n,).
-            default: requirement of users outside the table and the public number of them.
+            default: requirement of users outside the table and the public number of them; under a
+                :class:`Lifetime`, whose mechanisms do not need it, 0 if it is not known.
             reload: see the field.
 
         Raises:
@@ -84,7 +86,7 @@ class Registry:
         default_class = None
         if default is not None:
             requirement, count = default
-            if count < 1:
+            if count < (0 if isinstance(requirement, Lifetime) else 1):
                 raise ConfigurationError(
                     f"the default requirement is for {count} users: give their public number, "
                     "1 or more"

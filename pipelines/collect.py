@@ -33,7 +33,8 @@ _NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
     },
     ReleaseOptions: {
         **dict.fromkeys(("requirement_changes", "longest_window"), _CONSTANT),
-        **dict.fromkeys(("state", "resume", "follow", "clock_file"), _STATELESS),
+        **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
+        **dict.fromkeys(("state", "resume", "restart_budget", "follow", "clock_file"), _STATELESS),
     },
 }
 

@@ -55,6 +55,15 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
         help="go on from the state in the folder",
     )
     add(
+        "--restart_budget",
+        nargs="?",
+        const="true",
+        default="false",
+        metavar="true|false",
+        help="with --resume and --guarantee=infinite: grant the whole budget once more, from the "
+        "next slot on; users lose epsilon AGAIN, and every later release says `restarts`",
+    )
+    add(
         "--follow",
         metavar="INTERVAL",
         help="with --state: look again for files and closed slots after so long (10s, 1m), "
@@ -94,6 +103,8 @@ class Following:
 
     state: str
     resume: bool
+    restart: bool
+    """Whether a budget for ever is granted once more before the first pass."""
     interval: int | None
     """Microseconds between two looks; None for one pass."""
     lateness: int
@@ -107,6 +118,11 @@ class Following:
         Raises ConfigurationError.
         """
         resume = is_true("resume", own.resume)
+        restart = is_true("restart_budget", own.restart_budget)
+        if restart and not resume:
+            raise ConfigurationError(
+                "--restart_budget is for a stream that goes on: give --state and --resume"
+            )
         if not own.state:
             for name in ("follow", "clock_file"):
                 if getattr(own, name) is not None:
@@ -118,10 +134,16 @@ class Following:
         return cls(
             own.state,
             resume,
+            restart,
             None if follow is None else _duration("follow", follow, least=1),
             _duration("allowed_lateness", given.allowed_lateness),
             Clock(own.clock_file),
         )
+
+    @property
+    def unrestarted(self) -> Following:
+        """The same after the budget was granted once more."""
+        return dataclasses.replace(self, restart=False)
 
 
 def _duration(name: str, text: str, least: int = 0) -> int:
@@ -159,6 +181,8 @@ class Follow:
         with _stopping(gently=interval is not None) as stopped_within:
             while True:
                 before, snapshot = snapshot, keyed._advance(snapshot, options)
+                if snapshot is not before:
+                    keyed = dataclasses.replace(keyed, following=self.following.unrestarted)
                 if interval is None and snapshot is before:
                     print("no slot has closed that was not released: nothing to do")
                 if interval is None or (last is not None and snapshot.next_slot > last):
@@ -230,6 +254,13 @@ class Follow:
             return None
         return state_after(self.folder.of_pass(snapshot.passes))[1]
 
+    def _going_on(self, snapshot: Snapshot) -> bytes | None:
+        """The state that a pass starts from."""
+        state = self._state(snapshot)
+        if state is None or not self.following.restart:
+            return state
+        return self.transform.restarted(state)
+
     def _targets(self, number: int) -> dict[str, str]:
         """Where readers look for the results of a pass, by kind."""
         targets = {}
@@ -266,7 +297,7 @@ class Follow:
             ],
             folder=self.folder.begin(number),
             results={kind: kind + os.path.splitext(path)[1] for kind, path in targets.items()},
-            resume=self._state(snapshot),
+            resume=self._going_on(snapshot),
         )
         summary = job.run(options)
         waiting = job.waiting()

@@ -21,6 +21,7 @@ from streamveil.io import (
     sink_of,
     source_of,
 )
+from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
 from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS
 from streamveil.mechanisms.records import ConfigurationError
@@ -82,7 +83,9 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         "--mechanism",
         metavar="NAME",
         help=f"of release: {', '.join(MECHANISMS)} (default {DEFAULT}), where requirements change "
-        f"{', '.join(DYNAMIC_MECHANISMS)}; of collect: {', '.join(LOCAL_MECHANISMS)} (default "
+        f"{', '.join(DYNAMIC_MECHANISMS)}, with one budget for ever "
+        f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT}); of collect: "
+        f"{', '.join(LOCAL_MECHANISMS)} (default "
         f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
     )
     add(
@@ -100,14 +103,19 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def check_required(command: str, given: Any) -> None:
+    """Raise ConfigurationError where an option is missing that has no default."""
+    for name in ("input", "output", *REQUIRED):
+        if not getattr(given, name):
+            raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
+
+
 def required_registry(command: str, given: Any) -> Registry:
     """The table of requirements, when all options are there that have no default.
 
     Raises ConfigurationError.
     """
-    for name in ("input", "output", *REQUIRED):
-        if not getattr(given, name):
-            raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
+    check_required(command, given)
     registry = registry_of(given)
     if registry is None:
         instead = ", or --default_requirement" if command == "release" else ""
@@ -153,7 +161,7 @@ class Job(Generic[Transform]):
         return source_of(self.input, self.transform.columns.names)
 
     def _sink(self) -> beam.PTransform:
-        return sink_of(self.output, self.transform.domain.labels)
+        return sink_of(self.output, self.transform.domain.labels, shares=self._shares)
 
     def _refuse_files(self) -> None:
         for name in ("output", "ledger", "rejected"):
@@ -174,6 +182,11 @@ class Job(Generic[Transform]):
     @property
     def _dynamic(self) -> bool:
         """Whether rows of the ledger are about requirements that change."""
+        return False
+
+    @property
+    def _shares(self) -> bool:
+        """Whether releases have shares."""
         return False
 
     def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:

@@ -104,7 +104,7 @@ class PassJob:
         later | "WriteWaiting" >> WriteTable(str(self.folder / _WAITING), WAITING_SCHEMA)
         paths = {kind: str(self.folder / name) for kind, name in self.results.items()}
         outputs.releases | "WriteReleases" >> WriteReleases(
-            paths["releases"], labels=whole.domain.labels
+            paths["releases"], labels=whole.domain.labels, shares=whole.population.forever
         )
         if "ledger" in paths:
             dynamic = only_dynamic(whole.mechanism)

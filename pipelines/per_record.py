@@ -73,8 +73,10 @@ _REFUSED: dict[type[PipelineOptions], dict[str, str]] = {
     },
     ReleaseOptions: {
         **dict.fromkeys(("requirement_changes", "longest_window"), "there are no requirements"),
+        **dict.fromkeys(("guarantee", "epsilon"), "a record's budget is --budget of the record"),
         **dict.fromkeys(
-            ("state", "resume", "follow", "clock_file"), "a run keeps no state for a later one"
+            ("state", "resume", "restart_budget", "follow", "clock_file"),
+            "a run keeps no state for a later one",
         ),
     },
 }

@@ -10,14 +10,23 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import StateFolder, is_stream, requirement_changes_of
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT
+from streamveil.mechanisms.records import ConfigurationError, Lifetime
 from streamveil.mechanisms.registry import DEFAULT, only_dynamic
+from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.follow import Follow, Following, add_follow_options
+from streamveil.pipelines.guarantees import (
+    INFINITE,
+    add_guarantee_options,
+    epsilons_of,
+    is_infinite,
+)
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
+    check_required,
     given_by,
     required_registry,
     run_and_tell,
@@ -47,6 +56,7 @@ class ReleaseOptions(PipelineOptions):
             help="longest window, in slots, that a change may ask for; public (default: the "
             "longest of the requirements)",
         )
+        add_guarantee_options(parser)
         add_follow_options(parser)
 
 
@@ -104,12 +114,20 @@ class ReleaseJob(Job[PrivateHistograms]):
         self._write(outputs, [events.rejected, changes.rejected])
 
     @property
+    def _shares(self) -> bool:
+        return self.transform.population.forever
+
+    @property
     def _dynamic(self) -> bool:
         return bool(self.requirement_changes) or only_dynamic(self.transform.mechanism)
 
 
 def _transform_of(given: Any, own: Any) -> PrivateHistograms:
-    registry = required_registry("release", given)
+    infinite = is_infinite(own)
+    if infinite:
+        registry, default = _one_class(given, own), INFINITE_DEFAULT
+    else:
+        registry, default = required_registry("release", given), DEFAULT
     if own.longest_window is not None and not own.requirement_changes:
         raise ConfigurationError(
             f"--longest_window={own.longest_window} is about changes: give "
@@ -117,12 +135,33 @@ def _transform_of(given: Any, own: Any) -> PrivateHistograms:
         )
     return Inputs.of(given).transform(
         registry,
-        DEFAULT if given.mechanism is None else given.mechanism,
+        default if given.mechanism is None else given.mechanism,
         noise_key(given.noise_key_file),
         given.shards,
         own.longest_window,
         given.allowed_lateness,
     )
+
+
+def _one_class(given: Any, own: Any) -> Registry:
+    """Everybody, with one budget for ever."""
+    check_required("release", given)
+    for holder, names in (
+        (given, ("requirements", "default_requirement")),
+        (own, ("requirement_changes", "longest_window")),
+    ):
+        for name in names:
+            if getattr(holder, name) is not None:
+                raise ConfigurationError(
+                    f"--{name}={getattr(holder, name)} is about windows: leave it out with "
+                    f"--guarantee={INFINITE}, where everybody has the budget --epsilon for ever"
+                )
+    epsilons = epsilons_of(own.epsilon)
+    if len(epsilons) > 1:
+        raise ConfigurationError(
+            f"--epsilon={own.epsilon} are several budgets: a release has one, which all users share"
+        )
+    return Registry.of(default=(Lifetime(epsilons[0]), 0))
 
 
 def main(options: PipelineOptions) -> int:

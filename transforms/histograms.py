@@ -94,6 +94,11 @@ class PrivateHistograms(beam.PTransform):
     slots and the range of slots are taken as public. Rejected events, counters and logs are raw
     and not covered. With `resume` the ledgers of an earlier run go on.
 
+    If the registry is of one `Lifetime(epsilon)`, the guarantee is epsilon-differential privacy for
+    all that a user ever contributes, in however many slots, for one mechanism of
+    `INFINITE_MECHANISMS`. Releases then have `shares`, the released distribution, and say among
+    their diagnostics how old it is and what is left of the budget.
+
     Where requirements change, from the slot on from which a change applies: for every slot t with
     the requirement (w_B, E_B, w_F, E_F) in force, the factor is exp(E_F) over the w_F slots from t
     on, whatever is asked for later, and exp(E_B) over the w_B slots up to t, unless earlier slots
@@ -125,7 +130,8 @@ class PrivateHistograms(beam.PTransform):
     columns: Columns
     """Which columns hold user, value and time."""
     mechanism: str = DEFAULT
-    """A name of `MECHANISMS`, or of `DYNAMIC_MECHANISMS` where requirements change."""
+    """A name of `MECHANISMS`, of `DYNAMIC_MECHANISMS` where requirements change, or of
+    `INFINITE_MECHANISMS` with one budget for ever."""
     max_contributions: int = 1
     """Events of a user that count in a slot; more are dropped by a rule that looks only at that
     user's events."""
@@ -176,6 +182,20 @@ class PrivateHistograms(beam.PTransform):
         ledgers = self._ledgers(self._layout(bounded=True)).make()
         if self.resume is not None:
             self._check_resume(ledgers, self.resume)
+
+    def restarted(self, state: bytes) -> bytes:
+        """The state of an earlier run, for `resume`, with the whole budget granted once more.
+
+        That spends it AGAIN: see :meth:`ReleaseStream.restart`. Raises ConfigurationError where
+        budgets are for windows, which come back by themselves.
+        """
+        if not self.population.forever:
+            raise ConfigurationError(
+                "only one budget for ever can be granted again (--restart_budget): those of "
+                "windows come back by themselves"
+            )
+        ledgers: Any = self._ledgers(self._layout(bounded=True)).make()
+        return bytes(ledgers.encode(ledgers.restart(ledgers.decode(state))))
 
     def _check_resume(self, ledgers: Ledgers[Any, Any], written: bytes) -> None:
         following = ledgers.next_slot(ledgers.decode(written))

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.budgets import to_epsilon, units_of
 from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicState, DynamicStream
-from streamveil.mechanisms.infinite.registry import infinite_mechanism
+from streamveil.mechanisms.infinite.registry import mechanism_forever
 from streamveil.mechanisms.mechanism import Population, Setting, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
@@ -116,7 +116,7 @@ class Configuration:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
         noise = NoiseSource(self.noise_key(), self.stream)
         if not self.changing and not only_dynamic(self.mechanism):
-            make = infinite_mechanism if self.population.forever else mechanism
+            make = mechanism_forever if self.population.forever else mechanism
             made = make(self.mechanism, self.population)
             return ByClass(ReleaseStream(made, noise, context=self.context), self.layout)
         stream = DynamicStream(
@@ -199,6 +199,10 @@ class ByClass:
     def use(self, state: StreamState) -> float:
         """Largest share of any class's window that is spent."""
         return self.stream.odometer.largest_use(state.odometer)
+
+    def restart(self, state: StreamState) -> StreamState:
+        """Grant a budget for ever once more: see :meth:`ReleaseStream.restart`."""
+        return self.stream.restart(state)
 
     def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:
         """What the slot cost every class."""

@@ -8,7 +8,7 @@ from typing import Any
 from streamveil.mechanisms.infinite.dpi import DPI
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.infinite.planned import Constant, Doubling, Horizon
-from streamveil.mechanisms.mechanism import Mechanism, population_of
+from streamveil.mechanisms.mechanism import Mechanism, Population, population_of
 from streamveil.mechanisms.records import Lifetime
 from streamveil.mechanisms.registry import parse
 
@@ -48,6 +48,13 @@ def infinite_mechanism(
     Raises:
         ConfigurationError: for an unknown name or option, or a value that does not fit.
     """
+    return mechanism_forever(text, population_of([Lifetime(epsilon)], [users], bins, sensitivity))
+
+
+def mechanism_forever(text: str, population: Population) -> Mechanism[Any]:
+    """Make a mechanism for a population of one :class:`Lifetime`.
+
+    Raises as :func:`infinite_mechanism` does.
+    """
     name, options = parse(text, INFINITE_MECHANISMS)
-    population = population_of([Lifetime(epsilon)], [users], bins, sensitivity)
     return INFINITE_MECHANISMS[name](text, population, **options)

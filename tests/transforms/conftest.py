@@ -263,6 +263,7 @@ def assert_same_releases(mine, theirs):
         )
         np.testing.assert_array_equal(a.counts, b.counts)
         np.testing.assert_array_equal(a.stderr, b.stderr)
+        np.testing.assert_array_equal(a.shares, b.shares)
 
 
 @pytest.fixture

@@ -16,7 +16,8 @@ from apache_beam.transforms.window import FixedWindows
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.records import PUBLISHED
+from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
+from streamveil.mechanisms.records import PUBLISHED, Lifetime
 from streamveil.transforms import Heartbeat, heartbeat, metrics
 
 USERS = [f"u{i}" for i in range(40)]
@@ -334,7 +335,9 @@ def test_the_heartbeat_may_be_told_twice_or_leave_slots_out(live, begin):
 # ---- the same as a bounded input --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("shards", "mechanism"), [(1, "pba"), (3, "pbd"), (2, "adaptive")])
+@pytest.mark.parametrize(
+    ("shards", "mechanism"), [(1, "pba"), (3, "pbd"), (2, "adaptive"), (2, "gated"), (1, "dpi")]
+)
 def test_the_same_events_give_the_same_releases_as_a_bounded_input(
     live, run, kit, shards, mechanism
 ):
@@ -342,6 +345,8 @@ def test_the_same_events_give_the_same_releases_as_a_bounded_input(
         {u: (1 + i % 3, 0.5 + i % 2) for i, u in enumerate(USERS)},
         default=(Requirement(2, 1.0), 9),
     )
+    if mechanism in INFINITE_MECHANISMS:
+        registry = Registry.of(default=(Lifetime(50.0), 0))
     people = [*USERS, *(f"x{i}" for i in range(9))]
     rows = [(u, "ab"[(i + s) % 2], s) for s in range(8) for i, u in enumerate(people[: 7 * s])]
     options = {"mechanism": mechanism, "shards": shards, "noise_key": bytes(range(32))}
