@@ -263,9 +263,10 @@ class Gated:
         drawn = discrete_laplace(rate, bins, noise.words("release"))
         mean = (np.sum(recent, axis=0) + drawn) / slots
         variance = laplace_variance(rate) / slots**2
-        shares = self._shrink(mean, variance, state.reference.held.shares, state.total)
+        held = state.reference.held
+        shares = self._shrink(mean, variance, held.shares, state.total)
         error = np.full(bins, math.sqrt(variance))
-        held = Held.of(shares, state.total, error, slot, spent_epsilon(prices.release))
+        held = held.measured(shares, state.total, error, slot, spent_epsilon(prices.release))
         return replace(
             state,
             reference=self._reference(held, state.total),

@@ -75,6 +75,14 @@ class Held:
             epsilon,
         )
 
+    def measured(
+        self, shares: Floats, total: int, stderr: Floats, slot: int, epsilon: float
+    ) -> Held:
+        """What is held after a measurement: the same, with its age, if that told nothing new."""
+        if np.array_equal(shares, self.shares):
+            return self
+        return Held.of(shares, total, stderr, slot, epsilon)
+
     def release(
         self, slot: int, lived: int, spent: int, diagnostics: Mapping[str, float]
     ) -> SlotRelease:

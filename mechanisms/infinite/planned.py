@@ -72,7 +72,7 @@ class Planned:
             variance = laplace_variance(rate)
             shares = SHRINKAGES["none"](noisy, variance, held.shares, self._total)
             error = np.full(noisy.size, math.sqrt(variance))
-            held = Held.of(
+            held = held.measured(
                 shares, self._total or total, error, slot_input.slot, spent_epsilon(spent)
             )
         state = PlannedState(held, state.slots + 1)

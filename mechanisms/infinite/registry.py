@@ -9,7 +9,7 @@ from streamveil.mechanisms.infinite.dpi import DPI
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.infinite.planned import Constant, Doubling, Horizon
 from streamveil.mechanisms.mechanism import Mechanism, Population, population_of
-from streamveil.mechanisms.records import Lifetime
+from streamveil.mechanisms.records import ConfigurationError, Lifetime
 from streamveil.mechanisms.registry import parse
 
 # A factory takes (name, population) and its options as keywords with defaults of type bool,
@@ -57,4 +57,9 @@ def mechanism_forever(text: str, population: Population) -> Mechanism[Any]:
     Raises as :func:`infinite_mechanism` does.
     """
     name, options = parse(text, INFINITE_MECHANISMS)
-    return INFINITE_MECHANISMS[name](text, population, **options)
+    try:
+        return INFINITE_MECHANISMS[name](text, population, **options)
+    except ConfigurationError as error:
+        if repr(text) in str(error):
+            raise
+        raise ConfigurationError(f"mechanism {text!r}: {error}") from error

@@ -31,7 +31,7 @@ def james_stein(noisy: Floats, variance: float, old: Floats, total: int) -> Floa
     apart = noisy - size * old
     squared = float(apart @ apart)
     part = max(0.0, 1 - (noisy.size - 2) * variance / squared) if squared > 0 else 0.0
-    return simplex(old + part * apart / size)
+    return simplex(old + part * apart / size) if part > 0 else old
 
 
 def proportional(noisy: Floats, variance: float, old: Floats, total: int) -> Floats:
@@ -43,7 +43,7 @@ def proportional(noisy: Floats, variance: float, old: Floats, total: int) -> Flo
     lever = old + 0.1 / noisy.size
     moved = max(0.0, float(apart @ apart) - noisy.size * variance) / float(lever.sum())
     part = moved * lever / (moved * lever + variance)
-    return simplex(old + part * apart / size)
+    return simplex(old + part * apart / size) if moved > 0 else old
 
 
 SHRINKAGES: Mapping[str, Shrinkage] = {

@@ -60,8 +60,8 @@ def released(epsilon):
     text = "gated:p=4:latest=3:shrink=none:worth=0:total=200"
 
     def seen(releases):
-        early = any(one.status == "published" for one in releases[:2])
-        return -1.0 if early or releases[2].status == "skipped" else releases[2].shares[0]
+        epochs = [one.diagnostics["epoch"] for one in releases]
+        return releases[2].shares[0] if epochs == [1.0, 1.0, 2.0] else -1.0
 
     return proven(*(world(text, epsilon, counts, present, seen) for present in (0, 1)))
 
@@ -73,7 +73,7 @@ def opened(epsilon):
     counts[:, 0] += int((machine.guard(machine.prices(1), 0) - 1) / 1.96)
 
     def seen(releases):
-        return float(releases[0].status == "published")
+        return releases[0].diagnostics["epoch"]
 
     worlds = (world(machine.name, epsilon, counts, present, seen) for present in (0, 1))
     return proven(*worlds)
