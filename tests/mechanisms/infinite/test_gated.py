@@ -282,16 +282,14 @@ def test_private_state_is_not_shown():
 
 
 # What is paid for may say nothing: then the release is as old as before, whatever was spent.
-@pytest.mark.parametrize("name", ["gated:f_s=0.9:worth=0:chance=0", "horizon:slots=20"])
-def test_a_measurement_that_told_nothing_makes_no_release_younger(name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("gated", {"f_s": 0.9, "worth": 0.0, "chance": 0.0}), ("horizon", {"slots": 20})],
+)
+def test_a_measurement_that_told_nothing_makes_no_release_younger(name, options):
     counts = np.random.default_rng(2).multinomial(30, np.full(50, 0.02), 20)
-    done = simulate_infinite(name.split(":")[0], counts, 0.05, KEY, **_options(name))
+    done = simulate_infinite(name, counts, 0.05, KEY, **options)
     changed = np.any(np.diff(done.released, axis=0, prepend=0.02) != 0, axis=1)
     assert done.spent.sum() > 0
     assert not changed.all()
     np.testing.assert_array_equal(done.age == 0, changed)
-
-
-def _options(name):
-    pairs = (one.split("=") for one in name.split(":")[1:])
-    return {option: value for option, value in pairs}
