@@ -5,9 +5,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TypeVar
 
 Task = TypeVar("Task")
@@ -35,15 +35,17 @@ def all_results(
         Exception: what `work` raises, as soon as it does.
     """
     found: dict[int, list[Result]] = {}
-    for i, results in _finished(work, todo, min(processes, len(todo))):
-        found[i] = results
-        done(len(results))
+    # Closed at once, not when the error that ends it is forgotten: that ends the processes.
+    with closing(_finished(work, todo, min(processes, len(todo)))) as finished:
+        for i, results in finished:
+            found[i] = results
+            done(len(results))
     return [one for i in sorted(found) for one in found[i]]
 
 
 def _finished(
     work: Callable[[Task], list[Result]], todo: Sequence[Task], processes: int
-) -> Iterator[tuple[int, list[Result]]]:
+) -> Generator[tuple[int, list[Result]], None, None]:
     if processes <= 1:
         yield from ((i, work(task)) for i, task in enumerate(todo))
         return
