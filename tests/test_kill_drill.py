@@ -22,7 +22,7 @@ def script():
 
 @pytest.fixture(scope="module")
 def drilled(script, tmp_path_factory):
-    return script.run_drill(tmp_path_factory.mktemp("drill") / "here", kills=4, seed=5)
+    return script.run_drill(tmp_path_factory.mktemp("drill") / "here", kills=3, seed=5)
 
 
 @pytest.fixture

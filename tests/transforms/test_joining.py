@@ -405,7 +405,7 @@ def test_random_histories_of_a_bounded_input(kit, registry):
 
 # Whatever came late, in any order, and although every bundle runs twice.
 def test_random_histories_of_a_stream(kit, registry):
-    @PROPERTY
+    @settings(PROPERTY, max_examples=100)
     @given(
         EVENTS,
         st.lists(st.tuples(MOVERS, ASKED_SLOTS, WANTED, SLOTS), max_size=40),
