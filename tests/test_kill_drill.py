@@ -36,7 +36,7 @@ def test_a_stream_that_is_killed_loses_and_doubles_and_overspends_nothing(drille
     drill, doing = drilled
     figures = drill.check()
     assert drill.faults == []
-    assert sum(doing.values()) == 4
+    assert sum(doing.values()) == 3
     assert figures["slots"] == drill.slots > 10
     assert figures["lost"] == figures["double"] == figures["overspent"] == 0
 
