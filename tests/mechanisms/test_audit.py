@@ -33,7 +33,7 @@ from streamveil.mechanisms.sampling import Sampling
 
 FLAKINESS = 1e-6
 KEY = bytes(range(32))
-RUNS = 4000
+RUNS = 3000
 PARTS_ONLY = ("uniform", "sample", "lbu", "plbu")
 
 # Neighbours by adjacency: how much the target can change a slot, and the bin of the target's

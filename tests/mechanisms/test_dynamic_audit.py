@@ -17,7 +17,7 @@ from streamveil.mechanisms.schedule import asked_units
 from tests.mechanisms.test_audit import ADJACENCY, audit, thresholds_once
 
 KEY = bytes(range(32))
-RUNS = 1000
+RUNS = 800
 SLOTS = 3
 LEAPS = (3, 20, 3)  # so that slots publish
 CLAIM = 3.0
