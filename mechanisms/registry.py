@@ -132,6 +132,11 @@ def parse(
     return name, options
 
 
+def with_options(name: str, options: Mapping[str, bool | float | int | str]) -> str:
+    """The text of a mechanism with options, which :func:`parse` reads."""
+    return ":".join([name, *(f"{option}={value}" for option, value in options.items())])
+
+
 def schedule(
     name: str,
     requirements: int | Sequence[Requirement | DynamicRequirement | Sequence[float]] = (),

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.infinite.registry import infinite_mechanism
 from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.registry import with_options
 from streamveil.mechanisms.stream import ReleaseStream
 
 
@@ -58,7 +59,7 @@ def simulate_infinite(
         raise ValueError(
             f"counts are {table.dtype} of shape {table.shape}; give whole numbers, (slots, bins)"
         )
-    text = ":".join([name, *(f"{option}={value}" for option, value in options.items())])
+    text = with_options(name, options)
     mechanism = infinite_mechanism(text, table.shape[1], epsilon, sensitivity=sensitivity)
     stream = ReleaseStream(mechanism, NoiseSource(key))
     state, releases = stream.start(), []

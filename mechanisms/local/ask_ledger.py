@@ -85,19 +85,8 @@ class AskLedger:
                 int(remaining[over[0]]),
             )
         counts = np.bincount(classes, minlength=len(self._caps))
-        everybody = (counts == self._users.sizes) & (counts > 0)
         by_class = ask.users[np.argsort(classes, kind="stable")]
-        listed = ~np.repeat(everybody, counts)
-        state.history.add(
-            Entry(
-                slot=ask.slot,
-                class_of=self._users.class_of,
-                prices=ask.epsilons.copy(),
-                everybody=everybody,
-                counts=np.where(everybody, 0, counts),
-                users=by_class[listed],
-            )
-        )
+        state.history.add(Entry.of(ask, self._users, by_class, counts))
         state.in_window[ask.users] += amounts
         return state
 

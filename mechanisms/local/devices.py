@@ -267,17 +267,7 @@ class Devices:
                 int(remaining[over[0]]),
             )
         self._promises.check(users, amounts, ask.slot)
-        everybody = (counts == self.users.sizes) & (counts > 0)
-        listed = ~np.repeat(everybody, counts)
-        entry = Entry(
-            slot=ask.slot,
-            class_of=self.users.class_of,
-            prices=ask.epsilons.copy(),
-            everybody=everybody,
-            counts=np.where(everybody, 0, counts),
-            users=users[listed],
-        )
-        self._history.add(entry)
+        self._history.add(Entry.of(ask, self.users, users, counts))
         self._spent[users] += amounts
         self._promises.book(users, amounts)
         self._round = ask.round

@@ -14,9 +14,11 @@ import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import Units
+from streamveil.mechanisms.local.protocol import Ask, Users
 
 Indices = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
 
 ENTRY: state_bytes.Schema = {
     "type": "record",
@@ -43,10 +45,30 @@ class Entry:
     """What a report cost in each class, shape (K,)."""
     everybody: Mask
     """Classes of which all users reported, shape (K,)."""
-    counts: npt.NDArray[np.int64]
+    counts: Counts
     """Users listed of each class, shape (K,)."""
     users: Indices
     """Users of the other classes who reported, class by class, ascending in each."""
+
+    @classmethod
+    def of(cls, ask: Ask, users: Users, reporting: Indices, counts: Counts) -> Entry:
+        """A round in which all who were asked report.
+
+        Args:
+            ask: the round.
+            users: the population.
+            reporting: those asked, class by class, ascending in each.
+            counts: how many they are of each class, shape (K,).
+        """
+        everybody = (counts == users.sizes) & (counts > 0)
+        return cls(
+            slot=ask.slot,
+            class_of=users.class_of,
+            prices=ask.epsilons.copy(),
+            everybody=everybody,
+            counts=np.where(everybody, 0, counts),
+            users=reporting[~np.repeat(everybody, counts)],
+        )
 
     def spending(self, classes: Mask | None = None) -> tuple[Indices, Units]:
         """Users of some classes (all by default) who reported, and what each spent."""

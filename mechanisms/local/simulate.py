@@ -18,6 +18,7 @@ from streamveil.mechanisms.local.rota import AWAY
 from streamveil.mechanisms.local.rotation import Rotation
 from streamveil.mechanisms.noise import NoiseSource, SlotNoise, derived_key
 from streamveil.mechanisms.records import ConfigurationError, Requirement, as_requirement
+from streamveil.mechanisms.registry import with_options
 
 S = TypeVar("S")
 
@@ -85,8 +86,7 @@ def simulate_local(
     asked_for = _by_slot(requirements, changes)
     users = _population(requirements, asked_for, bins)
     table = _checked(values, users)
-    text = ":".join([name, *(f"{option}={value}" for option, value in options.items())])
-    mechanism = local_mechanism(text, users)
+    mechanism = local_mechanism(with_options(name, options), users)
     if asked_for and not isinstance(mechanism, Rotation):
         raise ConfigurationError(
             f"{name} does not follow requirements that change: use the mechanism rotation"

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import to_epsilon
+from streamveil.mechanisms.local.awaited import ASKED, asked_of, asked_record
 from streamveil.mechanisms.local.combination import combine
 from streamveil.mechanisms.local.error import dissimilarity, report_variances, reporting_error
 from streamveil.mechanisms.local.oracles import Oracle
@@ -70,23 +71,7 @@ class Strategy:
             "fields": [
                 {"name": "schedule", "type": "bytes"},
                 *FIELDS,
-                {
-                    "name": "asked",
-                    "type": [
-                        "null",
-                        {
-                            "type": "record",
-                            "name": "Asked",
-                            "fields": [
-                                {"name": "slot", "type": "long"},
-                                {"name": "round", "type": "int"},
-                                {"name": "users", "type": "bytes"},
-                                {"name": "epsilons", "type": state_bytes.LONGS},
-                                {"name": "oracles", "type": {"type": "array", "items": "string"}},
-                            ],
-                        },
-                    ],
-                },
+                ASKED,
                 {"name": "diagnostics", "type": {"type": "map", "values": "double"}},
             ],
         }
@@ -184,19 +169,12 @@ class Strategy:
 
     def encode(self, state: StrategyState) -> bytes:
         """Bytes of the state."""
-        asked = state.asked and {
-            "slot": state.asked.slot,
-            "round": state.asked.round,
-            "users": np.ascontiguousarray(state.asked.users, "<i4").tobytes(),
-            "epsilons": state.asked.epsilons.tolist(),
-            "oracles": list(state.asked.oracles),
-        }
         return state_bytes.pack(
             self.SCHEMAS,
             {
                 "schedule": self.schedule.encode(state.schedule),
                 **state.last.record(),
-                "asked": asked,
+                "asked": asked_record(state.asked),
                 "diagnostics": state.diagnostics,
             },
         )
@@ -204,17 +182,9 @@ class Strategy:
     def decode(self, data: bytes) -> StrategyState:
         """State of bytes. Raises ConfigurationError for those of another population."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        asked = record["asked"]
         return StrategyState(
             self.schedule.decode(record["schedule"]),
             LocalPublication.of_record(record, self.users.symbols),
-            asked
-            and Ask(
-                asked["slot"],
-                asked["round"],
-                np.frombuffer(asked["users"], "<i4").astype(np.int32),
-                np.array(asked["epsilons"], np.int64),
-                tuple(asked["oracles"]),
-            ),
+            asked_of(record["asked"]),
             record["diagnostics"],
         )

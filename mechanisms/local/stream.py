@@ -14,6 +14,7 @@ import numpy as np
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import Units
 from streamveil.mechanisms.local.ask_ledger import AskLedger, AskLedgerState
+from streamveil.mechanisms.local.awaited import ASKED, asked_of, asked_record
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Tally
 from streamveil.mechanisms.noise import NoiseSource, SlotNoise, digest
 from streamveil.mechanisms.stream import check_configuration, check_order
@@ -47,23 +48,7 @@ class LocalStream:
                 {"name": "next_slot", "type": ["null", "long"]},
                 {"name": "ledger", "type": "bytes"},
                 {"name": "mechanism", "type": "bytes"},
-                {
-                    "name": "asked",
-                    "type": [
-                        "null",
-                        {
-                            "type": "record",
-                            "name": "Asked",
-                            "fields": [
-                                {"name": "slot", "type": "long"},
-                                {"name": "round", "type": "int"},
-                                {"name": "users", "type": "bytes"},
-                                {"name": "epsilons", "type": state_bytes.LONGS},
-                                {"name": "oracles", "type": {"type": "array", "items": "string"}},
-                            ],
-                        },
-                    ],
-                },
+                ASKED,
             ],
         }
     }
@@ -145,7 +130,6 @@ class LocalStream:
 
     def encode(self, state: LocalStreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
-        asked = state.asked
         return state_bytes.pack(
             self.SCHEMAS,
             {
@@ -153,14 +137,7 @@ class LocalStream:
                 "next_slot": state.next_slot,
                 "ledger": self.ledger.encode(state.ledger),
                 "mechanism": self.mechanism.encode(state.mechanism),
-                "asked": asked
-                and {
-                    "slot": asked.slot,
-                    "round": asked.round,
-                    "users": asked.users.astype("<i4").tobytes(),
-                    "epsilons": asked.epsilons.tolist(),
-                    "oracles": list(asked.oracles),
-                },
+                "asked": asked_record(state.asked),
             },
         )
 
@@ -168,19 +145,11 @@ class LocalStream:
         """State of bytes. Raises ConfigurationError when another configuration wrote them."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
         check_configuration(record["configuration"], self._configuration)
-        asked = record["asked"]
         return LocalStreamState(
             self.mechanism.decode(record["mechanism"]),
             self.ledger.decode(record["ledger"]),
             record["next_slot"],
-            asked
-            and Ask(
-                asked["slot"],
-                asked["round"],
-                np.frombuffer(asked["users"], "<i4").astype(np.int32),
-                np.array(asked["epsilons"], np.int64),
-                tuple(asked["oracles"]),
-            ),
+            asked_of(record["asked"]),
         )
 
 
