@@ -11,7 +11,7 @@ Section 6.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,26 +20,12 @@ from streamveil.mechanisms.noise import RandomWords, SlotNoise
 from streamveil.mechanisms.per_record import sparse
 from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import Laplace
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Part
+from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Part
 
 
 @dataclass(frozen=True)
-class Distinct:
+class Distinct(sparse.ByValue):
     """Number of different values, with Laplace noise."""
-
-    def tally(
-        self, values: Floats, domains: Integers, cells: Integers, number: int
-    ) -> Sequence[Part]:
-        """Parts of records by cell: see `Base.tally`."""
-        return sparse.tally(sparse.float_codes(values), domains, cells, number)
-
-    def add(self, parts: Iterable[Part]) -> Part:
-        """The part of all records of some parts: see `Base.add`."""
-        return sparse.add(parts)
-
-    def counts(self, part: Part, number: int) -> Integers:
-        """Records by domain: see `Base.counts`."""
-        return sparse.counts(part, number)
 
     def exact(self, part: Part, first: int) -> int:
         """Number of different values of records of a domain or a later one."""
@@ -54,10 +40,6 @@ class Distinct:
         """Estimate and standard error: see `Base.release`."""
         estimate = float(self.draw(part, kept, noise.words("distinct"))[0])
         return estimate, math.sqrt(2) * Laplace.of(kept.budget).scale
-
-    def left_out(self, records: Floats, largest: Floats) -> float:
-        """Different values of records left out, at most: see `Base.left_out`."""
-        return float(records.sum())
 
 
 def framework_distinct(

@@ -21,7 +21,7 @@ have; t follows from how many they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,7 @@ _MANTISSA_BITS = 52
 
 
 @dataclass(frozen=True)
-class Max:
+class Max(sparse.ByValue):
     """Largest value; raises ConfigurationError for a grid that is not of 1 to 16 bits."""
 
     value_max: float
@@ -51,20 +51,6 @@ class Max:
             raise ConfigurationError(
                 f"a grid of {self.bits!r} bits for the maximum is not of 1 to 16 bits"
             )
-
-    def tally(
-        self, values: Floats, domains: Integers, cells: Integers, number: int
-    ) -> Sequence[Part]:
-        """Parts of records by cell: see `Base.tally`."""
-        return sparse.tally(self.codes(values), domains, cells, number)
-
-    def add(self, parts: Iterable[Part]) -> Part:
-        """The part of all records of some parts: see `Base.add`."""
-        return sparse.add(parts)
-
-    def counts(self, part: Part, number: int) -> Integers:
-        """Records by domain: see `Base.counts`."""
-        return sparse.counts(part, number)
 
     def codes(self, values: Floats) -> Integers:
         """The last grid point that is at most each value, counted from 0, the value 0."""
@@ -99,10 +85,6 @@ class Max:
     def release(self, part: Part, kept: Kept, noise: SlotNoise) -> tuple[float, float]:
         """Estimate; its error is unknown: see `Base.release`."""
         return float(self.draw(part, kept, noise.words("max"))[0]), math.nan
-
-    def left_out(self, records: Floats, largest: Floats) -> float:
-        """How many records are left out, at most: see `Base.left_out`."""
-        return float(records.sum())
 
 
 def framework_max(

@@ -29,14 +29,13 @@ from streamveil.mechanisms.noise import FINE_RATES, RandomWords, SlotNoise
 from streamveil.mechanisms.per_record.domains import partition
 from streamveil.mechanisms.per_record.framework import GAP, Framework, Kept
 from streamveil.mechanisms.per_record.laplace import Laplace
+from streamveil.mechanisms.per_record.nodes import LIMB_BITS, VALUE_BITS, Grid
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Part
 from streamveil.mechanisms.records import ConfigurationError
 
-_VALUE_BITS = 48
 # Values below 2**8 steps of the grid share the first bucket: a clip there is value_max / 2**40.
 _FIRST_BITS = 8
-_BUCKETS = _VALUE_BITS - _FIRST_BITS + 1
-_LIMB_BITS = 24
+_BUCKETS = VALUE_BITS - _FIRST_BITS + 1
 # Scales of noise that the threshold is at, if values near the largest clip are likely: exceeded by
 # mistake often, but too high a clip is a small mistake then, and too low a one is not.
 _NEAR_REACH = 1.0
@@ -66,9 +65,9 @@ class Sum:
             )
 
     @property
-    def grid_bits(self) -> int:
-        """The grid has steps of 2**grid_bits."""
-        return math.frexp(self.bounds.value_max)[1] - _VALUE_BITS
+    def grid(self) -> Grid:
+        """Values."""
+        return Grid.values(self.bounds.value_max)
 
     @property
     def _shape(self) -> tuple[int, int, int]:
@@ -79,10 +78,10 @@ class Sum:
     ) -> Sequence[Part]:
         """Parts of records by cell: see `Base.tally`."""
         _, rows, buckets = self._shape
-        steps = self._steps(values)
+        steps = self.grid.steps(values)
         at = (cells * rows + domains) * buckets + self._bucket(steps)
         # Floats are exact: a batch has fewer than 2**29 records.
-        low, high = steps & ((1 << _LIMB_BITS) - 1), steps >> _LIMB_BITS
+        low, high = steps & ((1 << LIMB_BITS) - 1), steps >> LIMB_BITS
         totals = [
             np.bincount(at, weights, number * rows * buckets).reshape(number, -1)
             for weights in (None, low.astype(np.float64), high.astype(np.float64))
@@ -104,12 +103,12 @@ class Sum:
     def clipped(self, part: Part, first: int, clip: int) -> int:
         """Sum of min(value, 2**(clip + 8)) over records of a domain or a later one, in steps."""
         counts, low, high = part.reshape(self._shape)[:, first:].sum(axis=1).tolist()
-        below = sum(low[: clip + 1]) + (sum(high[: clip + 1]) << _LIMB_BITS)
+        below = sum(low[: clip + 1]) + (sum(high[: clip + 1]) << LIMB_BITS)
         return int(below + (sum(counts[clip + 1 :]) << (clip + _FIRST_BITS)))
 
     def clips(self, part: Part, kept: Kept, words: RandomWords, size: int = 1) -> Integers:
         """Noisy bucket to clip at the end of, shape (size,)."""
-        top = int(self._bucket(self._steps(np.array([kept.largest])))[0])
+        top = int(self._bucket(self.grid.steps(np.array([kept.largest])))[0])
         noise = self._clip_noise(kept)
         if noise is None or top == 0:
             return np.full(size, top)
@@ -134,7 +133,7 @@ class Sum:
             exact, bits = self.clipped(part, kept.first, clip), clip + _FIRST_BITS
             estimates[0, here] = noise.noisy(exact, bits, words, int(here.sum()))
             estimates[1, here] = math.sqrt(2) * noise.scale * 2.0**bits
-        return np.ldexp(estimates, self.grid_bits)
+        return np.ldexp(estimates, self.grid.exponent)
 
     def release(self, part: Part, kept: Kept, noise: SlotNoise) -> tuple[float, float]:
         """Estimate and standard error: see `Base.release`."""
@@ -149,9 +148,6 @@ class Sum:
     def _clip_noise(self, kept: Kept) -> Laplace | None:
         share = math.floor(Fraction(self.clip_share) * kept.budget) // 2
         return Laplace.of(share) if share >= FINE_RATES[0] else None
-
-    def _steps(self, values: Floats) -> Integers:
-        return np.rint(np.ldexp(values, -self.grid_bits)).astype(np.int64)
 
     def _bucket(self, steps: Integers) -> Integers:
         """Bucket b holds from 2**(b + 7) up to 2**(b + 8) steps, the first one less as well."""

@@ -37,7 +37,6 @@ A median by OpenDP:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,7 +46,7 @@ from streamveil.mechanisms.noise import RandomWords, SlotNoise
 from streamveil.mechanisms.per_record import sparse
 from streamveil.mechanisms.per_record.framework import Kept
 from streamveil.mechanisms.per_record.laplace import fine_epsilon
-from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part
+from streamveil.mechanisms.per_record.protocol import Floats, Part
 
 
 class Measurement(Protocol):
@@ -65,24 +64,10 @@ class Measurement(Protocol):
 
 
 @dataclass(frozen=True)
-class Own:
+class Own(sparse.ByValue):
     """Runs a function on the values of the records kept, each as often as it occurs."""
 
     measurement: Measurement
-
-    def tally(
-        self, values: Floats, domains: Integers, cells: Integers, number: int
-    ) -> Sequence[Part]:
-        """Parts of records by cell: see `Base.tally`."""
-        return sparse.tally(sparse.float_codes(values), domains, cells, number)
-
-    def add(self, parts: Iterable[Part]) -> Part:
-        """The part of all records of some parts: see `Base.add`."""
-        return sparse.add(parts)
-
-    def counts(self, part: Part, number: int) -> Integers:
-        """Records by domain: see `Base.counts`."""
-        return sparse.counts(part, number)
 
     def release(self, part: Part, kept: Kept, noise: SlotNoise) -> tuple[float, float]:
         """Estimate; its error is unknown: see `Base.release`."""
@@ -91,7 +76,3 @@ class Own:
         words = noise.words("own mechanism")
         estimate = self.measurement(values, fine_epsilon(kept.budget), kept.beta, words)
         return float(estimate), math.nan
-
-    def left_out(self, records: Floats, largest: Floats) -> float:
-        """How many records are left out, at most: see `Base.left_out`."""
-        return float(records.sum())

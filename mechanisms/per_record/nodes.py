@@ -28,8 +28,8 @@ from streamveil.mechanisms.noise import FINE_BITS, FINE_RATES, RandomWords, fine
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers, Noisy, Part
 from streamveil.mechanisms.records import ConfigurationError
 
-_LIMB = 24
-_VALUE_BITS = 48
+LIMB_BITS = 24
+VALUE_BITS = 48
 _COUNT_BITS = 16
 _VALUES = (1e-100, 1e100)
 
@@ -70,7 +70,7 @@ class Grid:
                 f"the largest value {value_max!r} is not from {_VALUES[0]:g} to {_VALUES[1]:g}: "
                 "give values in another unit"
             )
-        exponent = math.frexp(value_max)[1] - _VALUE_BITS
+        exponent = math.frexp(value_max)[1] - VALUE_BITS
         return cls(exponent, round(math.ldexp(value_max, -exponent)))
 
     def steps(self, values: Floats) -> Integers:
@@ -145,8 +145,8 @@ class Nodes:
         size = len(self.rates)
         place = cells * size + node
         parts = np.zeros((number, 2, size), np.int64)
-        for i in range(2 if self.grid.largest >> _LIMB else 1):
-            limb = steps >> _LIMB if i else steps & (1 << _LIMB) - 1
+        for i in range(2 if self.grid.largest >> LIMB_BITS else 1):
+            limb = steps >> LIMB_BITS if i else steps & (1 << LIMB_BITS) - 1
             # Sums of floats that are whole numbers below 2**53 are exact.
             sums = np.bincount(place, limb.astype(np.float64), number * size)
             parts[:, i] = sums.reshape(number, size)
@@ -166,7 +166,7 @@ class Nodes:
         """
         rates = self.rates // shares
         low, high = part.astype(object).reshape(2, -1)
-        exact = (high << _LIMB) + low >> self.shifts.astype(object)
+        exact = (high << LIMB_BITS) + low >> self.shifts.astype(object)
         noise = fine_laplace(rates, words, runs)
         unit = np.ldexp(1.0, self.grid.exponent + self.shifts)
         per_step = np.ldexp(rates.astype(np.float64), -FINE_BITS)

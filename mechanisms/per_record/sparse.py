@@ -66,3 +66,29 @@ def _merged(rows: Part) -> Part:
     merged = rows[starts]
     merged[:, COUNT] = np.add.reduceat(rows[:, COUNT], starts)
     return merged
+
+
+class ByValue:
+    """What base mechanisms have in common for which the values themselves matter: see `Base`."""
+
+    def codes(self, values: Floats) -> Integers:
+        """What stands for each value, shape (n,): all of it, unless a mechanism rounds."""
+        return float_codes(values)
+
+    def tally(
+        self, values: Floats, domains: Integers, cells: Integers, number: int
+    ) -> Sequence[Part]:
+        """Parts of records by cell: see `Base.tally`."""
+        return tally(self.codes(values), domains, cells, number)
+
+    def add(self, parts: Iterable[Part]) -> Part:
+        """The part of all records of some parts: see `Base.add`."""
+        return add(parts)
+
+    def counts(self, part: Part, number: int) -> Integers:
+        """Records by domain: see `Base.counts`."""
+        return counts(part, number)
+
+    def left_out(self, records: Floats, largest: Floats) -> float:
+        """How many records are left out, at most, and so different values: see `Base.left_out`."""
+        return float(records.sum())

@@ -76,7 +76,7 @@ def test_golden(golden):
         assert fine_epsilon(kept.budget) == pytest.approx(expected["eps_M"], rel=1e-12)
         assert made.base.counts(part, len(made.low))[first:].sum() == expected["kept"]
         steps = made.base.clipped(part, first, 40)
-        kept_sum = math.ldexp(steps, made.base.grid_bits)
+        kept_sum = math.ldexp(steps, made.base.grid.exponent)
         assert kept_sum == expected["kept_sum"]
         scale = Laplace.of(kept.budget).scale
         unit = given_["base_unit_noise"]
@@ -203,8 +203,8 @@ def test_sums_are_clipped_at_powers_of_two():
     values = np.array([3.0, 100.0, 900.0, 1e6])
     part = whole(made, values)
     for clip in range(41):
-        end = math.ldexp(1.0, clip + 8 + made.base.grid_bits)
-        got = math.ldexp(made.base.clipped(part, 0, clip), made.base.grid_bits)
+        end = math.ldexp(1.0, clip + 8 + made.base.grid.exponent)
+        got = math.ldexp(made.base.clipped(part, 0, clip), made.base.grid.exponent)
         assert got == np.minimum(values, end).sum()
 
 
@@ -213,7 +213,7 @@ def test_the_clip_follows_the_values():
     made = Framework("sum", bounds, Sum(bounds))
     part = whole(made, np.full(5000, 1000.0), np.ones(5000))
     clips = made.base.clips(part, made.kept(0), words(), 1000)
-    ends = np.ldexp(1.0, clips + 8 + made.base.grid_bits)
+    ends = np.ldexp(1.0, clips + 8 + made.base.grid.exponent)
     wrong = int((ends != 1024.0).sum())
     assert wrong <= stats.binom.ppf(1 - FLAKINESS, 1000, made.beta / 2)
 
