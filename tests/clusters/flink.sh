@@ -13,6 +13,10 @@ set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 
+# Where the jars are. Every process of the cluster has them on its class path, and the job server
+# uploads nothing that lies in a folder of this name: 160 MB with every job otherwise.
+jars=gradle/wrapper
+
 # Flink on Java 17 looks into these.
 opens=()
 for package in java.lang java.lang.reflect java.net java.io java.nio java.text java.time java.util \
@@ -24,7 +28,7 @@ opens+=(--add-exports=java.base/sun.net.util=ALL-UNNAMED)
 install() { # PLACE
   mkdir -p "$1"
   mvn --batch-mode --quiet -f "$here/flink-pom.xml" dependency:copy-dependencies \
-    -DincludeScope=runtime -DoutputDirectory="$(cd "$1" && pwd)/lib"
+    -DincludeScope=runtime -DoutputDirectory="$(cd "$1" && pwd)/$jars"
 }
 
 run() { # NAME PLACE WORK HEAP CLASS [ARGUMENTS]: a Java process in the background
@@ -32,8 +36,10 @@ run() { # NAME PLACE WORK HEAP CLASS [ARGUMENTS]: a Java process in the backgrou
   shift 4
   (
     cd "$work"
-    exec setsid java "-Xmx$heap" -XX:+UseSerialGC "${opens[@]}" \
-      -cp "$place/lib/*" "$@" >>"$work/$name.log" 2>&1 </dev/null
+    exec setsid java "-Xmx$heap" -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
+      -Dorg.slf4j.simpleLogger.showDateTime=true \
+      "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS" "${opens[@]}" \
+      -cp "$place/$jars/*" "$@" >>"$work/$name.log" 2>&1 </dev/null
   ) &
   echo $! >"$work/$name.pid"
 }
@@ -87,6 +93,11 @@ taskmanager.numberOfTaskSlots: $4
 taskmanager.cpu.cores: $4
 taskmanager.memory.task.heap.size: 256m
 taskmanager.memory.task.off-heap.size: 0
+taskmanager.memory.framework.heap.size: 128m
+taskmanager.memory.framework.off-heap.size: 128m
+taskmanager.memory.jvm-metaspace.size: 256m
+taskmanager.memory.jvm-overhead.min: 64m
+taskmanager.memory.jvm-overhead.max: 64m
 taskmanager.memory.managed.size: 64m
 taskmanager.memory.network.min: 64m
 taskmanager.memory.network.max: 64m
@@ -96,6 +107,7 @@ state.checkpoints.dir: file://$1/checkpoints
 restart-strategy.type: fixed-delay
 restart-strategy.fixed-delay.attempts: 1000
 restart-strategy.fixed-delay.delay: 200 ms
+classloader.resolve-order: parent-first
 heartbeat.interval: 500
 heartbeat.timeout: 5000
 YAML
