@@ -4,7 +4,7 @@
 #   flink.sh install PLACE                        fetch Flink and Beam's job server (needs Maven)
 #   flink.sh start PLACE WORK [MANAGERS] [SLOTS]  a job manager, task managers and a job server
 #   flink.sh embedded PLACE WORK                  a job server that is a cluster by itself
-#   flink.sh taskmanager PLACE WORK [SLOTS]       one more task manager; prints its process id
+#   flink.sh taskmanager PLACE WORK               one more task manager; prints its name
 #   flink.sh stop WORK                            stop all of it
 #
 # `start` and `embedded` print NAME=VALUE lines, such as the job server's endpoint. Logs, process
@@ -117,8 +117,9 @@ taskmanager() { # PLACE WORK
   local n=1
   while [ -e "$2/taskmanager-$n.pid" ]; do n=$((n + 1)); done
   run "taskmanager-$n" "$1" "$2" 448m \
-    org.apache.flink.runtime.taskexecutor.TaskManagerRunner --configDir "$2/conf"
-  cat "$2/taskmanager-$n.pid"
+    org.apache.flink.runtime.taskexecutor.TaskManagerRunner --configDir "$2/conf" \
+    "-Dtaskmanager.resource-id=taskmanager-$n"
+  echo "taskmanager-$n"
 }
 
 start() { # PLACE WORK MANAGERS SLOTS
@@ -129,7 +130,7 @@ start() { # PLACE WORK MANAGERS SLOTS
   run jobmanager "$1" "$2" 256m \
     org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint --configDir "$2/conf"
   await "$rest" "$2" jobmanager
-  for _ in $(seq "$3"); do taskmanager "$1" "$2" >/dev/null; done
+  for ((i = 0; i < $3; i++)); do taskmanager "$1" "$2" >/dev/null; done
   echo "flink_master=localhost:$rest"
   job_server "$1" "$2" "127.0.0.1:$rest"
 }
