@@ -71,7 +71,7 @@ class _PacedFn(beam.DoFn):
         while True:
             now = (time.time() - pace.begin) / pace.seconds
             told = int(now) if pace.clock else slot
-            watermark.set_watermark(max(Timestamp(told), watermark.current_watermark()))
+            watermark.set_watermark(Timestamp(told))
             if slot > now:
                 tracker.defer_remainder(Duration(seconds=(slot - now) * pace.seconds))
                 return

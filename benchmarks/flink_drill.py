@@ -69,14 +69,20 @@ class Cluster:
         with socket.socket() as free:
             free.bind(("localhost", 0))
             port = free.getsockname()[1]
-        path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+        # The pool starts what is called python on its path.
+        scripts, modules = str(Path(sys.executable).parent), str(HERE)
+        environment = {
+            **os.environ,
+            "PATH": os.pathsep.join((scripts, os.environ["PATH"])),
+            "PYTHONPATH": os.pathsep.join(filter(None, (modules, os.environ.get("PYTHONPATH")))),
+        }
         with (work / "workers.log").open("wb") as log:
             pool = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main"),
                     f"--service_port={port}",
                 ],
-                env={**os.environ, "PYTHONPATH": path},
+                env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -185,9 +191,10 @@ class Drill:
             time.sleep(0.1)
 
     def _last(self) -> int:
-        return max(
-            (int(path.name[:6]) for path in (self.folder / "seen").glob("*.json")), default=-1
-        )
+        return max((int(path.name[:6]) for path in self._seen()), default=-1)
+
+    def _seen(self) -> list[Path]:
+        return sorted((self.folder / "seen").glob("*.json"))
 
     def given(self) -> dict[int, collections.Counter[bytes]]:
         """By slot, what a sink was given and how often."""
