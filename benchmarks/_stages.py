@@ -13,7 +13,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.transforms.core import _StateDoFnParam, _TimerDoFnParam
 from apache_beam.transforms.userstate import BagStateSpec, StateSpec
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 
 class Cell:
@@ -111,7 +111,7 @@ class Stage:
             elif asked is beam.DoFn.KeyParam:
                 arguments[name] = key
             elif asked is beam.DoFn.TimestampParam:
-                arguments[name] = time
+                arguments[name] = MIN_TIMESTAMP if time is None else time
         outputs = list(method(*given, **arguments) or ())
         if all(cell.is_empty for cell in cells.values()):
             del self._cells[key]

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
 
 from streamveil.io import (
     DATASETS,
@@ -36,7 +34,8 @@ from streamveil.pipelines.evaluation.presets import preset
 from streamveil.pipelines.evaluation.real import REAL, real_stream
 from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
 from streamveil.pipelines.evaluation.streams import STREAMS
-from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, markdown, rows_of
+from streamveil.pipelines.evaluation.tables import SCHEMA, markdown, rows_of, write_rows
+from streamveil.pipelines.flags import numbers
 from streamveil.pipelines.guarantees import INFINITE, is_infinite
 from streamveil.pipelines.inputs import (
     REQUIRED,
@@ -58,8 +57,6 @@ DEFAULT_WINDOW = 120
 DEFAULT_USERS = 10_000
 DEFAULT_SLOTS = 3_000
 DEFAULT_SEEDS = 10
-
-T = TypeVar("T")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -174,10 +171,7 @@ def main(given: argparse.Namespace, command: str) -> int:
     print(markdown(rows))
     print(advice(runs))
     if given.output:
-        if given.output.endswith(".md"):
-            write_text(given.output, markdown(rows))
-        else:
-            write_table(given.output, SCHEMA, [batch_of(rows)])
+        write_rows(given.output, rows, SCHEMA, markdown(rows))
     if given.page:
         from streamveil.pipelines.evaluation.page import page_of
 
@@ -288,8 +282,12 @@ def _count(data: Data, folder: Path, given: argparse.Namespace) -> Counted:
 
 def _requirements(given: argparse.Namespace, table: Counted | None) -> list[tuple[float, int]]:
     """All pairs (E, w) asked for; what is not given comes from the table, if there is one."""
-    epsilons = _numbers("epsilons", given.epsilons, float, lambda e: Requirement(1, e))
-    windows = _numbers("windows", given.windows, int, lambda w: Requirement(w, 1.0))
+    epsilons: list[float] = []
+    windows: list[int] = []
+    if given.epsilons is not None:
+        epsilons = numbers("epsilons", given.epsilons, float, lambda e: Requirement(1, e))
+    if given.windows is not None:
+        windows = numbers("windows", given.windows, int, lambda w: Requirement(w, 1.0))
     longest = preset(given.format, given.input).window if given.format else DEFAULT_WINDOW
     epsilons = epsilons or [table.epsilon if table else DEFAULT_EPSILON]
     windows = windows or [table.window if table else longest]
@@ -320,26 +318,6 @@ def _names(option: str, text: str) -> list[str]:
     if not all(names):
         raise ConfigurationError(f"--{option}={text} has an empty name: write A,B,C")
     return list(dict.fromkeys(names))
-
-
-def _numbers(
-    option: str, text: str | None, kind: Callable[[str], T], check: Callable[[T], object]
-) -> list[T]:
-    if text is None:
-        return []
-    try:
-        numbers = [kind(part) for part in text.split(",")]
-    except ValueError:
-        whole = "whole " if kind is int else ""
-        raise ConfigurationError(
-            f"--{option}={text}: write {whole}numbers, separated by commas"
-        ) from None
-    for number in numbers:
-        try:
-            check(number)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"--{option}={text}: {error}") from None
-    return list(dict.fromkeys(numbers))
 
 
 def _at_least_one(option: str, number: int) -> int:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import difflib
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from streamveil.mechanisms.records import ConfigurationError
+
+T = TypeVar("T")
 
 
 class StrictParser(argparse.ArgumentParser):
@@ -71,6 +73,28 @@ def is_true(name: str, text: str) -> bool:
     if found is None:
         raise ConfigurationError(f"--{name}={text} is neither true nor false")
     return found
+
+
+def numbers(
+    option: str, text: str, kind: Callable[[str], T], check: Callable[[T], object]
+) -> list[T]:
+    """Read numbers with commas between, each once, in order; `check` refuses one that is wrong.
+
+    Raises ConfigurationError.
+    """
+    try:
+        found = [kind(part) for part in text.split(",")]
+    except ValueError:
+        whole = "whole " if kind is int else ""
+        raise ConfigurationError(
+            f"--{option}={text}: write {whole}numbers, separated by commas"
+        ) from None
+    for number in found:
+        try:
+            check(number)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"--{option}={text}: {error}") from None
+    return list(dict.fromkeys(found))
 
 
 def _near(flag: str, parser: argparse.ArgumentParser, likeness: float) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from streamveil.mechanisms.records import ConfigurationError, Lifetime
+from streamveil.pipelines.flags import numbers
 
 WINDOWS, INFINITE = "w-event", "infinite"
 GUARANTEES = (WINDOWS, INFINITE)
@@ -43,13 +44,4 @@ def is_infinite(given: argparse.Namespace) -> bool:
 
 def epsilons_of(text: str) -> list[float]:
     """Read the budgets of --epsilon, each once, in order. Raises ConfigurationError."""
-    try:
-        found = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigurationError(f"--epsilon={text}: write numbers, separated by commas") from None
-    for epsilon in found:
-        try:
-            Lifetime(epsilon)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"--epsilon={text}: {error}") from None
-    return list(dict.fromkeys(found))
+    return numbers("epsilon", text, float, Lifetime)

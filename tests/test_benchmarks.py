@@ -29,6 +29,10 @@ SMALL = {
         *("--draws=1", "--runs=5", "--data", "zipf-5", "--tried", "--local_runs=0", "--ticks"),
         *("50", "--records", "--processes=1"),
     ),
+    "scaling": (
+        *("--events=5000", "--users", "50", "--bins", "10", "--slots=3", "--files"),
+        *("--repeats=1",),
+    ),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
 
@@ -67,6 +71,20 @@ def test_the_soak_finds_state_that_does_not_grow(tmp_path):
         )
         assert later <= 1.5 * early
         assert keys == keys_before <= 20
+
+
+def test_the_plan_follows_from_the_measured_pieces(tmp_path):
+    run("scaling", *SMALL["scaling"], f"--results={tmp_path}")
+    events, _, registries, _, plan = tables(tmp_path, "scaling")
+    rows = {row[0]: row[1:] for row in plan["rows"]}
+    shuffled = rows["MB/s through the shuffle"]
+    assert shuffled == [pytest.approx(row[5]) for row in events["rows"]]
+    state = rows["GB of state in one open slot"]
+    assert state == [pytest.approx(60 * megabytes / 1e3) for megabytes in shuffled]
+    table = rows["GB of memory for the table, in each worker process"]
+    assert table == [pytest.approx(registries["rows"][0][2] * 1e8 / 1e9), 0]
+    again = run("scaling", "--plan", "--plan_users=50", f"--results={tmp_path}")
+    assert "50 users" in again
 
 
 def test_noise_is_compared_with_opendp_where_there_is_one(tmp_path):

@@ -42,6 +42,19 @@ def lateness(value: int | str, name: str = "allowed_lateness") -> int:
     return int(micros)
 
 
+def settling(every: int | str | beam.PTransform | None) -> int | beam.PTransform | None:
+    """Microseconds between checkpoints; else as it was. Raises ConfigurationError."""
+    if every is None or isinstance(every, beam.PTransform):
+        return every
+    micros = lateness(every, "settle")
+    if not micros:
+        raise ConfigurationError(
+            f"settle is {every!r}: give the interval between the runner's checkpoints, such as "
+            "10s, or None on a runner that never goes back"
+        )
+    return micros
+
+
 def check_range(slots: Slots, first: int | None, last: int | None) -> None:
     """Refuse a range of slots that is empty or a slip. Raises ConfigurationError."""
     if first is None or last is None:

@@ -17,7 +17,7 @@ from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.records import LedgerEntry, Release, Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.checks import check_range, lateness, whole
+from streamveil.transforms.checks import check_range, lateness, settling, whole
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.closing import Asked, Counted, count_events
 from streamveil.transforms.counting import Layout
@@ -32,6 +32,7 @@ from streamveil.transforms.release import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.server import LocalSetting
+from streamveil.transforms.settling import settled
 
 _STREAM = "local histogram"
 _BY_STREAM = KV[str, bytes]
@@ -98,12 +99,15 @@ class CollectHistograms(beam.PTransform):
     """How long a slot of an input without end stays open: microseconds, or text such as `10m`."""
     heartbeat: beam.PTransform | None = None
     """What opens the slots of an input without end, as in :class:`PrivateHistograms`."""
+    settle: int | str | beam.PTransform | None = None
+    """As in :class:`PrivateHistograms`."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
         self.shards = whole("shards", self.shards)
         self.allowed_lateness = lateness(self.allowed_lateness)
+        self.settle = settling(self.settle)
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         self._key = SameKey.of(self.noise_key)
@@ -138,7 +142,10 @@ class CollectHistograms(beam.PTransform):
         """Build the pipeline: batches -> visits -> tallies -> releases."""
         visits = self._visits(batches)
         edge = EdgeConfiguration(self.setting, visits.layout)
-        events = (visits.counts, *visits.ticks) | "AddTicks" >> beam.Flatten()
+        counts = visits.counts
+        if not visits.bounded:
+            counts = settled(counts, [_STREAM], self.settle)
+        events = (counts, *visits.ticks) | "AddTicks" >> beam.Flatten()
         if visits.bounded:
             tallies = (
                 events

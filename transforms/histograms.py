@@ -32,6 +32,7 @@ from streamveil.transforms.checks import (
     check_range,
     lateness,
     refuse_windows,
+    settling,
     whole,
 )
 from streamveil.transforms.clock import Clock
@@ -51,6 +52,7 @@ from streamveil.transforms.release import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.requirements import JoinRequirements
+from streamveil.transforms.settling import settled
 
 ADD_REMOVE = "add_remove"
 REPLACE = "replace"
@@ -155,6 +157,12 @@ class PrivateHistograms(beam.PTransform):
     """What opens the slots of an input without end: applied to the pipeline, it gives the number
     of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
     None; then events more than a day ahead of the worker's clock are rejected."""
+    settle: int | str | beam.PTransform | None = None
+    """For an input without end on a runner that goes back to checkpoints, such as Flink's: the
+    interval between them, in microseconds or as text such as `10s`. A slot is then released when
+    what it closed with is in a checkpoint, so a restart can never release it again of other events.
+    With a `heartbeat` of your own give a PTransform as well, with elements that say when to look.
+    None on a runner that never goes back."""
     longest_window: int | None = None
     """The longest window that a change of requirement may ask for, in slots: public. The longest
     of the registry when None."""
@@ -172,6 +180,7 @@ class PrivateHistograms(beam.PTransform):
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
         self.allowed_lateness = lateness(self.allowed_lateness)
+        self.settle = settling(self.settle)
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_shares(self.registry.classes, self.population.sensitivity)
@@ -265,6 +274,9 @@ class PrivateHistograms(beam.PTransform):
         """Build the pipeline: batches -> codes -> counts -> releases."""
         batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
         counted = self._count(batches, changes)
+        counts = counted.counts
+        if not counted.bounded:
+            counts = settled(counts, [_STREAM], self.settle)
         config = ReleaseConfig(
             self._ledgers(counted.layout, changes is not None),
             counted.clock,
@@ -274,7 +286,7 @@ class PrivateHistograms(beam.PTransform):
         )
         releasing = _ReleaseAtEndFn(config) if counted.bounded else _ReleaseInTimeFn(config)
         released = (
-            (counted.counts, *counted.ticks)
+            (counts, *counted.ticks)
             | "AddTicks" >> beam.Flatten()
             | "ReleaseSlots"
             >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, STATE, main="releases")

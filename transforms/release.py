@@ -16,7 +16,7 @@ from apache_beam.transforms.userstate import (
     TimerSpec,
     on_timer,
 )
-from apache_beam.transforms.window import TimestampedValue
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.mechanism import SlotRelease
@@ -258,23 +258,27 @@ class _ReleaseInTimeFn(_ReleaseFn):
     order. State, per stream: the counts that wait; the next slot to release, and how many counts of
     which slots wait.
 
-    There is no timer: a slot's counts come when it closes. The event time of a release is that
-    moment, since the watermark is there: what is before it, windows further on would drop.
+    There is no timer: a slot's counts come when it closes, or later if they had to settle. The
+    event time of a release is that moment, since the watermark is there: what is before it, windows
+    further on would drop. What comes at the end of all time is of the moment at which it closed.
     """
 
     WAITING = BagStateSpec("waiting", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
 
     def _time(self, slot: int) -> Timestamp:
-        return self._config.clock.closing(slot)
+        closing = self._config.clock.closing(slot)
+        return closing if self._now >= GlobalWindow().max_timestamp() else max(closing, self._now)
 
     def process(
         self,
         element: tuple[str, bytes],
+        now: Any = beam.DoFn.TimestampParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
     ) -> Iterator[Any]:
+        self._now = now
         before: tuple[int | None, dict[int, int]] = progress.read() or (None, {})
         next_slot, told = before
         start = start_from_bytes(element[1])

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from streamveil.io import write_table, write_text
+from streamveil.io import write_text
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.evaluation.infinite import (
     Drawn,
@@ -21,12 +21,12 @@ from streamveil.pipelines.evaluation.infinite_streams import INFINITE_STREAMS
 from streamveil.pipelines.evaluation.infinite_tables import (
     SCHEMA,
     advice,
-    batch_of,
     markdown,
     rows_of,
 )
 from streamveil.pipelines.evaluation.real import REAL, real_stream
 from streamveil.pipelines.evaluation.sources import Counted
+from streamveil.pipelines.evaluation.tables import write_rows
 from streamveil.pipelines.evaluation.workers import all_results
 from streamveil.pipelines.guarantees import INFINITE, add_guarantee_options, epsilons_of
 from streamveil.pipelines.progress import progress, steps
@@ -99,10 +99,7 @@ def compare(
     print(markdown(rows))
     print(advice(rows), end="")
     if given.output:
-        if given.output.endswith(".md"):
-            write_text(given.output, markdown(rows))
-        else:
-            write_table(given.output, SCHEMA, [batch_of(rows)])
+        write_rows(given.output, rows, SCHEMA, markdown(rows))
     if given.page:
         from streamveil.pipelines.evaluation.infinite_page import page_of
 

@@ -30,10 +30,10 @@ from streamveil.pipelines.evaluation.infinite import MEASURES, NO_DATA, Infinite
 from streamveil.pipelines.evaluation.infinite_tables import (
     NOT_INFINITE,
     InfiniteRow,
-    figures_of,
     rows_of,
     worthless,
 )
+from streamveil.pipelines.evaluation.tables import figures_of
 from streamveil.pipelines.html import template
 
 Case = tuple[str, float]
@@ -87,7 +87,7 @@ def page_of(runs: Sequence[InfiniteRun], abouts: Mapping[str, str], command: str
         charts=[(measures[one.name], svg) for one, svg in zip(_DRAWN, drawn, strict=True)],
         courses=courses,
         measures=MEASURES,
-        rows=[(row, labels[row.case], figures_of(row)) for row in rows],
+        rows=[(row, labels[row.case], figures_of(row, MEASURES)) for row in rows],
         no_data=NO_DATA,
         worthless={labels[case]: names for case, names in worthless(rows).items()},
         facts=abouts,

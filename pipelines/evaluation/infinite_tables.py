@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.pipelines.evaluation.infinite import MEASURES, NO_DATA, InfiniteRun, is_finite
-from streamveil.pipelines.evaluation.tables import aligned, figure, means_and_errors
+from streamveil.pipelines.evaluation.tables import (
+    aligned,
+    figures_of,
+    means_and_errors,
+    schema_of,
+)
 
 NOT_INFINITE = "not infinite"
 ERROR = MEASURES[0].name
@@ -62,44 +66,27 @@ def rows_of(runs: Sequence[InfiniteRun]) -> list[InfiniteRow]:
     ]
 
 
-_PLAIN: Mapping[str, pa.DataType] = {
-    "stream": pa.string(),
-    "epsilon": pa.float64(),
-    "mechanism": pa.string(),
-    "infinite": pa.bool_(),
-    "slots": pa.int64(),
-    "bins": pa.int64(),
-    "seeds": pa.int64(),
-}
-SCHEMA = pa.schema(
-    [
-        *_PLAIN.items(),
-        *((name + end, pa.float64()) for name, *_ in MEASURES for end in ("", "_stderr")),
-    ]
+SCHEMA = schema_of(
+    {
+        "stream": pa.string(),
+        "epsilon": pa.float64(),
+        "mechanism": pa.string(),
+        "infinite": pa.bool_(),
+        "slots": pa.int64(),
+        "bins": pa.int64(),
+        "seeds": pa.int64(),
+    },
+    MEASURES,
 )
-"""Columns of the CSV: what was run, and each measure with its standard error."""
-
-
-def batch_of(rows: Sequence[InfiniteRow]) -> pa.RecordBatch:
-    """All rows with all figures, of `SCHEMA`; what is not known is null."""
-    found = []
-    for row in rows:
-        figures = {**row.means, **{f"{name}_stderr": v for name, v in row.errors.items()}}
-        known = {name: None if math.isnan(value) else value for name, value in figures.items()}
-        found.append({**{name: getattr(row, name) for name in _PLAIN}, **known})
-    return pa.RecordBatch.from_pylist(found, schema=SCHEMA)
 
 
 def markdown(rows: Sequence[InfiniteRow]) -> str:
     """A table for people, aligned, with the figures rounded to what their noise allows."""
     titles = ["stream", "epsilon", "mechanism", *(measure.title for measure in MEASURES)]
-    cells = [[row.stream, f"{row.epsilon:g}", row.label, *figures_of(row)] for row in rows]
+    cells = [
+        [row.stream, f"{row.epsilon:g}", row.label, *figures_of(row, MEASURES)] for row in rows
+    ]
     return aligned(titles, cells, ("stream", "mechanism"))
-
-
-def figures_of(row: InfiniteRow) -> list[str]:
-    """Each of `MEASURES` with its standard error, as text."""
-    return [figure(row.means[measure.name], row.errors[measure.name]) for measure in MEASURES]
 
 
 def worthless(rows: Sequence[InfiniteRow]) -> dict[tuple[str, float], list[str]]:

@@ -24,7 +24,7 @@ class Measure(NamedTuple):
     """One figure of a run."""
 
     name: str
-    """Field of :class:`Measured` and column of the table."""
+    """Field of what is measured and column of the table."""
     title: str
     """Its name for people."""
     meaning: str

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
+from streamveil.pipelines.evaluation.measures import Measure
 
 TRIMMED = 0.2
 """Share of the runs that the trimmed mean leaves out on either side."""
@@ -32,15 +33,6 @@ TRUTHS: Mapping[str, Callable[[Floats], float]] = {
     "max": lambda values: float(values.max(initial=0.0)),
     "distinct": lambda values: float(len(np.unique(values))),
 }
-
-
-class Measure(NamedTuple):
-    """One figure of all runs on one draw."""
-
-    name: str
-    title: str
-    """Its name for people."""
-    meaning: str
 
 
 MEASURES = (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamveil.io import check_events, read_events, write_table, write_text
+from streamveil.io import check_events, read_events, write_text
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.mechanisms.records import ConfigurationError
@@ -22,8 +22,9 @@ from streamveil.pipelines.evaluation.per_record import (
     results_of,
     run_data,
 )
-from streamveil.pipelines.evaluation.per_record_tables import SCHEMA, batch_of, markdown
+from streamveil.pipelines.evaluation.per_record_tables import SCHEMA, markdown
 from streamveil.pipelines.evaluation.records import EPSILON_MAX, PER_RECORD_DATA, RECORDS, VALUE_MAX
+from streamveil.pipelines.evaluation.tables import write_rows
 from streamveil.pipelines.progress import steps
 from streamveil.transforms.numbers import as_numbers
 
@@ -105,10 +106,7 @@ def compare(
     results = results_of(found)
     print(markdown(results))
     if given.output:
-        if given.output.endswith(".md"):
-            write_text(given.output, markdown(results))
-        else:
-            write_table(given.output, SCHEMA, [batch_of(results)])
+        write_rows(given.output, results, SCHEMA, markdown(results))
     if given.page:
         from streamveil.pipelines.evaluation.per_record_page import page_of
 

@@ -15,7 +15,7 @@ import matplotlib
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import SERIES, SERIES_PALETTE, Dots, looks
 from streamveil.pipelines.evaluation.per_record import MEASURES, PerRecordResult
-from streamveil.pipelines.evaluation.per_record_tables import figures_of
+from streamveil.pipelines.evaluation.tables import figures_of
 from streamveil.pipelines.html import template
 
 _DRAWN = ("trimmed", "error")
@@ -52,7 +52,7 @@ def page_of(results: Sequence[PerRecordResult], data: Mapping[str, str], command
         measures=MEASURES,
         seeds=results[0].seeds,
         runs=results[0].runs,
-        rows=[(one, labels[one.case], figures_of(one)) for one in results],
+        rows=[(one, labels[one.case], figures_of(one, MEASURES)) for one in results],
         facts=dict(data),
         records={one.data: one.records for one in results},
         version=version("streamveil"),

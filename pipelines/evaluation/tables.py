@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from streamveil.io import write_table, write_text
 from streamveil.pipelines.evaluation.choose import Choice, choose, errors_by_case
 from streamveil.pipelines.evaluation.compare import Run
 from streamveil.pipelines.evaluation.measures import MEASURES, Measure
+
+_STDERR = "_stderr"
 
 BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
 
@@ -88,49 +92,73 @@ def _advice(choice: Choice, mechanism: str) -> str:
     return ""
 
 
-_PLAIN: Mapping[str, pa.DataType] = {
-    "stream": pa.string(),
-    "epsilon": pa.float64(),
-    "window": pa.int64(),
-    "mechanism": pa.string(),
-    "users": pa.int64(),
-    "slots": pa.int64(),
-    "bins": pa.int64(),
-    "seeds": pa.int64(),
-    "advice": pa.string(),
-}
-SCHEMA = pa.schema(
-    [
-        *_PLAIN.items(),
-        *((name + end, pa.float64()) for name, *_ in MEASURES for end in ("", "_stderr")),
-    ]
-)
-"""Columns of the CSV: what was run, the advice, and each measure with its standard error."""
+class Compared(Protocol):
+    """All runs of one thing: what it was, in fields of its own, and what came out."""
+
+    @property
+    def means(self) -> Mapping[str, float]:
+        """By name of the measure."""
+
+    @property
+    def errors(self) -> Mapping[str, float]:
+        """Standard errors of the means."""
 
 
-def batch_of(rows: Sequence[Row]) -> pa.RecordBatch:
-    """All rows with all figures, of `SCHEMA`; what is not known is null."""
+def schema_of(plain: Mapping[str, pa.DataType], measures: Sequence[Measure]) -> pa.Schema:
+    """Columns of a table: what was run, and each measure with its standard error."""
+    figures = [(one.name + end, pa.float64()) for one in measures for end in ("", _STDERR)]
+    return pa.schema([*plain.items(), *figures])
 
-    def known(value: float) -> float | None:
+
+def batch_of(rows: Sequence[Compared], schema: pa.Schema) -> pa.RecordBatch:
+    """All rows with all figures, in columns of :func:`schema_of`; what is not known is null."""
+
+    def cell(row: Compared, column: str) -> object:
+        measure = column.removesuffix(_STDERR)
+        if measure not in row.means:
+            return getattr(row, column)
+        value = (row.means if column == measure else row.errors)[measure]
         return None if math.isnan(value) else value
 
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                **{name: getattr(row, name) for name in _PLAIN},
-                **{name: known(value) for name, value in row.means.items()},
-                **{f"{name}_stderr": known(value) for name, value in row.errors.items()},
-            }
-            for row in rows
-        ],
-        schema=SCHEMA,
-    )
+    cells = [{column: cell(row, column) for column in schema.names} for row in rows]
+    return pa.RecordBatch.from_pylist(cells, schema=schema)
+
+
+def write_rows(path: str, rows: Sequence[Compared], schema: pa.Schema, text: str) -> None:
+    """Write the table: `text`, which is for people, to a name in .md, else all figures."""
+    if path.endswith(".md"):
+        write_text(path, text)
+    else:
+        write_table(path, schema, [batch_of(rows, schema)])
+
+
+SCHEMA = schema_of(
+    {
+        "stream": pa.string(),
+        "epsilon": pa.float64(),
+        "window": pa.int64(),
+        "mechanism": pa.string(),
+        "users": pa.int64(),
+        "slots": pa.int64(),
+        "bins": pa.int64(),
+        "seeds": pa.int64(),
+        "advice": pa.string(),
+    },
+    MEASURES,
+)
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """A table for people, aligned, with the figures rounded to what their noise allows."""
     titles = ["stream", "E", "w", "mechanism", *(m.title for m in MEASURES), "advice"]
-    return aligned(titles, [list(_cells(row)) for row in rows], ("stream", "mechanism", "advice"))
+    cells = [
+        [
+            *(row.stream, f"{row.epsilon:g}", str(row.window), row.mechanism),
+            *(*figures_of(row, MEASURES), row.advice),
+        ]
+        for row in rows
+    ]
+    return aligned(titles, cells, ("stream", "mechanism", "advice"))
 
 
 def aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequence[str]) -> str:
@@ -153,11 +181,9 @@ def aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], texts: Sequenc
     return "\n".join([line(titles), f"| {' | '.join(rule)} |", *map(line, cells[1:])]) + "\n"
 
 
-def _cells(row: Row) -> Iterator[str]:
-    yield from (row.stream, f"{row.epsilon:g}", str(row.window), row.mechanism)
-    for measure in MEASURES:
-        yield figure(row.means[measure.name], row.errors[measure.name])
-    yield row.advice
+def figures_of(row: Compared, measures: Sequence[Measure]) -> list[str]:
+    """Each measure with its standard error, as text."""
+    return [figure(row.means[one.name], row.errors[one.name]) for one in measures]
 
 
 def figure(mean: float, error: float) -> str:

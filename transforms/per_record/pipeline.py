@@ -22,6 +22,7 @@ from streamveil.transforms.per_record.stages import (
 )
 from streamveil.transforms.per_record.wire import pane_to_bytes
 from streamveil.transforms.release import ReleaseConfig
+from streamveil.transforms.settling import settled
 
 _PART = KV[Tuple[int, int], bytes]
 _PANE = KV[int, bytes]
@@ -63,6 +64,7 @@ def release_in_time(
     plan: Plan,
     clock: Clock,
     heartbeat: beam.PTransform | None,
+    settle: int | str | beam.PTransform | None,
 ) -> beam.PCollection[PerRecordRow]:
     """Add up an input without end, and release each pane of each key as it closes."""
     source = plan.source
@@ -82,7 +84,7 @@ def release_in_time(
     start = first | "Start" >> beam.FlatMap(started, keys).with_output_types(_PANE)
     config = ReleaseConfig(plan, clock, source.first_slot, source.last_slot)
     return (
-        (panes, start)
+        (settled(panes, range(keys), settle), start)
         | "AddStart" >> beam.Flatten()
         | "ReleasePanes" >> beam.ParDo(_RowsInTimeFn(config)).with_output_types(PerRecordRow)
     )

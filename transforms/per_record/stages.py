@@ -159,12 +159,13 @@ class _RowsInTimeFn(_Rows, _ReleaseInTimeFn):
     def process(
         self,
         element: tuple[Any, bytes],
+        now: Any = beam.DoFn.TimestampParam,
         waiting: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.WAITING),
         progress: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.PROGRESS),
         stream: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.STREAM),
     ) -> Iterator[Any]:
         self._ledgers = self._drivers.of(element[0])
-        yield from super().process(element, waiting, progress, stream)
+        yield from super().process(element, now, waiting, progress, stream)
 
 
 def apart(element: tuple[PaneKey, bytes]) -> tuple[int, bytes]:

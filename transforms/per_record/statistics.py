@@ -11,7 +11,13 @@ import pyarrow as pa
 
 from streamveil.mechanisms.per_record.functions import Divided, divided_bounds
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Slots
-from streamveil.transforms.checks import check_range, lateness, refuse_windows, whole
+from streamveil.transforms.checks import (
+    check_range,
+    lateness,
+    refuse_windows,
+    settling,
+    whole,
+)
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.keys import SameKey
 from streamveil.transforms.per_record.budgets import Budget
@@ -99,6 +105,8 @@ class PerRecord(beam.PTransform):
     such as `10m`."""
     heartbeat: beam.PTransform | None = None
     """What opens the panes of an input without end, as in `PrivateHistograms`."""
+    settle: int | str | beam.PTransform | None = None
+    """As in `PrivateHistograms`."""
 
     kind: ClassVar[str] = ""
     """Of statistic, as in `PER_RECORD_MECHANISMS`."""
@@ -111,6 +119,7 @@ class PerRecord(beam.PTransform):
         self._check_value()
         self.max_records_per_user = whole("max_records_per_user", self.max_records_per_user)
         self.allowed_lateness = lateness(self.allowed_lateness)
+        self.settle = settling(self.settle)
         check_reading(self.time_zone, self.time_unit)
         self._check_keys()
         self._check_panes()
@@ -216,7 +225,7 @@ class PerRecord(beam.PTransform):
                     "length of panes (--slot)"
                 )
             clock = Clock(self.slots, int(self.allowed_lateness))
-            return release_in_time(batches, self._plan(), clock, self.heartbeat)
+            return release_in_time(batches, self._plan(), clock, self.heartbeat, self.settle)
         if self.slots is not None and None in (self.first_slot, self.last_slot):
             raise ConfigurationError(
                 "the range of panes of an input that ends is public, for what is taken from the "

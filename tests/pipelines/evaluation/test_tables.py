@@ -40,7 +40,7 @@ def test_ties():
 
 
 def test_batch():
-    batch = batch_of(rows_of(RUNS))
+    batch = batch_of(rows_of(RUNS), SCHEMA)
     assert batch.schema == SCHEMA
     first, second, _ = batch.to_pylist()
     assert first["amre"] == 1002

@@ -1,0 +1,395 @@
+"""What a stream costs at scale: the pieces of the cost model, and the model against whole runs.
+
+python benchmarks/scaling.py
+
+`--plan` alone prints what the model says of a service, from the last measured pieces.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+from _cost_model import Pieces, Service
+from _measure import asked_case, data_folder, measure, measure_case, parser, save, table
+
+BINS = 100
+CLASSES = 9
+START_HOUR = 1_704_067_200 // 3600
+# A stream's batch is what one bundle of a runner brings; a file's is a row group.
+WORKER_FILES = 8
+BATCHES = (1_000, 10_000, 100_000)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    add = options.add_argument
+    add("--events", type=int, default=1_000_000, help="events of a slot whose pieces are measured")
+    add("--users", type=int, nargs="+", default=[10_000, 1_000_000, 10_000_000])
+    add("--bins", type=int, nargs="+", default=[100, 1_000, 10_000])
+    add("--slots", type=int, default=200, help="slots of a stream whose release is measured")
+    add("--files", type=int, nargs="*", default=[3_000_000, 10_000_000, 30_000_000])
+    add("--plan", action="store_true", help="only print the plan, from the last measured pieces")
+    add("--plan_events_per_second", type=float, default=1e6)
+    add("--plan_users", type=float, default=1e8)
+    add("--plan_bins", type=int, default=1_000)
+    add("--plan_slot", type=float, default=60.0, metavar="SECONDS")
+    given = options.parse_args()
+    service = Service(
+        given.plan_events_per_second, int(given.plan_users), given.plan_bins, given.plan_slot
+    )
+    if given.plan:
+        runs = json.loads((Path(given.results) / "scaling.json").read_text())
+        plan(Pieces.of(runs[-1]["tables"]), service)
+        return
+    measured = [events(given), messages(given), registries(given), slots(given)]
+    pieces = Pieces.of([vars(one) for one in measured])
+    if given.files:
+        with data_folder(given.folder) as folder:
+            measured += [commands(given, folder, pieces), workers(given, folder)]
+    measured.append(plan(pieces, service))
+    kept = {n: getattr(given, n) for n in ("events", "users", "bins", "slots", "files", "repeats")}
+    save(given.results, "scaling", kept, measured)
+
+
+def events(given):
+    """What an event costs before and after the shuffle."""
+    found = table(
+        "An event: from a record batch in memory to a slot's counts",
+        [
+            *("users", "in the table", "events a batch", "ns to map and bound", "ns to count"),
+            *("bytes through the shuffle", "bytes of state until the slot closes"),
+        ],
+        f"CPU time; text ids, {BINS} bins, all events of one slot, in the layout of a stream. The "
+        "state of an open slot is what came through the shuffle. Users outside the table travel "
+        "as digests.",
+    )
+    for users, size in itertools.product(given.users, BATCHES):
+        for inside in (True, False):
+            if size > given.events or (not inside and users != min(given.users)):
+                continue
+            case = {"kind": "event", "users": users, "inside": inside, "batch": size}
+            answer = measure_case("scaling.py", {**case, "events": given.events}, given.repeats)
+            what = [answer.median(name) for name in ("map", "count", "shuffled", "state")]
+            found.add(users, "yes" if inside else "no", size, *what)
+    return found
+
+
+def messages(given):
+    """What a message of a broker costs before it is a row of a batch."""
+    found = table(
+        "A message: from JSON to a row of a record batch",
+        ["messages a bundle", "ns to gather and parse"],
+        "CPU time of our two steps, without what the runner and the connector take.",
+    )
+    number = given.events // 5
+    for size in BATCHES[:2]:
+        if size > number:
+            continue
+        case = {"kind": "message", "batch": size, "events": number}
+        found.add(size, measure_case("scaling.py", case, given.repeats).median("parse"))
+    return found
+
+
+def registries(given):
+    """What the table of requirements takes in the memory of each worker process."""
+    found = table(
+        "A registered user: the table and its index in memory",
+        ["users", "peak MB", "bytes a user", "s to load and index"],
+        "Text ids of 12 characters, read from Parquet. Bytes: the peak less that of a process with "
+        "a table of one user.",
+    )
+    least = measure_case("scaling.py", {"kind": "registry", "users": 1}, given.repeats).peak
+    for users in given.users:
+        answer = measure_case("scaling.py", {"kind": "registry", "users": users}, given.repeats)
+        found.add(users, answer.peak, (answer.peak - least) * 1e6 / users, answer.median("load"))
+    return found
+
+
+def slots(given):
+    """What a slot costs the one key that releases it."""
+    found = table(
+        "A slot: what the hot key gets, keeps and takes",
+        [
+            *("bins", "shards", "bytes to it a slot", "bytes of its state"),
+            *("CPU ms a slot", "slots a CPU s"),
+        ],
+        f"The release stage of a stream with `adaptive`, {CLASSES} classes, windows up to 120 "
+        "slots, all bins busy. It decodes its state, releases, and encodes its state, in each "
+        "slot. Events never reach it: whatever their number, it gets a table of classes x bins "
+        "from each shard.",
+    )
+    for bins, shards in itertools.product(given.bins, (1, 16)):
+        case = {"kind": "slot", "bins": bins, "shards": shards, "slots": given.slots}
+        answer = measure_case("scaling.py", case, given.repeats)
+        took = answer.median("ms")
+        found.add(bins, shards, answer.median("told"), answer.median("state"), took, 1000 / took)
+    return found
+
+
+def command(folder: Path, size: int, *flags: str, files: int = 1) -> list[str]:
+    """`streamveil release` over files of so many events in all."""
+    hours = _slots(size)
+    given = {
+        "input": folder / f"{size}-of-{files}-*.parquet",
+        "output": folder / "releases.parquet",
+        "requirements": folder / "requirements.parquet",
+        "user_column": "user",
+        "value_column": "value",
+        "time_column": "time",
+        "slot": "1h",
+        "start": _iso(START_HOUR),
+        "end": _iso(START_HOUR + hours),
+        "domain": ",".join(f"value-{b:02}" for b in range(BINS)),
+    }
+    paths = [folder / f"{size}-of-{files}-{i}.parquet" for i in range(files)]
+    for path in (given["requirements"], *paths):
+        if not path.exists():
+            events_in_it = size // files if path in paths else 0
+            case = {"kind": "file", "path": str(path), "events": events_in_it, "slots": hours}
+            measure_case("scaling.py", case, 1)
+    named = [f"--{name}={value}" for name, value in given.items()]
+    return [sys.executable, "-m", "streamveil.pipelines.main", "release", *named, *flags]
+
+
+def commands(given, folder: Path, pieces: Pieces):
+    """Whole commands beside what the model says of them."""
+    found = table(
+        "The model against whole commands: Parquet to releases",
+        ["events", "slots", "measured CPU s", "model CPU s", "measured / model"],
+        "One process, 10,000 users, 10,000 events a slot. Start-up, and what reading and the "
+        "runner cost an event, are fitted to the first two rows; the others check it.",
+    )
+    sizes = [1000, *given.files]
+    took = [
+        measure(command(folder, size), given.repeats, [folder / "releases.parquet"]).cpu
+        for size in sizes
+    ]
+    ours = [
+        size * pieces.event_ns(10_000) / 1e9 + _slots(size) * pieces.slot_ms(BINS) / 1e3
+        for size in sizes
+    ]
+    rest = (took[1] - ours[1] - took[0]) / sizes[1]
+    for size, measured, own in zip(sizes, took, ours, strict=True):
+        modelled = took[0] + own + size * rest
+        found.add(size, _slots(size), measured, modelled, measured / modelled)
+    return found
+
+
+def workers(given, folder: Path):
+    """The same command with one worker process and with two."""
+    found = table(
+        "One and two workers",
+        ["events", "workers", "wall s", "CPU s", "events a second", "times one worker"],
+        "FnApiRunner with worker processes of its own (--direct_running_mode=multi_processing); "
+        f"{WORKER_FILES} files, each of all slots. The runner itself is a third process, and "
+        "the machine has two cores.",
+    )
+    size = max(given.files)
+    pace = {}
+    for number in (1, 2):
+        flags = (f"--direct_num_workers={number}", "--direct_running_mode=multi_processing")
+        ran = measure(command(folder, size, *flags), given.repeats, [folder / "releases.parquet"])
+        pace[number] = size / ran.wall
+        found.add(size, number, ran.wall, ran.cpu, pace[number], pace[number] / pace[1])
+    return found
+
+
+def plan(pieces: Pieces, service: Service):
+    """What the model says of a service."""
+    found = table(
+        f"The plan: {service.events_per_second:,.0f} events/s, {service.users:,} users, "
+        f"{service.bins:,} bins, slots of {service.slot_seconds:g} s",
+        ["what", "users in the table", "users outside it"],
+        "CPU of streamveil's own steps; connector and runner come on top. With users in the table, "
+        "every worker process holds it all; with --default_requirement nothing is held, and events "
+        "travel as digests.",
+    )
+    for name, inside, outside in pieces.plan(service):
+        found.add(name, inside, outside)
+    return found
+
+
+def _slots(size: int) -> int:
+    return max(size // 10_000, 1)
+
+
+def _iso(hour: int) -> str:
+    import datetime as dt
+
+    return dt.datetime.fromtimestamp(hour * 3600, dt.timezone.utc).isoformat()
+
+
+# ---- the cases, each in a process of its own ---------------------------------------------------
+
+
+def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, float]:
+    """Map, bound, shuffle by hand and count the events of one slot."""
+    import numpy as np
+    import pyarrow as pa
+    from _events import START, user_ids
+
+    from streamveil.mechanisms import Categories, Registry, Requirement, Slots
+    from streamveil.transforms import Columns
+    from streamveil.transforms.counting import Layout, pack
+    from streamveil.transforms.gathering import Counter
+    from streamveil.transforms.mapping import EventMapper
+    from streamveil.transforms.wire import array_to_bytes
+
+    random = np.random.default_rng(users)
+    names = [f"value-{b:02}" for b in range(BINS)]
+    if inside:
+        numbers = np.arange(users)
+        registry = Registry.build(
+            user_ids(numbers), 40 * (1 + numbers % 3), 0.6 + 0.2 * (numbers // 3 % 3)
+        )
+    else:
+        registry = Registry.of(default=(Requirement(40, 0.6), users))
+    mapper = EventMapper(
+        Columns("user", ("value",), "time"),
+        Slots.of("1h"),
+        Categories(tuple(names)),
+        registry,
+        bytes(32),
+    )
+    mapper.warm()
+    layout = Layout.choose(registry, BINS, 1, timely=True)
+    counter = Counter(registry, layout, 1, "", dynamic=False)
+    values = pa.array(names)
+    mapped, by_key = 0.0, {}
+    for _ in range(events // batch):
+        rows = pa.RecordBatch.from_pydict(
+            {
+                "user": user_ids(random.integers(0, users, batch)),
+                "value": values.take(pa.array(random.integers(0, BINS, batch))),
+                "time": pa.array(
+                    START + random.integers(0, 3_600_000_000, batch), pa.timestamp("us", "UTC")
+                ),
+            }
+        )
+        before = time.process_time()
+        accepted, _ = mapper.map(rows)
+        for block, (kind, shard), codes, _ in pack(accepted, layout, 1):
+            by_key.setdefault((kind, shard, block), []).append(array_to_bytes(codes))
+        mapped += time.process_time() - before
+    before = time.process_time()
+    told = [counter.told(key, counter.bound(key, codes)) for key, codes in by_key.items()]
+    counted = time.process_time() - before
+    assert told
+    shuffled = sum(len(data) for codes in by_key.values() for data in codes)
+    return {
+        "map": mapped * 1e9 / events,
+        "count": counted * 1e9 / events,
+        "shuffled": shuffled / events,
+        "state": shuffled / events,
+    }
+
+
+def run_message(batch: int, events: int) -> dict[str, float]:
+    """Gather and parse messages, bundle after bundle."""
+    from streamveil.io.messages import _GatherFn, _ParseFn
+
+    columns = ("user", "value", "time")
+    texts = [
+        json.dumps(
+            {
+                "user": f"user-{i:07}",
+                "value": f"value-{i % BINS:02}",
+                "time": "2024-05-01T09:12:00Z",
+            }
+        )
+        for i in range(batch)
+    ]
+    bundle = [text.encode() for text in texts]
+    gather, parse = _GatherFn(), _ParseFn("benchmark", columns, False)
+    before = time.process_time()
+    for _ in range(events // batch):
+        gather.start_bundle()
+        lists = [made for message in bundle for made in gather.process(message, 0)]
+        for made in (*lists, *gather.finish_bundle()):
+            for _ in parse.process(made.value):
+                pass
+    return {"parse": (time.process_time() - before) * 1e9 / (events // batch * batch)}
+
+
+def run_registry(users: int) -> dict[str, float]:
+    """Read a table of requirements and index it."""
+    import tempfile
+
+    from _events import write_requirements
+
+    from streamveil.io import read_requirements
+    from streamveil.transforms.people import UserIndex
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "requirements.parquet"
+        write_requirements(path, users)
+        before = time.process_time()
+        index = UserIndex(read_requirements(str(path)), bytes(32))
+        assert index is not None
+        return {"load": time.process_time() - before}
+
+
+def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
+    """Release a stream slot by slot as the stateful step does, from the bytes of its shards."""
+    import numpy as np
+    from _stages import Stage
+
+    from streamveil.mechanisms import Population, Requirement, Slots
+    from streamveil.transforms.clock import Clock
+    from streamveil.transforms.counting import BlockCounts, Layout
+    from streamveil.transforms.keys import SameKey
+    from streamveil.transforms.ledgers import Configuration
+    from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
+    from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
+
+    requirements = tuple(Requirement(w, e) for w in (40, 80, 120) for e in (0.6, 0.8, 1.0))
+    population = Population(requirements, np.full(len(requirements), 100_000), bins)
+    layout = Layout(1, 900_000, len(requirements), bins, shards)
+    made = Configuration("adaptive", population, layout, SameKey.of(bytes(32)), context=b"")
+    stage = Stage(_ReleaseInTimeFn(ReleaseConfig(made, Clock(Slots.of("1m")))))
+    random = np.random.default_rng(bins)
+    list(stage.process([("", start_to_bytes(0))]))
+    cells = np.arange(len(requirements) * bins)
+    told, took = 0, []
+    for slot in range(slots):
+        parts = [
+            counts_to_bytes(BlockCounts(slot, cells, random.integers(1, 2000, len(cells)), 0))
+            for _ in range(layout.parts)
+        ]
+        told += sum(map(len, parts))
+        before = time.process_time()
+        released = list(stage.process([("", part) for part in parts]))
+        took.append(time.process_time() - before)
+        assert released
+    return {"ms": 1000 * float(np.median(took)), "told": told / slots, "state": stage.size}
+
+
+def run_file(path: str, events: int, slots: int) -> dict[str, float]:
+    """Write a file of events or requirements."""
+    from _events import write_events, write_requirements
+
+    if events:
+        write_events(Path(path), events, 10_000, slots, ordered=True)
+    else:
+        write_requirements(Path(path), 10_000)
+    return {}
+
+
+CASES = {
+    "event": run_event,
+    "message": run_message,
+    "registry": run_registry,
+    "slot": run_slot,
+    "file": run_file,
+}
+
+if __name__ == "__main__":
+    asked = asked_case()
+    if asked is None:
+        main()
+    else:
+        print(json.dumps(CASES[asked.pop("kind")](**asked)))

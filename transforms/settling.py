@@ -1,0 +1,142 @@
+"""What is closed waits until the runner has committed it: a checkpoint is the point of no return.
+
+A runner that goes back to a checkpoint plays what came after it again, and by a clock that has gone
+on: an event that was in time may now be late. A slot that had been released by then would be
+released again, of other events, and its users would pay twice. So what a slot closed with is kept
+until it is in a checkpoint. From there on it stays what it is, and so does all that is made of it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import BytesCoder
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+from apache_beam.utils.timestamp import Timestamp
+
+PULSE = b""
+_NAME = 16  # bytes
+
+# A runner may tell of a checkpoint those bundles too that ended between its barrier and its end, as
+# Flink's does. What a bundle finds after that and is told of again is in a later one, which it is
+# in front of.
+COMMITS = 2
+
+# By the name of what waits, how often its bundles were committed. Of the process, not of a DoFn:
+# the runner keeps a DoFn for each bundle that waits for its commit. Names are drawn where something
+# is closed, so what is closed again after a restart has another.
+_commits: dict[bytes, int] = {}
+
+
+@dataclass(eq=False)
+class Settle(beam.PTransform):
+    """Hold back (key, bytes) until the runner has committed that they are there.
+
+    For inputs without end, on runners that go back to checkpoints and tell bundles of commits
+    (`DoFn.BundleFinalizerParam`), such as Flink's. What still waits when the input ends, or the
+    pipeline is drained, is let go then; where commits are never told, so is everything.
+    """
+
+    keys: Sequence[Any]
+    """All keys."""
+    pulse: beam.PTransform
+    """Applied to the pipeline, it gives an element whenever it is time to look."""
+
+    def __post_init__(self) -> None:
+        """Be a PTransform."""
+        super().__init__()
+
+    def expand(self, closed: beam.PCollection[tuple[Any, bytes]]) -> beam.PCollection[Any]:
+        """Build the steps: add pulses, hold back."""
+        kind = closed.element_type
+        pulses = (
+            closed.pipeline
+            | "Pulse" >> self.pulse
+            | "PulseIntoOne" >> beam.WindowInto(GlobalWindows())
+            | "ToKeys" >> beam.FlatMap(_pulses, tuple(self.keys)).with_output_types(kind)
+        )
+        return (
+            (closed, pulses)
+            | "AddPulse" >> beam.Flatten()
+            | "HoldBack" >> beam.ParDo(_SettleFn()).with_output_types(kind)
+        )
+
+
+def settled(
+    closed: beam.PCollection[tuple[Any, bytes]],
+    keys: Sequence[Any],
+    every: int | beam.PTransform | None,
+) -> beam.PCollection[tuple[Any, bytes]]:
+    """What is closed, held back where checkpoints are so many microseconds apart, or are pulses."""
+    if every is None:
+        return closed
+    if isinstance(every, int):  # by default a sequence starts when Beam was imported
+        every = PeriodicImpulse(start_timestamp=Timestamp.now(), fire_interval=every / 1e6)
+    return closed | "Settle" >> Settle(keys, every)
+
+
+def _pulses(pulse: Any, keys: Iterable[Any]) -> Iterator[tuple[Any, bytes]]:
+    for key in keys:
+        yield key, PULSE
+
+
+class _SettleFn(beam.DoFn):
+    """(key, bytes) to the same, later.
+
+    State, per key: what waits, each after a random name of 16 bytes. Timer `end`, in event time,
+    for the end of the input: lets all go.
+    """
+
+    WAITING = BagStateSpec("waiting", BytesCoder())
+    END = TimerSpec("end", beam.TimeDomain.WATERMARK)
+
+    def process(
+        self,
+        element: tuple[Any, bytes],
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        end: Any = beam.DoFn.TimerParam(END),
+        bundle: Any = beam.DoFn.BundleFinalizerParam,
+    ) -> Iterator[tuple[Any, bytes]]:
+        key, data = element
+        if data != PULSE:
+            waiting.add(uuid.uuid4().bytes + data)
+            end.set(GlobalWindow().max_timestamp())
+        held: list[bytes] = []
+        free: list[bytes] = []
+        for item in waiting.read():
+            committed = _commits.get(item[:_NAME], 0) >= COMMITS
+            (free if committed else held).append(item)
+        if free:
+            waiting.clear()
+            for item in held:
+                waiting.add(item)
+        for item in held:
+            name = item[:_NAME]
+            bundle.register(partial(_committed, name, _commits.get(name, 0)))
+        for item in free:
+            _commits.pop(item[:_NAME])
+            yield key, item[_NAME:]
+
+    @on_timer(END)
+    def _let_go(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+    ) -> Iterator[tuple[Any, bytes]]:
+        for item in waiting.read():
+            _commits.pop(item[:_NAME], None)
+            yield key, item[_NAME:]
+        waiting.clear()
+
+
+def _committed(name: bytes, before: int) -> None:
+    """A bundle is committed that found something waiting, which had `before` commits then."""
+    if _commits.get(name, 0) == before:
+        _commits[name] = before + 1
