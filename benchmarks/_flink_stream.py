@@ -113,6 +113,7 @@ def releases(
     batches: beam.PCollection[pa.RecordBatch],
     last_slot: int | None = None,
     heartbeat: beam.PTransform | None = None,
+    settle: str | None = None,
 ) -> beam.PCollection[Release]:
     """The same release of the same events, whatever runs it."""
     outputs: Outputs = batches | PrivateHistograms(
@@ -125,17 +126,18 @@ def releases(
         last_slot=last_slot,
         allowed_lateness="1s",
         heartbeat=heartbeat,
+        settle=settle,
     )
     return outputs.releases
 
 
-def build(pipeline: beam.Pipeline, pace: Pace, folder: Path) -> None:
-    """A stream into a folder of releases, and of all that a sink was ever given."""
+def build(pipeline: beam.Pipeline, pace: Pace, folder: Path, settle: str | None) -> None:
+    """A stream into a folder of releases, and one of all that a sink was ever given."""
     slots = pipeline | "Events" >> Paced(pace)
     batches = slots | "Batches" >> beam.Map(events_of).with_output_types(pa.RecordBatch)
-    found = releases(batches, heartbeat=Paced(pace))
+    found = releases(batches, heartbeat=Paced(pace), settle=settle)
     _ = found | "See" >> beam.Map(_see, str(folder / "seen"))
-    if not pace.clock:
+    if settle or not pace.clock:
         _ = found | WriteReleasesToFolder(str(folder / "releases"))
 
 
