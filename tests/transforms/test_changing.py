@@ -103,9 +103,7 @@ def told(ran):
 def test_runners_orders_and_streams_agree(run, kit, made, name):
     rows = events()
     split = [change_batch(CHANGES[::-1][i::3]) for i in range(3)]
-    whole = run(
-        WithChanges(made(mechanism=name), change_batch(CHANGES)), [kit.batch(rows)], "fn_api"
-    )
+    whole = run(WithChanges(made(mechanism=name), change_batch(CHANGES)), [kit.batch(rows)])
     assert whole.slots == list(range(LAST + 1))
     assert {r.status for r in whole.releases} >= {"published"}
     assert {reason for reason, _ in told(whole)} == {"no requirement"}

@@ -61,13 +61,13 @@ def played(transform, table):
 # ---- what is released ------------------------------------------------------------------------
 
 
-def test_releases_are_those_of_the_mechanism_however_events_come(run, kit):
+def test_releases_are_those_of_the_mechanism_however_events_come(run, kit, usual_runner):
     table = symbols()
     expected = played(bounded(), table)
     assert {len(asks) for asks, _, _ in expected} == {1, 2}
     random = np.random.default_rng(1)
     events = [rows(table)[i] for i in random.permutation(len(rows(table)))]
-    for runner, shards, parts in (("fn_api", 1, 1), ("bundle_based", 3, 5)):
+    for runner, shards, parts in ((usual_runner, 1, 1), ("bundle_based", 3, 5)):
         batches = [kit.batch(events[i::parts]) for i in range(parts)]
         ran = run(bounded(shards=shards), batches, runner)
         assert ran.slots == list(range(SLOTS))

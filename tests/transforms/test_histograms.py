@@ -69,15 +69,17 @@ def letters(ran):
 
 # Members and strangers, more events than count, rejected ones: nothing of how they come matters.
 @pytest.mark.parametrize("most", [1, 2])
-def test_releases_do_not_depend_on_how_events_come(run, kit, rows, most):
+def test_releases_do_not_depend_on_how_events_come(run, kit, rows, usual_runner, most):
     def go(batches, runner, shards, seed):
         transform = kit.histograms(OPEN, noise_key=KEY, max_contributions=most, shards=shards)
         made = [kit.batch(part) for part in split(rows, batches, seed)]
         return run(transform, made, runner)
 
-    first = go(1, "fn_api", 1, 0)
+    first = go(1, usual_runner, 1, 0)
     assert first.slots == list(range(SLOTS))
-    for other in (go(5, "fn_api", 4, 1), go(3, "bundle_based", 1, 2), go(40, "bundle_based", 4, 3)):
+    others = [("bundle_based", 3, 1, 2), ("bundle_based", 40, 4, 3), (usual_runner, 5, 4, 1)]
+    for runner, batches, shards, seed in others:
+        other = go(batches, runner, shards, seed)
         kit.assert_same_releases(first.releases, other.releases)
         for mine, theirs in zip(first.ledger, other.ledger, strict=True):
             assert mine.slot == theirs.slot
@@ -380,7 +382,7 @@ WINDOWS = {
 
 @pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
 def test_windowed_or_triggered_input_is_refused_at_construction(kit, windows):
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     events = pipeline | beam.Create([kit.batch([("u1", "a", 0)])]) | windows
     with pytest.raises(ValueError, match=r"in windows|have a trigger"):
         events | kit.histograms(CLOSED)
@@ -388,7 +390,7 @@ def test_windowed_or_triggered_input_is_refused_at_construction(kit, windows):
 
 # The default windowing, even when it is asked for, is none.
 def test_global_window_is_accepted(kit):
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     events = pipeline | beam.Create([]) | beam.WindowInto(window.GlobalWindows())
     outputs = events | kit.histograms(CLOSED)
     assert outputs._fields == ("releases", "ledger", "rejected", "state")
@@ -416,11 +418,12 @@ def rigged(monkeypatch):
 
 
 # Nothing is written, neither for the refused slot nor for those before it in the same bundle.
-@pytest.mark.parametrize("runner_name", ["fn_api", "bundle_based"])
-def test_a_broken_budget_stops_the_pipeline_and_writes_nothing(kit, rigged, tmp_path, runner_name):
+def test_a_broken_budget_stops_the_pipeline_and_writes_nothing(
+    kit, rigged, tmp_path, new_pipeline, runner
+):
     registry = Registry.of(dict.fromkeys(USERS, (3, 1.0)))
     transform = kit.histograms(registry, first_slot=0, last_slot=5, noise_key=KEY)
-    pipeline = beam.Pipeline(runner=kit.runners[runner_name]())
+    pipeline = new_pipeline(runner=runner)
     outputs = pipeline | beam.Create([kit.batch([("u1", "a", 0)])]) | transform
     outputs.releases | beam.Map(str) | beam.io.WriteToText(str(tmp_path / "out" / "releases"))
     with pytest.raises(Exception, match=r"release refused for users with .* remaining") as raised:
@@ -455,7 +458,7 @@ def shows_secret(text):
 
 def test_key_is_not_in_a_repr(kit):
     transform = kit.histograms(CLOSED, noise_key=SECRET)
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     outputs = pipeline | beam.Create([]) | transform
     shown = [repr(transform), str(transform), transform.default_label(), repr(outputs)]
     shown += [repr(transform.display_data()), repr(transform.population)]

@@ -14,7 +14,6 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 from hypothesis import given, settings
@@ -593,16 +592,13 @@ class Slots(beam.PTransform):
 
 
 @pytest.fixture
-def joined(tmp_path, kit):
+def joined(tmp_path, kit, new_pipeline):
     """Run a pipeline of (events, changes); give messages and dead letters."""
 
     def joined(transform, source, runner, options=()):
         folder = tmp_path / f"{runner}{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        pipeline = beam.Pipeline(
-            runner=kit.runners[runner](),
-            options=PipelineOptions(list(options)),
-        )
+        pipeline = new_pipeline(*options, runner=runner)
         for name, output in zip(
             ("counts", "rejected"), source(pipeline) | Joins(transform), strict=True
         ):

@@ -8,7 +8,6 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
@@ -141,18 +140,19 @@ class Ran:
 
 
 @pytest.fixture
-def release(tmp_path, kit):
+def release(tmp_path, kit, new_pipeline, usual_runner):
     """Run a transform over batches, or over another source, and collect its rows."""
     numbers = itertools.count()
 
-    def release(transform, source, runner="fn_api"):
+    def release(transform, source, runner=usual_runner):
         path = tmp_path / f"rows{next(numbers)}"
         streaming = isinstance(source, Timeline)
         if not isinstance(source, beam.PTransform):
             source = beam.Create(source, reshuffle=False)
-        options = PipelineOptions(["--streaming"] if streaming else [])
-        runner = kit.runners["bundle_based" if streaming else runner]
-        pipeline = beam.Pipeline(runner=runner(), options=options)
+        if streaming:
+            pipeline = new_pipeline("--streaming", runner="bundle_based")
+        else:
+            pipeline = new_pipeline(runner=runner)
         rows = pipeline | "Records" >> source | "Release" >> transform
         rows | kit.collect(path)
         result = pipeline.run()
