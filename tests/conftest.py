@@ -1,5 +1,7 @@
 """What every test shares: the runners, and what needs one that a user may not have."""
 
+from functools import partial
+
 import apache_beam as beam
 import apache_beam.runners.portability.fn_api_runner.worker_handlers as worker_handlers
 import pytest
@@ -71,10 +73,16 @@ def flags_of(request):
 
 
 @pytest.fixture(scope="session")
-def new_pipeline(flags_of, usual_runner):
-    """An empty pipeline on the usual runner, or on another by its name; flags of Beam."""
+def pipeline_on(flags_of):
+    """An empty pipeline on a runner, by its name, with flags of Beam."""
 
-    def new_pipeline(*flags, runner=usual_runner):
+    def pipeline_on(runner, *flags):
         return beam.Pipeline(options=PipelineOptions([*flags_of(runner), *flags]))
 
-    return new_pipeline
+    return pipeline_on
+
+
+@pytest.fixture(scope="session")
+def new_pipeline(pipeline_on, usual_runner):
+    """An empty pipeline on the usual runner, with flags of Beam."""
+    return partial(pipeline_on, usual_runner)

@@ -8,6 +8,7 @@ import math
 import pickle
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -208,17 +209,17 @@ class Given(beam.PTransform):
 
 
 @pytest.fixture
-def run(tmp_path, new_pipeline, usual_runner):
+def run_on(tmp_path, pipeline_on):
     """Run a transform over batches, or over another source, and collect what comes out."""
     numbers = itertools.count()
 
-    def run(transform, batches, runner=usual_runner, options=()):
+    def run_on(runner, transform, batches, *flags):
         folder = tmp_path / f"run{next(numbers)}"
         folder.mkdir()
         source = batches
         if not isinstance(batches, beam.PTransform):
             source = beam.Create(batches, reshuffle=False)
-        pipeline = new_pipeline(*options, runner=runner)
+        pipeline = pipeline_on(runner, *flags)
         outputs = pipeline | "Events" >> source | "Release" >> transform
         for name, output in outputs._asdict().items():
             output | f"Collect {name}" >> Collect(folder / name)
@@ -236,7 +237,13 @@ def run(tmp_path, new_pipeline, usual_runner):
         lists = {name: collected(folder / name) for name in outputs._fields}
         return Ran(counters, distributions, **lists)
 
-    return run
+    return run_on
+
+
+@pytest.fixture
+def run(run_on, usual_runner):
+    """The same on the usual runner."""
+    return partial(run_on, usual_runner)
 
 
 def assert_same_releases(mine, theirs):

@@ -592,13 +592,13 @@ class Slots(beam.PTransform):
 
 
 @pytest.fixture
-def joined(tmp_path, kit, new_pipeline):
+def joined(tmp_path, kit, pipeline_on):
     """Run a pipeline of (events, changes); give messages and dead letters."""
 
-    def joined(transform, source, runner, options=()):
+    def joined(runner, transform, source, *flags):
         folder = tmp_path / f"{runner}{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        pipeline = new_pipeline(*options, runner=runner)
+        pipeline = pipeline_on(runner, *flags)
         for name, output in zip(
             ("counts", "rejected"), source(pipeline) | Joins(transform), strict=True
         ):
@@ -657,7 +657,7 @@ def transform_of(kit, registry, **options):
 
 
 def test_a_bounded_pipeline_joins_as_the_truth(joined, kit, runner, registry):
-    messages, letters = joined(transform_of(kit, registry), bounded_source(kit, 3), runner)
+    messages, letters = joined(runner, transform_of(kit, registry), bounded_source(kit, 3))
     assert_same(read(registry, messages, letters=letters), truth(registry, ROWS, CHANGED))
 
 
@@ -683,7 +683,7 @@ def live(joined, kit):
         def source(pipeline):
             return two_of(pipeline | stream)
 
-        return joined(transform, source, "bundle_based", ["--streaming"])
+        return joined("bundle_based", transform, source, "--streaming")
 
     return live
 

@@ -221,10 +221,10 @@ def test_a_slot_released_again_from_the_same_state(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["pba", "pbd"])
-def test_a_pipeline_run_twice_gives_the_same(run, kit, runner, name):
+def test_a_pipeline_run_twice_gives_the_same(run_on, kit, runner, name):
     rows = [(u, "ab"[(i * s) % 2], s) for s in (0, 3, 4, 70) for i, u in enumerate(USERS)]
     transform = kit.histograms(REGISTRY, mechanism=name, noise_key=KEY)
-    once, twice = (run(transform, [kit.batch(rows)], runner) for _ in range(2))
+    once, twice = (run_on(runner, transform, [kit.batch(rows)]) for _ in range(2))
     kit.assert_same_releases(once.releases, twice.releases)
     assert once.slots == list(range(71))
 

@@ -43,7 +43,7 @@ class Told(beam.PTransform):
 
 
 @pytest.fixture
-def live(run, kit, tmp_path, monkeypatch):
+def live(run_on, kit, tmp_path, monkeypatch):
     """Run what happens; give what ran, the order of things, and all that was counted.
 
     The runner loses the metrics of all but a first bundle and of timers, so the calls are counted.
@@ -59,7 +59,7 @@ def live(run, kit, tmp_path, monkeypatch):
         path = tmp_path / "told"
         path.unlink(missing_ok=True)
         told = Told(timeline.transform, path, kit.collect)
-        ran = run(told, timeline, "bundle_based", ["--streaming"])
+        ran = run_on("bundle_based", told, timeline, "--streaming")
         order = [slot if kind == "out" else "in" for kind, slot in kit.collected(path)]
         return ran, order, counted
 
@@ -387,12 +387,12 @@ class Grouped(beam.PTransform):
 
 
 # This runner's watermark does not wait for timers as Beam's does, so time passes step by step.
-def test_windows_after_the_transform_drop_no_release(run, kit):
+def test_windows_after_the_transform_drop_no_release(run_on, kit):
     transform = kit.histograms(EXACT)
     line = kit.timeline(transform).events(("u1", "a", 0))
     for slot in range(1, 10):
         line.advance(slot)
-    told = run(Grouped(transform), line, "bundle_based", ["--streaming"]).releases
+    told = run_on("bundle_based", Grouped(transform), line, "--streaming").releases
     ends = [((slot + 2) * HOUR - 1) // 1000 for slot in range(9)]
     assert [(slots, end // 1000) for slots, end in told[:9]] == [
         ([slot], end) for slot, end in enumerate(ends)

@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -140,26 +141,38 @@ class Ran:
 
 
 @pytest.fixture
-def release(tmp_path, kit, new_pipeline, usual_runner):
+def release_on(tmp_path, kit, pipeline_on):
     """Run a transform over batches, or over another source, and collect its rows."""
     numbers = itertools.count()
 
-    def release(transform, source, runner=usual_runner):
+    def release_on(runner, transform, source, *flags):
         path = tmp_path / f"rows{next(numbers)}"
-        streaming = isinstance(source, Timeline)
         if not isinstance(source, beam.PTransform):
             source = beam.Create(source, reshuffle=False)
-        if streaming:
-            pipeline = new_pipeline("--streaming", runner="bundle_based")
-        else:
-            pipeline = new_pipeline(runner=runner)
+        pipeline = pipeline_on(runner, *flags)
         rows = pipeline | "Records" >> source | "Release" >> transform
         rows | kit.collect(path)
         result = pipeline.run()
         result.wait_until_finish()
         return Ran(kit.collected(path), result.metrics())
 
-    return release
+    return release_on
+
+
+@pytest.fixture
+def release(release_on, usual_runner):
+    """The same on the usual runner."""
+    return partial(release_on, usual_runner)
+
+
+@pytest.fixture
+def release_stream(release_on):
+    """The same of a timeline."""
+
+    def release_stream(transform, line):
+        return release_on("bundle_based", transform, line, "--streaming")
+
+    return release_stream
 
 
 @pytest.fixture
