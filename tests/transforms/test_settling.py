@@ -142,9 +142,9 @@ def test_all_leaves_when_the_input_ends():
     assert not runner.state
 
 
-def test_runners_that_tell_of_no_commits_let_all_go_at_the_end(kit, runner, tmp_path):
+def test_runners_that_tell_of_no_commits_let_all_go_at_the_end(kit, runner, pipeline_on, tmp_path):
     closed = [("s", b"1"), ("s", b"2"), ("t", b"3")]
-    with beam.Pipeline(runner=kit.runners[runner]()) as pipeline:
+    with pipeline_on(runner) as pipeline:
         held = pipeline | beam.Create(closed) | settling.Settle(["s", "t"], beam.Create([0, 1]))
         held | kit.collect(tmp_path / "held")
     assert sorted(kit.collected(tmp_path / "held")) == closed
