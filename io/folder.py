@@ -58,7 +58,7 @@ class WriteReleasesToFolder(beam.PTransform):
     would break the guarantee: :class:`AlreadyReleasedError` names the slot.
 
     Of two that write one file at the same time the first one wins on a local filesystem, which must
-    have hard links. Elsewhere renaming may replace: the one that finds the other's content fails.
+    have hard links. Elsewhere the second one may replace what appeared after it looked.
     """
 
     folder: str
