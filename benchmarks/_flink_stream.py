@@ -29,6 +29,7 @@ BINS = tuple("abcdef")
 USERS = [f"user{i}" for i in range(90)]
 WINDOW, EPSILON = 5, 1.0
 MOST_SLOTS = 1_000_000
+STRAGGLING = 4  # slots
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,12 @@ class Pace:
     seconds: float
     """Real time from slot to slot."""
     clock: bool = False
-    """Whether the watermark is the clock; otherwise it follows the events."""
+    """Whether the watermark is the clock, and some events come too late; otherwise it follows the
+    events."""
+
+    def now(self) -> float:
+        """The slot that it is time for."""
+        return (time.time() - self.begin) / self.seconds
 
 
 class _Slots(RestrictionProvider):
@@ -69,7 +75,7 @@ class _PacedFn(beam.DoFn):
     ) -> Iterator[Any]:
         slot = tracker.current_restriction().start
         while True:
-            now = (time.time() - pace.begin) / pace.seconds
+            now = pace.now()
             told = int(now) if pace.clock else slot
             watermark.set_watermark(Timestamp(told))
             if slot > now:
@@ -109,6 +115,17 @@ def events_of(slot: int) -> pa.RecordBatch:
     )
 
 
+def arrived(slot: int, pace: Pace) -> Iterator[pa.RecordBatch]:
+    """What a source finds of a slot, and the stragglers of one before; who reads later finds more.
+
+    A watched folder is such a source: after a restart the files are there that were not before.
+    """
+    batch, past = events_of(slot), events_of(max(0, slot - STRAGGLING))
+    in_time = batch.num_rows // 2 if pace.now() < slot + STRAGGLING else batch.num_rows
+    yield batch.slice(0, in_time)
+    yield past.slice(past.num_rows // 2)
+
+
 def releases(
     batches: beam.PCollection[pa.RecordBatch],
     last_slot: int | None = None,
@@ -134,7 +151,8 @@ def releases(
 def build(pipeline: beam.Pipeline, pace: Pace, folder: Path, settle: str | None) -> None:
     """A stream into a folder of releases, and one of all that a sink was ever given."""
     slots = pipeline | "Events" >> Paced(pace)
-    batches = slots | "Batches" >> beam.Map(events_of).with_output_types(pa.RecordBatch)
+    read = beam.FlatMap(arrived, pace) if pace.clock else beam.Map(events_of)
+    batches = slots | "Batches" >> read.with_output_types(pa.RecordBatch)
     found = releases(batches, heartbeat=Paced(pace), settle=settle)
     _ = found | "See" >> beam.Map(_see, str(folder / "seen"))
     if settle or not pace.clock:

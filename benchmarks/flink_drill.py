@@ -12,9 +12,10 @@ and a new spare is started. All that a sink is given is kept, each time that it 
 - the releases are those of one undisturbed run in this process over the same events;
 - no window of slots cost more than the users asked for, each different release counted.
 
-With --watermark=clock event time follows the clock, not the events: what was under way at a kill is
-late afterwards, so the undisturbed run says nothing. Then slots must wait for checkpoints, by
---settle, or some are released again with other content. Exit code 0 if all of that holds.
+With --watermark=clock event time follows the clock, not the events, and what was late at first is
+in time when it is read again after a kill, so the undisturbed run says nothing. Then slots must
+wait for checkpoints, by --settle, or some are released again with other content. Exit code 0 if all
+of that holds.
 """
 
 from __future__ import annotations
