@@ -39,9 +39,14 @@ def test_direct_runner_takes_the_prism_that_it_is_given(prism):
 
 
 @pytest.mark.prism
-def test_errors_of_workers_come_as_they_were(prism):
+def test_errors_of_workers_come_last_and_as_they_were(prism):
     prism.lines("u1,Z,2024-01-01T08:00:00Z")
-    prism.refused("no event was accepted", "outside the domain 1. Mend the events")
+    outcome = prism()
+    assert outcome.code == 2
+    *reports, last = outcome.err.splitlines()
+    assert "Traceback (most recent call last):" in reports  # Beam's worker prints them
+    assert last.startswith("streamveil release: no event was accepted, so nothing says which slots")
+    assert "out.jsonl" not in str(prism.files())
 
 
 @pytest.mark.prism
