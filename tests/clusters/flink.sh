@@ -99,13 +99,13 @@ taskmanager.memory.jvm-metaspace.size: 256m
 taskmanager.memory.jvm-overhead.min: 64m
 taskmanager.memory.jvm-overhead.max: 64m
 taskmanager.memory.managed.size: 64m
-taskmanager.memory.network.min: 64m
-taskmanager.memory.network.max: 64m
+taskmanager.memory.network.min: 128m
+taskmanager.memory.network.max: 128m
 io.tmp.dirs: $1/tmp
 state.backend.type: hashmap
 state.checkpoints.dir: file://$1/checkpoints
 restart-strategy.type: fixed-delay
-restart-strategy.fixed-delay.attempts: 1000
+restart-strategy.fixed-delay.attempts: 30
 restart-strategy.fixed-delay.delay: 200 ms
 classloader.resolve-order: parent-first
 heartbeat.interval: 500
