@@ -57,8 +57,8 @@ def start(home, work, how, *arguments):
 
 @pytest.fixture(scope="session")
 def flink(flink_home, tmp_path_factory):
-    """A job manager, a task manager with two slots, and a job server."""
-    yield from start(flink_home, tmp_path_factory.mktemp("flink"), "start", "1", "2")
+    """A job manager, a task manager with six slots, and a job server."""
+    yield from start(flink_home, tmp_path_factory.mktemp("flink"), "start", "1", "6")
 
 
 @pytest.fixture(scope="session")

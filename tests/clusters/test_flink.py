@@ -1,7 +1,7 @@
 """Beam's Flink runner: a cluster inside the job server, a real one, and one that is killed."""
 
 import importlib.util
-import json
+import random
 import subprocess
 import sys
 import time
@@ -72,35 +72,93 @@ def test_our_flags_of_flink_are_those_of_the_job_server(embedded_flink):
         assert value == (7 if name in numbers else True if name in switches else "true")
 
 
-def test_a_watched_folder_into_a_folder(flink, tables, tmp_path):
-    """In real time, by the clock, from the command line."""
-    first = int(time.time()) // 2 * 2 + 26  # time enough to start
-    slots, arrives = 4, tmp_path / "in"
-    arrives.mkdir()
-    command = [
-        *(sys.executable, "-m", "streamveil.pipelines.main", "release"),
-        *(f"--input=watch:{arrives}/*.csv", f"--output=folder:{tmp_path}/out", "--slot=2s"),
-        *(f"--start={format_time(first * SECOND)}", "--allowed_lateness=20s"),
-        *(f"--end={format_time((first + 2 * slots) * SECOND)}", *tables),
-        *(*flink.flags, *STREAMING, *BUNDLES),
-    ]
-    text = events([(first + i % 8) * SECOND for i in range(10)])
-    (tmp_path / "part").write_text(text)
-    (tmp_path / "part").rename(arrives / "a.csv")
-    log = tmp_path / "log"
-    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as running:
-        try:
-            until = time.monotonic() + 150
-            while len(list(tmp_path.glob("out/release-*.json"))) < slots:
-                assert running.poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
-                time.sleep(0.2)
-        finally:
-            flink.cancel()
-            running.kill()
-    rows = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("out/*.json"))]
-    assert [row["slot"] for row in rows] == [first // 2 + i for i in range(slots)]
-    assert [row["counts"] for row in rows] == [[2, 2], [1, 1], [2, 0], [1, 1]]
+SLOTS = 4
+CHANGES = "user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward"
+STREAMS = {
+    "release": ("release",),
+    "dynamic": ("release", "--mechanism=dpbd", "--requirement_changes={changes}"),
+    "infinite": ("release", "--guarantee=infinite", "--epsilon=9"),
+    "local": ("collect",),
+    "counts": ("per-record", "--statistic=count", "--value_column=amount", "--value_max=9"),
+}
+
+
+class Streams:
+    """A folder that is watched, from now on, and commands that release what comes there."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.first = (int(time.time()) + 4) // 2
+        draw = random.Random(1)
+        rows = [
+            f"u{draw.randrange(40)},{draw.choice(['cafe', 'park'])},{1 + i % 9},"
+            + format_time(2 * SECOND * self.first + draw.randrange(2 * SLOTS * SECOND))
+            for i in range(300)
+        ]
+        self.write("events/a.csv", "user,place,amount,time", rows)
+        self.write("users.csv", "user,window,epsilon", [f"u{i},{1 + i % 3},2" for i in range(40)])
+        changes = [f"u{i},{self.first + i % SLOTS},2,1,2,1" for i in range(0, 40, 3)]
+        self.write("changes/a.csv", CHANGES, changes)
+        (folder / "key").write_text("5e" * 32)
+        (folder / "key").chmod(0o600)
+
+    def write(self, name, *lines):
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n".join([lines[0], *lines[1]]) + "\n")
+
+    def arguments(self, job, source, output):
+        """Of a command that reads the events from files, or watches them."""
+        name, *own = STREAMS[job]
+        start, end = (format_time(2 * SECOND * slot) for slot in (self.first, self.first + SLOTS))
+        given = [
+            *(name, f"--input={source}{self.folder}/events/*.csv", f"--output={output}"),
+            *("--time_column=time", "--slot=2s", f"--start={start}", f"--end={end}"),
+            *("--allowed_lateness=40s", f"--noise_key_file={self.folder}/key"),
+            *(flag.format(changes=f"{source}{self.folder}/changes/*.csv") for flag in own),
+        ]
+        if name == "per-record":
+            return [*given, "--budget=inverse:20", "--epsilon_max=4"]
+        given += ["--user_column=user", "--value_column=place", "--domain=cafe,park"]
+        return given if job == "infinite" else [*given, f"--requirements={self.folder}/users.csv"]
+
+
+@pytest.fixture(scope="module")
+def streamed(flink, tmp_path_factory):
+    """Run all pipelines at once, in real time, until each has released all slots."""
+    streams = Streams(tmp_path_factory.mktemp("streams"))
+    running = []
+    try:
+        for job in STREAMS:
+            out = f"folder:{streams.folder}/{job}"
+            command = [
+                *(sys.executable, "-m", "streamveil.pipelines.main"),
+                *(*streams.arguments(job, "watch:", out), *flink.flags, *STREAMING, *BUNDLES),
+            ]
+            log = (streams.folder / f"{job}.log").open("wb")
+            with log:
+                running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        until = time.monotonic() + 200
+        while any(len(list(streams.folder.glob(f"{job}/*.json"))) < SLOTS for job in STREAMS):
+            logs = "".join(path.read_text() for path in streams.folder.glob("*.log"))
+            assert all(job.poll() is None for job in running), logs
+            assert time.monotonic() < until, logs
+            time.sleep(0.2)
+        flink.cancel()
+    finally:
+        for job in running:
+            job.kill()
+            job.wait()
+    return streams
+
+
+@pytest.mark.parametrize("job", STREAMS)
+def test_a_watched_folder_is_released_as_its_files_are(streamed, job, tmp_path):
+    """From the command line: of a stream the same bytes as of files, one file a slot."""
+    assert main(streamed.arguments(job, "", f"{tmp_path}/out.jsonl")) == 0
+    rows = [path.read_bytes() for path in sorted((streamed.folder / job).glob("*.json"))]
+    assert b"".join(rows) == (tmp_path / "out.jsonl").read_bytes()
+    assert len(rows) == SLOTS
 
 
 @pytest.fixture(scope="module")
