@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 
 from apache_beam.options.pipeline_options import PipelineOptions
-
-from streamveil.pipelines.flags import is_true
 
 _NUMBERS = {
     "checkpointing_interval": "milliseconds between checkpoints; without it there are none",
@@ -51,6 +48,13 @@ class FlinkOptions(PipelineOptions):
                 f"--{name}",
                 nargs="?",
                 const=True,
-                type=partial(is_true, name),
+                type=_switch,
                 help=f"of Flink: {meaning}",
             )
+
+
+def _switch(text: str) -> bool:
+    """Beam's own switches take no value; templates give every option one."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"

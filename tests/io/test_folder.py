@@ -7,7 +7,6 @@ import threading
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import AlreadyReleasedError, WriteReleasesToFolder, per_record_sink_of, sink_of
@@ -17,15 +16,17 @@ from streamveil.io.releases import release_json
 from streamveil.mechanisms.records import PerRecordRow, Slots
 
 
-def write(releases, sink, runner=FnApiRunner):
-    with beam.Pipeline(runner=runner()) as pipeline:
+def write(releases, sink):
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         _ = pipeline | beam.Create(releases) | sink
 
 
-@pytest.mark.parametrize("runner", [FnApiRunner, BundleBasedDirectRunner])
-def test_a_file_for_each_release_in_the_order_of_slots(some_releases, tmp_path, runner):
+def test_a_file_for_each_release_in_the_order_of_slots(
+    some_releases, runner, pipeline_on, tmp_path
+):
     folder = tmp_path / "new" / "releases"
-    write(some_releases[::-1], sink_of(f"folder:{folder}", []), runner)
+    with pipeline_on(runner) as pipeline:
+        _ = pipeline | beam.Create(some_releases[::-1]) | sink_of(f"folder:{folder}", [])
     files = sorted(folder.iterdir())
     assert [path.read_bytes() for path in files] == [
         release_json(release) + b"\n" for release in some_releases

@@ -152,6 +152,31 @@ def test_flags_reach_beam():
     assert options.view_as(EventOptions).slot == "1h"
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"), [("", True), ("=true", True), ("=False", False)], ids=lambda case: str(case)
+)
+def test_flags_of_flink_reach_beam(flag, value):
+    given = [f"--finish_bundle_before_checkpointing{flag}", "--checkpointing_interval=1000"]
+    known = parse_flags("release", (EventOptions, JobOptions, ReleaseOptions), given)
+    told = known.get_all_options(drop_default=True)
+    assert told["finish_bundle_before_checkpointing"] is value
+    assert told["checkpointing_interval"] == 1000
+
+
+@pytest.mark.parametrize(
+    ("flag", "reason"),
+    [
+        ("--finish_bundle_before_checkpointing=maybe", "'maybe' is neither true nor false"),
+        ("--checkpointing_interval=soon", "invalid int value"),
+        ("--checkpoint_interval=1", "did you mean --checkpointing_interval?"),
+    ],
+)
+def test_wrong_flags_of_flink(job, flag, reason):
+    outcome = job(flag)
+    assert outcome.code == 2
+    assert reason in outcome.message
+
+
 def test_all_commands_fit_into_one_process():
     """Beam reads the options of all classes that it knows, so none may be in two of them."""
     for module in ("collect", "demo", "per_record", "release"):
