@@ -36,6 +36,8 @@ from streamveil.pipelines.inputs import (
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
+HANDED_OVER = "handed over: the job runs when it is submitted to Dataflow"
+
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
 
 
@@ -213,7 +215,7 @@ def run_whole(
     try:
         summary = run(build, options, title)
         for path in files:
-            if not FileSystems.exists(path):
+            if not summary.handed_over and not FileSystems.exists(path):
                 raise RuntimeError(f"the runner is done, but {path} was not written")
         return summary
     except Exception as error:
@@ -230,6 +232,9 @@ def run_whole(
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
     """Run the job of a command and tell the operator what came of it."""
     summary = job.run(options, title)
+    if summary.handed_over:
+        print(HANDED_OVER)
+        return
     print(summary.text(dead_letters=job.rejected))
     for path in dict.fromkeys([job.output, *job.files]):
         print(f"wrote {path}")

@@ -23,6 +23,7 @@ from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.budgets import TABLE, add_budget_options, budget_of, lookup_of
 from streamveil.pipelines.inputs import range_of
 from streamveil.pipelines.jobs import (
+    HANDED_OVER,
     EventOptions,
     JobOptions,
     given_by,
@@ -175,9 +176,10 @@ class PerRecordJob:
         rows = events.batches | type(self.transform).__name__ >> self.transform
         _ = rows | "WriteRows" >> per_record_sink_of(self.output)
 
-    def run(self, options: PipelineOptions) -> None:
-        """Run to the end."""
-        run_whole(self.build, options, "streamveil per-record", self._files)
+    def run(self, options: PipelineOptions) -> str:
+        """Run to the end; what to tell the operator."""
+        summary = run_whole(self.build, options, "streamveil per-record", self._files)
+        return HANDED_OVER if summary.handed_over else f"{self.summary}\nwrote {self.output}"
 
     @property
     def summary(self) -> str:
@@ -329,8 +331,5 @@ def _keys(given: Any) -> dict[str, Any]:
 
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
-    job = job_of(options)
-    job.run(options)
-    print(job.summary)
-    print(f"wrote {job.output}")
+    print(job_of(options).run(options))
     return 0
