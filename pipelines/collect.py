@@ -25,7 +25,7 @@ _STATELESS = "a run of collect keeps no state for a later one"
 _CONSTANT = "requirements do not change in a run of collect"
 
 # Options that have no meaning here, and why.
-_NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
+NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
     JobOptions: {
         "max_contributions": "a device reports one value in a slot",
         "adjacency": "one guarantee covers events added, removed and replaced",
@@ -44,7 +44,7 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
 
     Raises ConfigurationError for anything missing or wrong.
     """
-    for kind, reasons in _NOT_LOCAL.items():
+    for kind, reasons in NOT_LOCAL.items():
         all_given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
         for name, why in reasons.items():
             value = getattr(all_given, name)
