@@ -53,10 +53,11 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
                     f"--{name}={value} is for streamveil release: in the local setting {why}"
                 )
     given = given_by(options, EventOptions, JobOptions)
-    transform = Inputs.of(given).local_transform(
+    inputs = Inputs.of(given)
+    transform = inputs.local_transform(
         required_registry("collect", given),
         LOCAL_DEFAULT if given.mechanism is None else given.mechanism,
-        noise_key(given.noise_key_file),
+        noise_key(given.noise_key, inputs.slots),
         given.shards,
         given.allowed_lateness,
     )

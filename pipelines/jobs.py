@@ -33,6 +33,7 @@ from streamveil.pipelines.inputs import (
     add_histogram_options,
     registry_of,
 )
+from streamveil.pipelines.keys import ENVIRONMENT, PLACES
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
@@ -91,10 +92,11 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
     )
     add(
-        "--noise_key_file",
-        metavar="FILE",
-        help="32 or more secret bytes; the same key on the "
-        "same input gives the same releases (default: fresh randomness)",
+        "--noise_key",
+        metavar="PLACE",
+        help=f"where 32 or more secret bytes are: {PLACES}; the same key on the same input gives "
+        "the same releases; PLACE,PLACE@TIME takes another key from the slot on that starts then "
+        f"(default: the variable {ENVIRONMENT}, or else fresh randomness)",
     )
     add(
         "--allowed_lateness",

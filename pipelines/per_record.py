@@ -232,13 +232,14 @@ def _refuse(options: PipelineOptions) -> None:
 
 def _transform_of(given: Any) -> beam.PTransform:
     kind = given.statistic
+    times = _times(given)
     arguments: dict[str, Any] = {
         "mechanism": given.mechanism,
         "beta": given.beta,
         "max_records_per_user": given.max_records_per_user,
-        "noise_key": noise_key(given.noise_key_file),
+        "noise_key": noise_key(given.noise_key, times.get("slots")),
         "allowed_lateness": given.allowed_lateness,
-        **_times(given),
+        **times,
         **_keys(given),
     }
     if kind not in _WITHOUT_VALUE:

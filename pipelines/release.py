@@ -133,10 +133,11 @@ def _transform_of(given: Any, own: Any) -> PrivateHistograms:
             f"--longest_window={own.longest_window} is about changes: give "
             "--requirement_changes as well, or leave it out"
         )
-    return Inputs.of(given).transform(
+    inputs = Inputs.of(given)
+    return inputs.transform(
         registry,
         default if given.mechanism is None else given.mechanism,
-        noise_key(given.noise_key_file),
+        noise_key(given.noise_key, inputs.slots),
         given.shards,
         own.longest_window,
         given.allowed_lateness,
