@@ -86,7 +86,8 @@ def to_dataflow(tmp_path):
         f"--temp_location={staged}",
         f"--template_location={staged / 'job_object'}",
         '--labels={"team": "statistics"}',
-        "--experiments=use_network_tags=private",
+        # The second saves a listing of all packages.
+        "--experiments=use_network_tags=private,disable_logging_submission_environment",
         "--num_workers=1",
         "--max_num_workers=2",
         "--machine_type=n2-standard-2",
