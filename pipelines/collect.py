@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import is_stream
@@ -12,6 +14,7 @@ from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
+    check_required,
     given_by,
     required_registry,
     run_and_tell,
@@ -53,19 +56,27 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
                     f"--{name}={value} is for streamveil release: in the local setting {why}"
                 )
     given = given_by(options, EventOptions, JobOptions)
-    inputs = Inputs.of(given)
-    transform = inputs.local_transform(
-        required_registry("collect", given),
+    check_required("collect", given)
+    job = Job(given.input, given.output, transform_of(given), given.ledger, given.rejected)
+    job.check()
+    if is_stream(job.input):
+        stream_with(options, job.input)
+    return job
+
+
+def transform_of(given: Any) -> CollectHistograms:
+    """The transform that these options ask for, whatever is read and written.
+
+    Raises ConfigurationError.
+    """
+    registry, inputs = required_registry("collect", given), Inputs.of(given)
+    return inputs.local_transform(
+        registry,
         LOCAL_DEFAULT if given.mechanism is None else given.mechanism,
         noise_key(given.noise_key, inputs.slots),
         given.shards,
         given.allowed_lateness,
     )
-    job = Job(given.input, given.output, transform, given.ledger, given.rejected)
-    job.check()
-    if is_stream(job.input):
-        stream_with(options, job.input)
-    return job
 
 
 def main(options: PipelineOptions) -> int:

@@ -107,19 +107,21 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_required(command: str, given: Any) -> None:
+def check_required(
+    command: str, given: Any, names: Sequence[str] = ("input", "output", *REQUIRED)
+) -> None:
     """Raise ConfigurationError where an option is missing that has no default."""
-    for name in ("input", "output", *REQUIRED):
+    for name in names:
         if not getattr(given, name):
             raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
 
 
 def required_registry(command: str, given: Any) -> Registry:
-    """The table of requirements, when all options are there that have no default.
+    """The table of requirements, when all of `REQUIRED` are there.
 
     Raises ConfigurationError.
     """
-    check_required(command, given)
+    check_required(command, given, REQUIRED)
     registry = registry_of(given)
     if registry is None:
         instead = ", or --default_requirement" if command == "release" else ""
