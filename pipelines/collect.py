@@ -9,6 +9,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from streamveil.io import is_stream
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.follow import FOLLOW_OPTIONS
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
@@ -37,7 +38,7 @@ NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
     ReleaseOptions: {
         **dict.fromkeys(("requirement_changes", "longest_window"), _CONSTANT),
         **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
-        **dict.fromkeys(("state", "resume", "restart_budget", "follow", "clock_file"), _STATELESS),
+        **dict.fromkeys(FOLLOW_OPTIONS, _STATELESS),
     },
 }
 

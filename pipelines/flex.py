@@ -18,6 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.pipelines import main as command_line
 from streamveil.pipelines.collect import NOT_LOCAL
+from streamveil.pipelines.follow import FOLLOW_OPTIONS
 from streamveil.pipelines.guarantees import INFINITE
 from streamveil.pipelines.inputs import REQUIRED
 from streamveil.pipelines.jobs import EventOptions, JobOptions
@@ -55,9 +56,6 @@ _REGEXES = {
     "budget": rf"(inverse|sqrt|log):{_NUMBER}(:{_NUMBER})?|table:{_FILE}",
 }
 _REGEXES_OF_TYPES: Mapping[Any, str] = {int: "[0-9]+", float: _NUMBER, None: ".+"}
-
-# A run that keeps its state does so on one machine.
-_LOCAL = ("state", "resume", "restart_budget", "follow", "clock_file")
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ _ALL = (
         "Private histograms of events in files, one per slot, under every user's own requirement.",
         _RELEASE,
         ("input", "output", *REQUIRED),
-        (*_LOCAL, "guarantee", "epsilon"),
+        (*FOLLOW_OPTIONS, "guarantee", "epsilon"),
         regexes=dict.fromkeys(("input", "requirement_changes"), _FILE),
     ),
     Template(
@@ -130,7 +128,7 @@ _ALL = (
         "own requirement.",
         _RELEASE,
         ("input", "output", *REQUIRED),
-        (*_LOCAL, "guarantee", "epsilon", "ledger", "rejected"),
+        (*FOLLOW_OPTIONS, "guarantee", "epsilon", "ledger", "rejected"),
         streaming=True,
         regexes={"input": _STREAM, "requirement_changes": _STREAM, "output": _SINK},
     ),
@@ -157,7 +155,7 @@ _ALL = (
         "Private histograms, one per slot, that together cost each user one budget for ever.",
         _RELEASE,
         ("input", "output", "epsilon", *REQUIRED),
-        (*_LOCAL, *_WITHOUT_CHANGES, "guarantee", "requirements", "default_requirement"),
+        (*FOLLOW_OPTIONS, *_WITHOUT_CHANGES, "guarantee", "requirements", "default_requirement"),
         fixed=(f"--guarantee={INFINITE}",),
         streaming=True,
     ),

@@ -36,6 +36,8 @@ from streamveil.transforms.keys import SameKey
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 
+FOLLOW_OPTIONS = ("state", "resume", "restart_budget", "follow", "clock_file")
+
 
 def add_follow_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run that keeps its state."""

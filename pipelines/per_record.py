@@ -21,6 +21,7 @@ from streamveil.io import (
 from streamveil.mechanisms.domains import Categories
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.budgets import TABLE, add_budget_options, budget_of, lookup_of
+from streamveil.pipelines.follow import FOLLOW_OPTIONS
 from streamveil.pipelines.inputs import range_of
 from streamveil.pipelines.jobs import (
     HANDED_OVER,
@@ -76,10 +77,7 @@ _REFUSED: dict[type[PipelineOptions], dict[str, str]] = {
     ReleaseOptions: {
         **dict.fromkeys(("requirement_changes", "longest_window"), "there are no requirements"),
         **dict.fromkeys(("guarantee", "epsilon"), "a record's budget is --budget of the record"),
-        **dict.fromkeys(
-            ("state", "resume", "restart_budget", "follow", "clock_file"),
-            "a run keeps no state for a later one",
-        ),
+        **dict.fromkeys(FOLLOW_OPTIONS, "a run keeps no state for a later one"),
     },
 }
 
