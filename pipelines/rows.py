@@ -48,8 +48,8 @@ class Output:
 class OnRows(beam.PTransform):
     """Gathers rows to record batches, applies a transform, and makes rows of what it gives.
 
-    Input: rows (beam.Row or a NamedTuple) with at least the fields in `columns`. A field of a type
-    that the schema leaves open is what its values are or, where these differ, their text.
+    Input: rows (beam.Row or a NamedTuple) with at least the fields in `columns`. Fields of another
+    type than those of `_ARROW` are text, whatever a row holds: no row has an effect on another.
 
     Raises:
         ConfigurationError: when applied to rows without one of the fields, or to what is no rows.
@@ -84,7 +84,7 @@ class OnRows(beam.PTransform):
 
 
 def _kinds_of(row_type: Any, columns: Sequence[str]) -> dict[str, pa.DataType | None]:
-    """The Arrow type of each column; None for one that the schema leaves open."""
+    """The Arrow type of each column; None for one that is taken as text."""
     try:
         fields = dict(named_fields_from_element_type(row_type))
     except (TypeError, ValueError) as error:
@@ -112,18 +112,17 @@ def _to_batch(rows: Sequence[Any], kinds: Mapping[str, pa.DataType | None]) -> p
 
 def _array(values: list[Any], kind: pa.DataType | None) -> pa.Array:
     if kind is None:
-        return _array_of_any(values)
+        return pa.array(map(_text, values), pa.string(), from_pandas=True)
     if pa.types.is_timestamp(kind):
         values = [None if value is None else value.micros for value in values]
     return pa.array(values, kind, from_pandas=True)
 
 
-def _array_of_any(values: list[Any]) -> pa.Array:
-    try:
-        array = pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if value is None else str(value) for value in values], pa.string())
-    return array.cast(pa.string()) if pa.types.is_null(array.type) else array
+def _text(value: Any) -> str | None:
+    """Numbers that are whole have no point, so that 7 and 7.0 are the same."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return None if value is None or value != value else str(value)
 
 
 def _rows(element: Any, objects: Callable[[Any], Objects]) -> Iterator[beam.Row]:

@@ -35,9 +35,10 @@ from streamveil.pipelines.rows import Objects, OnRows, Output
 # Where rows come from and go to is said by the pipeline.
 _PLACES = ("input", "output", "rejected", "ledger")
 _CHANGES = ("requirement_changes", "longest_window")
-_OUTPUTS: dict[str, Any] = {
-    "ledger": str | None,
-    "error_handling": Mapping[str, str] | None,
+# Options here alone: the type and the meaning of each.
+_OUTPUTS: Mapping[str, tuple[Any, str]] = {
+    "ledger": (str | None, "name of an output for what every slot cost every class of users"),
+    "error_handling": (Mapping[str, str] | None, "as of Beam's own transforms, for dead letters"),
 }
 
 Configured = Callable[..., OnRows]
@@ -58,19 +59,27 @@ def _configured_by(
             kept = {name: config.pop(name) for name in taken if name in config}
             return make(_parsed(kinds, known, config), **kept)
 
-        configured.__doc__ = (
-            make.__doc__
-            + "\n\nArgs:"
-            + "".join(f"\n    {name}: {action.help}" for name, action in known.items())
+        described = {**{name: _described(action) for name, action in known.items()}, **taken}
+        configured.__doc__ = f"{make.__doc__}\n\nArgs:" + "".join(
+            f"\n    {name}: {text}" for name, (_, text) in described.items()
         )
-        types = {name: (action.type or str) | None for name, action in known.items()}
-        configured.__signature__ = inspect.Signature(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            for name, kind in {**types, **taken}.items()
+        configured.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+                )
+                for name, (kind, _) in described.items()
+            ]
         )
         return configured
 
     return decorate
+
+
+def _described(action: argparse.Action) -> tuple[Any, str]:
+    """The type of an option, and what it means."""
+    kind: Any = action.type or str
+    return kind | None, action.help or ""
 
 
 def _parsed(
