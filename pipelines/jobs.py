@@ -9,7 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 
 from streamveil.io import (
     SINK_FORMS,
@@ -37,6 +42,8 @@ from streamveil.pipelines.keys import ENVIRONMENT, PLACES
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
+# What Dataflow calls the mode, as an experiment or as an option of the service.
+AT_LEAST_ONCE = "streaming_mode_at_least_once"
 HANDED_OVER = "handed over: the job runs when it is submitted to Dataflow"
 
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
@@ -252,5 +259,11 @@ def stream_with(options: PipelineOptions, location: str) -> None:
             f"--input={location} does not end, and without --runner the pipeline runs in this "
             "process, which waits for the end: give --runner, such as FlinkRunner or "
             "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+        )
+    asked = list(options.view_as(DebugOptions).experiments or [])
+    asked += options.view_as(GoogleCloudOptions).dataflow_service_options or []
+    if AT_LEAST_ONCE in asked:
+        raise ConfigurationError(
+            f"{AT_LEAST_ONCE} would let Dataflow release a slot more than once: leave it out"
         )
     standard.streaming = True

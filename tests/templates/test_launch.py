@@ -126,3 +126,11 @@ def test_a_parameter_that_is_none_stops_the_launch(launch, to_dataflow, tmp_path
     assert launch("release-batch", *to_dataflow, "--default_requirment=7,1.0,10") == 2
     assert "default_requirement" in capsys.readouterr().err
     assert not (tmp_path / "staged" / "job_object").exists()
+
+
+@pytest.mark.parametrize("flag", ["--experiments", "--dataflow_service_options"])
+def test_at_least_once_is_refused(flag, launch, to_dataflow, tmp_path, capsys):
+    mode = "streaming_mode_at_least_once"
+    assert launch("release-streaming", *to_dataflow, f"{flag}={mode}") == 2
+    assert mode in capsys.readouterr().err
+    assert not (tmp_path / "staged" / "job_object").exists()

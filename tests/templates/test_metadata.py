@@ -151,3 +151,21 @@ def test_the_image_holds_the_library_and_nothing_that_lies_about():
     }
     packages = re.findall(r'"streamveil\.(\w+)', (ROOT / "pyproject.toml").read_text())
     assert {name for name in packages if (ROOT / name).is_dir()} <= names
+
+
+def documented():
+    """The launches in the page: template and parameters."""
+    page = (ROOT / "docs" / "templates.md").read_text()
+    for launch in page.split("flex-template run")[1:]:
+        name = re.search(r"/templates/([a-z-]+)[.]json", launch)[1]
+        given = re.search(r"--parameters='\^~\^([^']+)'", launch)[1]
+        yield name, dict(each.split("=", 1) for each in given.split("~"))
+
+
+def test_every_template_is_documented_by_a_launch_that_dataflow_takes():
+    assert {name for name, _ in documented()} == set(TEMPLATES)
+    for name, given in documented():
+        known = parameters(name)
+        assert set(given) <= set(known)
+        assert {each for each in known if not known[each]["isOptional"]} <= set(given)
+        assert [text for each, text in given.items() if not fits(known[each], text)] == []
