@@ -17,7 +17,7 @@ from __future__ import annotations
 import decimal
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -74,8 +74,8 @@ class NoiseKeys:
     are never shown.
     """
 
-    first: bytes = field(repr=False)
-    later: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
+    first: bytes
+    later: tuple[tuple[int, bytes], ...] = ()
     """First slot of each later key, and the key."""
 
     def __post_init__(self) -> None:
@@ -91,6 +91,9 @@ class NoiseKeys:
                 f"noise keys take each other's place at slots {starts}: give them by slot, no two "
                 "at the same"
             )
+
+    def __repr__(self) -> str:
+        return "NoiseKeys(<secret>)"
 
     def at(self, slot: int) -> bytes:
         """The key of a slot."""
