@@ -95,6 +95,11 @@ class NoiseKeys:
     def __repr__(self) -> str:
         return "NoiseKeys(<secret>)"
 
+    @classmethod
+    def of(cls, key: bytes | NoiseKeys) -> NoiseKeys:
+        """One key for all slots, or what there is of each already."""
+        return key if isinstance(key, NoiseKeys) else cls(bytes(key))
+
     def at(self, slot: int) -> bytes:
         """The key of a slot."""
         return next((key for start, key in reversed(self.later) if start <= slot), self.first)
@@ -120,8 +125,7 @@ class NoiseSource:
     """
 
     def __init__(self, key: bytes | NoiseKeys, stream: str = "") -> None:
-        keys = key if isinstance(key, NoiseKeys) else NoiseKeys(bytes(key))
-        self._keys = keys.each(lambda secret: _prf(secret, b"stream", stream.encode()))
+        self._keys = NoiseKeys.of(key).each(lambda one: _prf(one, b"stream", stream.encode()))
 
     def __repr__(self) -> str:
         return "NoiseSource(<secret>)"
