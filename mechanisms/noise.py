@@ -17,7 +17,7 @@ from __future__ import annotations
 import decimal
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -74,8 +74,8 @@ class NoiseKeys:
     are never shown.
     """
 
-    first: bytes = field(repr=False)
-    later: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
+    first: bytes
+    later: tuple[tuple[int, bytes], ...] = ()
     """First slot of each later key, and the key."""
 
     def __post_init__(self) -> None:
@@ -91,6 +91,14 @@ class NoiseKeys:
                 f"noise keys take each other's place at slots {starts}: give them by slot, no two "
                 "at the same"
             )
+
+    def __repr__(self) -> str:
+        return "NoiseKeys(<secret>)"
+
+    @classmethod
+    def of(cls, key: bytes | NoiseKeys) -> NoiseKeys:
+        """One key for all slots, or what there is of each already."""
+        return key if isinstance(key, NoiseKeys) else cls(bytes(key))
 
     def at(self, slot: int) -> bytes:
         """The key of a slot."""
@@ -117,8 +125,7 @@ class NoiseSource:
     """
 
     def __init__(self, key: bytes | NoiseKeys, stream: str = "") -> None:
-        keys = key if isinstance(key, NoiseKeys) else NoiseKeys(bytes(key))
-        self._keys = keys.each(lambda secret: _prf(secret, b"stream", stream.encode()))
+        self._keys = NoiseKeys.of(key).each(lambda one: _prf(one, b"stream", stream.encode()))
 
     def __repr__(self) -> str:
         return "NoiseSource(<secret>)"

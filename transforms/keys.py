@@ -66,11 +66,11 @@ class SameKey:
         """
         if not callable(key):
             key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
-        return cls(key, _keys_from(key).derived("check"))
+        return cls(key, NoiseKeys.of(key()).derived("check"))
 
     def __call__(self) -> NoiseKeys:
         """The keys; raises ConfigurationError when they are not those of the launch."""
-        keys = _keys_from(self.source)
+        keys = NoiseKeys.of(self.source())
         if keys.derived("check") != self.check:
             raise ConfigurationError(
                 f"the noise key that a worker got from {self.source!r} is not the one that the "
@@ -90,8 +90,3 @@ class SameKey:
                 f"the noise key changes from slot {self.check.later[0][0]} on, but {why}; or give "
                 "one key alone (--noise_key)"
             )
-
-
-def _keys_from(source: Callable[[], bytes | NoiseKeys]) -> NoiseKeys:
-    found = source()
-    return found if isinstance(found, NoiseKeys) else NoiseKeys(found)

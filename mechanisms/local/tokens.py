@@ -20,7 +20,7 @@ class Tokens:
     """The tokens of one stream. Raises ConfigurationError for a key that is not 32 bytes."""
 
     def __init__(self, key: bytes | NoiseKeys, stream: str) -> None:
-        self._keys = key if isinstance(key, NoiseKeys) else NoiseKeys(key)
+        self._keys = NoiseKeys.of(key)
         self._stream = len(stream.encode()).to_bytes(8, "little") + stream.encode()
 
     def token(self, slot: int, round: int, user: int) -> bytes:

@@ -257,6 +257,31 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream(start="2024-01-01T12:00:00Z")
 
 
+# A key that no slot was released with can change; one that was used cannot, nor be left out.
+def test_another_key_from_a_slot_on_that_is_not_released(stream):
+    first, *others = (stream.job.key(name * 32, name) for name in ("5e", "aa", "bb", "cc"))
+
+    def keys(*days):
+        later = zip(others, days, strict=False)
+        return ",".join([first, *(f"{key}@2024-01-{n:02}" for key, n in later if n)])
+
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    stream.clock(day(3))
+    stream(noise_key=first)
+    stream.refused("slot 19725", "2024-01-03", noise_key=keys(2))
+    stream.clock(day(4))
+    stream(noise_key=keys(5))
+    stream.refused("slot 19726", "2024-01-04", noise_key=keys(3))
+    stream.clock(day(6))
+    stream(noise_key=keys(0, 4))
+    for used in (first, keys(4), keys(0, 5), keys(0, 4, 5)):
+        stream.refused("that the stream of", "has used", "--noise_key", noise_key=used)
+    stream.refused("began with", noise_key=f"{others[2]},{others[1]}@2024-01-04")
+    stream.clock(day(10))
+    stream(noise_key=keys(0, 4, 8))
+    assert stream.rows("out.jsonl") == once(stream, noise_key=keys(0, 4, 8))[0]
+
+
 # As long as nothing was released, beginning again costs nothing.
 def test_a_stream_that_failed_in_its_first_pass_may_begin_again(stream):
     stream.events("a.csv", visits(1))

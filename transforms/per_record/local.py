@@ -127,7 +127,7 @@ class Randomize(beam.PTransform):
     budget: Budget
     value: str | None
     device: str
-    noise_key: Callable[[], NoiseKeys] = field(repr=False)
+    noise_key: Callable[[], bytes | NoiseKeys] = field(repr=False)
 
     def __post_init__(self) -> None:
         """Be a PTransform."""
@@ -185,7 +185,7 @@ class _ReportFn(beam.DoFn):
         names = dict.fromkeys((*devices.budget.columns, devices.value or "", devices.device))
         self._names = [name for name in names if name]
         context = repr((devices.randomizer, devices.budget, devices.value, devices.device))
-        keys = devices.noise_key().derived("per record devices")
+        keys = NoiseKeys.of(devices.noise_key()).derived("per record devices")
         self._source = NoiseSource(keys, f"per record devices {context}")
 
     def process(self, element: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
