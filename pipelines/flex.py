@@ -127,7 +127,8 @@ _ALL = (
         "Private histograms of a stream of events, one per slot as it closes, under every user's "
         "own requirement.",
         _RELEASE,
-        ("input", "output", *REQUIRED),
+        # An update launches again, and must not change the key.
+        ("input", "output", "noise_key", *REQUIRED),
         (*FOLLOW_OPTIONS, "guarantee", "epsilon", "ledger", "rejected"),
         streaming=True,
         regexes={"input": _STREAM, "requirement_changes": _STREAM, "output": _SINK},

@@ -1,12 +1,15 @@
 """The transforms of Beam YAML: rows in, rows out, the options of the commands."""
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import pytest
-from apache_beam.transforms.window import FixedWindows
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.test_stream import TestStream as Stream
+from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.yaml.yaml_provider import load_providers
 
@@ -62,26 +65,30 @@ def run(tmp_path):
     """Apply a transform to rows; gives the rows of each output, as dictionaries, by slot."""
 
     def ran(transform, rows, kind=Event):
-        with beam.Pipeline(runner="FnApiRunner") as pipeline:
-            made = [kind(*row) for row in rows]
-            outputs = pipeline | beam.Create(made).with_output_types(kind) | transform
+        made = beam.Create([kind(*row) for row in rows])
+        return ran_on("FnApiRunner", transform, made.with_output_types(kind))
+
+    def ran_on(runner, transform, source, **options):
+        with beam.Pipeline(runner=runner, options=PipelineOptions(**options)) as pipeline:
+            outputs = pipeline | source | transform
             for name, output in outputs.items():
-                lines = output | f"Json{name}" >> beam.Map(_json)
-                path = str(tmp_path / f"{name}.rows")
-                lines | f"Write{name}" >> beam.io.WriteToText(path, shard_name_template="")
+                output | f"Note{name}" >> beam.Map(_note, str(tmp_path / f"{name}.rows"))
         return {name: _read(tmp_path / f"{name}.rows") for name in outputs}
 
+    ran.on = ran_on
     return ran
 
 
-def _json(row):
-    return json.dumps(row._asdict())
+def _note(row, path):
+    with open(path, "a", encoding="utf-8") as file:
+        print(json.dumps(row._asdict()), file=file)
 
 
 def _read(path):
-    return sorted(
-        map(json.loads, path.read_text().splitlines()), key=lambda row: row.get("slot", 0)
-    )
+    """The rows by slot; the file is gone after that."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.unlink()
+    return sorted(map(json.loads, lines), key=lambda row: row.get("slot", 0))
 
 
 def test_releases_are_those_of_the_command(job, config, run):
@@ -114,6 +121,24 @@ def test_dead_letters_are_an_output_if_asked_for(config, run):
     assert {row["reason"] for row in found["bad"]} == REASONS
     assert [row["counts"] for row in found["releases"]] == [[2, 0, 0], [0, 1, 0]]
     assert set(run(yaml.private_histograms(**config), [*ROWS, *BAD])) == {"releases"}
+
+
+def test_a_stream_of_rows_holds_the_watermark(config, run):
+    """A slot is released when time has passed it; rows that come after that are late."""
+    made = yaml.private_histograms(**config, error_handling={"output": "bad"})
+    first = made.transform.first_slot
+    ticks = beam.Create([first, first + 1])
+    made.transform = dataclasses.replace(made.transform, heartbeat=ticks)
+    on_time, late, next_day = (
+        TimestampedValue(Event(*row), Timestamp.from_rfc3339(row[2])) for row in ROWS
+    )
+    stream = Stream(beam.coders.registry.get_coder(Event)).add_elements([on_time])
+    stream.advance_watermark_to(Timestamp.from_rfc3339("2024-01-02T00:00:01Z"))
+    stream.add_elements([late]).add_elements([next_day]).advance_watermark_to_infinity()
+    source = stream.with_output_types(Event)
+    found = run.on("BundleBasedDirectRunner", made, source, streaming=True)
+    assert [row["counts"] for row in found["releases"]] == [[1, 0, 0], [0, 1, 0]]
+    assert [row["reason"] for row in found["bad"]] == ["late"]
 
 
 def test_fields_may_be_numbers_and_times(config, job, run):

@@ -60,6 +60,11 @@ def test_a_slot_is_never_released_at_least_once():
         assert not metadata(name)["supportsAtLeastOnce"]
 
 
+def test_a_stream_names_its_noise_key():
+    """An update of it launches again, and a launch without one makes another key."""
+    assert not parameters("release-streaming")["noise_key"]["isOptional"]
+
+
 @EVERY
 def test_parameters_are_options_of_the_command(name, capsys):
     with pytest.raises(SystemExit):
