@@ -9,7 +9,12 @@ from typing import Any, Generic, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 
 from streamveil.io import (
     SINK_FORMS,
@@ -33,8 +38,13 @@ from streamveil.pipelines.inputs import (
     add_histogram_options,
     registry_of,
 )
+from streamveil.pipelines.keys import ENVIRONMENT, PLACES
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
+
+# What Dataflow calls the mode, as an experiment or as an option of the service.
+AT_LEAST_ONCE = "streaming_mode_at_least_once"
+HANDED_OVER = "handed over: the job runs when it is submitted to Dataflow"
 
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
 
@@ -89,10 +99,11 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
     )
     add(
-        "--noise_key_file",
-        metavar="FILE",
-        help="32 or more secret bytes; the same key on the "
-        "same input gives the same releases (default: fresh randomness)",
+        "--noise_key",
+        metavar="PLACE",
+        help=f"where 32 or more secret bytes are: {PLACES}; the same key on the same input gives "
+        "the same releases; PLACE,PLACE@TIME takes another key from the slot on that starts then "
+        f"(default: the variable {ENVIRONMENT}, or else fresh randomness)",
     )
     add(
         "--allowed_lateness",
@@ -103,19 +114,21 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_required(command: str, given: Any) -> None:
+def check_required(
+    command: str, given: Any, names: Sequence[str] = ("input", "output", *REQUIRED)
+) -> None:
     """Raise ConfigurationError where an option is missing that has no default."""
-    for name in ("input", "output", *REQUIRED):
+    for name in names:
         if not getattr(given, name):
             raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
 
 
 def required_registry(command: str, given: Any) -> Registry:
-    """The table of requirements, when all options are there that have no default.
+    """The table of requirements, when all of `REQUIRED` are there.
 
     Raises ConfigurationError.
     """
-    check_required(command, given)
+    check_required(command, given, REQUIRED)
     registry = registry_of(given)
     if registry is None:
         instead = ", or --default_requirement" if command == "release" else ""
@@ -213,7 +226,7 @@ def run_whole(
     try:
         summary = run(build, options, title)
         for path in files:
-            if not FileSystems.exists(path):
+            if not summary.handed_over and not FileSystems.exists(path):
                 raise RuntimeError(f"the runner is done, but {path} was not written")
         return summary
     except Exception as error:
@@ -230,6 +243,9 @@ def run_whole(
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
     """Run the job of a command and tell the operator what came of it."""
     summary = job.run(options, title)
+    if summary.handed_over:
+        print(HANDED_OVER)
+        return
     print(summary.text(dead_letters=job.rejected))
     for path in dict.fromkeys([job.output, *job.files]):
         print(f"wrote {path}")
@@ -243,5 +259,11 @@ def stream_with(options: PipelineOptions, location: str) -> None:
             f"--input={location} does not end, and without --runner the pipeline runs in this "
             "process, which waits for the end: give --runner, such as FlinkRunner or "
             "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+        )
+    asked = list(options.view_as(DebugOptions).experiments or [])
+    asked += options.view_as(GoogleCloudOptions).dataflow_service_options or []
+    if AT_LEAST_ONCE in asked:
+        raise ConfigurationError(
+            f"{AT_LEAST_ONCE} would let Dataflow release a slot more than once: leave it out"
         )
     standard.streaming = True

@@ -70,6 +70,8 @@ class Summary:
     counters: dict[str, int] = field(default_factory=dict)
     largest_window_use: float | None = None
     """Largest share of any class's window that was spent, from 0 to 1."""
+    handed_over: bool = False
+    """Whether nothing ran yet: Dataflow's --template_location has somebody else submit the job."""
 
     def text(self, dead_letters: str | None = None) -> str:
         """A few lines for the operator."""
@@ -109,7 +111,7 @@ class Summary:
 
 
 def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title: str) -> Summary:
-    """Run a pipeline to its end and sum up its counters.
+    """Run a pipeline to its end, or hand it over, and sum up its counters.
 
     Without a runner chosen it runs in this process: Beam's own default would first try to
     download one. Raises ConfigurationError or BudgetExceeded with the text of what a worker
@@ -123,6 +125,8 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     with progress(title), _plain_errors(quiet=not chosen):
         build(pipeline)
         result = pipeline.run()
+        if not getattr(result, "has_job", True):
+            return Summary(handed_over=True)
         state = result.wait_until_finish()
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")

@@ -48,7 +48,7 @@ def test_help_of_the_contract(toolbox):
     for name in (
         *("input", "output", "user_column", "value_column", "time_column", "slot", "domain"),
         *("requirements", "default_requirement", "mechanism", "rejected", "ledger"),
-        *("noise_key_file", "max_contributions", "adjacency", "origin", "start", "end"),
+        *("noise_key", "max_contributions", "adjacency", "origin", "start", "end"),
         *("time_zone", "time_unit"),
     ):
         assert f"--{name} " in out

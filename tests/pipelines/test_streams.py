@@ -43,8 +43,8 @@ def published(google):
 
 def test_files_to_a_topic(job, published):
     key = job.key()
-    job.done(noise_key_file=key)
-    outcome = job.done(noise_key_file=key, output=TOPIC)
+    job.done(noise_key=key)
+    outcome = job.done(noise_key=key, output=TOPIC)
     assert f"wrote {TOPIC}" in outcome.out
     topic = TOPIC.removeprefix("pubsub:")
     assert sorted(published, key=lambda sent: sent[1]["slot"]) == [
