@@ -8,7 +8,6 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import is_stream
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.follow import FOLLOW_OPTIONS
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
@@ -17,6 +16,7 @@ from streamveil.pipelines.jobs import (
     JobOptions,
     check_required,
     given_by,
+    refuse_options,
     required_registry,
     run_and_tell,
     stream_with,
@@ -48,14 +48,7 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
 
     Raises ConfigurationError for anything missing or wrong.
     """
-    for kind, reasons in NOT_LOCAL.items():
-        all_given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
-        for name, why in reasons.items():
-            value = getattr(all_given, name)
-            if value != getattr(usual, name):
-                raise ConfigurationError(
-                    f"--{name}={value} is for streamveil release: in the local setting {why}"
-                )
+    refuse_options(options, NOT_LOCAL, "is for streamveil release: in the local setting")
     given = given_by(options, EventOptions, JobOptions)
     check_required("collect", given)
     job = Job(given.input, given.output, transform_of(given), given.ledger, given.rejected)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -112,6 +112,26 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help="how long a slot stays open for late events where time closes it: 30s, 10m, 2h "
         "(default 0s)",
     )
+
+
+def refuse_options(
+    options: PipelineOptions,
+    refused: Mapping[type[PipelineOptions], Mapping[str, str]],
+    saying: str,
+) -> None:
+    """Raise ConfigurationError where an option is given that has no meaning here.
+
+    Args:
+        options: as they were given.
+        refused: by class of options, why each is refused.
+        saying: what stands between the option and the reason.
+    """
+    for kind, reasons in refused.items():
+        given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
+        for name, why in reasons.items():
+            value = getattr(given, name)
+            if value != getattr(usual, name):
+                raise ConfigurationError(f"--{name}={value} {saying} {why}")
 
 
 def check_required(

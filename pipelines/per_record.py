@@ -29,6 +29,7 @@ from streamveil.pipelines.jobs import (
     JobOptions,
     check_required,
     given_by,
+    refuse_options,
     run_whole,
     stream_with,
 )
@@ -200,7 +201,7 @@ class PerRecordJob:
 
 def job_of(options: PipelineOptions) -> PerRecordJob:
     """Read and check all options; nothing is run yet. Raises ConfigurationError."""
-    _refuse(options)
+    refuse_options(options, _REFUSED, "is not for per-record:")
     given = given_by(options, EventOptions, PerRecordOptions)
     check_required("per-record", given, ("input", "output"))
     transform = transform_of(given)
@@ -215,16 +216,6 @@ def columns_of(given: Any) -> tuple[str, ...]:
     """The columns that are read, each once."""
     columns = (given.value_column, given.budget_column, given.key_column, given.time_column)
     return tuple(dict.fromkeys(column for column in columns if column))
-
-
-def _refuse(options: PipelineOptions) -> None:
-    """Refuse the options of other commands. Raises ConfigurationError."""
-    for kind, reasons in _REFUSED.items():
-        all_given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
-        for name, why in reasons.items():
-            value = getattr(all_given, name)
-            if value != getattr(usual, name):
-                raise ConfigurationError(f"--{name}={value} is not for per-record: {why}")
 
 
 def transform_of(given: Any) -> beam.PTransform:
