@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineState
 
 from streamveil.mechanisms.odometer import BudgetExceeded
@@ -115,7 +117,8 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
 
     Without a runner chosen it runs in this process: Beam's own default would first try to
     download one. Raises ConfigurationError or BudgetExceeded with the text of what a worker
-    raised, RuntimeError for a pipeline that ended otherwise than done.
+    raised, ConfigurationError where Prism does not start, RuntimeError for a pipeline that ended
+    otherwise than done.
     """
     chosen = options.view_as(StandardOptions).runner
     try:
@@ -124,13 +127,31 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
     with progress(title), _plain_errors(quiet=not chosen):
         build(pipeline)
-        result = pipeline.run()
+        result = _started(pipeline)
         if not getattr(result, "has_job", True):
             return Summary(handed_over=True)
         state = result.wait_until_finish()
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
+
+
+def _started(pipeline: beam.Pipeline) -> Any:
+    """Start a pipeline; runners in this process come back when it has ended."""
+    if not isinstance(pipeline.runner, PrismRunner):
+        return pipeline.run()
+    try:  # this only hands it over
+        return pipeline.run()
+    except grpc.RpcError as error:
+        raise ConfigurationError(
+            f"--runner=PrismRunner: Prism refuses the pipeline: {error.details()}. Choose another "
+            "--runner"
+        ) from error
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigurationError(
+            f"--runner=PrismRunner: Prism does not start: {error}. Give the whole path of its "
+            "binary, --prism_location=/FOLDER/prism, or leave out --runner to run in this process"
+        ) from error
 
 
 def _summary(result: Any) -> Summary:
