@@ -124,9 +124,9 @@ MADE = {
 
 
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
-def test_slots_before_keep_the_old_key(run, kit, runner, made):
+def test_slots_before_keep_the_old_key(run_on, kit, runner, made):
     old, new, newer = (
-        run(made(kit, key), [kit.batch(ROWS)], runner).releases
+        run_on(runner, made(kit, key), [kit.batch(ROWS)]).releases
         for key in (OLD, rotated(), RotatedKey(rotated().first, ((ROTATED, GivenKey(NEWEST)),)))
     )
     kit.assert_same_releases(old[:ROTATED], new[:ROTATED])
@@ -136,11 +136,11 @@ def test_slots_before_keep_the_old_key(run, kit, runner, made):
 
 # Users without a requirement of their own are told apart by codes made with the first key: a user
 # with events in several batches of the slot in which the key changes counts once.
-def test_strangers_are_the_same_under_the_new_key(run, kit, runner):
+def test_strangers_are_the_same_under_the_new_key(run_on, kit, runner):
     registry = Registry.of(default=(Requirement(1, 4000.0), 10))
     rows = [(f"x{i}", "a", slot) for i in range(10) for slot in range(SLOTS)]
     transform = fixed(kit, rotated(), "pbd", registry)
-    ran = run(transform, [kit.batch(rows), kit.batch(rows[::-1])], runner)
+    ran = run_on(runner, transform, [kit.batch(rows), kit.batch(rows[::-1])])
     assert [r.counts.tolist() for r in ran.releases] == [[10, 0]] * SLOTS
     assert transform.event_mapper().stranger_key == fixed(kit, OLD).event_mapper().stranger_key
 
