@@ -121,8 +121,9 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
     with progress(title), _plain_errors(quiet=not chosen):
-        build(pipeline)
-        result = pipeline.run()
+        with pipeline:  # what Beam starts for it, such as services in Java, lives until its end
+            build(pipeline)
+        result = pipeline.result
         state = result.wait_until_finish()
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
