@@ -1,0 +1,155 @@
+"""Events and changes of requirements from a real Kafka broker, releases back to it, on Prism."""
+
+import datetime as dt
+import json
+import secrets
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+pytestmark = [pytest.mark.kafka, pytest.mark.prism]
+
+START = dt.datetime(2024, 5, 1, tzinfo=dt.timezone.utc)
+HOUR = dt.timedelta(hours=1)
+SLOTS = 60
+USERS = 40
+PLACES = ("cafe", "park", "pier")
+
+BAD = {
+    b"no": "unparsable",
+    None: "unparsable",
+    b"\xff": "unparsable",
+    b'["ann"]': "unparsable",
+    b'{"user": {"id": 1}, "place": "cafe", "time": "2024-05-01T00:10:00Z"}': "unparsable",
+    b'{"user": "u1", "place": 7, "time": "2024-05-01T00:10:00Z"}': "outside the domain",
+    b'{"user": "u1", "place": "cafe", "time": "noon"}': "unparsable time",
+    b'{"user": "u1", "place": "cafe"}': "null time",
+}
+FLAGS = (
+    *("--user_column=user", "--value_column=place", "--time_column=time", "--slot=1h"),
+    *(f"--start={START:%Y-%m-%dT%H:%M}", f"--end={START + SLOTS * HOUR:%Y-%m-%dT%H:%M}"),
+    *(f"--domain={','.join(PLACES)}", "--requirements=users.csv", "--noise_key_file=noise.key"),
+)
+
+
+def millis(time):
+    return round(time.timestamp() * 1000)
+
+
+def events():
+    """(time, record) of users who come and go; some are in two places in one slot."""
+    for slot in range(SLOTS):
+        for user in range(USERS):
+            for visit in range((slot + user) % 4 % 3):
+                time = START + slot * HOUR + (user + 1) * dt.timedelta(seconds=30 + visit)
+                place = PLACES[(user + slot // 12 + visit) % 3]
+                yield time, {"user": f"u{user}", "place": place, "time": time.isoformat()}
+
+
+def change(user, slot, window=None, epsilon=None):
+    asked = {
+        "window_backward": window,
+        "epsilon_backward": epsilon,
+        "window_forward": window,
+        "epsilon_forward": epsilon,
+    }
+    return {"user": f"u{user}", "time": (START + slot * HOUR).isoformat(), **asked}
+
+
+CHANGES = [change(0, 5, 4, 0.5), change(1, 20, 8, 2.0), change(2, 30), change(USERS, 40, 6, 1.0)]
+
+
+def as_json(record):
+    return json.dumps(record).encode()
+
+
+@pytest.fixture(scope="module")
+def folder(kafka):
+    """Where jobs find the table of users and the noise key."""
+    table = ["user,window,epsilon", *(f"u{user},{3 + user % 4},1.0" for user in range(USERS - 5))]
+    (kafka.work / "users.csv").write_text("\n".join(table))
+    key = kafka.work / "noise.key"
+    key.touch(0o600)
+    key.write_text(secrets.token_hex(32))
+    return kafka.work
+
+
+def bounded(folder, records, changes):
+    """Lines of releases by slot that a run over files gives."""
+    (folder / "events.jsonl").write_bytes(b"\n".join(map(as_json, records)))
+    (folder / "changes.jsonl").write_bytes(b"\n".join(map(as_json, changes)))
+    out = folder / "releases.jsonl"
+    command = [sys.executable, "-m", "streamveil.pipelines.main", "release", *FLAGS]
+    places = ["--input=events.jsonl", "--requirement_changes=changes.jsonl", f"--output={out}"]
+    subprocess.run([*command, *places, "--longest_window=8"], cwd=folder, check=True)
+    return {json.loads(line)["slot"]: line for line in out.read_bytes().splitlines()}
+
+
+def test_duplicates_redelivery_a_broken_broker_and_bad_records(kafka, folder, capsys, wait_until):
+    good = list(events())
+    first, second = good[: len(good) // 2], good[len(good) // 2 :]
+    for topic, partitions in (("events", 2), ("changes", 1), ("releases", 1)):
+        kafka.create(topic, partitions)
+
+    def send(some, partition):
+        records = [(millis(time), as_json(record), partition) for time, record in some]
+        kafka.send("events", records)
+        return len(records)
+
+    flags = (
+        *FLAGS,
+        "--longest_window=8",
+        f"--input={kafka.location('events', auto__offset__reset='earliest')}",
+        f"--requirement_changes={kafka.location('changes', auto__offset__reset='earliest')}",
+        f"--output={kafka.location('releases')}",
+    )
+    sent = send(first, 0) + send(first, 1)
+    kafka.send("events", [(millis(START), value, 0) for value in BAD])
+    job = kafka.launch(*flags)
+    wait_until(
+        "the first half is read",
+        lambda: job.counters()["events_read"] == sent + len(BAD),
+    )
+    kafka.stop("broker")
+    kafka.start()
+    sent += send(second, 1) + send(second, 0) + send(first[::2], 1)
+    wait_until(
+        "the second half is read",
+        lambda: job.counters()["events_read"] == sent + len(BAD),
+    )
+    rejected = {
+        name.partition(": ")[2]: number
+        for name, number in job.counters().items()
+        if name.startswith("rejected: ")
+    }
+    # No release so far: a slot waits for the changes, and there was no record of them.
+    assert kafka.read("releases") == []
+    kafka.send("changes", [(millis(START), as_json(one), 0) for one in CHANGES + CHANGES])
+    wait_until("a release", lambda: kafka.read("releases"))
+    job.cancel()
+    before = kafka.read("releases")
+
+    again = kafka.launch(*flags)
+    slots = range(millis(START) // 3_600_000, millis(START) // 3_600_000 + SLOTS)
+    wait_until(
+        "all slots once more",
+        lambda: {int(key) for key, _ in kafka.read("releases")[len(before) :]} == set(slots),
+    )
+    again.cancel()
+
+    expected = bounded(folder, [record for _, record in good], CHANGES)
+    released = kafka.read("releases")
+    compacted = {int(key): value for key, value in released}
+    differing = [value for key, value in released if value != expected[int(key)]]
+    with capsys.disabled():
+        print(
+            f"\nKafka: {len(good)} events sent {sent} times, {len(BAD)} bad records, the broker "
+            f"restarted once, the job killed after {len(before)} releases and started again: "
+            f"{SLOTS} slots checked, {SLOTS - len(compacted)} lost, {len(released) - SLOTS} "
+            f"released again, {len(differing)} differing"
+        )
+    assert rejected == Counter(BAD.values())
+    assert compacted == expected
+    assert differing == []
