@@ -27,7 +27,6 @@ def wait_until():
 
 def _wait_until(what, holds):
     """Wait for something that a server does in its own time; fail when it never comes."""
-    print("T", time.monotonic(), "wait", what, file=sys.__stderr__)
     end = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < end, f"{what}: not within {PATIENCE:g} seconds"

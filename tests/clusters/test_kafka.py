@@ -153,3 +153,38 @@ def test_duplicates_redelivery_a_broken_broker_and_bad_records(kafka, folder, ca
     assert rejected == Counter(BAD.values())
     assert compacted == expected
     assert differing == []
+
+
+def test_changes_that_never_come_do_not_hold_releases_back_by_log_append_time(
+    kafka, folder, wait_until
+):
+    """By CreateTime they do, until the first record: the drill above waits on it."""
+    kafka.create("visits")
+    kafka.create("no-changes", **{"message.timestamp.type": "LogAppendTime"})
+    kafka.create("statistics")
+    good = list(events())
+    kafka.send("visits", [(millis(time), as_json(record), 0) for time, record in good])
+    job = kafka.launch(
+        *FLAGS,
+        f"--input={kafka.location('visits', auto__offset__reset='earliest')}",
+        f"--requirement_changes={kafka.location('no-changes', timestamp_policy='LogAppendTime')}",
+        f"--output={kafka.location('statistics')}",
+    )
+    wait_until("all slots", lambda: len(kafka.read("statistics")) >= SLOTS)
+    job.cancel()
+    assert len(dict(kafka.read("statistics"))) == SLOTS
+
+
+def test_a_missing_topic_and_a_missing_broker_are_told(kafka, folder):
+    soon = {"auto__offset__reset": "earliest", "default__api__timeout__ms": "5000"}
+    missing = kafka.location("nowhere", **soon)
+    away = missing.replace(kafka.broker, "127.0.0.1:1")
+    flags = (*FLAGS, f"--output={kafka.location('nowhere')}")
+    jobs = [kafka.launch(*flags, f"--input={place}") for place in (missing, away)]
+    for job, words in zip(
+        jobs, ["any partitions info for topic nowhere", "while fetching topic metadata"], strict=True
+    ):
+        code, log = job.end()
+        assert code == 1
+        (told,) = [line for line in log.splitlines() if line.startswith("streamveil release: f")]
+        assert words in told
