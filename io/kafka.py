@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -154,8 +155,13 @@ def _value(record: tuple[bytes | None, bytes | None]) -> bytes:
 def _connector(place: str, expansion_service: str | None) -> Iterator[Any]:
     """The expansion service that sets up the connector; a failure becomes a ConfigurationError."""
     try:
-        service = expansion_service or default_io_expansion_service()
-        if not expansion_service and not service.is_existing_service():
+        if expansion_service:
+            yield expansion_service
+            return
+        service = default_io_expansion_service()
+        if service.is_existing_service():
+            _check_answers(service.path_to_jar)
+        else:
             require_java(place)
         yield service
     except ConfigurationError:
@@ -167,3 +173,10 @@ def _connector(place: str, expansion_service: str | None) -> Iterator[Any]:
             "runs and that Beam may download its expansion service, or name one that is running "
             "(--beam_services)"
         ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError if nothing listens there: Beam would wait for ever."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10):
+        pass

@@ -24,6 +24,7 @@ from streamveil.io.releases import release_json
 from streamveil.mechanisms.records import ConfigurationError
 
 NAMES = ("user", "value")
+SERVICE = "sdks:java:io:expansion-service:shadowJar"  # what Beam calls it
 RECORDS = [
     (b"k", b'{"user":"a","value":1}'),
     (b"", b'{"user":"b","value":"2"}'),
@@ -143,7 +144,6 @@ def test_without_java_the_remedy_is_named(monkeypatch, service, some_releases, h
     def write(pipeline):
         return pipeline | beam.Create(some_releases) | WriteReleasesToKafka("h:9092", "t")
 
-    running = {"sdks:java:io:expansion-service:shadowJar": service}
     for apply in (read, write):
         with pytest.raises(ConfigurationError) as refused:
             apply(beam.Pipeline(runner=FnApiRunner()))
@@ -154,17 +154,22 @@ def test_without_java_the_remedy_is_named(monkeypatch, service, some_releases, h
             home or "PATH",
         ):
             assert word in str(refused.value)
-        options = PipelineOptions([f"--beam_services={json.dumps(running)}"])
+        options = PipelineOptions([f"--beam_services={json.dumps({SERVICE: service})}"])
         with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
             apply(pipeline)  # needs none here
 
 
-def test_an_expansion_service_that_is_not_there():
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    with pytest.raises(ConfigurationError, match=r"kafka:h:9092/t: .* cannot be set up"):
-        _ = pipeline | ReadKafkaEvents(
-            "h:9092", ["t"], columns=NAMES, expansion_service="localhost:1"
-        )
+@pytest.mark.parametrize("named", [True, False])
+def test_an_expansion_service_that_is_not_there(named):
+    options = PipelineOptions([f"--beam_services={json.dumps({SERVICE: 'localhost:1'})}"])
+    read = ReadKafkaEvents(
+        "h:9092", ["t"], columns=NAMES, expansion_service="localhost:1" if named else None
+    )
+    with (
+        pytest.raises(ConfigurationError, match=r"kafka:h:9092/t: .* cannot be set up"),
+        beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline,
+    ):
+        _ = pipeline | read
 
 
 @pytest.mark.parametrize("topics", ["t", []])
