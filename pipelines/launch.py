@@ -10,9 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    CrossLanguageOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import PipelineState
+from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import STATUSES, ConfigurationError
@@ -120,14 +125,24 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
         pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
-    with progress(title), _plain_errors(quiet=not chosen):
-        with pipeline:  # what Beam starts for it, such as services in Java, lives until its end
-            build(pipeline)
-        result = pipeline.result
+    with progress(title), _plain_errors(quiet=not chosen), _services(options):
+        build(pipeline)
+        result = pipeline.run()
         state = result.wait_until_finish()
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
+
+
+@contextmanager
+def _services(options: PipelineOptions) -> Iterator[None]:
+    """Keep what Beam starts beside a pipeline, such as connectors in Java, until the end.
+
+    Workers may run in it. `--beam_services` names others that run already.
+    """
+    running = options.view_as(CrossLanguageOptions).beam_services
+    with JavaJarServer.beam_services(running), SubprocessServer.cache_subprocesses():
+        yield
 
 
 def _summary(result: Any) -> Summary:
