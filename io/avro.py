@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -173,10 +175,15 @@ def _avro_type(field: pa.Field) -> Any:
 
 
 def write_avro(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write batches of that schema; the schema's metadata goes to the header."""
+    """Write batches of that schema; the schema's metadata goes to the header.
+
+    The same rows give the same bytes: what stands between blocks is of the schema, not random.
+    """
     metadata = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
     rows = (dict(zip(schema.names, row, strict=True)) for b in batches for row in _rows(b))
-    fastavro.writer(handle, avro_schema_for(schema), rows, codec="deflate", metadata=metadata)
+    header = avro_schema_for(schema)
+    marker = hashlib.sha256(json.dumps(header).encode()).digest()[:16]
+    fastavro.writer(handle, header, rows, "deflate", metadata=metadata, sync_marker=marker)
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

@@ -19,11 +19,9 @@ from apache_beam.io.filesystem import CompressionTypes
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.localfilesystem import LocalFileSystem
 from apache_beam.pvalue import PCollection
-from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
-from apache_beam.transforms.window import GlobalWindow, GlobalWindows
+from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
-from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.delimited import NULLS, write_csv
 from streamveil.io.files import AVRO, CSV, PARQUET, Reading, format_of, open_file, output_format_of
 from streamveil.io.jsonlines import write_json
@@ -176,14 +174,14 @@ class WriteTable(beam.PTransform):
                 f"{self.path}: a windowed PCollection cannot be written as one file: put it into "
                 "GlobalWindows first"
             )
-        # Nothing would be written without an element: one empty batch is always there. Beam's
-        # FnApiRunner also forgets a stateful step that only gets what a timer put out.
+        # Nothing would be written without an element: one empty batch is always there.
         empty = pa.RecordBatch.from_pylist([], self.schema)
         seed = batches.pipeline | "Seed" >> beam.Create([empty])
         return (
             (batches, seed)
             | "Join" >> beam.Flatten()
             | "Key" >> beam.Map(_keyed).with_output_types(tuple[int, pa.RecordBatch])
+            | "Gather" >> beam.GroupByKey()
             | "Write"
             >> beam.ParDo(_WriteFn(self.path, self.schema, self._keys)).with_output_types(str)
         )
@@ -194,35 +192,15 @@ def _keyed(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
 
 
 class _WriteFn(beam.DoFn):
-    """Gathers the batches of its one key and writes them when the input has ended.
-
-    Timer `ended`, in event time, armed by every batch: at the end of the global window. Should
-    batches come after it fired, it fires again and the file is replaced by one with all of them.
-
-    A GroupByKey would do, but Beam's BundleBasedDirectRunner fails where one follows a timer, as
-    it does behind the release stage.
-    """
-
-    BATCHES = BagStateSpec("batches", RecordBatchCoder())
-    ENDED = TimerSpec("ended", beam.TimeDomain.WATERMARK)
+    """Writes all batches of the one key."""
 
     def __init__(self, path: str, schema: pa.Schema, keys: tuple[str, ...]) -> None:
         self._path = path
         self._schema = schema
         self._keys = keys
 
-    def process(
-        self,
-        element: tuple[int, pa.RecordBatch],
-        gathered: Any = beam.DoFn.StateParam(BATCHES),
-        ended: Any = beam.DoFn.TimerParam(ENDED),
-    ) -> None:
-        gathered.add(element[1])
-        ended.set(GlobalWindow().max_timestamp())
-
-    @on_timer(ENDED)
-    def _write(self, gathered: Any = beam.DoFn.StateParam(BATCHES)) -> Iterator[str]:
-        batches: Iterable[pa.RecordBatch] = gathered.read()
+    def process(self, element: tuple[int, Iterable[pa.RecordBatch]]) -> Iterator[str]:
+        batches = element[1]
         if self._keys:
             table = pa.Table.from_batches(batches, self._schema)
             batches = table.sort_by([(key, "ascending") for key in self._keys]).to_batches()

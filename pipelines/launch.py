@@ -16,6 +16,7 @@ from apache_beam.options.pipeline_options import (
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
@@ -118,7 +119,8 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
 
     Without a runner chosen it runs in this process: Beam's own default would first try to
     download one. Raises ConfigurationError or BudgetExceeded with the text of what a worker
-    raised, RuntimeError for a pipeline that ended otherwise than done.
+    raised, ConfigurationError where Prism does not start, RuntimeError for a pipeline that ended
+    otherwise than done.
     """
     chosen = options.view_as(StandardOptions).runner
     try:
@@ -127,7 +129,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
-        result = pipeline.run()
+        result = _started(pipeline)
         state = result.wait_until_finish()
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
@@ -143,6 +145,19 @@ def _services(options: PipelineOptions) -> Iterator[None]:
     running = options.view_as(CrossLanguageOptions).beam_services
     with JavaJarServer.beam_services(running), SubprocessServer.cache_subprocesses():
         yield
+
+
+def _started(pipeline: beam.Pipeline) -> Any:
+    """Start a pipeline, or run it where the runner knows no other way."""
+    if not isinstance(pipeline.runner, PrismRunner):
+        return pipeline.run()
+    try:  # this only hands it over
+        return pipeline.run()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigurationError(
+            f"--runner=PrismRunner: Prism does not start: {error}. Give its binary, "
+            "--prism_location=FILE, or leave out --runner to run in this process"
+        ) from error
 
 
 def _summary(result: Any) -> Summary:

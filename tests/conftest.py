@@ -1,7 +1,11 @@
-"""What every test shares."""
+"""What every test shares: the runners, and what needs one that a user may not have."""
 
+from functools import partial
+
+import apache_beam as beam
 import apache_beam.runners.portability.fn_api_runner.worker_handlers as worker_handlers
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
 
 # The local runner's state cache measures the deep size of every state write: 0.6 ms each.
 worker_handlers.STATE_CACHE_SIZE_MB = 0
@@ -12,11 +16,22 @@ CLUSTERS = {
     "flink": ("--flink_home", "the folder that `tests/clusters/flink.sh install` filled"),
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
 }
+FN_API, BUNDLE_BASED, PRISM = "fn_api", "bundle_based", "prism"
 
 
 def pytest_addoption(parser):
     for option, what in CLUSTERS.values():
         parser.addoption(option, help=what)
+
+
+def pytest_generate_tests(metafunc):
+    """Run on Prism as well, where it is given, what runs on any runner or on the usual one."""
+    given = metafunc.config.getoption("--prism_location")
+    prism = [pytest.param(PRISM, marks=pytest.mark.prism)] if given else []
+    if "runner" in metafunc.fixturenames:
+        metafunc.parametrize("runner", [FN_API, BUNDLE_BASED, *prism], indirect=True)
+    elif "usual_runner" in metafunc.fixturenames:
+        metafunc.parametrize("usual_runner", [FN_API, *prism], indirect=True)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -31,3 +46,43 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture
+def runner(request):
+    """Name of a runner: a test that takes this runs on each of them."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def usual_runner(request):
+    """Name of the runner of a test to which one is as good as another."""
+    return getattr(request, "param", FN_API)
+
+
+@pytest.fixture(scope="session")
+def flags_of(request):
+    """The flags that choose a runner, by its name."""
+    location = request.config.getoption("--prism_location")
+    flags = {
+        FN_API: ["--runner=FnApiRunner"],
+        BUNDLE_BASED: ["--runner=BundleBasedDirectRunner"],
+        PRISM: ["--runner=PrismRunner", f"--prism_location={location}"],
+    }
+    return flags.__getitem__
+
+
+@pytest.fixture(scope="session")
+def pipeline_on(flags_of):
+    """An empty pipeline on a runner, by its name, with flags of Beam."""
+
+    def pipeline_on(runner, *flags):
+        return beam.Pipeline(options=PipelineOptions([*flags_of(runner), *flags]))
+
+    return pipeline_on
+
+
+@pytest.fixture(scope="session")
+def new_pipeline(pipeline_on, usual_runner):
+    """An empty pipeline on the usual runner, with flags of Beam."""
+    return partial(pipeline_on, usual_runner)

@@ -11,7 +11,7 @@ from streamveil.mechanisms.records import Slots
 
 @dataclass(frozen=True)
 class Clock:
-    """Turns slots into the times of timers and back."""
+    """Turns slots into the times of timers."""
 
     slots: Slots
     lateness: int = 0
@@ -20,7 +20,3 @@ class Clock:
     def closing(self, slot: int) -> Timestamp:
         """When a slot closes."""
         return Timestamp(micros=self.slots.end(slot) + self.lateness)
-
-    def closed(self, time: Timestamp) -> int:
-        """The last slot that is closed at `time`."""
-        return self.slots.index(time.micros - self.lateness) - 1

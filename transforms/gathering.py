@@ -50,7 +50,6 @@ MOST_AHEAD = MICROSECONDS["d"]
 BlockKey = tuple[int, int, int]
 """(kind, shard, block)"""
 
-_NOT_OPEN = "closed before these events came, or never opened"
 _OPEN = b""  # among the codes of a slot: its heartbeat
 
 
@@ -220,7 +219,7 @@ class _CountSlotsFn(beam.DoFn):
             late = int(visits.kept.sum())
             metrics.count(metrics.EVENTS_LATE, late)
             # The slot's own time is behind the watermark: windows after this would drop it.
-            letters = TimestampedValue(late_slots({key[2]: late}, _NOT_OPEN), Timestamp.now())
+            letters = TimestampedValue(late_slots({key[2]: late}), Timestamp.now())
             yield beam.pvalue.TaggedOutput(REJECTED, letters)
             return
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)

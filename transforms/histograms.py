@@ -44,7 +44,6 @@ from streamveil.transforms.ledgers import Configuration, Ledgers
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
-    REJECTED,
     STATE,
     ReleaseConfig,
     _ReleaseAtEndFn,
@@ -272,18 +271,18 @@ class PrivateHistograms(beam.PTransform):
             self.last_slot,
             self.resume,
         )
-        releasing = _ReleaseAtEndFn(config) if counted.bounded else _ReleaseInTimeFn(config)
-        released = (
-            (counted.counts, *counted.ticks)
-            | "AddTicks" >> beam.Flatten()
-            | "ReleaseSlots"
-            >> beam.ParDo(releasing).with_outputs(LEDGER, REJECTED, STATE, main="releases")
+        counts = (counted.counts, *counted.ticks) | "AddTicks" >> beam.Flatten()
+        releasing: beam.DoFn = _ReleaseInTimeFn(config)
+        if counted.bounded:
+            counts |= "GatherCounts" >> beam.GroupByKey()
+            releasing = _ReleaseAtEndFn(config)
+        released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
+            LEDGER, STATE, main="releases"
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
-        released[REJECTED].element_type = pa.RecordBatch
         released[STATE].element_type = tuple[int, bytes]
-        rejected = (*counted.rejected, released[REJECTED]) | "AllRejected" >> beam.Flatten()
+        rejected = counted.rejected | "AllRejected" >> beam.Flatten()
         return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
 
     def _layout(self, bounded: bool) -> Layout:

@@ -21,11 +21,10 @@ from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
-from streamveil.transforms.counting import BlockCounts, Layout, slot_tables
+from streamveil.transforms.counting import Layout, slot_tables
 from streamveil.transforms.wire import (
     compressed,
     counts_from_bytes,
-    counts_to_bytes,
     expanded,
     shard_counts_from_bytes,
 )
@@ -72,9 +71,6 @@ class SlotDriver(Protocol[S, Counted, Out]):
 
 class Ledgers(SlotDriver[S, Counted, SlotRelease], Protocol[S, Counted]):
     """A stream of releases over counts that come as bytes."""
-
-    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
-        """Events of slots that are released already, by slot, and what is left to count."""
 
     def use(self, state: S) -> float:
         """Largest share of anybody's window that is spent, from 0 to 1."""
@@ -182,10 +178,6 @@ class ByClass:
         for slot, table in slot_tables(block, map(counts_from_bytes, parts), self.layout):
             yield slot, table if table.any() else None
 
-    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
-        """Events of slots that are released already, by slot, and what is left to count."""
-        return _split_late(data, next_slot, self.layout)
-
     def release(
         self, state: StreamState, slot: int, counted: Integers
     ) -> tuple[StreamState, SlotRelease]:
@@ -290,15 +282,6 @@ class ByCohort:
             Moves(*map(np.concatenate, zip(*moves, strict=True))),
         )
 
-    def split_late(self, data: bytes, next_slot: int) -> tuple[dict[int, int], bytes | None]:
-        """Events of slots that are released already, by slot, and what is left to count."""
-        if not self.joined:
-            return _split_late(data, next_slot, self.layout)
-        late = shard_counts_from_bytes(data)
-        if len(late.moves.users):
-            raise ValueError(f"slot {late.slot} is released, and only now it is told who moved")
-        return {late.slot: int(late.counts.sum())}, None
-
     def release(
         self, state: DynamicState, slot: int, counted: _SlotCounts
     ) -> tuple[DynamicState, SlotRelease]:
@@ -333,12 +316,3 @@ class ByCohort:
 
     def _spent(self, state: DynamicState) -> Integers:
         return self.stream.odometer.in_window(state.odometer, state.interned.asked)
-
-
-def _split_late(data: bytes, next_slot: int, layout: Layout) -> tuple[dict[int, int], bytes | None]:
-    counts = counts_from_bytes(data)
-    slots = layout.slots_of(counts)
-    late = slots < next_slot
-    events = {s: int(counts.counts[slots == s].sum()) for s in np.unique(slots[late]).tolist()}
-    rest = BlockCounts(counts.block, counts.cells[~late], counts.counts[~late], 0)
-    return events, None if late.all() else counts_to_bytes(rest)

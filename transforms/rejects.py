@@ -102,11 +102,10 @@ def rejected_slots(reason: str, detail: str, events: Mapping[int, int]) -> pa.Re
     )
 
 
-def late_slots(
-    events: Mapping[int, int], why: str = "closed before these events came"
-) -> pa.RecordBatch:
+def late_slots(events: Mapping[int, int]) -> pa.RecordBatch:
     """Dead letters for events that came after their slot."""
-    return rejected_slots(LATE, f"slot {{slot}} was {why}", events)
+    detail = "slot {slot} was closed before these events came, or never opened"
+    return rejected_slots(LATE, detail, events)
 
 
 def reasons_of(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:

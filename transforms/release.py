@@ -10,12 +10,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.coders import BytesCoder, FastPrimitivesCoder
-from apache_beam.transforms.userstate import (
-    BagStateSpec,
-    ReadModifyWriteStateSpec,
-    TimerSpec,
-    on_timer,
-)
+from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateSpec
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
@@ -24,7 +19,6 @@ from streamveil.mechanisms.records import MAX_SLOT, ConfigurationError, Release,
 from streamveil.transforms import metrics
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.ledgers import MakesDriver
-from streamveil.transforms.rejects import late_slots
 from streamveil.transforms.wire import block_of, start_from_bytes
 
 LEDGER = "ledger"
@@ -55,11 +49,10 @@ class ReleaseConfig:
 class _ReleaseFn(beam.DoFn):
     """Drives any mechanism over slots in order, each slot once.
 
-    State, per stream: the release stream's bytes.
+    State, per stream, where counts come one by one: the release stream's bytes.
     """
 
     STREAM = ReadModifyWriteStateSpec("stream", BytesCoder())
-    TELLS_STATE = False
 
     def __init__(self, config: ReleaseConfig) -> None:
         self._config = config
@@ -78,11 +71,8 @@ class _ReleaseFn(beam.DoFn):
         ledgers, written = self._ledgers, stream.read() or self._config.resume
         state = ledgers.start() if written is None else ledgers.decode(written)
         state = yield from self._driven(state, slots)
-        written, next_slot = ledgers.encode(state), ledgers.next_slot(state)
-        stream.write(written)
-        if self.TELLS_STATE and next_slot is not None:
-            yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
-        return next_slot
+        stream.write(ledgers.encode(state))
+        return ledgers.next_slot(state)
 
     def _driven(self, state: Any, slots: Iterable[tuple[int, Any]]) -> Generator[Any, None, Any]:
         """Take slots, given in order with their counts; returns the state after them."""
@@ -159,82 +149,12 @@ class _ReleaseFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
 
 
-class _ReleaseAtEndFn(_ReleaseFn):
-    """Releases a bounded input at its end, quiet slots included.
-
-    Input: (stream, counts as bytes that `ledgers.py` reads), in any order. State, per stream: the
-    counts that wait; the next slot to release and the last one that waits.
-
-    Timer `due`, in event time, armed by `process` for the end of the last waiting slot, so that
-    all is released at once. The event time of a release is the end of its slot.
-    """
-
-    TELLS_STATE = True
-    WAITING = BagStateSpec("waiting", BytesCoder())
-    PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
-    DUE = TimerSpec("due", beam.TimeDomain.WATERMARK)
-
-    def _time(self, slot: int) -> Timestamp:
-        return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
-
-    def process(
-        self,
-        element: tuple[str, bytes],
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        progress: Any = beam.DoFn.StateParam(PROGRESS),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        data = element[1]
-        next_slot, last = progress.read() or (None, None)
-        start = block_of(data) * self._ledgers.block
-        end = start + self._ledgers.block - 1
-        if next_slot is not None and start < next_slot:
-            late, rest = self._ledgers.split_late(data, next_slot)
-            metrics.count(metrics.EVENTS_LATE, sum(late.values()))
-            yield beam.pvalue.TaggedOutput(REJECTED, late_slots(late))
-            if rest is None:
-                return
-            data = rest
-        last = end if last is None else max(last, end)
-        waiting.add(data)
-        progress.write((next_slot, last))
-        due.set(self._config.clock.closing(last))
-
-    @on_timer(DUE)
-    def _release_due(
-        self,
-        timestamp: Any = beam.DoFn.TimestampParam,
-        waiting: Any = beam.DoFn.StateParam(WAITING),
-        progress: Any = beam.DoFn.StateParam(PROGRESS),
-        stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
-        due: Any = beam.DoFn.TimerParam(DUE),
-    ) -> Iterator[Any]:
-        ledgers, until = self._ledgers, self._config.clock.closed(timestamp)
-        next_slot, last = progress.read()
-        if next_slot is None:
-            next_slot = self._config.first_slot
-        ended: dict[int, list[bytes]] = {}
-        rest = []
-        for data in waiting.read():
-            block = block_of(data)
-            if (block + 1) * ledgers.block - 1 <= until:
-                ended.setdefault(block, []).append(data)
-            else:
-                rest.append(data)
-        slots = self._every_slot(self._busy(ended), next_slot, until)
-        next_slot = yield from self._release(stream, slots)
-        waiting.clear()
-        for data in rest:
-            waiting.add(data)
-        progress.write((next_slot, last if rest else None))
-        if rest:
-            due.set(self._config.clock.closing(last))
-
-
 class _ReleaseAtOnceFn(_ReleaseFn):
     """Releases a bounded input whose counts are gathered, quiet slots included; without state.
 
-    Input: (stream, all counts as bytes). The event time of a release is the end of its slot. Two
+    Input: (stream, all counts as bytes that `ledgers.py` reads), gathered by a GroupByKey: what a
+    GroupByKey gives has the time of the end of all times, so a timer that waited for counts at the
+    end of a slot would fire before them. The event time of a release is the end of its slot. Two
     such stages may follow each other, where each waits for all that the other tells.
     """
 
@@ -242,12 +162,29 @@ class _ReleaseAtOnceFn(_ReleaseFn):
         return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[Any]:
+        ledgers, resume = self._ledgers, self._config.resume
         ended: dict[int, list[bytes]] = {}
         for data in element[1]:
             ended.setdefault(block_of(data), []).append(data)
         first, last = self._config.first_slot, self._config.last_slot
         slots = self._every_slot(self._busy(ended), first, MAX_SLOT if last is None else last)
-        yield from self._driven(self._ledgers.start(), slots)
+        state = ledgers.start() if resume is None else ledgers.decode(resume)
+        state = yield from self._driven(state, slots)
+        yield from self._left(state)
+
+    def _left(self, state: Any) -> Iterator[Any]:
+        """What is told of the state after the last slot."""
+        return iter(())
+
+
+class _ReleaseAtEndFn(_ReleaseAtOnceFn):
+    """The same, and tells the state that a later run goes on from."""
+
+    def _left(self, state: Any) -> Iterator[Any]:
+        next_slot = self._ledgers.next_slot(state)
+        if next_slot is not None:
+            written = self._ledgers.encode(state)
+            yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
 
 
 class _ReleaseInTimeFn(_ReleaseFn):

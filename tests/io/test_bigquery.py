@@ -6,7 +6,6 @@ import types
 
 import apache_beam as beam
 import pytest
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import WriteReleasesToBigQuery, bigquery_schema, release_schema
@@ -121,12 +120,11 @@ def test_a_row_has_no_nan_and_no_null_in_a_repeated_column(some_releases):
     assert set(bigquery_row(some_releases[0])) == set(release_schema().names)
 
 
-@pytest.mark.parametrize("runner", [FnApiRunner, BundleBasedDirectRunner])
 @pytest.mark.parametrize("there", [True, False])
-def test_rows_are_inserted_and_the_table_is_made(client, some_releases, runner, there):
+def test_rows_are_inserted_and_the_table_is_made(client, some_releases, pipeline_on, runner, there):
     Client.there = there
-    name = f"{runner.__name__}_{there}"  # Beam remembers the tables that it knows
-    with beam.Pipeline(runner=runner()) as pipeline:
+    name = f"{runner}_{there}"  # Beam remembers the tables that it knows
+    with pipeline_on(runner) as pipeline:
         _ = (
             pipeline
             | beam.Create(some_releases)

@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import (
     ReadEvents,
@@ -52,10 +51,10 @@ def read(path, columns=COLUMNS):
     return rows, batches, rejected
 
 
-def run(pattern, columns=COLUMNS):
+def run(pipeline, pattern, columns=COLUMNS):
     """What the PTransform gives: sets of good rows and of rejected ones."""
     good, bad = [], []
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+    with pipeline:
         events = pipeline | ReadEvents(pattern, columns=columns)
         # In-process workers: what is appended here is seen below.
         _ = events.batches | "Good" >> beam.Map(_append, Sink.of("good"))
@@ -123,13 +122,13 @@ def test_small_blocks_and_gzip_change_nothing(tmp_path, kind, small_blocks):
     assert len(batches) > 10
 
 
-def test_the_transform_reads_all_files_and_logs_progress(tmp_path, caplog):
+def test_the_transform_reads_all_files_and_logs_progress(tmp_path, caplog, new_pipeline):
     for kind in FORMATS:
         write(tmp_path / f"part.{kind}")
     (tmp_path / "bad.csv").write_bytes(b"value,user\n1,x\n2\n\xff,y\n3,z\n")
     pattern = [str(tmp_path / "part.*"), str(tmp_path / "*.csv")]
     with caplog.at_level(logging.INFO, "streamveil.progress"):
-        good, bad = run(pattern)
+        good, bad = run(new_pipeline(), pattern)
     rows = sorted((r["user"], r["value"]) for batch in good for r in batch.to_pylist())
     assert rows == sorted(ROWS * 4 + [("x", "1"), ("z", "3")])
     assert pa.Table.from_batches(bad).to_pylist() == [

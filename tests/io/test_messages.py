@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 
@@ -80,14 +79,13 @@ def test_numbers_have_the_same_text_whatever_their_neighbours_are():
     assert alone == [user for user, _ in together] == ["7"] * 4
 
 
-@pytest.mark.parametrize("runner", [FnApiRunner, BundleBasedDirectRunner])
 @pytest.mark.parametrize("limits", [{}, {"BATCH_MESSAGES": 7}, {"BATCH_BYTES": 100}])
-def test_every_message_comes_out_once(monkeypatch, keep, runner, limits):
+def test_every_message_comes_out_once(monkeypatch, keep, pipeline_on, runner, limits):
     for name, limit in limits.items():
         monkeypatch.setattr(messages, name, limit)
     records = [json.dumps({"user": f"u{i}", "value": i}).encode() for i in range(100)]
     records[17] = b"no"
-    with beam.Pipeline(runner=runner()) as pipeline:
+    with pipeline_on(runner) as pipeline:
         events = pipeline | beam.Create(records) | ParseMessages("pubsub:x", NAMES)
         batches, rejected = keep(events.batches, "batches"), keep(events.rejected, "rejected")
     rows = [row for batch, _ in batches for row in batch.to_pylist()]

@@ -5,7 +5,6 @@ import math
 
 import apache_beam as beam
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import WritePerRecord, per_record_sink_of, read_per_record
 from streamveil.io.kafka import per_record_record
@@ -24,9 +23,9 @@ FORMATS = ("parquet", "avro", "csv", "jsonl")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, new_pipeline):
     path = tmp_path_factory.mktemp("out")
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+    with new_pipeline() as pipeline:
         rows = pipeline | "Rows" >> beam.Create(ROWS)
         whole = pipeline | "Whole" >> beam.Create([ALL_TIMES])
         for kind in FORMATS:

@@ -9,7 +9,6 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.test_utils import PullResponseMessage, create_pull_response
 
 from streamveil.io import ReadPubSubEvents, WriteReleases, WriteReleasesToPubSub
@@ -79,8 +78,9 @@ def test_the_id_label_is_handed_to_the_runner(subscriber):
         pipeline.run().wait_until_finish()
 
 
-@pytest.mark.parametrize("runner", [FnApiRunner, BundleBasedDirectRunner])
-def test_a_release_is_the_message_that_the_file_has_as_a_line(some_releases, tmp_path, runner):
+def test_a_release_is_the_message_that_the_file_has_as_a_line(
+    some_releases, tmp_path, pipeline_on, runner
+):
     sent = []
 
     def publish(topic, data, **_):
@@ -92,10 +92,10 @@ def test_a_release_is_the_message_that_the_file_has_as_a_line(some_releases, tmp
     with mock.patch("google.cloud.pubsub.PublisherClient") as client:
         client.return_value.topic_path = "projects/{}/topics/{}".format
         client.return_value.publish.side_effect = publish
-        with beam.Pipeline(runner=runner()) as pipeline:
+        with pipeline_on(runner) as pipeline:
             releases = pipeline | beam.Create(some_releases)
             _ = releases | WriteReleasesToPubSub(TOPIC)
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+    with pipeline_on(runner) as pipeline:
         _ = pipeline | beam.Create(some_releases) | WriteReleases(str(tmp_path / "r.jsonl"))
     lines = (tmp_path / "r.jsonl").read_bytes().splitlines()
     assert sorted(sent) == sorted((TOPIC, line) for line in lines)

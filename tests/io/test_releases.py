@@ -6,7 +6,6 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import (
     LEDGER_SCHEMA,
@@ -67,10 +66,10 @@ REJECTED = pa.RecordBatch.from_pylist(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, new_pipeline):
     path = tmp_path_factory.mktemp("out")
     slots = [3, 0, 250, *range(4, 250), 1, 2]
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+    with new_pipeline() as pipeline:
         releases = pipeline | "Releases" >> beam.Create([release(slot) for slot in slots])
         ledger = pipeline | "Ledger" >> beam.Create([entry(slot) for slot in slots])
         rejected = pipeline | "Rejected" >> beam.Create([REJECTED])

@@ -7,7 +7,6 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import change_columns, requirement_changes_of
 from streamveil.mechanisms import ConfigurationError
@@ -31,7 +30,7 @@ def write(path, rows=ROWS):
     return str(path)
 
 
-def read(pattern, folder):
+def read(pipeline, pattern, folder):
     """Batches and dead letters."""
 
     def note(name):
@@ -41,7 +40,6 @@ def read(pattern, folder):
 
         return append
 
-    pipeline = beam.Pipeline(runner=FnApiRunner())
     outputs = pipeline | requirement_changes_of(pattern)
     outputs.batches | "Note batches" >> beam.Map(note("batches"))
     outputs.rejected | "Note rejected" >> beam.Map(note("rejected"))
@@ -58,10 +56,10 @@ def read(pattern, folder):
 
 
 @pytest.mark.parametrize("name", ["c.parquet", "c.csv", "c.jsonl"])
-def test_all_formats_give_the_columns(tmp_path, name):
+def test_all_formats_give_the_columns(tmp_path, new_pipeline, name):
     path = write(tmp_path / name)
     assert change_columns(path) == ("user", "slot", *FIGURES)
-    rows, rejected = read(path, tmp_path)
+    rows, rejected = read(new_pipeline(), path, tmp_path)
     assert [(row["user"], int(row["slot"])) for row in rows] == [("ann", 3), ("bob", 4)]
     assert [float(rows[0][figure]) for figure in FIGURES] == [7, 1.0, 3, 0.5]
     assert not any(rows[1][figure] for figure in FIGURES)
@@ -69,11 +67,11 @@ def test_all_formats_give_the_columns(tmp_path, name):
 
 
 # A line that is no row is a dead letter.
-def test_an_unparsable_line_stops_nothing(tmp_path):
+def test_an_unparsable_line_stops_nothing(tmp_path, new_pipeline):
     path = write(tmp_path / "c.csv")
     with open(path, "a") as file:
         file.write("eve,5\n")
-    rows, (letter,) = read(path, tmp_path)
+    rows, (letter,) = read(new_pipeline(), path, tmp_path)
     assert len(rows) == 2
     assert (letter["source"], letter["row"], letter["reason"]) == (path, 4, "unparsable")
 

@@ -7,7 +7,6 @@ import apache_beam as beam
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.transforms.window import FixedWindows
 
 from streamveil.io import WriteTable, check_output, read_table, write_table
@@ -47,8 +46,8 @@ def names_in(path):
     return sorted(entry.name for entry in path.iterdir())
 
 
-def test_every_format_gives_back_the_rows_sorted(tmp_path):
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+def test_every_format_gives_back_the_rows_sorted(tmp_path, new_pipeline):
+    with new_pipeline() as pipeline:
         source = pipeline | beam.Create(batches())
         for kind in FORMATS:
             path = str(tmp_path / f"out.{kind}")
@@ -78,11 +77,11 @@ def test_every_format_gives_back_the_rows_sorted(tmp_path):
         assert json.loads(handle.readline())["time"] == "2024-03-31T00:00:00Z"
 
 
-def test_the_path_comes_when_the_file_is_there_and_empty_is_a_table_too(tmp_path):
+def test_the_path_comes_when_the_file_is_there_and_empty_is_a_table_too(tmp_path, new_pipeline):
     def check(path):
         assert read_table(path).num_rows == 0
 
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+    with new_pipeline() as pipeline:
         for kind in FORMATS:
             source = pipeline | f"None {kind}" >> beam.Create([])
             path = str(tmp_path / f"out.{kind}")
@@ -148,7 +147,7 @@ def test_outputs_that_are_refused(tmp_path):
 
 
 def test_only_one_bounded_table_can_be_written():
-    pipeline = beam.Pipeline(runner=FnApiRunner())
+    pipeline = beam.Pipeline()
     source = pipeline | beam.Create(batches())
     with pytest.raises(ValueError, match="windowed"):
         source | beam.WindowInto(FixedWindows(1)) | WriteTable("x.csv", SCHEMA)

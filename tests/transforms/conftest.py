@@ -1,4 +1,4 @@
-"""What the tests of the transforms share: events as rows, pinned runners, and collected outputs.
+"""What the tests of the transforms share: events as rows, and collected outputs.
 
 DoFns are pickled, so outputs come back through files, one for each output.
 """
@@ -8,15 +8,13 @@ import math
 import pickle
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
-from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
@@ -29,13 +27,6 @@ from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms import Columns, PrivateHistograms
 
 HOUR = 3_600_000_000
-RUNNERS = {"fn_api": FnApiRunner, "bundle_based": BundleBasedDirectRunner}
-
-
-@pytest.fixture(params=RUNNERS)
-def runner(request):
-    """Name of a runner: a test that takes this runs on each of them."""
-    return request.param
 
 
 def as_batch(rows):
@@ -218,17 +209,17 @@ class Given(beam.PTransform):
 
 
 @pytest.fixture
-def run(tmp_path):
+def run_on(tmp_path, pipeline_on):
     """Run a transform over batches, or over another source, and collect what comes out."""
     numbers = itertools.count()
 
-    def run(transform, batches, runner="fn_api", options=()):
+    def run_on(runner, transform, batches, *flags):
         folder = tmp_path / f"run{next(numbers)}"
         folder.mkdir()
         source = batches
         if not isinstance(batches, beam.PTransform):
             source = beam.Create(batches, reshuffle=False)
-        pipeline = beam.Pipeline(runner=RUNNERS[runner](), options=PipelineOptions(list(options)))
+        pipeline = pipeline_on(runner, *flags)
         outputs = pipeline | "Events" >> source | "Release" >> transform
         for name, output in outputs._asdict().items():
             output | f"Collect {name}" >> Collect(folder / name)
@@ -246,7 +237,13 @@ def run(tmp_path):
         lists = {name: collected(folder / name) for name in outputs._fields}
         return Ran(counters, distributions, **lists)
 
-    return run
+    return run_on
+
+
+@pytest.fixture
+def run(run_on, usual_runner):
+    """The same on the usual runner."""
+    return partial(run_on, usual_runner)
 
 
 def assert_same_releases(mine, theirs):
@@ -279,6 +276,5 @@ def kit():
         collect = Collect
         timeline = Timeline
         collected = staticmethod(collected)
-        runners = RUNNERS
 
     return Kit

@@ -152,13 +152,13 @@ def line_of(transform, slots, extra=None):
 
 
 @pytest.fixture
-def live(run, monkeypatch):
+def live(run_on, monkeypatch):
     """Run a line; the counters beside what it gives, for the runner loses those of timers."""
 
     def live(transform, line):
         counted = Counter()
         monkeypatch.setattr(metrics, "count", lambda name, n: counted.update({name: n}))
-        return run(transform, line, "bundle_based", ["--streaming"]), counted
+        return run_on("bundle_based", transform, line, "--streaming"), counted
 
     return live
 

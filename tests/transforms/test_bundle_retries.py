@@ -151,14 +151,14 @@ def cases(stages):
 
 
 @cases(CHANGING)
-def test_where_requirements_change(run, kit, monkeypatch, stage, source):
+def test_where_requirements_change(run_on, kit, monkeypatch, stage, source):
     options = ["--streaming"] if source is Unbounded else []
 
     def once():
         transform = kit.histograms(
             REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
         )
-        return run(Changing(transform), source(kit, transform), "bundle_based", options)
+        return run_on("bundle_based", Changing(transform), source(kit, transform), *options)
 
     calm = once()
     assert calm.slots == list(range(LAST + 1))
@@ -169,17 +169,19 @@ def test_where_requirements_change(run, kit, monkeypatch, stage, source):
 
 
 @cases(STAGES)
-def test_a_stage_whose_bundles_all_fail_once_gives_the_same(run, kit, monkeypatch, stage, source):
+def test_a_stage_whose_bundles_all_fail_once_gives_the_same(
+    run_on, kit, monkeypatch, stage, source
+):
     transform = kit.histograms(
         REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
     )
     options = ["--streaming"] if source is Unbounded else []
-    calm = run(transform, source(kit, transform), "bundle_based", options)
+    calm = run_on("bundle_based", transform, source(kit, transform), *options)
     assert calm.slots == list(range(LAST + 1))
     reasons = {letter["reason"] for letter in calm.dead_letters}
     assert reasons >= {"outside the domain"} | ({"late"} if source is Unbounded else set())
     happened = fail_every_bundle_once(monkeypatch, stage)
-    assert told(run(transform, source(kit, transform), "bundle_based", options)) == told(calm)
+    assert told(run_on("bundle_based", transform, source(kit, transform), *options)) == told(calm)
     assert happened["ends"] >= 2
     assert happened["ends"] % 2 == 0
     # The bundles that release are run again as well.

@@ -100,24 +100,22 @@ def told(ran):
 
 # The same whatever the runner, the order and the batches, and whether the input ends.
 @NAMES
-def test_runners_orders_and_streams_agree(run, kit, made, name):
+def test_runners_orders_and_streams_agree(run, run_on, kit, made, name):
     rows = events()
     split = [change_batch(CHANGES[::-1][i::3]) for i in range(3)]
-    whole = run(
-        WithChanges(made(mechanism=name), change_batch(CHANGES)), [kit.batch(rows)], "fn_api"
-    )
+    whole = run(WithChanges(made(mechanism=name), change_batch(CHANGES)), [kit.batch(rows)])
     assert whole.slots == list(range(LAST + 1))
     assert {r.status for r in whole.releases} >= {"published"}
     assert {reason for reason, _ in told(whole)} == {"no requirement"}
     batches = [kit.batch(rows[i::4]) for i in (2, 0, 3, 1)]
-    other = run(WithChanges(made(mechanism=name), *split), batches, "bundle_based")
+    other = run_on("bundle_based", WithChanges(made(mechanism=name), *split), batches)
     assert_same(kit, other, whole)
     assert told(other) == told(whole)
     transform = made(mechanism=name)
     line = kit.timeline(transform)
     for slot in range(0, LAST + 1, 5):
         line.events(*(row for row in rows if slot <= row[2] < slot + 5)).advance(slot + 5)
-    stream = run(WithChanges(transform, *split), line, "bundle_based", ["--streaming"])
+    stream = run_on("bundle_based", WithChanges(transform, *split), line, "--streaming")
     assert_same(kit, stream, whole)
     assert told(stream) == told(whole)
 

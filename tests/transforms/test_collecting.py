@@ -61,15 +61,15 @@ def played(transform, table):
 # ---- what is released ------------------------------------------------------------------------
 
 
-def test_releases_are_those_of_the_mechanism_however_events_come(run, kit):
+def test_releases_are_those_of_the_mechanism_however_events_come(run_on, kit, usual_runner):
     table = symbols()
     expected = played(bounded(), table)
     assert {len(asks) for asks, _, _ in expected} == {1, 2}
     random = np.random.default_rng(1)
     events = [rows(table)[i] for i in random.permutation(len(rows(table)))]
-    for runner, shards, parts in (("fn_api", 1, 1), ("bundle_based", 3, 5)):
+    for runner, shards, parts in ((usual_runner, 1, 1), ("bundle_based", 3, 5)):
         batches = [kit.batch(events[i::parts]) for i in range(parts)]
-        ran = run(bounded(shards=shards), batches, runner)
+        ran = run_on(runner, bounded(shards=shards), batches)
         assert ran.slots == list(range(SLOTS))
         for release, (_, _, local) in zip(ran.releases, expected, strict=True):
             np.testing.assert_array_equal(release.counts, np.rint(N * local.frequencies[:2]))
@@ -218,9 +218,9 @@ def test_names_of_users_do_not_cross(crossing):
 
 
 @pytest.fixture
-def live(run):
+def live(run_on):
     def live(timeline):
-        return run(timeline.transform, timeline, "bundle_based", ["--streaming"])
+        return run_on("bundle_based", timeline.transform, timeline, "--streaming")
 
     return live
 

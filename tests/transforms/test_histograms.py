@@ -69,15 +69,17 @@ def letters(ran):
 
 # Members and strangers, more events than count, rejected ones: nothing of how they come matters.
 @pytest.mark.parametrize("most", [1, 2])
-def test_releases_do_not_depend_on_how_events_come(run, kit, rows, most):
+def test_releases_do_not_depend_on_how_events_come(run_on, kit, rows, usual_runner, most):
     def go(batches, runner, shards, seed):
         transform = kit.histograms(OPEN, noise_key=KEY, max_contributions=most, shards=shards)
         made = [kit.batch(part) for part in split(rows, batches, seed)]
-        return run(transform, made, runner)
+        return run_on(runner, transform, made)
 
-    first = go(1, "fn_api", 1, 0)
+    first = go(1, usual_runner, 1, 0)
     assert first.slots == list(range(SLOTS))
-    for other in (go(5, "fn_api", 4, 1), go(3, "bundle_based", 1, 2), go(40, "bundle_based", 4, 3)):
+    others = [("bundle_based", 3, 1, 2), ("bundle_based", 40, 4, 3), (usual_runner, 5, 4, 1)]
+    for runner, batches, shards, seed in others:
+        other = go(batches, runner, shards, seed)
         kit.assert_same_releases(first.releases, other.releases)
         for mine, theirs in zip(first.ledger, other.ledger, strict=True):
             assert mine.slot == theirs.slot
@@ -162,14 +164,14 @@ def test_short_key_from_a_callable_is_refused_at_construction(kit):
 
 # A worker whose key is not that of the launch fails before anything is released.
 def test_a_key_that_changed_after_the_launch_fails_before_any_release(
-    run, kit, rows, runner, tmp_path
+    run_on, kit, rows, runner, tmp_path
 ):
     path = tmp_path / "key"
     path.write_bytes(KEY)
     transform = kit.histograms(CLOSED, noise_key=path.read_bytes)
     path.write_bytes(bytes(32))
     with pytest.raises(Exception, match="not the one that the launch got") as raised:
-        run(transform, [kit.batch(rows)], runner)
+        run_on(runner, transform, [kit.batch(rows)])
     assert "ConfigurationError" in repr(raised.value) + str(raised.value)
     assert kit.collected(tmp_path / "run0" / "releases") == []
 
@@ -182,14 +184,14 @@ def test_stranger_key_is_derived():
 # ---- users outside the registry -------------------------------------------------------------
 
 
-def test_strangers_count_only_with_a_default_requirement(run, kit, runner):
+def test_strangers_count_only_with_a_default_requirement(run_on, kit, runner):
     events = [("u1", "a", 0), ("x", "a", 0), ("y", "b", 0)]
     some = {"u1": (1, 4096.0)}
-    closed = run(kit.histograms(Registry.of(some)), [kit.batch(events)], runner)
+    closed = run_on(runner, kit.histograms(Registry.of(some)), [kit.batch(events)])
     assert [r.counts.tolist() for r in closed.releases] == [[1, 0]]
     assert [letter["reason"] for letter in closed.dead_letters] == ["no requirement"] * 2
     registry = Registry.of(some, default=(Requirement(1, 4096.0), 5))
-    opened = run(kit.histograms(registry), [kit.batch(events)], runner)
+    opened = run_on(runner, kit.histograms(registry), [kit.batch(events)])
     assert [r.counts.tolist() for r in opened.releases] == [[2, 1]]
     assert opened.dead_letters == []
 
@@ -235,7 +237,7 @@ def test_counts_by_class_do_not_depend_on_the_batches(kit, monkeypatch, together
 # ---- metrics --------------------------------------------------------------------------------
 
 
-def test_counters_tell_what_became_of_every_event(run, kit, runner):
+def test_counters_tell_what_became_of_every_event(run_on, kit, runner):
     events = [
         *[("u1", "a", 0)] * 3,
         ("u2", "a", 1),
@@ -247,7 +249,7 @@ def test_counters_tell_what_became_of_every_event(run, kit, runner):
         ("u1", "a", 7),
     ]
     batches = [kit.batch(events[:2]), kit.batch(events[2:])]
-    ran = run(kit.histograms(EXACT, first_slot=0, last_slot=3), batches, runner)
+    ran = run_on(runner, kit.histograms(EXACT, first_slot=0, last_slot=3), batches)
     expected = {
         metrics.EVENTS_READ: 10,
         metrics.EVENTS_ACCEPTED: 5,
@@ -257,11 +259,10 @@ def test_counters_tell_what_became_of_every_event(run, kit, runner):
         "rejected: outside the domain": 1,
         "rejected: outside the released slots": 1,
     }
-    if runner == "fn_api":  # the other runner drops the metrics of timers
-        statuses = [r.status for r in ran.releases]
-        for status in (PUBLISHED, SKIPPED, NULLIFIED):
-            if status in statuses:
-                expected[metrics.SLOTS_PREFIX + status] = statuses.count(status)
+    statuses = [r.status for r in ran.releases]
+    for status in (PUBLISHED, SKIPPED, NULLIFIED):
+        if status in statuses:
+            expected[metrics.SLOTS_PREFIX + status] = statuses.count(status)
     assert ran.counters == expected
     assert sum(r.counts.sum() for r in ran.releases if r.status == PUBLISHED) == 2
 
@@ -380,7 +381,7 @@ WINDOWS = {
 
 @pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
 def test_windowed_or_triggered_input_is_refused_at_construction(kit, windows):
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     events = pipeline | beam.Create([kit.batch([("u1", "a", 0)])]) | windows
     with pytest.raises(ValueError, match=r"in windows|have a trigger"):
         events | kit.histograms(CLOSED)
@@ -388,7 +389,7 @@ def test_windowed_or_triggered_input_is_refused_at_construction(kit, windows):
 
 # The default windowing, even when it is asked for, is none.
 def test_global_window_is_accepted(kit):
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     events = pipeline | beam.Create([]) | beam.WindowInto(window.GlobalWindows())
     outputs = events | kit.histograms(CLOSED)
     assert outputs._fields == ("releases", "ledger", "rejected", "state")
@@ -396,7 +397,7 @@ def test_global_window_is_accepted(kit):
 
 def test_wrong_columns_fail_before_any_release(run, kit, tmp_path):
     made = pa.RecordBatch.from_pydict({"user": ["u1"], "value": [1.5], "time": ["2024-01-01"]})
-    with pytest.raises(ConfigurationError, match="column 'value' holds double"):
+    with pytest.raises(Exception, match="column 'value' holds double"):
         run(kit.histograms(CLOSED), [kit.batch([("u1", "a", 0)]), made])
     assert kit.collected(tmp_path / "run0" / "releases") == []
 
@@ -416,11 +417,12 @@ def rigged(monkeypatch):
 
 
 # Nothing is written, neither for the refused slot nor for those before it in the same bundle.
-@pytest.mark.parametrize("runner_name", ["fn_api", "bundle_based"])
-def test_a_broken_budget_stops_the_pipeline_and_writes_nothing(kit, rigged, tmp_path, runner_name):
+def test_a_broken_budget_stops_the_pipeline_and_writes_nothing(
+    kit, rigged, tmp_path, pipeline_on, runner
+):
     registry = Registry.of(dict.fromkeys(USERS, (3, 1.0)))
     transform = kit.histograms(registry, first_slot=0, last_slot=5, noise_key=KEY)
-    pipeline = beam.Pipeline(runner=kit.runners[runner_name]())
+    pipeline = pipeline_on(runner)
     outputs = pipeline | beam.Create([kit.batch([("u1", "a", 0)])]) | transform
     outputs.releases | beam.Map(str) | beam.io.WriteToText(str(tmp_path / "out" / "releases"))
     with pytest.raises(Exception, match=r"release refused for users with .* remaining") as raised:
@@ -436,7 +438,7 @@ def test_the_refused_slot_never_leaves(run, kit, rigged, tmp_path):
     # Of six shares in a window the dissimilarity takes one a slot, and the publications of the
     # forgetful schedule one, two and three: after slot 1 a single share is left.
     told = r"requested 0\.6666\d* epsilon, remaining 0\.1666\d* .* difference 0\.(5|4999)"
-    with pytest.raises(BudgetExceeded, match=told):
+    with pytest.raises(Exception, match=told):
         run(transform, [])
     left = kit.collected(tmp_path / "run0" / "releases")
     assert [r.slot for r in left] == [0, 1]
@@ -455,7 +457,7 @@ def shows_secret(text):
 
 def test_key_is_not_in_a_repr(kit):
     transform = kit.histograms(CLOSED, noise_key=SECRET)
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     outputs = pipeline | beam.Create([]) | transform
     shown = [repr(transform), str(transform), transform.default_label(), repr(outputs)]
     shown += [repr(transform.display_data()), repr(transform.population)]
@@ -464,16 +466,16 @@ def test_key_is_not_in_a_repr(kit):
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["works", "fails"])
-def test_key_is_not_in_logs_or_errors(run, kit, caplog, capfd, rows, runner, fails):
+def test_key_is_not_in_logs_or_errors(run_on, kit, caplog, capfd, rows, runner, fails):
     caplog.set_level(logging.DEBUG)
     transform = kit.histograms(CLOSED, noise_key=SECRET)
     error = ""
     if fails:
         with pytest.raises(Exception, match="no event was accepted") as raised:
-            run(transform, [kit.batch([])], runner)
+            run_on(runner, transform, [kit.batch([])])
         error = repr(raised.value) + str(raised.getrepr(style="short"))
     else:
-        assert run(transform, [kit.batch(rows)], runner).slots
+        assert run_on(runner, transform, [kit.batch(rows)]).slots
     assert caplog.records
     shown = "".join(capfd.readouterr()) + caplog.text + error
     shown += "".join(repr(record.args) for record in caplog.records)

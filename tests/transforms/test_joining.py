@@ -14,7 +14,6 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 from hypothesis import given, settings
@@ -593,16 +592,13 @@ class Slots(beam.PTransform):
 
 
 @pytest.fixture
-def joined(tmp_path, kit):
+def joined(tmp_path, kit, pipeline_on):
     """Run a pipeline of (events, changes); give messages and dead letters."""
 
-    def joined(transform, source, runner, options=()):
+    def joined(runner, transform, source, *flags):
         folder = tmp_path / f"{runner}{len(list(tmp_path.iterdir()))}"
         folder.mkdir()
-        pipeline = beam.Pipeline(
-            runner=kit.runners[runner](),
-            options=PipelineOptions(list(options)),
-        )
+        pipeline = pipeline_on(runner, *flags)
         for name, output in zip(
             ("counts", "rejected"), source(pipeline) | Joins(transform), strict=True
         ):
@@ -661,7 +657,7 @@ def transform_of(kit, registry, **options):
 
 
 def test_a_bounded_pipeline_joins_as_the_truth(joined, kit, runner, registry):
-    messages, letters = joined(transform_of(kit, registry), bounded_source(kit, 3), runner)
+    messages, letters = joined(runner, transform_of(kit, registry), bounded_source(kit, 3))
     assert_same(read(registry, messages, letters=letters), truth(registry, ROWS, CHANGED))
 
 
@@ -687,7 +683,7 @@ def live(joined, kit):
         def source(pipeline):
             return two_of(pipeline | stream)
 
-        return joined(transform, source, "bundle_based", ["--streaming"])
+        return joined("bundle_based", transform, source, "--streaming")
 
     return live
 

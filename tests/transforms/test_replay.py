@@ -8,7 +8,6 @@ import copy
 
 import numpy as np
 import pytest
-from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.mechanism import Population
@@ -59,27 +58,11 @@ class Bag(Cell):
         self.bag = []
 
 
-class AtEnd:
-    """The release stage of a bounded input and its state for one stream."""
-
-    def __init__(self, config):
-        self.config = config
-        self.waiting, self.progress, self.stream, self.due = Bag(), Cell(), Cell(), Cell()
-
-    def _fn(self):
-        fn = _ReleaseAtEndFn(self.config)  # every bundle may be another worker's
-        fn.setup()
-        return fn
-
-    def process(self, data):
-        element = ("histogram", data)
-        return list(self._fn().process(element, self.waiting, self.progress, self.due))
-
-    def fire(self):
-        """Let the timer ring, and forget that it was set."""
-        time, self.due.time = self.due.time, None
-        fired = self._fn()._release_due(time, self.waiting, self.progress, self.stream, self.due)
-        return list(fired)
+def at_end(config, elements):
+    """What the release stage of a bounded input gives."""
+    fn = _ReleaseAtEndFn(config)
+    fn.setup()
+    return list(fn.process(("histogram", elements)))
 
 
 class InTime:
@@ -131,20 +114,6 @@ def parts(block, config, seed):
         yield counts_to_bytes(BlockCounts(block, cells, generator.integers(1, 9, cells.size), 0))
 
 
-def test_a_bundle_that_runs_twice_from_the_same_state_gives_the_same():
-    made = AtEnd(config(block=4))
-    for data in [*parts(3, made.config, 1), *parts(0, made.config, 2), *parts(1, made.config, 3)]:
-        again = copy.deepcopy(made)
-        assert told(made.process(data)) == told(again.process(data)) == []
-        assert vars(made.progress) == vars(again.progress)
-    again = copy.deepcopy(made)
-    first, second = told(made.fire()), told(again.fire())
-    assert first == second
-    assert [output[0] for output in first[::2]] == list(range(16))
-    assert made.due.time is None
-    assert state_of(made) == state_of(again)
-
-
 # In a stream each element may be run again: nothing of a slot comes out before its last part.
 def test_a_bundle_of_a_stream_that_runs_twice_gives_the_same():
     made = InTime(config(block=1))
@@ -181,35 +150,17 @@ def test_order_of_a_streams_elements_does_not_matter(seed):
 
 # The order in which counts reach the stage, and how they are cut, are up to the runner.
 def test_order_of_elements_does_not_matter():
+    made = config(block=4)
+    elements = [data for block in (0, 1, 5) for data in parts(block, made, block)]
     results = []
     for seed in range(4):
-        made = AtEnd(config(block=4))
-        elements = [data for block in (0, 1, 5) for data in parts(block, made.config, block)]
-        for i in np.random.default_rng(seed).permutation(len(elements)):
-            made.process(elements[i])
-        assert made.due.time == Timestamp(micros=24 * SECOND)
-        results.append(told(made.fire()))
+        order = np.random.default_rng(seed).permutation(len(elements))
+        *outputs, left = at_end(made, [elements[i] for i in order])
+        next_slot, written = left.value
+        assert next_slot == 24
+        results.append((told(outputs), written))
     assert all(result == results[0] for result in results)
-    assert [output[0] for output in results[0][::2]] == list(range(24))
-
-
-# Counts that come for a slot already released are refused, the rest of their block is kept.
-def test_late_part_of_a_block_is_split_off():
-    made = AtEnd(config(block=4))
-    made.process(counts_to_bytes(BlockCounts(0, np.array([0]), np.array([2]), 0)))
-    assert [output[0] for output in told(made.fire())[::2]] == [0]
-    assert made.progress.value == (1, None)
-    made.progress.write((2, None))  # as if slot 1 had been released as well
-    width = made.config.ledgers.layout.classes * made.config.ledgers.layout.bins
-    cells = np.array([0, 1, width, 2 * width, 3 * width + 1])
-    late = told(made.process(counts_to_bytes(BlockCounts(0, cells, np.arange(1, 6), 0))))
-    assert [(letter["reason"], letter["record"]) for letter in late[0]] == [
-        ("late", '{"slot": 0, "events": 3}'),
-        ("late", '{"slot": 1, "events": 3}'),
-    ]
-    (kept,) = made.waiting.bag
-    assert kept == counts_to_bytes(BlockCounts(0, cells[3:], np.array([4, 5]), 0))
-    assert made.progress.value == (2, 3)
+    assert [output[0] for output in results[0][0][::2]] == list(range(24))
 
 
 # ---- the stream of releases ----------------------------------------------------------------------
@@ -270,10 +221,10 @@ def test_a_slot_released_again_from_the_same_state(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["pba", "pbd"])
-def test_a_pipeline_run_twice_gives_the_same(run, kit, runner, name):
+def test_a_pipeline_run_twice_gives_the_same(run_on, kit, runner, name):
     rows = [(u, "ab"[(i * s) % 2], s) for s in (0, 3, 4, 70) for i, u in enumerate(USERS)]
     transform = kit.histograms(REGISTRY, mechanism=name, noise_key=KEY)
-    once, twice = (run(transform, [kit.batch(rows)], runner) for _ in range(2))
+    once, twice = (run_on(runner, transform, [kit.batch(rows)]) for _ in range(2))
     kit.assert_same_releases(once.releases, twice.releases)
     assert once.slots == list(range(71))
 

@@ -26,12 +26,12 @@ def within(kit, first, last):
 
 # Cut inside blocks of slots, at their border, and where nothing happens.
 @pytest.mark.parametrize("name", ["adaptive", *SCHEDULES])
-def test_pieces_of_a_stream_release_what_one_run_does(run, kit, runner, name):
-    whole = run(part(kit, 0, 75, mechanism=name), within(kit, 0, 75), runner)
+def test_pieces_of_a_stream_release_what_one_run_does(run_on, kit, runner, name):
+    whole = run_on(runner, part(kit, 0, 75, mechanism=name), within(kit, 0, 75))
     releases, ledger, state = [], [], None
     for first, last in ((0, 0), (1, 3), (4, 63), (64, 69), (70, 72), (73, 75)):
         transform = part(kit, first, last, state, mechanism=name)
-        ran = run(transform, within(kit, first, last), runner)
+        ran = run_on(runner, transform, within(kit, first, last))
         next_slot, state = max(ran.state)
         assert next_slot == last + 1
         releases += ran.releases

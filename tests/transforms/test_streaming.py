@@ -43,7 +43,7 @@ class Told(beam.PTransform):
 
 
 @pytest.fixture
-def live(run, kit, tmp_path, monkeypatch):
+def live(run_on, kit, tmp_path, monkeypatch):
     """Run what happens; give what ran, the order of things, and all that was counted.
 
     The runner loses the metrics of all but a first bundle and of timers, so the calls are counted.
@@ -59,7 +59,7 @@ def live(run, kit, tmp_path, monkeypatch):
         path = tmp_path / "told"
         path.unlink(missing_ok=True)
         told = Told(timeline.transform, path, kit.collect)
-        ran = run(told, timeline, "bundle_based", ["--streaming"])
+        ran = run_on("bundle_based", told, timeline, "--streaming")
         order = [slot if kind == "out" else "in" for kind, slot in kit.collected(path)]
         return ran, order, counted
 
@@ -357,7 +357,7 @@ def test_the_same_events_give_the_same_releases_as_a_bounded_input(
         mine = [rows[i] for i in order if slot <= rows[i][2] + i % 4 < slot + 1]
         line.advance(slot + 0.5).events(*mine)
     ran, _, counted = live(line.advance(30))
-    bounded = run(kit.histograms(registry, **options), [kit.batch(rows)], "fn_api")
+    bounded = run(kit.histograms(registry, **options), [kit.batch(rows)])
     kit.assert_same_releases(ran.releases, bounded.releases)
     assert counted[metrics.EVENTS_LATE] == 0
     for mine, theirs in zip(ran.ledger, bounded.ledger, strict=True):
@@ -387,12 +387,12 @@ class Grouped(beam.PTransform):
 
 
 # This runner's watermark does not wait for timers as Beam's does, so time passes step by step.
-def test_windows_after_the_transform_drop_no_release(run, kit):
+def test_windows_after_the_transform_drop_no_release(run_on, kit):
     transform = kit.histograms(EXACT)
     line = kit.timeline(transform).events(("u1", "a", 0))
     for slot in range(1, 10):
         line.advance(slot)
-    told = run(Grouped(transform), line, "bundle_based", ["--streaming"]).releases
+    told = run_on("bundle_based", Grouped(transform), line, "--streaming").releases
     ends = [((slot + 2) * HOUR - 1) // 1000 for slot in range(9)]
     assert [(slots, end // 1000) for slots, end in told[:9]] == [
         ([slot], end) for slot, end in enumerate(ends)
@@ -407,20 +407,20 @@ def now(slots):
 
 
 # On the other runner, whose event time is not to be trusted, but whose clock is.
-def test_the_heartbeat_tells_every_slot_of_its_range(tmp_path, kit):
+def test_the_heartbeat_tells_every_slot_of_its_range(tmp_path, kit, new_pipeline):
     slots = Slots.of("100ms")
     first = now(slots) - 50
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = new_pipeline()
     told = pipeline | Heartbeat(slots, first, first + 59)
     told | kit.collect(tmp_path / "told")
     pipeline.run().wait_until_finish()
     assert kit.collected(tmp_path / "told") == list(range(first, first + 60))
 
 
-def test_the_heartbeat_starts_with_the_slot_of_the_launch(tmp_path, kit):
+def test_the_heartbeat_starts_with_the_slot_of_the_launch(tmp_path, kit, new_pipeline):
     slots = Slots.of("250ms")
     before = now(slots)
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = new_pipeline()
     told = pipeline | Heartbeat(slots, None, before + 8)
     after = now(slots)
     told | kit.collect(tmp_path / "told")
@@ -451,7 +451,7 @@ def test_without_events_the_default_heartbeat_releases_its_range(run, kit):
         {"user": ["u1"], "value": ["a"], "time": ["9999-12-31T00:00:00Z"]}
     )
     transform = kit.histograms(EXACT, slots=slots, first_slot=first, last_slot=first + 7)
-    ran = run(transform, RealTime(batch), "fn_api")
+    ran = run(transform, RealTime(batch))
     assert ran.slots == list(range(first, first + 8))
     assert {letter["reason"] for letter in ran.dead_letters} == {"ahead of time"}
 
@@ -474,7 +474,7 @@ def test_a_lateness_finer_than_beams_clock_is_refused(kit):
 def test_a_start_too_long_ago_is_refused(kit, monkeypatch):
     monkeypatch.setattr(heartbeat, "MOST_SLOTS_BEHIND", 100)
     slots = Slots.of("1h")
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     with pytest.raises(ConfigurationError, match=r"\(--start\), 101 slots ago, more than 100"):
         pipeline | "Far" >> Heartbeat(slots, now(slots) - 101)
     pipeline | "Near" >> Heartbeat(slots, now(slots) - 99)
@@ -482,7 +482,7 @@ def test_a_start_too_long_ago_is_refused(kit, monkeypatch):
 
 def test_an_end_before_the_launch_is_refused_without_a_start(kit):
     slots = Slots.of("1d")
-    pipeline = beam.Pipeline(runner=kit.runners["fn_api"]())
+    pipeline = beam.Pipeline()
     with pytest.raises(ConfigurationError, match=r"\(--end\), before it starts .* --start"):
         pipeline | "Past" >> Heartbeat(slots, None, now(slots) - 1)
     pipeline | "Today" >> Heartbeat(slots, None, now(slots))

@@ -2,13 +2,13 @@
 
 import itertools
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
@@ -141,25 +141,38 @@ class Ran:
 
 
 @pytest.fixture
-def release(tmp_path, kit):
+def release_on(tmp_path, kit, pipeline_on):
     """Run a transform over batches, or over another source, and collect its rows."""
     numbers = itertools.count()
 
-    def release(transform, source, runner="fn_api"):
+    def release_on(runner, transform, source, *flags):
         path = tmp_path / f"rows{next(numbers)}"
-        streaming = isinstance(source, Timeline)
         if not isinstance(source, beam.PTransform):
             source = beam.Create(source, reshuffle=False)
-        options = PipelineOptions(["--streaming"] if streaming else [])
-        runner = kit.runners["bundle_based" if streaming else runner]
-        pipeline = beam.Pipeline(runner=runner(), options=options)
+        pipeline = pipeline_on(runner, *flags)
         rows = pipeline | "Records" >> source | "Release" >> transform
         rows | kit.collect(path)
         result = pipeline.run()
         result.wait_until_finish()
         return Ran(kit.collected(path), result.metrics())
 
-    return release
+    return release_on
+
+
+@pytest.fixture
+def release(release_on, usual_runner):
+    """The same on the usual runner."""
+    return partial(release_on, usual_runner)
+
+
+@pytest.fixture
+def release_stream(release_on):
+    """The same of a timeline."""
+
+    def release_stream(transform, line):
+        return release_on("bundle_based", transform, line, "--streaming")
+
+    return release_stream
 
 
 @pytest.fixture

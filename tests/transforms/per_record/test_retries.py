@@ -20,7 +20,7 @@ STEPS = {False: [_MapRecordsFn, _RowsAtOnceFn], True: [_MapRecordsFn, _ClosePane
 
 @pytest.mark.parametrize("streaming", STEPS)
 def test_a_step_whose_bundles_all_fail_once_gives_the_same(
-    release, records, monkeypatch, streaming
+    release_on, records, monkeypatch, streaming
 ):
     rows = records.some(50, hours=4)
 
@@ -33,11 +33,12 @@ def test_a_step_whose_bundles_all_fail_once_gives_the_same(
             noise_key=bytes(32),
             **records.windows(last=4),
         )
-        source = [records.batch(rows)]
+        source, flags = [records.batch(rows)], []
         if streaming:
+            flags = ["--streaming"]
             source = records.timeline(transform).records(*rows[:30]).advance(0.5)
             source.records(*rows[30:]).advance(2.5).records(*rows[:9]).advance(5)
-        return release(transform, source, "bundle_based").figures
+        return release_on("bundle_based", transform, source, *flags).figures
 
     calm = once()
     assert len(calm) == 10

@@ -108,13 +108,13 @@ def test_one_window_of_all_times(release, records):
     assert [row.key for row in empty.rows] == ["a", "b", "c"]
 
 
-def test_how_records_are_batched_does_not_matter(release, records, runner):
+def test_how_records_are_batched_does_not_matter(release_on, records, runner):
     rows = records.some()
     options = {"key": "key", "keys": KEYS, "noise_key": KEY, **records.windows(sliding=2)}
 
     def figures(batches):
         made = PerRecordSum(records.noisy, "amount", **options)
-        return release(made, [records.batch(batch) for batch in batches], runner).figures
+        return release_on(runner, made, [records.batch(batch) for batch in batches]).figures
 
     once = figures([rows])
     assert figures([rows[300:], [], rows[:1], rows[1:300][::-1]]) == once
