@@ -242,6 +242,7 @@ def stream_with(options: PipelineOptions, location: str) -> None:
         raise ConfigurationError(
             f"--input={location} does not end, and without --runner the pipeline runs in this "
             "process, which waits for the end: give --runner, such as FlinkRunner or "
-            "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+            "DataflowRunner, or to try it on this machine PrismRunner for Kafka and "
+            "BundleBasedDirectRunner for Pub/Sub"
         )
     standard.streaming = True

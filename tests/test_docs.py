@@ -15,9 +15,9 @@ LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
 def blocks(page):
-    """Blocks that run here; those marked `install` are run by .ci/run in fresh environments."""
+    """Blocks that run here: those marked `install` run in .ci/run, `kafka` in tests/clusters."""
     for language, mark, text in BLOCK.findall(page.read_text()):
-        if language in ("sh", "python") and mark.strip() != "install":
+        if language in ("sh", "python") and not mark.strip():
             yield language, text
 
 

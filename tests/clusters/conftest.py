@@ -1,6 +1,5 @@
 """Servers of their own for tests, started by the scripts beside this file."""
 
-import json
 import os
 import signal
 import subprocess
@@ -16,26 +15,25 @@ from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
 from apache_beam.utils.subprocess_server import pick_port
 
 HERE = Path(__file__).parent
-PATIENCE = 120.0
-STREAMVEIL = (sys.executable, "-m", "streamveil.pipelines.main")
+PATIENCE = 240.0
 
 
 @pytest.fixture(scope="session")
 def wait_until():
-    return _wait_until
-
-
-def _wait_until(what, holds):
     """Wait for something that a server does in its own time; fail when it never comes."""
-    end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"{what}: not within {PATIENCE:g} seconds"
-        time.sleep(0.2)
+
+    def wait_until(what, holds):
+        end = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < end, f"{what}: not within {PATIENCE:g} seconds"
+            time.sleep(0.2)
+
+    return wait_until
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
-    """`streamveil release` on a Prism of its own, as a user would launch it."""
+    """`streamveil release`, as a user would launch it, on a Prism of its own."""
 
     process: subprocess.Popen
     port: int
@@ -87,9 +85,8 @@ class Kafka:
     def stop(self, *name):
         subprocess.run([HERE / "kafka.sh", "stop", self.work / "kafka", *name], check=True)
 
-    def location(self, topic, **settings):
-        asked = "&".join(f"{name.replace('__', '.')}={text}" for name, text in settings.items())
-        return f"kafka:{self.broker}/{topic}" + (f"?{asked}" if asked else "")
+    def location(self, topic, settings=""):
+        return f"kafka:{self.broker}/{topic}" + (f"?{settings}" if settings else "")
 
     def create(self, topic, partitions=1, **configs):
         from kafka import KafkaAdminClient
@@ -128,14 +125,11 @@ class Kafka:
         return found
 
     def launch(self, *flags):
-        """Launch `streamveil release` with these flags."""
+        """Launch `streamveil release` with these flags, and Prism's if it is the runner."""
         (port,) = pick_port(None)
         log = self.work / f"job-{len(self.jobs)}.log"
-        services = {"sdks:java:io:expansion-service:shadowJar": self.expansion}
-        command = [
-            *(*STREAMVEIL, "release", *flags, f"--beam_services={json.dumps(services)}"),
-            *("--runner=PrismRunner", f"--prism_location={self.prism}", f"--job_port={port}"),
-        ]
+        prism = (f"--prism_location={self.prism}", f"--job_port={port}")
+        command = [sys.executable, "-m", "streamveil.pipelines.main", "release", *flags, *prism]
         with log.open("w") as out:
             process = subprocess.Popen(
                 command, stdout=out, stderr=out, cwd=self.work, start_new_session=True

@@ -2,18 +2,20 @@
 
 import datetime as dt
 import json
+import re
 import secrets
-import subprocess
-import sys
+import shlex
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 pytestmark = [pytest.mark.kafka, pytest.mark.prism]
 
+SHAPE = re.MULTILINE | re.DOTALL
 START = dt.datetime(2024, 5, 1, tzinfo=dt.timezone.utc)
 HOUR = dt.timedelta(hours=1)
-SLOTS = 60
+SLOTS = 72
 USERS = 40
 PLACES = ("cafe", "park", "pier")
 
@@ -27,11 +29,16 @@ BAD = {
     b'{"user": "u1", "place": "cafe", "time": "noon"}': "unparsable time",
     b'{"user": "u1", "place": "cafe"}': "null time",
 }
-FLAGS = (
-    *("--user_column=user", "--value_column=place", "--time_column=time", "--slot=1h"),
-    *(f"--start={START:%Y-%m-%dT%H:%M}", f"--end={START + SLOTS * HOUR:%Y-%m-%dT%H:%M}"),
-    *(f"--domain={','.join(PLACES)}", "--requirements=users.csv", "--noise_key_file=noise.key"),
-)
+PAGE = Path(__file__).parents[2] / "docs" / "streaming.md"
+
+
+def flags(kafka, **changed):
+    """Flags of the command in the page, some changed; those that are None are left out."""
+    (text,) = re.findall(r"^```sh kafka\nstreamveil release (.+?)^```", PAGE.read_text(), SHAPE)
+    text = text.replace("broker:9092", kafka.broker).replace("localhost:8097", kafka.expansion)
+    words = shlex.split(text.replace("\\\n", " "))
+    found = dict(word.removeprefix("--").split("=", 1) for word in words) | changed
+    return [f"--{name}={value}" for name, value in found.items() if value is not None]
 
 
 def millis(time):
@@ -76,15 +83,19 @@ def folder(kafka):
     return kafka.work
 
 
-def bounded(folder, records, changes):
+def bounded(kafka, folder, records, changes):
     """Lines of releases by slot that a run over files gives."""
     (folder / "events.jsonl").write_bytes(b"\n".join(map(as_json, records)))
     (folder / "changes.jsonl").write_bytes(b"\n".join(map(as_json, changes)))
-    out = folder / "releases.jsonl"
-    command = [sys.executable, "-m", "streamveil.pipelines.main", "release", *FLAGS]
-    places = ["--input=events.jsonl", "--requirement_changes=changes.jsonl", f"--output={out}"]
-    subprocess.run([*command, *places, "--longest_window=8"], cwd=folder, check=True)
-    return {json.loads(line)["slot"]: line for line in out.read_bytes().splitlines()}
+    places = {
+        "input": "events.jsonl",
+        "requirement_changes": "changes.jsonl",
+        "output": "releases.jsonl",
+    }
+    code, log = kafka.launch(*flags(kafka, runner="FnApiRunner", **places)).end()
+    assert code == 0, log
+    lines = (folder / "releases.jsonl").read_bytes().splitlines()
+    return {json.loads(line)["slot"]: line for line in lines}
 
 
 def test_duplicates_redelivery_a_broken_broker_and_bad_records(kafka, folder, capsys, wait_until):
@@ -98,16 +109,9 @@ def test_duplicates_redelivery_a_broken_broker_and_bad_records(kafka, folder, ca
         kafka.send("events", records)
         return len(records)
 
-    flags = (
-        *FLAGS,
-        "--longest_window=8",
-        f"--input={kafka.location('events', auto__offset__reset='earliest')}",
-        f"--requirement_changes={kafka.location('changes', auto__offset__reset='earliest')}",
-        f"--output={kafka.location('releases')}",
-    )
     sent = send(first, 0) + send(first, 1)
     kafka.send("events", [(millis(START), value, 0) for value in BAD])
-    job = kafka.launch(*flags)
+    job = kafka.launch(*flags(kafka))
     wait_until(
         "the first half is read",
         lambda: job.counters()["events_read"] == sent + len(BAD),
@@ -131,15 +135,14 @@ def test_duplicates_redelivery_a_broken_broker_and_bad_records(kafka, folder, ca
     job.cancel()
     before = kafka.read("releases")
 
-    again = kafka.launch(*flags)
-    slots = range(millis(START) // 3_600_000, millis(START) // 3_600_000 + SLOTS)
+    again = kafka.launch(*flags(kafka))
     wait_until(
         "all slots once more",
-        lambda: {int(key) for key, _ in kafka.read("releases")[len(before) :]} == set(slots),
+        lambda: len(dict(kafka.read("releases")[len(before) :])) == SLOTS,
     )
     again.cancel()
 
-    expected = bounded(folder, [record for _, record in good], CHANGES)
+    expected = bounded(kafka, folder, [record for _, record in good], CHANGES)
     released = kafka.read("releases")
     compacted = {int(key): value for key, value in released}
     differing = [value for key, value in released if value != expected[int(key)]]
@@ -165,10 +168,12 @@ def test_changes_that_never_come_do_not_hold_releases_back_by_log_append_time(
     good = list(events())
     kafka.send("visits", [(millis(time), as_json(record), 0) for time, record in good])
     job = kafka.launch(
-        *FLAGS,
-        f"--input={kafka.location('visits', auto__offset__reset='earliest')}",
-        f"--requirement_changes={kafka.location('no-changes', timestamp_policy='LogAppendTime')}",
-        f"--output={kafka.location('statistics')}",
+        *flags(
+            kafka,
+            input=kafka.location("visits", "auto.offset.reset=earliest"),
+            requirement_changes=kafka.location("no-changes", "timestamp_policy=LogAppendTime"),
+            output=kafka.location("statistics"),
+        )
     )
     wait_until("all slots", lambda: len(kafka.read("statistics")) >= SLOTS)
     job.cancel()
@@ -176,15 +181,14 @@ def test_changes_that_never_come_do_not_hold_releases_back_by_log_append_time(
 
 
 def test_a_missing_topic_and_a_missing_broker_are_told(kafka, folder):
-    soon = {"auto__offset__reset": "earliest", "default__api__timeout__ms": "5000"}
-    missing = kafka.location("nowhere", **soon)
+    missing = kafka.location("nowhere", "default.api.timeout.ms=5000")
     away = missing.replace(kafka.broker, "127.0.0.1:1")
-    flags = (*FLAGS, f"--output={kafka.location('nowhere')}")
-    jobs = [kafka.launch(*flags, f"--input={place}") for place in (missing, away)]
-    for job, words in zip(
-        jobs, ["any partitions info for topic nowhere", "while fetching topic metadata"], strict=True
-    ):
+    told = {
+        kafka.launch(*flags(kafka, input=missing)): "any partitions info for topic nowhere",
+        kafka.launch(*flags(kafka, input=away)): "while fetching topic metadata",
+    }
+    for job, words in told.items():
         code, log = job.end()
         assert code == 1
-        (told,) = [line for line in log.splitlines() if line.startswith("streamveil release: f")]
-        assert words in told
+        (line,) = [one for one in log.splitlines() if one.startswith("streamveil release: f")]
+        assert words in line
