@@ -36,9 +36,11 @@ class _Kind:
 
 
 def _read_kafka(at: Texts, settings: Texts, given: dict[str, Any]) -> ReadKafkaEvents:
-    ours = {name: text for name, text in settings.items() if name == "timestamp_policy"}
-    client = {name: text for name, text in settings.items() if name not in ours}
-    return ReadKafkaEvents(at["servers"], [at["topic"]], consumer_config=client, **ours, **given)
+    client = dict(settings)
+    policy = client.pop("timestamp_policy", ReadKafkaEvents.timestamp_policy)
+    return ReadKafkaEvents(
+        at["servers"], [at["topic"]], consumer_config=client, timestamp_policy=policy, **given
+    )
 
 
 _KAFKA = r"(?P<servers>[^/?]+:\d+)/(?P<topic>[^/?]+)"

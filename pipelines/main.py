@@ -58,10 +58,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """What is told of an error: its last line, or of one in Java its first cause."""
+    """What is told of an error: its last line, or of one in Java all its causes."""
     text = str(error).strip()
     causes = re.findall(r"^Caused by: (?:[\w$]+[.])*(.+)$", text, re.MULTILINE)
-    return [type(error).__name__, *text.splitlines(), *causes][-1]
+    if causes:
+        return "; ".join(dict.fromkeys(causes))
+    return [type(error).__name__, *text.splitlines()][-1]
 
 
 def _release(argv: Sequence[str]) -> int:
