@@ -10,6 +10,7 @@
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
+java=(java -XX:+UseSerialGC -XX:TieredStopAtLevel=1) # quick to start
 plugin=org.apache.maven.plugins:maven-dependency-plugin:3.8.1
 
 install() { # PLACE
@@ -65,7 +66,7 @@ group.initial.rebalance.delay.ms=0
 # Events in the past are kept.
 log.retention.ms=-1
 END_OF_SETTINGS
-  java -cp "$2/broker/*" kafka.tools.StorageTool format --cluster-id "$(cluster_id)" \
+  "${java[@]}" -cp "$2/broker/*" kafka.tools.StorageTool format --cluster-id "$(cluster_id)" \
     --config "$1/broker.properties" >>"$1/broker.log" 2>&1
   echo "$port" >"$1/broker.port"
 }
@@ -81,12 +82,13 @@ start() { # PLACE WORK
   work=$(realpath "$2")
   [[ -f "$work/broker.port" ]] || configure "$work" "$place"
   if ! running "$work" broker; then
-    launch "$work" broker java -Xmx512m -cp "$place/broker/*" kafka.Kafka "$work/broker.properties"
+    launch "$work" broker "${java[@]}" -Xmx512m -cp "$place/broker/*" kafka.Kafka \
+      "$work/broker.properties"
   fi
   if ! running "$work" expansion; then
     free_port >"$work/expansion.port"
     # Java transforms then run in this process, where others would want Docker.
-    launch "$work" expansion java -Xmx1g -cp "$place/connector/*" \
+    launch "$work" expansion "${java[@]}" -Xmx1g -cp "$place/connector/*" \
       org.apache.beam.sdk.expansion.service.ExpansionService \
       "$(cat "$work/expansion.port")" --alsoStartLoopbackWorker
   fi
