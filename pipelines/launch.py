@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
+import grpc
 from apache_beam.options.pipeline_options import (
     CrossLanguageOptions,
     PipelineOptions,
@@ -148,15 +149,20 @@ def _services(options: PipelineOptions) -> Iterator[None]:
 
 
 def _started(pipeline: beam.Pipeline) -> Any:
-    """Start a pipeline, or run it where the runner knows no other way."""
+    """Start a pipeline; runners in this process come back when it has ended."""
     if not isinstance(pipeline.runner, PrismRunner):
         return pipeline.run()
     try:  # this only hands it over
         return pipeline.run()
+    except grpc.RpcError as error:
+        raise ConfigurationError(
+            f"--runner=PrismRunner: Prism refuses the pipeline: {error.details()}. Choose another "
+            "--runner"
+        ) from error
     except (OSError, RuntimeError, ValueError) as error:
         raise ConfigurationError(
-            f"--runner=PrismRunner: Prism does not start: {error}. Give its binary, "
-            "--prism_location=FILE, or leave out --runner to run in this process"
+            f"--runner=PrismRunner: Prism does not start: {error}. Give the whole path of its "
+            "binary, --prism_location=/FOLDER/prism, or leave out --runner to run in this process"
         ) from error
 
 

@@ -14,25 +14,41 @@ BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
 
-def blocks(page):
-    """Blocks that run here: those marked `install` run in .ci/run, `kafka` in tests/clusters."""
-    for language, mark, text in BLOCK.findall(page.read_text()):
-        if language in ("sh", "python") and not mark.strip():
+def blocks(page, mark=""):
+    """Blocks that run here, or those with a mark: .ci/run runs `install` in fresh environments."""
+    for language, given, text in BLOCK.findall(page.read_text()):
+        if language in ("sh", "python") and given.strip() == mark:
             yield language, text
+
+
+def run_in_order(blocks, folder):
+    scripts = Path(sys.executable).parent
+    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    for language, text in blocks:
+        shell = ["bash", "-e", "-c"] if language == "sh" else [sys.executable, "-c"]
+        done = subprocess.run(
+            [*shell, text], cwd=folder, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(blocks(page))], ids=lambda page: page.name
 )
 def test_blocks_of_a_page_run_in_order(page, tmp_path):
-    scripts = Path(sys.executable).parent
-    environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
-    for language, text in blocks(page):
-        shell = ["bash", "-e", "-c"] if language == "sh" else [sys.executable, "-c"]
-        done = subprocess.run(
-            [*shell, text], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+    run_in_order(blocks(page), tmp_path)
+
+
+@pytest.mark.prism
+def test_blocks_for_prism_run_on_the_files_of_the_readme(tmp_path):
+    for name in ("tests", "constraints.txt"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    files = [(language, text) for language, text in blocks(ROOT / "README.md") if "cat >" in text]
+    on_prism = list(blocks(ROOT / "docs" / "runners.md", "prism"))
+    assert len(files) == 2
+    assert len(on_prism) == 1
+    run_in_order([*files, *on_prism], tmp_path)
+    assert (tmp_path / "releases.csv").read_text().count("\n") == 8
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
