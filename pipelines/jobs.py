@@ -278,7 +278,8 @@ def stream_with(options: PipelineOptions, location: str) -> None:
         raise ConfigurationError(
             f"--input={location} does not end, and without --runner the pipeline runs in this "
             "process, which waits for the end: give --runner, such as FlinkRunner or "
-            "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+            "DataflowRunner, or to try it on this machine PrismRunner for Kafka and "
+            "BundleBasedDirectRunner for Pub/Sub"
         )
     asked = list(options.view_as(DebugOptions).experiments or [])
     asked += options.view_as(GoogleCloudOptions).dataflow_service_options or []

@@ -11,10 +11,15 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    CrossLanguageOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineState
+from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import STATUSES, ConfigurationError
@@ -125,7 +130,7 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
         pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
-    with progress(title), _plain_errors(quiet=not chosen):
+    with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
         result = _started(pipeline)
         if not getattr(result, "has_job", True):
@@ -134,6 +139,17 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
+
+
+@contextmanager
+def _services(options: PipelineOptions) -> Iterator[None]:
+    """Keep what Beam starts beside a pipeline, such as connectors in Java, until the end.
+
+    Workers may run in it. `--beam_services` names others that run already.
+    """
+    running = options.view_as(CrossLanguageOptions).beam_services
+    with JavaJarServer.beam_services(running), SubprocessServer.cache_subprocesses():
+        yield
 
 
 def _started(pipeline: beam.Pipeline) -> Any:

@@ -114,9 +114,9 @@ def test_a_file_does_not_end_with_a_stream(job, google, flag, remedy):
     job.refused(f"--{flag}={path}", f"--input={SUBSCRIPTION} does not end", remedy, **flags)
 
 
-@pytest.mark.parametrize("runner", [(), ("--runner=FnApiRunner",)])
-def test_a_stream_needs_a_runner(job, google, runner):
-    outcome = job(*runner, input="watch:in/*.csv", output=TOPIC)
+@pytest.mark.parametrize("chosen", [(), ("--runner=FnApiRunner",)])
+def test_a_stream_needs_a_runner(job, google, chosen):
+    outcome = job(*chosen, input="watch:in/*.csv", output=TOPIC)
     assert outcome.code == 2
     for word in ("--input=watch:in/*.csv does not end", "give --runner", "FlinkRunner"):
         assert word in outcome.message
