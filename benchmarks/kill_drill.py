@@ -34,6 +34,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from _drill import overspent
+
 from streamveil.mechanisms.records import format_time, parse_time
 
 START = parse_time("2024-01-01T00:00:00Z")
@@ -308,7 +310,7 @@ class Drill:
 
     def overspent(self, ledger: list[dict[str, Any]]) -> list[tuple[int, int, float]]:
         """Windows in which a class spent more than its users asked for."""
-        found = []
+        found: list[tuple[int, int, float]] = []
         for window, epsilon in CLASSES:
             spent = [
                 (row["slot"], row["spent"])
@@ -316,10 +318,7 @@ class Drill:
                 if (row["window"], row["epsilon"]) == (window, epsilon)
             ]
             self.expect(len(spent) == self.slots, f"the ledger of {window, epsilon} has gaps")
-            for last in range(len(spent)):
-                total = sum(amount for _, amount in spent[max(0, last + 1 - window) : last + 1])
-                if total > epsilon + 1e-9:
-                    found.append((spent[last][0], window, total))
+            found += overspent(spent, window, epsilon)
         return found
 
     def check_dead_letters(self) -> int:

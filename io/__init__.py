@@ -18,6 +18,7 @@ from streamveil.io.events import (
     split_file,
 )
 from streamveil.io.files import list_files, match_files
+from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
 from streamveil.io.locations import (
     SINK_FORMS,
@@ -62,6 +63,7 @@ __all__ = [
     "REJECTED_SCHEMA",
     "SINK_FORMS",
     "SOURCE_FORMS",
+    "AlreadyReleasedError",
     "Events",
     "InputFile",
     "ReadEvents",
@@ -77,6 +79,7 @@ __all__ = [
     "WriteRejected",
     "WriteReleases",
     "WriteReleasesToBigQuery",
+    "WriteReleasesToFolder",
     "WriteReleasesToKafka",
     "WriteReleasesToPubSub",
     "WriteState",

@@ -13,6 +13,7 @@ import apache_beam as beam
 from streamveil.io.bigquery import WritePerRecordToBigQuery, WriteReleasesToBigQuery
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
+from streamveil.io.folder import WriteReleasesToFolder, per_record_file
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
 from streamveil.io.per_record import WritePerRecord, per_record_json
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
@@ -84,6 +85,11 @@ _SINKS = {
         ),
         settings=None,
     ),
+    "folder": _Kind(
+        "folder:PATH",
+        "(?P<path>.+)",
+        lambda at, *_: WriteReleasesToFolder(at["path"]),
+    ),
 }
 _PER_RECORD_SINKS = {
     "bigquery": replace(
@@ -98,6 +104,10 @@ _PER_RECORD_SINKS = {
         build=lambda at, settings, _: WriteReleasesToKafka(
             at["servers"], at["topic"], producer_config=settings, to_record=per_record_record
         ),
+    ),
+    "folder": replace(
+        _SINKS["folder"],
+        build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=per_record_file),
     ),
 }
 SOURCE_FORMS = ", ".join(kind.form for kind in _SOURCES.values())
@@ -130,7 +140,7 @@ def sink_of(
 ) -> beam.PTransform:
     """The transform that writes releases there; `labels` name the bins, `shares` as WriteReleases.
 
-    `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T` or
+    `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T`, `folder:PATH` or
     `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`. Raises
     ConfigurationError, which names the flag, for anything else and for what is not installed.
     """

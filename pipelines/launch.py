@@ -24,6 +24,7 @@ from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import STATUSES, ConfigurationError
 from streamveil.pipelines.flags import StrictParser, help_parser, refuse_unknown, show_help
+from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import metrics
 
@@ -57,7 +58,9 @@ def parse_flags(
     show_help(own, argv)
     everything = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for kind in _all_subclasses(PipelineOptions):
-        if kind in (*options, *refused) or not kind.__module__.startswith("streamveil."):
+        if kind in (*options, *refused, FlinkOptions) or not kind.__module__.startswith(
+            "streamveil."
+        ):
             kind._add_argparse_args(everything)
     refuse_unknown(command, argv, own, everything)
     return PipelineOptions(list(argv))

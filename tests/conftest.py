@@ -1,6 +1,9 @@
 """What every test shares: the runners, and what needs one that a user may not have."""
 
+import importlib
+import sys
 from functools import partial
+from pathlib import Path
 
 import apache_beam as beam
 import apache_beam.runners.portability.fn_api_runner.worker_handlers as worker_handlers
@@ -91,3 +94,11 @@ def pipeline_on(flags_of):
 def new_pipeline(pipeline_on, usual_runner):
     """An empty pipeline on the usual runner, with flags of Beam."""
     return partial(pipeline_on, usual_runner)
+
+
+@pytest.fixture(scope="session")
+def flink_drill():
+    """The script benchmarks/flink_drill.py as a module."""
+    folder = Path(__file__).parents[1] / "benchmarks"
+    sys.path.insert(0, str(folder))  # as if it were run
+    return importlib.import_module("flink_drill")

@@ -39,15 +39,24 @@ def test_blocks_of_a_page_run_in_order(page, tmp_path):
     run_in_order(blocks(page), tmp_path)
 
 
-@pytest.mark.prism
-def test_blocks_for_prism_run_on_the_files_of_the_readme(tmp_path):
+@pytest.mark.parametrize(
+    "mark", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("prism", "flink")]
+)
+def test_blocks_for_a_runner_run_on_the_files_of_the_readme(mark, request, tmp_path):
     for name in ("tests", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
+    if mark == "flink":
+        (tmp_path / "flink").symlink_to(request.config.getoption("--flink_home"))
     files = [(language, text) for language, text in blocks(ROOT / "README.md") if "cat >" in text]
-    on_prism = list(blocks(ROOT / "docs" / "runners.md", "prism"))
+    on_runner = list(blocks(ROOT / "docs" / "runners.md", mark))
     assert len(files) == 2
-    assert len(on_prism) == 1
-    run_in_order([*files, *on_prism], tmp_path)
+    assert len(on_runner) == 1
+    try:
+        run_in_order([*files, *on_runner], tmp_path)
+    finally:
+        if mark == "flink":
+            script = ROOT / "tests" / "clusters" / "flink.sh"
+            subprocess.run([script, "stop", tmp_path / "work"], check=True)
     assert (tmp_path / "releases.csv").read_text().count("\n") == 8
 
 

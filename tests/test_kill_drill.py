@@ -13,6 +13,7 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kill_drill.py"
 
 @pytest.fixture(scope="module")
 def script():
+    sys.path.insert(0, str(SCRIPT.parent))  # as if it were run
     spec = importlib.util.spec_from_file_location("kill_drill", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules["kill_drill"] = module  # dataclasses look their module up

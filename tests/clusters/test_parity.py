@@ -9,7 +9,12 @@ import pytest
 
 from streamveil.pipelines.main import main
 
-RUNNERS = ["fn_api", "bundle_based", pytest.param("prism", marks=pytest.mark.prism)]
+RUNNERS = [
+    "fn_api",
+    "bundle_based",
+    pytest.param("prism", marks=pytest.mark.prism),
+    pytest.param("flink", marks=pytest.mark.flink),
+]
 
 DAYS, START, END = 8, "2024-01-01", "2024-01-09"
 COMMON = ("--time_column=time", "--slot=1d", f"--start={START}", f"--end={END}")

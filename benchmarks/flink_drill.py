@@ -1,0 +1,304 @@
+"""Kill Flink's task managers in the midst of a stream again and again, and check its releases.
+
+    tests/clusters/flink.sh install flink
+    python benchmarks/flink_drill.py --flink_home=flink --kills=10
+
+A standalone cluster on this machine runs a stream with slots of a second and checkpoints. The task
+manager that runs it is killed at random moments, a spare one takes over from the last checkpoint,
+and a new spare is started. All that a sink is given is kept, each time that it is. In the end:
+
+- every slot is released;
+- all that a sink was given of one slot is the same, byte for byte;
+- the releases are those of one undisturbed run in this process over the same events;
+- no window of slots cost more than the users asked for, each different release counted.
+
+With --watermark=clock event time follows the clock, not the events, and what was late at first is
+in time when it is read again after a kill, so the undisturbed run says nothing. Then slots must
+wait for checkpoints, by --settle, or some are released again with other content. Exit code 0 if all
+of that holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from _drill import overspent
+from _flink_stream import EPSILON, WINDOW, Pace, build, reference
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamveil.mechanisms.records import PUBLISHED
+from streamveil.pipelines.flink import FlinkOptions
+
+HERE = Path(__file__).resolve().parent
+SCRIPT = HERE.parent / "tests" / "clusters" / "flink.sh"
+SECONDS_A_SLOT = 0.4
+LONGEST_LIFE = 6.0  # seconds until a kill, after the first release of the life before it
+PATIENCE = 120.0  # seconds for a stream to go on
+CHECKPOINTS = 2000  # milliseconds
+BUNDLES = 100  # milliseconds
+
+
+@dataclass
+class Cluster:
+    """A standalone cluster of Flink with a spare task manager, and a pool of Python workers."""
+
+    home: Path
+    work: Path
+    job_endpoint: str
+    flink_master: str
+    worker_pool: str
+
+    @classmethod
+    @contextlib.contextmanager
+    def started(cls, home: Path, work: Path) -> Iterator[Cluster]:
+        """Start all of it; stop it in the end, come what may."""
+        work.mkdir(parents=True, exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        # The pool starts what is called python on its path.
+        scripts, modules = str(Path(sys.executable).parent), str(HERE)
+        environment = {
+            **os.environ,
+            "PATH": os.pathsep.join((scripts, os.environ["PATH"])),
+            "PYTHONPATH": os.pathsep.join(filter(None, (modules, os.environ.get("PYTHONPATH")))),
+        }
+        with (work / "workers.log").open("wb") as log:
+            pool = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "apache_beam.runners.worker.worker_pool_main"),
+                    f"--service_port={port}",
+                ],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            told = cls._script("start", home, work, "2", "1")
+            ends = dict(line.split("=", 1) for line in told.split())
+            yield cls(home, work, **ends, worker_pool=f"localhost:{port}")
+        finally:
+            cls._script("stop", work)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pool.pid, signal.SIGKILL)
+            pool.wait()
+
+    @staticmethod
+    def _script(*arguments: str | Path) -> str:
+        command = [str(SCRIPT), *map(str, arguments)]
+        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    def options(self) -> PipelineOptions:
+        """How to run a stream there."""
+        options = PipelineOptions(
+            [
+                *("--runner=PortableRunner", f"--job_endpoint={self.job_endpoint}"),
+                *("--environment_type=EXTERNAL", f"--environment_config={self.worker_pool}"),
+                *("--streaming", "--parallelism=1", f"--checkpointing_interval={CHECKPOINTS}"),
+                *(f"--max_bundle_time_mills={BUNDLES}", "--finish_bundle_before_checkpointing"),
+            ]
+        )
+        options.view_as(FlinkOptions)  # makes Beam know them
+        return options
+
+    def ask(self, path: str, method: str = "GET") -> Any:
+        """Ask the job manager."""
+        request = urllib.request.Request(f"http://{self.flink_master}{path}", method=method)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"null")
+
+    @property
+    def job(self) -> str:
+        """The one job that there is."""
+        return self.ask("/jobs")["jobs"][0]["id"]
+
+    def busy(self) -> str | None:
+        """The task manager that runs the job; None while nobody does."""
+        job = self.job
+        for vertex in self.ask(f"/jobs/{job}")["vertices"]:
+            at = f"/jobs/{job}/vertices/{vertex['id']}/taskmanagers"
+            for manager in self.ask(at)["taskmanagers"]:
+                if manager["status"] == "RUNNING":
+                    return manager["taskmanager-id"]
+        return None
+
+    def restores(self) -> int:
+        """How often the job was restored from a checkpoint."""
+        return self.ask(f"/jobs/{self.job}/checkpoints")["counts"]["restored"]
+
+    def kill(self, name: str) -> None:
+        """Kill a task manager with SIGKILL and start another one."""
+        os.kill(int((self.work / f"{name}.pid").read_text()), signal.SIGKILL)
+        self._script("taskmanager", self.home, self.work)
+
+    def cancel(self) -> None:
+        """Cancel the job: the job server's own cancelling does not reach a cluster."""
+        self.ask(f"/jobs/{self.job}?mode=cancel", "PATCH")
+
+
+@dataclass
+class Drill:
+    """A stream and what became of it."""
+
+    folder: Path
+    clock: bool = False
+    settle: str | None = None
+    kills: int = 0
+    restores: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def run(self, cluster: Cluster, kills: int, draw: random.Random) -> None:
+        """Run the stream, kill so many times, and let it go on for a while."""
+        for name in ("seen", "releases"):
+            (self.folder / name).mkdir(parents=True)
+        pipeline = beam.Pipeline(options=cluster.options())
+        pace = Pace(time.time() + 5, SECONDS_A_SLOT, self.clock)
+        build(pipeline, pace, self.folder, self.settle)
+        pipeline.run()
+        for _ in range(kills):
+            self._go_on()
+            time.sleep(draw.uniform(0, LONGEST_LIFE))
+            self._kill(cluster)
+        self._go_on(slots=2 * WINDOW)
+        self.restores = cluster.restores()
+        cluster.cancel()
+        time.sleep(1)
+
+    def _kill(self, cluster: Cluster) -> None:
+        name = cluster.busy()
+        if name is None:
+            raise RuntimeError("nobody runs the job")
+        cluster.kill(name)
+        self.kills += 1
+
+    def _go_on(self, slots: int = 3) -> None:
+        """Wait for so many more slots."""
+        until, before = time.monotonic() + PATIENCE, self._last()
+        while self._last() < before + slots:
+            if time.monotonic() > until:
+                raise RuntimeError(f"no release after that of slot {before}")
+            time.sleep(0.1)
+
+    def _last(self) -> int:
+        return max((int(path.name[:6]) for path in self._seen()), default=-1)
+
+    def _seen(self) -> list[Path]:
+        return sorted((self.folder / "seen").glob("*.json"))
+
+    def given(self) -> dict[int, collections.Counter[bytes]]:
+        """By slot, what a sink was given and how often."""
+        found: dict[int, collections.Counter[bytes]] = collections.defaultdict(collections.Counter)
+        for path in self._seen():
+            found[int(path.name[:6])][path.read_bytes()] += 1
+        return dict(sorted(found.items()))
+
+    def check(self) -> dict[str, int]:
+        """All promises; gives what there was to look at."""
+        given = self.given()
+        last = max(given)
+        lost = [slot for slot in range(last + 1) if slot not in given]
+        differing = [slot for slot, contents in given.items() if len(contents) > 1]
+        spent = [(slot, sum(map(cost, contents))) for slot, contents in given.items()]
+        over = overspent(spent, WINDOW, EPSILON)
+        self._expect(not lost, f"lost slots: {lost}")
+        self._expect(not differing, f"slots released again with other content: {differing}")
+        self._expect(not over, f"overspent windows end at {[end for end, *_ in over]}")
+        figures = {
+            "kills": self.kills,
+            "restores": self.restores,
+            "slots": len(given),
+            "lost": len(lost),
+            "given again alike": sum(sum(c.values()) - len(c) for c in given.values()),
+            "given again otherwise": len(differing),
+            "overspent": len(over),
+        }
+        if not self.clock:
+            figures["unlike the undisturbed run"] = self._check_reference(given, last)
+        return figures
+
+    def _check_reference(self, given: dict[int, collections.Counter[bytes]], last: int) -> int:
+        """Compare with an undisturbed run; gives the number of slots that differ."""
+        path = self.folder / "undisturbed.jsonl"
+        reference(last, str(path))
+        wanted = path.read_bytes().splitlines()
+        unlike = [slot for slot, contents in given.items() if set(contents) != {wanted[slot]}]
+        self._expect(not unlike, f"not as in the undisturbed run: {unlike}")
+        kept = [f.read_bytes().strip() for f in sorted((self.folder / "releases").iterdir())]
+        self._expect(kept == wanted[: len(kept)], "the folder of releases is not as it should be")
+        self._expect(len(kept) >= last, "the folder of releases misses some")
+        return len(unlike)
+
+    def _expect(self, holds: bool, fault: str) -> None:
+        if not holds:
+            self.faults.append(fault)
+
+
+def cost(content: bytes) -> float:
+    """What a release cost; one that repeats another names what that cost."""
+    release = json.loads(content)
+    return float(release["epsilon"]) if release["status"] == PUBLISHED else 0.0
+
+
+def run_drill(
+    home: Path,
+    folder: Path,
+    kills: int,
+    seed: int,
+    clock: bool = False,
+    settle: str | None = None,
+) -> Drill:
+    """Start a cluster, run the drill on it, stop it."""
+    drill = Drill(folder, clock, settle)
+    with Cluster.started(home, folder / "cluster") as cluster:
+        drill.run(cluster, kills, random.Random(seed))
+    return drill
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--flink_home", required=True, help="what flink.sh install filled")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--watermark", choices=("events", "clock"), default="events")
+    parser.add_argument("--settle", help="how often to look for checkpoints that slots wait for")
+    parser.add_argument("--folder", help="a new folder to work in, which is kept")
+    given = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(given.folder or temporary) / "drill"
+        drill = run_drill(
+            Path(given.flink_home).resolve(),
+            folder,
+            given.kills,
+            given.seed,
+            given.watermark == "clock",
+            given.settle,
+        )
+        figures = drill.check()
+    print(f"in {time.monotonic() - began:.0f} s:", end=" ")
+    print(", ".join(f"{name} {number}" for name, number in figures.items()))
+    for fault in drill.faults:
+        print(f"FAULT: {fault}")
+    return 1 if drill.faults else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

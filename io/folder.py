@@ -1,0 +1,126 @@
+"""A folder of results: a file for each, which is written once and never changed."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import hashlib
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.io.localfilesystem import LocalFileSystem
+from apache_beam.pvalue import PCollection
+
+from streamveil.io.jsonlines import json_text
+from streamveil.io.per_record import per_record_json
+from streamveil.io.releases import release_json
+from streamveil.mechanisms.records import EPOCH, PerRecordRow, Release, format_time
+
+
+class AlreadyReleasedError(RuntimeError):
+    """A result that was published before comes again with other content."""
+
+
+def release_file(release: Release) -> tuple[str, str, bytes]:
+    """Name of the file of a release, what it is of, and the release as a line of JSON."""
+    name = f"release-{_stamp(release.start)}.json"
+    return name, f"slot {release.slot}", release_json(release) + b"\n"
+
+
+def per_record_file(row: PerRecordRow) -> tuple[str, str, bytes]:
+    """The same of a row under per-record privacy; the name has a digest of its key."""
+    key = hashlib.sha256(json_text([row.key, row.statistic]).encode()).hexdigest()[:16]
+    name = f"row-{_stamp(row.start)}-{_stamp(row.end)}-{key}.json"
+    ends = "all times" if row.end is None else f"the window that ends at {format_time(row.end)}"
+    return name, f"key {row.key!r} in {ends}", per_record_json(row) + b"\n"
+
+
+def _stamp(time: int | None) -> str:
+    """A time in a file name: sorted as text, times are in order."""
+    if time is None:
+        return "always"
+    return f"{EPOCH + dt.timedelta(microseconds=time):%Y%m%dT%H%M%S.%fZ}"
+
+
+@dataclass(eq=False)
+class WriteReleasesToFolder(beam.PTransform):
+    """Writes each release to a file of its own, whole, and only once; gives its path.
+
+    The file is named by the start of its slot and holds the line that WriteReleases would write to
+    a .jsonl file. If it is there already with this content, nothing happens: so a runner may try
+    again. With other content the step fails, since a slot that is released twice, and differently,
+    would break the guarantee: :class:`AlreadyReleasedError` names the slot.
+
+    Of two that write one file at the same time the first one wins on a local filesystem, which must
+    have hard links. Elsewhere the second one may replace what appeared after it looked.
+    """
+
+    folder: str
+    """On any filesystem of Beam; made if it is not there."""
+    _: KW_ONLY
+    to_file: Callable[[Any], tuple[str, str, bytes]] = release_file
+    """Gives the name of a file, what it is of, and its content, if results are other than
+    releases."""
+
+    def __post_init__(self) -> None:
+        """Be a PTransform."""
+        super().__init__()
+
+    def expand(self, releases: PCollection[Release]) -> PCollection[str]:
+        """Build the step: write."""
+        return releases | "WriteOnce" >> beam.Map(
+            _write_result, self.folder, self.to_file
+        ).with_output_types(str)
+
+
+def _write_result(
+    result: Any, folder: str, to_file: Callable[[Any], tuple[str, str, bytes]]
+) -> str:
+    name, what, data = to_file(result)
+    path = FileSystems.join(folder, name)
+    if not write_once(path, data):
+        raise AlreadyReleasedError(
+            f"{path}: {what} was released before with other content, and is not released again: "
+            "find out whether two jobs write here, or the job began anew with other input or "
+            "another noise key; give another job a folder of its own (--output)"
+        )
+    return path
+
+
+def write_once(path: str, data: bytes) -> bool:
+    """Give a file its content, whole, unless it is there; says whether it has that content now."""
+    if not FileSystems.exists(path):
+        folder, name = FileSystems.split(path)
+        temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
+        try:
+            _write(temporary, data)
+            _give_name(temporary, path)
+        finally:
+            with contextlib.suppress(Exception):
+                FileSystems.delete([temporary])
+    with contextlib.closing(_open(path)) as handle:
+        return bool(handle.read() == data)
+
+
+def _write(path: str, data: bytes) -> None:
+    plain = CompressionTypes.UNCOMPRESSED
+    with contextlib.closing(FileSystems.create(path, compression_type=plain)) as handle:
+        handle.write(data)
+
+
+def _open(path: str) -> Any:
+    return FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def _give_name(temporary: str, path: str) -> None:
+    if not isinstance(FileSystems.get_filesystem(path), LocalFileSystem):
+        FileSystems.rename([temporary], [path])
+        return
+    with contextlib.suppress(FileExistsError):
+        os.link(temporary, path)

@@ -1,0 +1,56 @@
+"""Flags of Beam's Flink runner, which Beam asks of the job server when it runs: too late here."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamveil.pipelines.flags import is_true
+
+_NUMBERS = {
+    "checkpointing_interval": "milliseconds between checkpoints; without it there are none",
+    "checkpoint_timeout_millis": "milliseconds after which a checkpoint is given up",
+    "min_pause_between_checkpoints": "milliseconds from one checkpoint to the next at least",
+    "num_concurrent_checkpoints": "checkpoints at the same time",
+    "number_of_execution_retries": "restarts of a failed job, in place of the cluster's strategy",
+    "execution_retry_delay": "milliseconds before a restart",
+    "max_bundle_size": "elements of a bundle",
+    "max_bundle_time_mills": "milliseconds of a bundle",
+    "auto_watermark_interval": "milliseconds between watermarks",
+    "shutdown_sources_after_idle_ms": "milliseconds after which a source that is done ends",
+}
+_TEXTS = {
+    "checkpointing_mode": "EXACTLY_ONCE or AT_LEAST_ONCE",
+    "savepoint_path": "savepoint or checkpoint to start from",
+    "state_backend": "where state is kept: hashmap or rocksdb",
+    "state_backend_storage_path": "folder of the checkpoints",
+}
+_SWITCHES = {
+    "externalized_checkpoints_enabled": "keep a checkpoint of a failed job",
+    "retain_externalized_checkpoints_on_cancellation": "keep it when the job is cancelled, too",
+    "fail_on_checkpointing_errors": "fail with a checkpoint that fails",
+    "finish_bundle_before_checkpointing": "end bundles before a checkpoint, not with it",
+    "unaligned_checkpoint_enabled": "checkpoints that overtake what is under way",
+    "allow_non_restored_state": "start from a savepoint with more state than there is use for",
+}
+
+
+class FlinkOptions(PipelineOptions):
+    """Options of Beam's Flink runner: what else passes through is in Beam's own classes."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        for name, meaning in _NUMBERS.items():
+            parser.add_argument(f"--{name}", type=int, help=f"of Flink: {meaning}")
+        for name, meaning in _TEXTS.items():
+            parser.add_argument(f"--{name}", help=f"of Flink: {meaning}")
+        for name, meaning in _SWITCHES.items():
+            parser.add_argument(
+                f"--{name}",
+                nargs="?",
+                const=True,
+                type=partial(is_true, name),
+                help=f"of Flink: {meaning}",
+            )

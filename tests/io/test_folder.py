@@ -1,0 +1,103 @@
+"""A folder of releases: each written once, whole, and never changed."""
+
+import dataclasses
+import json
+import threading
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from streamveil.io import AlreadyReleasedError, WriteReleasesToFolder, per_record_sink_of, sink_of
+from streamveil.io.folder import write_once
+from streamveil.io.per_record import per_record_json
+from streamveil.io.releases import release_json
+from streamveil.mechanisms.records import PerRecordRow, Slots
+
+
+def write(releases, sink, runner=FnApiRunner):
+    with beam.Pipeline(runner=runner()) as pipeline:
+        _ = pipeline | beam.Create(releases) | sink
+
+
+@pytest.mark.parametrize("runner", [FnApiRunner, BundleBasedDirectRunner])
+def test_a_file_for_each_release_in_the_order_of_slots(some_releases, tmp_path, runner):
+    folder = tmp_path / "new" / "releases"
+    write(some_releases[::-1], sink_of(f"folder:{folder}", []), runner)
+    files = sorted(folder.iterdir())
+    assert [path.read_bytes() for path in files] == [
+        release_json(release) + b"\n" for release in some_releases
+    ]
+    assert files[1].name == "release-19700101T010000.000000Z.json"
+
+
+def test_names_sort_as_slots_do(some_releases, tmp_path):
+    slots = Slots.of("500ms")
+    wanted = [-86_400_001, -2, -1, 0, 1, 10, 200, 86_400_000]
+    releases = [
+        dataclasses.replace(some_releases[0], slot=slot, start=slots.start(slot)) for slot in wanted
+    ]
+    write(releases, WriteReleasesToFolder(str(tmp_path)))
+    found = [json.loads(path.read_text())["slot"] for path in sorted(tmp_path.iterdir())]
+    assert found == wanted
+
+
+def test_what_is_there_stays_as_it_is(some_releases, tmp_path):
+    write(some_releases, WriteReleasesToFolder(str(tmp_path)))
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    write(some_releases, WriteReleasesToFolder(str(tmp_path)))
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
+
+
+def test_a_second_different_release_of_a_slot_stops_the_job(some_releases, tmp_path):
+    write(some_releases, WriteReleasesToFolder(str(tmp_path)))
+    before = sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir())
+    other = dataclasses.replace(some_releases[1], counts=np.array([7, 7]))
+    with pytest.raises(AlreadyReleasedError, match="slot 1 was released before"):
+        write([other], WriteReleasesToFolder(str(tmp_path)))
+    assert sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir()) == before
+
+
+def test_of_many_that_write_one_file_one_wins(tmp_path):
+    path, won = tmp_path / "file", []
+    ready = threading.Barrier(8)
+
+    def run(data):
+        ready.wait()
+        if write_once(str(path), data):
+            won.append(data)
+
+    writers = [threading.Thread(target=run, args=(bytes([i]) * 100_000,)) for i in range(8)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert won == [path.read_bytes()]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
+    (tmp_path / "folder").touch()
+    with pytest.raises(OSError, match="folder"):
+        write_once(str(tmp_path / "folder" / "file"), b"x")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_rows_under_per_record_privacy(tmp_path):
+    day = 86_400_000_000
+    row = PerRecordRow("a/b", 0, day, "sum", "prdp", 1.0, 2.0, 0.5, float("nan"))
+    rows = [
+        row,
+        dataclasses.replace(row, key="b"),
+        dataclasses.replace(row, key=None, start=None, end=None),
+    ]
+    sink = f"folder:{tmp_path}"
+    write(rows, per_record_sink_of(sink))
+    write(rows, per_record_sink_of(sink))
+    assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == sorted(
+        per_record_json(row) + b"\n" for row in rows
+    )
+    with pytest.raises(AlreadyReleasedError, match="key 'a/b' in the window that ends"):
+        write([dataclasses.replace(row, estimate=3.0)], per_record_sink_of(sink))
