@@ -6,7 +6,6 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import is_stream
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.pipelines.follow import FOLLOW_OPTIONS
 from streamveil.pipelines.inputs import Inputs
@@ -16,10 +15,10 @@ from streamveil.pipelines.jobs import (
     JobOptions,
     check_required,
     given_by,
+    in_time,
     refuse_options,
     required_registry,
     run_and_tell,
-    stream_with,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.release import ReleaseOptions
@@ -53,9 +52,7 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
     check_required("collect", given)
     job = Job(given.input, given.output, transform_of(given), given.ledger, given.rejected)
     job.check()
-    if is_stream(job.input):
-        stream_with(options, job.input)
-    return job
+    return in_time(job, options)
 
 
 def transform_of(given: Any) -> CollectHistograms:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import apache_beam as beam
@@ -32,6 +32,7 @@ from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHA
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
 from streamveil.mechanisms.users import Registry
+from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.inputs import (
     REQUIRED,
     add_event_options,
@@ -46,6 +47,7 @@ from streamveil.transforms import CollectHistograms, PrivateHistograms
 AT_LEAST_ONCE = "streaming_mode_at_least_once"
 HANDED_OVER = "handed over: the job runs when it is submitted to Dataflow"
 
+J = TypeVar("J", bound=Any)
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
 
 
@@ -271,12 +273,17 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         print(f"wrote {path}")
 
 
-def stream_with(options: PipelineOptions, location: str) -> None:
-    """Tell Beam that the input does not end; refuse to run it in this process."""
-    standard = options.view_as(StandardOptions)
+def in_time(job: J, options: PipelineOptions) -> J:
+    """The job as it runs: where its input does not end, it streams, and slots settle.
+
+    Raises ConfigurationError where the runner would not stream, or might release a slot twice.
+    """
+    if not is_stream(job.input):
+        return job
+    standard, flink = options.view_as(StandardOptions), options.view_as(FlinkOptions)
     if standard.runner in (None, "FnApiRunner"):
         raise ConfigurationError(
-            f"--input={location} does not end, and without --runner the pipeline runs in this "
+            f"--input={job.input} does not end, and without --runner the pipeline runs in this "
             "process, which waits for the end: give --runner, such as FlinkRunner or "
             "DataflowRunner, or to try it on this machine PrismRunner for Kafka and "
             "BundleBasedDirectRunner for Pub/Sub"
@@ -287,4 +294,21 @@ def stream_with(options: PipelineOptions, location: str) -> None:
         raise ConfigurationError(
             f"{AT_LEAST_ONCE} would let Dataflow release a slot more than once: leave it out"
         )
+    if flink.checkpointing_mode not in (None, "EXACTLY_ONCE"):
+        raise ConfigurationError(
+            f"--checkpointing_mode={flink.checkpointing_mode} would let Flink count events twice: "
+            "leave it out, or write EXACTLY_ONCE"
+        )
     standard.streaming = True
+    interval = flink.checkpointing_interval or 0
+    if interval <= 0:
+        if standard.runner == "FlinkRunner":
+            raise ConfigurationError(
+                "--checkpointing_interval is missing: without checkpoints a failure would begin "
+                "the stream anew, and spend its budgets again; give milliseconds, such as "
+                "--checkpointing_interval=10000"
+            )
+        return job
+    if flink.finish_bundle_before_checkpointing is None:
+        flink.finish_bundle_before_checkpointing = True
+    return replace(job, transform=replace(job.transform, settle=1000 * interval))

@@ -29,9 +29,9 @@ from streamveil.pipelines.jobs import (
     JobOptions,
     check_required,
     given_by,
+    in_time,
     refuse_options,
     run_whole,
-    stream_with,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.release import ReleaseOptions
@@ -207,9 +207,7 @@ def job_of(options: PipelineOptions) -> PerRecordJob:
     transform = transform_of(given)
     job = PerRecordJob(given.input, given.output, columns_of(given), transform)
     job.check()
-    if is_stream(job.input):
-        stream_with(options, job.input)
-    return job
+    return in_time(job, options)
 
 
 def columns_of(given: Any) -> tuple[str, ...]:

@@ -28,9 +28,9 @@ from streamveil.pipelines.jobs import (
     JobOptions,
     check_required,
     given_by,
+    in_time,
     required_registry,
     run_and_tell,
-    stream_with,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.transforms import PrivateHistograms
@@ -84,9 +84,7 @@ class ReleaseJob(Job[PrivateHistograms]):
             own.requirement_changes,
         )
         job.check()
-        if is_stream(job.input):
-            stream_with(options, job.input)
-        return job
+        return in_time(job, options)
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""

@@ -11,12 +11,15 @@ from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from streamveil.mechanisms.records import format_time
+from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.launch import parse_flags
 from streamveil.pipelines.release import ReleaseJob, ReleaseOptions
 
 SUBSCRIPTION = "pubsub:projects/a-project/subscriptions/events"
 TOPIC = "pubsub:projects/a-project/topics/releases"
+WATCHED = {"input": "watch:in/*.csv", "output": "folder:out"}
+RELEASE = (EventOptions, JobOptions, ReleaseOptions)
 
 
 @pytest.fixture
@@ -75,7 +78,7 @@ def test_a_subscription_to_a_topic(job, published):
 
     options = parse_flags(
         "release",
-        (EventOptions, JobOptions, ReleaseOptions),
+        RELEASE,
         job.arguments(
             "--runner=BundleBasedDirectRunner",
             input=SUBSCRIPTION,
@@ -120,6 +123,35 @@ def test_a_stream_needs_a_runner(job, google, chosen):
     assert outcome.code == 2
     for word in ("--input=watch:in/*.csv does not end", "give --runner", "FlinkRunner"):
         assert word in outcome.message
+
+
+@pytest.mark.parametrize("chosen", ["FlinkRunner", "PortableRunner"])
+def test_slots_settle_where_there_are_checkpoints(job, chosen):
+    flags = (f"--runner={chosen}", "--checkpointing_interval=2500")
+    options = parse_flags("release", RELEASE, job.arguments(*flags, **WATCHED)[1:])
+    assert ReleaseJob.of(options).transform.settle == 2_500_000
+    assert options.view_as(FlinkOptions).finish_bundle_before_checkpointing
+
+
+def test_slots_of_a_bounded_input_need_not_settle(job):
+    job.lines("u1,A,2024-01-01T00:00:00Z")
+    flags = ("--runner=FlinkRunner", "--checkpointing_interval=2500")
+    options = parse_flags("release", RELEASE, job.arguments(*flags)[1:])
+    assert ReleaseJob.of(options).transform.settle is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"runner": "FlinkRunner"}, ["--checkpointing_interval is missing", "=10000"]),
+        (
+            {"runner": "PortableRunner", "checkpointing_mode": "AT_LEAST_ONCE"},
+            ["--checkpointing_mode=AT_LEAST_ONCE", "twice", "EXACTLY_ONCE"],
+        ),
+    ],
+)
+def test_a_stream_that_might_be_released_twice_is_refused(job, flags, words):
+    job.refused(*words, **flags, **WATCHED)
 
 
 @pytest.mark.parametrize(
