@@ -55,6 +55,8 @@ from streamveil.mechanisms.records import ConfigurationError
 RECENT = 8
 # Part of the budget that measures the total.
 TOTAL_PARTS, PARTS = 2, 100
+# Slots of an epoch, for a guess of what its gate will see.
+TYPICAL_AGE = 100
 # Spans of slots that a gate watches.
 SPANS = (1, 2, 4, RECENT)
 
@@ -97,8 +99,8 @@ class Gated:
     Args:
         name: with all options.
         population: one :class:`Lifetime` requirement.
-        epochs: how many epochs share half of the budget; 0 for the root of total * epsilon / bins:
-            the more events a bin, the less a measurement has to cost.
+        epochs: how many epochs share half of the budget; 0 for as many as the total makes worth
+            while: n epochs that see what is an n-th of the largest distance.
         p: power of a series c**-p of epochs in place of that one; 0 for none.
         gl: slope of the guard, above 1: less of it reacts sooner and is wrong more often.
         f_s: part of an epoch's budget that pays for its gate.
@@ -184,18 +186,27 @@ class Gated:
         there is.
         """
         if self._cached[0] != (epoch, total):
-            whole = (self._power or Harmonic(self._units, self._half(total))).term(epoch)
-            gate = math.floor(whole * self._gate_part)
-            threshold = gate // 3
-            prices = Prices(threshold, 2 * threshold, whole - 3 * threshold)
-            enough = threshold >= self._step and prices.release >= self._width(RECENT)
+            series = self._power or Harmonic(self._units, self._epochs or self._half(total))
+            prices = self._divided(series.term(epoch))
+            enough = prices.threshold >= self._step and prices.release >= self._width(RECENT)
             self._cached = ((epoch, total), prices if enough else None)
         return self._cached[1]
 
+    def _divided(self, whole: int) -> Prices:
+        threshold = math.floor(whole * self._gate_part) // 3
+        return Prices(threshold, 2 * threshold, whole - 3 * threshold)
+
     def _half(self, total: int) -> int:
-        """How many epochs share half of the budget."""
-        bins = self.population.bins * self.population.sensitivity
-        return self._epochs or max(1, math.isqrt(total * self._units // (bins * UNITS_PER_EPSILON)))
+        """How many epochs share half of the budget.
+
+        An epoch with an n-th of the budget has a gate that opens at n times the distance at which
+        it would with all of it. That should be an n-th of the largest distance, which is 2 totals.
+        """
+        prices = self._divided(self._units)
+        if not prices.threshold:
+            return 1
+        opens = self.guard(prices, TYPICAL_AGE) + self._least(prices)
+        return max(1, math.isqrt(int(2 * total / opens)))
 
     @property
     def _step(self) -> int:

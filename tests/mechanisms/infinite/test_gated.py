@@ -59,19 +59,21 @@ def test_prices_are_those_of_the_series():
     assert machine.prices(10**9, 0) is None
 
 
-# Half of what the total leaves is for root(total * epsilon / (bins * sensitivity)) epochs, and n
-# epochs get the part n / (n + half) of it: without end, no more than all.
+# All of the budget would let the gate see, after 100 slots, 2 s / e1 + 1.1 * 4 s / e2 * ln(102)
+# and 1 s / eps_rel for each of 10 bins. n epochs that share half of the budget see n times that,
+# which is an n-th of 2 totals; k epochs get the part k / (k + n): without end, no more than all.
 @pytest.mark.parametrize(
     ("total", "options", "sensitivity", "half"),
     [
-        (0, "", 1, 1),
-        (3, "", 1, 1),
-        (10_000, "", 1, 44),
-        (10_000, "", 4, 22),
-        (10, ":epochs=7", 1, 7),
+        *((0, "", 1, 1), (60, "", 1, 1), (10_000, "", 1, None), (10_000, "", 4, None)),
+        *((10**6, "", 1, None), (10, ":epochs=7", 1, 7)),
     ],
 )
 def test_epochs_that_share_half_of_the_budget(total, options, sensitivity, half):
+    if half is None:
+        sees = sensitivity * (20 + 22 * math.log(102) + 10 / 0.7) / (0.98 * 2)
+        half = math.floor(math.sqrt(2 * total / sees))
+        assert half > 5
     machine = infinite_mechanism(f"gated{options}", 10, 2.0, sensitivity=sensitivity)
     units = to_units(2.0) - machine.total_price
     spent, least = 0, 0
@@ -107,7 +109,9 @@ def test_noise_has_the_scales_of_the_proof(sensitivity, latest, monkeypatch):
         return noise.discrete_laplace(rate, size, words)
 
     monkeypatch.setattr(gated, "discrete_laplace", spy)
-    machine = infinite_mechanism(f"gated:latest={latest}", 8, 20.0, sensitivity=sensitivity)
+    machine = infinite_mechanism(
+        f"gated:latest={latest}:shrink=none", 8, 20.0, sensitivity=sensitivity
+    )
     stream = ReleaseStream(machine, NoiseSource(KEY))
     state, total = stream.start(), 0
     for slot, row in enumerate(jumping()):
@@ -264,7 +268,7 @@ def test_jumps_are_followed_and_calm_costs_nothing():
     truth = table / table.sum(axis=1, keepdims=True)
     errors = np.abs(done.released - truth).sum(axis=1)
     assert (errors[[10, 30, 50]] < 0.1).all()
-    assert (done.status == "published").sum() <= 6
+    assert (done.status == "published").sum() <= 10
     skipped = done.spent[1:][done.status[1:] == "skipped"]
     assert (skipped > 0).sum() <= (done.status == "published").sum()
     calm = simulate_infinite("gated", np.full((300, 8), 100), 20.0, KEY)
