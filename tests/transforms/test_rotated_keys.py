@@ -6,7 +6,7 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import (
@@ -55,6 +55,7 @@ def test_a_slot_has_the_noise_of_its_key(starts, slot):
 
 @pytest.mark.parametrize("name", ["adaptive", "pba", "bd"])
 @given(rotation=st.integers(0, 13), counts=st.integers(0, 2**32))
+@settings(max_examples=20, deadline=None)
 def test_releases_change_from_the_new_key_on(name, rotation, counts):
     population = Population((Requirement(2, 0.5),), np.array([40]), 2, 1)
     tables = np.random.default_rng(counts).integers(0, 40, (12, 1, 2))
