@@ -153,7 +153,7 @@ class Drill:
             *(f"--input={self.path('events', pattern)}", *results.values()),
             *("--user_column=user", "--value_column=value", "--time_column=time", "--slot=1s"),
             *(f"--start={format_time(START)}", f"--domain={','.join(BINS)}"),
-            *(f"--requirements={self.path('users.csv')}", f"--noise_key_file={self.path('key')}"),
+            *(f"--requirements={self.path('users.csv')}", f"--noise_key=file:{self.path('key')}"),
             *options,
         ]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.kafka import ReadFromKafka, WriteToKafka
+from apache_beam.io.kafka import ReadFromKafka, WriteToKafka, default_io_expansion_service
 from apache_beam.pvalue import PBegin, PCollection
 
 from streamveil.io.events import Events
@@ -21,6 +22,12 @@ from streamveil.io.releases import release_json
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Release, format_time
 
 _SERVERS = "bootstrap.servers"
+
+_POLICIES = (
+    ReadFromKafka.create_time_policy,
+    ReadFromKafka.log_append_time,
+    ReadFromKafka.processing_time_policy,
+)
 
 
 def release_record(release: Release) -> tuple[bytes, bytes]:
@@ -39,8 +46,8 @@ class ReadKafkaEvents(beam.PTransform):
     """Reads events from Kafka: each value one JSON object; the outputs are as of ReadEvents.
 
     Columns are strings; keys are not read. What is no JSON object is a dead letter. A record may
-    come more than once. Raises ConfigurationError at construction without Java or a topic, and
-    when applied if the expansion service cannot be reached.
+    come more than once. Raises ConfigurationError at construction without a topic or for another
+    policy, and when applied without Java or if the expansion service cannot be reached.
     """
 
     bootstrap_servers: str
@@ -51,24 +58,32 @@ class ReadKafkaEvents(beam.PTransform):
     """The keys of the JSON object to read."""
     consumer_config: Mapping[str, str] = field(default_factory=dict)
     """Kafka's own settings, such as `group.id` and `auto.offset.reset`."""
+    timestamp_policy: str = ReadFromKafka.create_time_policy
+    """What the watermark goes by: `CreateTime`, the time that the producer gave a record;
+    `LogAppendTime`, the time at which the broker took it, for topics that keep it; or
+    `ProcessingTime`, the time of reading. By CreateTime a partition that never had a record holds
+    the watermark back for ever."""
     expansion_service: str | None = None
-    """HOST:PORT of a running one; by default Beam starts one, and downloads it once."""
+    """HOST:PORT of a running one; by default that of Beam's option `beam_services`, or else Beam
+    starts one, and downloads it once."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of Beam's ReadFromKafka. The watermark goes by the time that the producer
-    gave a record (`timestamp_policy` CreateTime), where Beam would take the time of reading."""
+    """Further arguments of Beam's ReadFromKafka."""
     silent: bool = False
     """As of :class:`ReadEvents`."""
 
     def __post_init__(self) -> None:
-        """Check the columns, the topics and the installation."""
+        """Check the columns, the topics and the policy."""
         super().__init__()
         self.columns = distinct(self.columns)
         if isinstance(self.topics, str) or not self.topics:
             raise ConfigurationError(
                 f"topics {self.topics!r} must be a list of one Kafka topic or more"
             )
-        if self.expansion_service is None:
-            require_java(f"reading from {self._source}")
+        if self.timestamp_policy not in _POLICIES:
+            raise ConfigurationError(
+                f"timestamp_policy {self.timestamp_policy!r} is unknown: choose of "
+                f"{', '.join(_POLICIES)}"
+            )
 
     @property
     def _source(self) -> str:
@@ -76,13 +91,13 @@ class ReadKafkaEvents(beam.PTransform):
 
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: read, parse."""
-        arguments = {"timestamp_policy": ReadFromKafka.create_time_policy, **self.arguments}
-        with _connector(self._source):
+        with _connector(self._source, self.expansion_service) as service:
             records = pbegin | "Read" >> ReadFromKafka(
                 {_SERVERS: self.bootstrap_servers, **self.consumer_config},
                 list(self.topics),
-                expansion_service=self.expansion_service,
-                **arguments,
+                timestamp_policy=self.timestamp_policy,
+                expansion_service=service,
+                **self.arguments,
             )
         return (
             records
@@ -97,8 +112,8 @@ class WriteReleasesToKafka(beam.PTransform):
 
     Its key is the slot, in digits, its value the JSON object that WriteReleases writes as a line. A
     runner that tries again may write a release twice, both alike; a compacted topic keeps one.
-    Raises ConfigurationError at construction without Java, and when applied if the expansion
-    service cannot be reached.
+    Raises ConfigurationError when applied without Java or if the expansion service cannot be
+    reached.
     """
 
     bootstrap_servers: str
@@ -108,15 +123,13 @@ class WriteReleasesToKafka(beam.PTransform):
     producer_config: Mapping[str, str] = field(default_factory=dict)
     """Kafka's own settings."""
     expansion_service: str | None = None
-    """HOST:PORT of a running one; by default Beam starts one, and downloads it once."""
+    """As of :class:`ReadKafkaEvents`."""
     to_record: Callable[[Any], tuple[bytes, bytes]] = release_record
     """Makes key and value of a result, if it is another than a release."""
 
     def __post_init__(self) -> None:
-        """Check the installation."""
+        """Make it a transform."""
         super().__init__()
-        if self.expansion_service is None:
-            require_java(f"writing to {self._sink}")
 
     @property
     def _sink(self) -> str:
@@ -126,11 +139,11 @@ class WriteReleasesToKafka(beam.PTransform):
         """Build the steps: convert, write."""
         convert = beam.Map(self.to_record).with_output_types(tuple[bytes, bytes])
         records = releases | "Convert" >> convert
-        with _connector(self._sink):
+        with _connector(self._sink, self.expansion_service) as service:
             return records | "Write" >> WriteToKafka(
                 {_SERVERS: self.bootstrap_servers, **self.producer_config},
                 self.topic,
-                expansion_service=self.expansion_service,
+                expansion_service=service,
             )
 
 
@@ -139,13 +152,31 @@ def _value(record: tuple[bytes | None, bytes | None]) -> bytes:
 
 
 @contextmanager
-def _connector(place: str) -> Iterator[None]:
-    """Setting up the connector in Java; any failure becomes a ConfigurationError."""
+def _connector(place: str, expansion_service: str | None) -> Iterator[Any]:
+    """The expansion service that sets up the connector; a failure becomes a ConfigurationError."""
     try:
-        yield
+        if expansion_service:
+            yield expansion_service
+            return
+        service = default_io_expansion_service()
+        if service.is_existing_service():
+            _check_answers(service.path_to_jar)
+        else:
+            require_java(place)
+        yield service
+    except ConfigurationError:
+        raise
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigurationError(
             f"{place}: Beam's Kafka connector cannot be set up: {reason[-1]}: check that Java "
-            "runs and that Beam may download its expansion service, or name one that is running"
+            "runs and that Beam may download its expansion service, or name one that is running "
+            "(--beam_services)"
         ) from error
+
+
+def _check_answers(address: str) -> None:
+    """Raise OSError if nothing listens there: Beam would wait for ever."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10):
+        pass

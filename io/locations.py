@@ -36,6 +36,14 @@ class _Kind:
     """Names that may be set after a question mark; None for any."""
 
 
+def _read_kafka(at: Texts, settings: Texts, given: dict[str, Any]) -> ReadKafkaEvents:
+    client = dict(settings)
+    policy = client.pop("timestamp_policy", ReadKafkaEvents.timestamp_policy)
+    return ReadKafkaEvents(
+        at["servers"], [at["topic"]], consumer_config=client, timestamp_policy=policy, **given
+    )
+
+
 _KAFKA = r"(?P<servers>[^/?]+:\d+)/(?P<topic>[^/?]+)"
 _TOPIC = r"(?P<topic>projects/[^/?]+/topics/[^/?]+)"
 
@@ -49,9 +57,7 @@ _SOURCES = {
     "kafka": _Kind(
         "kafka:HOST:PORT/TOPIC",
         _KAFKA,
-        lambda at, settings, given: ReadKafkaEvents(
-            at["servers"], [at["topic"]], consumer_config=settings, **given
-        ),
+        _read_kafka,
         settings=None,
     ),
     "watch": _Kind(
@@ -120,7 +126,8 @@ def source_of(
 
     `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
     `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
-    them: of ReadPubSubEvents, or of the Kafka consumer. `silent` is that of ReadEvents. Raises
+    them: of ReadPubSubEvents, or `timestamp_policy` of ReadKafkaEvents and what Kafka's own
+    consumer knows. `silent` is that of ReadEvents. Raises
     ConfigurationError, which names the flag, for anything else and for what is not installed.
     """
     if not is_stream(location):

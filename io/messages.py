@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,12 +38,20 @@ class ParseMessages(beam.PTransform):
         """Build the steps: gather, parse."""
         return Events.of(
             messages
-            | "Gather" >> beam.ParDo(_GatherFn()).with_output_types(list[bytes])
+            | "Gather" >> gather(len).with_output_types(list[bytes])
             | "Parse"
             >> beam.ParDo(_ParseFn(self.source, self.columns, self.silent)).with_outputs(
                 REJECTED_TAG, main="batches"
             )
         )
+
+
+def gather(bytes_of: Callable[[Any], int] | None = None) -> beam.PTransform:
+    """Messages or other elements in the global window, to lists of them.
+
+    `bytes_of` tells the size of an element; None where elements are small.
+    """
+    return beam.ParDo(_GatherFn(bytes_of))
 
 
 class _GatherFn(beam.DoFn):
@@ -56,16 +64,19 @@ class _GatherFn(beam.DoFn):
     nothing.)
     """
 
-    _messages: list[bytes]
+    _messages: list[Any]
     _bytes: int
     _earliest: Any
+
+    def __init__(self, bytes_of: Callable[[Any], int] | None) -> None:
+        self._bytes_of = bytes_of
 
     def start_bundle(self) -> None:
         self._clear()
 
-    def process(self, message: bytes, time: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+    def process(self, message: Any, time: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
         self._messages.append(message)
-        self._bytes += len(message)
+        self._bytes += self._bytes_of(message) if self._bytes_of else 0
         self._earliest = min(self._earliest, time)
         if len(self._messages) >= BATCH_MESSAGES or self._bytes >= BATCH_BYTES:
             yield from self.finish_bundle()

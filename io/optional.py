@@ -27,5 +27,6 @@ def require_java(what: str) -> None:
         raise ConfigurationError(
             f"{what} needs Java, in which Beam's Kafka connector is written, and there is "
             f"{'no java on the PATH' if home is None else f'none in JAVA_HOME={home}'}: install a "
-            "Java runtime of version 11 or later, or name a running expansion service"
+            "Java runtime of version 11 or later, or name an expansion service that is running "
+            "(--beam_services)"
         )

@@ -59,6 +59,13 @@ class Snapshot:
     """Name in the folder of the last pass to where readers look for the file."""
     inputs: Mapping[str, InputFile] = field(default_factory=dict)
     """Files seen at the last pass, by path."""
+    later_keys: tuple[tuple[int, str], ...] = ()
+    """Each key that takes its place: the first slot, and what `key_check` is for it."""
+
+    @property
+    def used_keys(self) -> list[tuple[int, str]]:
+        """Those of `later_keys` that slots were released with."""
+        return [(slot, check) for slot, check in self.later_keys if slot < self.next_slot]
 
 
 class StateFolder:
@@ -115,6 +122,7 @@ class StateFolder:
             record["inputs"] = {
                 path: InputFile(**entry) for path, entry in record["inputs"].items()
             }
+            record["later_keys"] = tuple((slot, check) for slot, check in record["later_keys"])
             return Snapshot(**record)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ConfigurationError(
@@ -155,8 +163,7 @@ class StateFolder:
         if not key.exists():
             if not create:
                 raise ConfigurationError(
-                    f"{key} is missing: give the noise key that the stream began with "
-                    "(--noise_key_file)"
+                    f"{key} is missing: give the noise key that the stream began with (--noise_key)"
                 )
             self._replace(KEY, secrets.token_hex(32), mode=0o600)
         return str(key)

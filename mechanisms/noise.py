@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import decimal
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from streamveil.mechanisms.budgets import UNIT_BITS, to_epsilon
+from streamveil.mechanisms.records import ConfigurationError
 
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -64,23 +66,73 @@ class SlotNoise:
         return RandomWords(_prf(self._key, b"purpose", purpose.encode()))
 
 
+@dataclass(frozen=True)
+class NoiseKeys:
+    """The secret key of every slot: the first one, until a later one takes its place.
+
+    Raises ConfigurationError for a key that is not 32 bytes, or slots that do not ascend. The keys
+    are never shown.
+    """
+
+    first: bytes
+    later: tuple[tuple[int, bytes], ...] = ()
+    """First slot of each later key, and the key."""
+
+    def __post_init__(self) -> None:
+        """Check keys and slots."""
+        for key in (self.first, *(key for _, key in self.later)):
+            if len(key) != KEY_BYTES:
+                raise ConfigurationError(
+                    f"a noise key has {len(key)} bytes: give {KEY_BYTES} random ones"
+                )
+        starts = [start for start, _ in self.later]
+        if starts != sorted(set(starts)):
+            raise ConfigurationError(
+                f"noise keys take each other's place at slots {starts}: give them by slot, no two "
+                "at the same"
+            )
+
+    def __repr__(self) -> str:
+        return "NoiseKeys(<secret>)"
+
+    @classmethod
+    def of(cls, key: bytes | NoiseKeys) -> NoiseKeys:
+        """One key for all slots, or what there is of each already."""
+        return key if isinstance(key, NoiseKeys) else cls(bytes(key))
+
+    def at(self, slot: int) -> bytes:
+        """The key of a slot."""
+        return next((key for start, key in reversed(self.later) if start <= slot), self.first)
+
+    def derived(self, purpose: str) -> NoiseKeys:
+        """The keys for another purpose: see :func:`derived_key`."""
+        return self.each(lambda key: derived_key(key, purpose))
+
+    def counted_from(self, slot: int) -> NoiseKeys:
+        """The same keys, where that slot has number 0."""
+        return NoiseKeys(self.first, tuple((start - slot, key) for start, key in self.later))
+
+    def each(self, change: Callable[[bytes], bytes]) -> NoiseKeys:
+        """What is made of each key, from the same slots on."""
+        later = tuple((start, change(key)) for start, key in self.later)
+        return NoiseKeys(change(self.first), later)
+
+
 class NoiseSource:
     """The secret from which all noise of one stream of releases is derived.
 
-    Raises ValueError for a key that is not 32 bytes. The key is never shown.
+    Raises ConfigurationError for a key that is not 32 bytes. The key is never shown.
     """
 
-    def __init__(self, key: bytes, stream: str = "") -> None:
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a noise key has {KEY_BYTES} bytes, this one has {len(key)}")
-        self._key = _prf(bytes(key), b"stream", stream.encode())
+    def __init__(self, key: bytes | NoiseKeys, stream: str = "") -> None:
+        self._keys = NoiseKeys.of(key).each(lambda one: _prf(one, b"stream", stream.encode()))
 
     def __repr__(self) -> str:
         return "NoiseSource(<secret>)"
 
     def slot(self, slot: int, digest: bytes) -> SlotNoise:
         """Randomness of a slot whose input and history have this digest."""
-        return SlotNoise(_prf(self._key, b"slot", b"%d" % slot, digest))
+        return SlotNoise(_prf(self._keys.at(slot), b"slot", b"%d" % slot, digest))
 
 
 def derived_key(key: bytes, purpose: str) -> bytes:

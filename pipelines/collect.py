@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import is_stream
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.follow import FOLLOW_OPTIONS
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
+    check_required,
     given_by,
+    in_time,
+    refuse_options,
     required_registry,
     run_and_tell,
-    stream_with,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.release import ReleaseOptions
@@ -25,7 +28,7 @@ _STATELESS = "a run of collect keeps no state for a later one"
 _CONSTANT = "requirements do not change in a run of collect"
 
 # Options that have no meaning here, and why.
-_NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
+NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
     JobOptions: {
         "max_contributions": "a device reports one value in a slot",
         "adjacency": "one guarantee covers events added, removed and replaced",
@@ -34,7 +37,7 @@ _NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
     ReleaseOptions: {
         **dict.fromkeys(("requirement_changes", "longest_window"), _CONSTANT),
         **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
-        **dict.fromkeys(("state", "resume", "restart_budget", "follow", "clock_file"), _STATELESS),
+        **dict.fromkeys(FOLLOW_OPTIONS, _STATELESS),
     },
 }
 
@@ -44,27 +47,27 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
 
     Raises ConfigurationError for anything missing or wrong.
     """
-    for kind, reasons in _NOT_LOCAL.items():
-        all_given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
-        for name, why in reasons.items():
-            value = getattr(all_given, name)
-            if value != getattr(usual, name):
-                raise ConfigurationError(
-                    f"--{name}={value} is for streamveil release: in the local setting {why}"
-                )
+    refuse_options(options, NOT_LOCAL, "is for streamveil release: in the local setting")
     given = given_by(options, EventOptions, JobOptions)
-    transform = Inputs.of(given).local_transform(
-        required_registry("collect", given),
+    check_required("collect", given)
+    job = Job(given.input, given.output, transform_of(given), given.ledger, given.rejected)
+    job.check()
+    return in_time(job, options)
+
+
+def transform_of(given: Any) -> CollectHistograms:
+    """The transform that these options ask for, whatever is read and written.
+
+    Raises ConfigurationError.
+    """
+    registry, inputs = required_registry("collect", given), Inputs.of(given)
+    return inputs.local_transform(
+        registry,
         LOCAL_DEFAULT if given.mechanism is None else given.mechanism,
-        noise_key(given.noise_key_file),
+        noise_key(given.noise_key, inputs.slots),
         given.shards,
         given.allowed_lateness,
     )
-    job = Job(given.input, given.output, transform, given.ledger, given.rejected)
-    job.check()
-    if is_stream(job.input):
-        stream_with(options, job.input)
-    return job
 
 
 def main(options: PipelineOptions) -> int:

@@ -36,6 +36,8 @@ from streamveil.transforms.keys import SameKey
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 
+FOLLOW_OPTIONS = ("state", "resume", "restart_budget", "follow", "clock_file")
+
 
 def add_follow_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a run that keeps its state."""
@@ -196,17 +198,17 @@ class Follow:
         snapshot, first = self._resumed(), self.transform.first_slot
         check_outputs(list(self._targets(1 + (snapshot.passes if snapshot else 0)).values()))
         key = self.transform.noise_key or KeyFile(self.folder.key(create=snapshot is None))
-        check = SameKey.of(key).check.hex()
+        checks = SameKey.of(key).check
+        later = tuple((slot, check.hex()) for slot, check in checks.later)
         if snapshot is None:
             if first is None:
                 raise ConfigurationError("--start is missing: a stream with --state needs it")
-            snapshot = Snapshot(first, first, check)
+            snapshot = Snapshot(first, first, checks.first.hex(), later_keys=later)
             self.folder.commit(snapshot)
-        elif check != snapshot.key_check:
-            raise ConfigurationError(
-                "the noise key is not the one that the stream of "
-                f"--state={self.following.state} began with: give that one (--noise_key_file)"
-            )
+        else:
+            keyed = Snapshot(0, snapshot.next_slot, checks.first.hex(), later_keys=later)
+            self._refuse_other_keys(snapshot, keyed)
+            snapshot = dataclasses.replace(snapshot, later_keys=later)
         # Refuses other options than the state was written with, before anything is read.
         dataclasses.replace(
             self.transform,
@@ -216,6 +218,22 @@ class Follow:
             resume=self._state(snapshot),
         )
         return snapshot, key
+
+    def _refuse_other_keys(self, snapshot: Snapshot, keyed: Snapshot) -> None:
+        """Refuse other keys than those of the slots that are released."""
+        where = f"--state={self.following.state}"
+        if keyed.key_check != snapshot.key_check:
+            raise ConfigurationError(
+                f"the noise key is not the one that the stream of {where} began with: give that "
+                "one (--noise_key)"
+            )
+        if keyed.used_keys != snapshot.used_keys:
+            when = format_time(self.transform.slots.start(snapshot.next_slot))
+            raise ConfigurationError(
+                f"the noise keys are not those that the stream of {where} has used: give those "
+                "(--noise_key); another key can only take their place from slot "
+                f"{snapshot.next_slot}, of {when}, on"
+            )
 
     def _refuse_streams(self) -> None:
         for name, place in {"input": self.input, **self.outputs}.items():
@@ -312,6 +330,7 @@ class Follow:
                 path: InputFile(size, waiting.get(path)) if path in read else snapshot.inputs[path]
                 for path, size in found.items()
             },
+            snapshot.later_keys,
         )
         self.folder.commit(committed)
         self._tell(job.due, summary, targets)

@@ -7,7 +7,6 @@ histograms those of :func:`add_histogram_options` as well, each with one meaning
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,7 @@ from streamveil.transforms import (
     Columns,
     PrivateHistograms,
 )
+from streamveil.transforms.keys import NoiseKey
 from streamveil.transforms.times import UNITS
 
 REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
@@ -156,7 +156,7 @@ class Inputs:
         self,
         registry: Registry,
         mechanism: str,
-        noise_key: bytes | Callable[[], bytes] | None = None,
+        noise_key: NoiseKey | None = None,
         shards: int = 1,
         allowed_lateness: int | str = 0,
     ) -> CollectHistograms:
@@ -178,7 +178,7 @@ class Inputs:
         self,
         registry: Registry,
         mechanism: str,
-        noise_key: bytes | Callable[[], bytes] | None = None,
+        noise_key: NoiseKey | None = None,
         shards: int = 1,
         longest_window: int | None = None,
         allowed_lateness: int | str = 0,

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    GoogleCloudOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 
 from streamveil.io import (
     SINK_FORMS,
@@ -27,15 +32,22 @@ from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHA
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
 from streamveil.mechanisms.users import Registry
+from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.inputs import (
     REQUIRED,
     add_event_options,
     add_histogram_options,
     registry_of,
 )
+from streamveil.pipelines.keys import ENVIRONMENT, PLACES
 from streamveil.pipelines.launch import Summary, run
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
+# What Dataflow calls the mode, as an experiment or as an option of the service.
+AT_LEAST_ONCE = "streaming_mode_at_least_once"
+HANDED_OVER = "handed over: the job runs when it is submitted to Dataflow"
+
+J = TypeVar("J", bound=Any)
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
 
 
@@ -89,10 +101,11 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
     )
     add(
-        "--noise_key_file",
-        metavar="FILE",
-        help="32 or more secret bytes; the same key on the "
-        "same input gives the same releases (default: fresh randomness)",
+        "--noise_key",
+        metavar="PLACE",
+        help=f"where 32 or more secret bytes are: {PLACES}; the same key on the same input gives "
+        "the same releases; PLACE,PLACE@TIME takes another key from the slot on that starts then "
+        f"(default: the variable {ENVIRONMENT}, or else fresh randomness)",
     )
     add(
         "--allowed_lateness",
@@ -103,19 +116,41 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def check_required(command: str, given: Any) -> None:
+def refuse_options(
+    options: PipelineOptions,
+    refused: Mapping[type[PipelineOptions], Mapping[str, str]],
+    saying: str,
+) -> None:
+    """Raise ConfigurationError where an option is given that has no meaning here.
+
+    Args:
+        options: as they were given.
+        refused: by class of options, why each is refused.
+        saying: what stands between the option and the reason.
+    """
+    for kind, reasons in refused.items():
+        given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
+        for name, why in reasons.items():
+            value = getattr(given, name)
+            if value != getattr(usual, name):
+                raise ConfigurationError(f"--{name}={value} {saying} {why}")
+
+
+def check_required(
+    command: str, given: Any, names: Sequence[str] = ("input", "output", *REQUIRED)
+) -> None:
     """Raise ConfigurationError where an option is missing that has no default."""
-    for name in ("input", "output", *REQUIRED):
+    for name in names:
         if not getattr(given, name):
             raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
 
 
 def required_registry(command: str, given: Any) -> Registry:
-    """The table of requirements, when all options are there that have no default.
+    """The table of requirements, when all of `REQUIRED` are there.
 
     Raises ConfigurationError.
     """
-    check_required(command, given)
+    check_required(command, given, REQUIRED)
     registry = registry_of(given)
     if registry is None:
         instead = ", or --default_requirement" if command == "release" else ""
@@ -213,7 +248,7 @@ def run_whole(
     try:
         summary = run(build, options, title)
         for path in files:
-            if not FileSystems.exists(path):
+            if not summary.handed_over and not FileSystems.exists(path):
                 raise RuntimeError(f"the runner is done, but {path} was not written")
         return summary
     except Exception as error:
@@ -230,18 +265,50 @@ def run_whole(
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
     """Run the job of a command and tell the operator what came of it."""
     summary = job.run(options, title)
+    if summary.handed_over:
+        print(HANDED_OVER)
+        return
     print(summary.text(dead_letters=job.rejected))
     for path in dict.fromkeys([job.output, *job.files]):
         print(f"wrote {path}")
 
 
-def stream_with(options: PipelineOptions, location: str) -> None:
-    """Tell Beam that the input does not end; refuse to run it in this process."""
-    standard = options.view_as(StandardOptions)
+def in_time(job: J, options: PipelineOptions) -> J:
+    """The job as it runs: where its input does not end, it streams, and slots settle.
+
+    Raises ConfigurationError where the runner would not stream, or might release a slot twice.
+    """
+    if not is_stream(job.input):
+        return job
+    standard, flink = options.view_as(StandardOptions), options.view_as(FlinkOptions)
     if standard.runner in (None, "FnApiRunner"):
         raise ConfigurationError(
-            f"--input={location} does not end, and without --runner the pipeline runs in this "
+            f"--input={job.input} does not end, and without --runner the pipeline runs in this "
             "process, which waits for the end: give --runner, such as FlinkRunner or "
-            "DataflowRunner, or BundleBasedDirectRunner to try Pub/Sub on this machine"
+            "DataflowRunner, or to try it on this machine PrismRunner for Kafka and "
+            "BundleBasedDirectRunner for Pub/Sub"
+        )
+    asked = list(options.view_as(DebugOptions).experiments or [])
+    asked += options.view_as(GoogleCloudOptions).dataflow_service_options or []
+    if AT_LEAST_ONCE in asked:
+        raise ConfigurationError(
+            f"{AT_LEAST_ONCE} would let Dataflow release a slot more than once: leave it out"
+        )
+    if flink.checkpointing_mode not in (None, "EXACTLY_ONCE"):
+        raise ConfigurationError(
+            f"--checkpointing_mode={flink.checkpointing_mode} would let Flink count events twice: "
+            "leave it out, or write EXACTLY_ONCE"
         )
     standard.streaming = True
+    interval = flink.checkpointing_interval or 0
+    if interval <= 0:
+        if standard.runner == "FlinkRunner":
+            raise ConfigurationError(
+                "--checkpointing_interval is missing: without checkpoints a failure would begin "
+                "the stream anew, and spend its budgets again; give milliseconds, such as "
+                "--checkpointing_interval=10000"
+            )
+        return job
+    if flink.finish_bundle_before_checkpointing is None:
+        flink.finish_bundle_before_checkpointing = True
+    return replace(job, transform=replace(job.transform, settle=1000 * interval))

@@ -1,4 +1,4 @@
-"""Where the noise key comes from: a file, the environment, or fresh randomness."""
+"""Where the noise key comes from: `--noise_key`, the environment, or fresh randomness."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from apache_beam.io.filesystems import FileSystems
+from apache_beam.transforms.util import GcpSecret
 
-from streamveil.mechanisms.noise import KEY_BYTES
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.io.optional import require_google
+from streamveil.mechanisms.noise import KEY_BYTES, NoiseKeys
+from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
+from streamveil.transforms.keys import RotatedKey
 
 ENVIRONMENT = "STREAMVEIL_NOISE_KEY"
+PLACES = "file:PATH, env:VARIABLE or secret:projects/P/secrets/S/versions/N"
 
 _REMEDY = (
     "make one with: python -c 'import secrets; print(secrets.token_hex(32))' > KEYFILE; "
     "chmod 600 KEYFILE"
 )
 _HEX_OR_BASE64 = re.compile(rb"[0-9A-Za-z+/=_-]*")
+_VERSION = re.compile(r"(projects/[^/]+/secrets/[^/]+/versions/)([^/]+)")
+_SLOT = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -63,16 +69,110 @@ class KeyFromEnvironment:
         return _key_of(os.fsencode(os.environ.get(self.variable, "")), f"variable {self.variable}")
 
 
-def noise_key(path: str | None) -> Callable[[], bytes] | None:
-    """The key that the user chose, checked; None for fresh randomness in every run."""
-    key: Callable[[], bytes] | None = None
-    if path:
-        key = KeyFile(path)
+@dataclass(frozen=True)
+class KeyFromSecretManager:
+    """Reads the noise key from Google Secret Manager where it is needed.
+
+    Raises ConfigurationError at construction for a version that is not a number, and when called
+    if the service does not give it.
+    """
+
+    version: str
+    """projects/P/secrets/S/versions/N"""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        match = _VERSION.fullmatch(self.version)
+        if match is None:
+            raise ConfigurationError(
+                f"secret:{self.version} is not a version of a secret: write "
+                "secret:projects/P/secrets/S/versions/N"
+            )
+        if not match[2].isdecimal():
+            raise ConfigurationError(
+                f"secret:{self.version} is not always the same key: workers, and runs that are "
+                f"tried again, would get another one once the secret changes; name the version by "
+                f"its number, as in secret:{match[1]}1"
+            )
+
+    def __call__(self) -> bytes:
+        """The key: 32 bytes."""
+        where = f"secret:{self.version}"
+        require_google("google.cloud.secretmanager", where)
+        try:
+            content = GcpSecret(self.version).get_secret_bytes()
+        except Exception as error:
+            raise ConfigurationError(
+                f"{where} cannot be read ({error}): the account that launches and those of the "
+                "workers need the role roles/secretmanager.secretAccessor on it"
+            ) from error
+        return _key_of(content, where)
+
+
+_KINDS: dict[str, Callable[[str], Callable[[], bytes]]] = {
+    "file": KeyFile,
+    "env": KeyFromEnvironment,
+    "secret": KeyFromSecretManager,
+}
+
+
+def noise_key(
+    places: str | None, slots: Slots | None = None
+) -> Callable[[], bytes | NoiseKeys] | None:
+    """The key that the user chose, checked; None for fresh randomness in every run.
+
+    Args:
+        places: `PLACE`, or `PLACE,PLACE@SLOT,...` for keys that take its place; the variable
+            STREAMVEIL_NOISE_KEY, if it is set, when None.
+        slots: how time is cut, which tells the slot of a time.
+
+    Raises:
+        ConfigurationError: for a place without a key. What it says never holds the key, even if
+            that was given in place of a place.
+    """
+    key: Callable[[], bytes | NoiseKeys] | None = None
+    if places:
+        first, *later = places.split(",")
+        key = one = _source_of(first)
+        if later:
+            key = RotatedKey(one, tuple(_later(each, slots) for each in later))
     elif ENVIRONMENT in os.environ:
         key = KeyFromEnvironment()
     if key is not None:
         key()
     return key
+
+
+def _source_of(place: str) -> Callable[[], bytes]:
+    kind, _, name = place.partition(":")
+    if kind not in _KINDS or not name:
+        raise ConfigurationError(
+            f"--noise_key is not the key but its place: write {PLACES}; a key that was written "
+            "there has been seen by others, so make a new one"
+        )
+    return _KINDS[kind](name)
+
+
+def _later(text: str, slots: Slots | None) -> tuple[int, Callable[[], bytes]]:
+    place, at, start = text.rpartition("@")
+    source = _source_of(place if at else text)
+    if not at:
+        raise ConfigurationError(
+            f"--noise_key: from when on is {text} the key? Write {text}@TIME; a comma parts two "
+            "places, so there can be none in a path"
+        )
+    if _SLOT.fullmatch(start):
+        return int(start), source
+    try:
+        time = parse_time(start)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--noise_key: {place}@{start}: {error}; or a slot") from None
+    if slots is None:
+        raise ConfigurationError(
+            f"--noise_key: {place}@{start} is from a slot on, and there are none: give their "
+            "length (--slot), or one key alone"
+        )
+    return slots.index(time - 1) + 1, source
 
 
 def _key_of(content: bytes, where: str) -> bytes:

@@ -11,10 +11,15 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    CrossLanguageOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineState
+from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import STATUSES, ConfigurationError
@@ -75,6 +80,8 @@ class Summary:
     counters: dict[str, int] = field(default_factory=dict)
     largest_window_use: float | None = None
     """Largest share of any class's window that was spent, from 0 to 1."""
+    handed_over: bool = False
+    """Whether nothing ran yet: Dataflow's --template_location has somebody else submit the job."""
 
     def text(self, dead_letters: str | None = None) -> str:
         """A few lines for the operator."""
@@ -114,7 +121,7 @@ class Summary:
 
 
 def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title: str) -> Summary:
-    """Run a pipeline to its end and sum up its counters.
+    """Run a pipeline to its end, or hand it over, and sum up its counters.
 
     Without a runner chosen it runs in this process: Beam's own default would first try to
     download one. Raises ConfigurationError or BudgetExceeded with the text of what a worker
@@ -126,13 +133,26 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
         pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
-    with progress(title), _plain_errors(quiet=not chosen):
+    with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
         result = _started(pipeline)
+        if not getattr(result, "has_job", True):
+            return Summary(handed_over=True)
         state = result.wait_until_finish()
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
+
+
+@contextmanager
+def _services(options: PipelineOptions) -> Iterator[None]:
+    """Keep what Beam starts beside a pipeline, such as connectors in Java, until the end.
+
+    Workers may run in it. `--beam_services` names others that run already.
+    """
+    running = options.view_as(CrossLanguageOptions).beam_services
+    with JavaJarServer.beam_services(running), SubprocessServer.cache_subprocesses():
+        yield
 
 
 def _started(pipeline: beam.Pipeline) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -52,9 +53,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except Exception as error:
         logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        print(f"streamveil {command}: failed: {reason[-1]}", file=sys.stderr)
+        print(f"streamveil {command}: failed: {_reason(error)}", file=sys.stderr)
         return 1
+
+
+def _reason(error: Exception) -> str:
+    """What is told of an error: its last line, or of one in Java all its causes."""
+    text = str(error).strip()
+    causes = re.findall(r"^Caused by: (?:[\w$]+[.])*(.+)$", text, re.MULTILINE)
+    if causes:
+        return "; ".join(dict.fromkeys(causes))
+    return [type(error).__name__, *text.splitlines()][-1]
 
 
 def _release(argv: Sequence[str]) -> int:

@@ -21,13 +21,17 @@ from streamveil.io import (
 from streamveil.mechanisms.domains import Categories
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.budgets import TABLE, add_budget_options, budget_of, lookup_of
+from streamveil.pipelines.follow import FOLLOW_OPTIONS
 from streamveil.pipelines.inputs import range_of
 from streamveil.pipelines.jobs import (
+    HANDED_OVER,
     EventOptions,
     JobOptions,
+    check_required,
     given_by,
+    in_time,
+    refuse_options,
     run_whole,
-    stream_with,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.release import ReleaseOptions
@@ -74,10 +78,7 @@ _REFUSED: dict[type[PipelineOptions], dict[str, str]] = {
     ReleaseOptions: {
         **dict.fromkeys(("requirement_changes", "longest_window"), "there are no requirements"),
         **dict.fromkeys(("guarantee", "epsilon"), "a record's budget is --budget of the record"),
-        **dict.fromkeys(
-            ("state", "resume", "restart_budget", "follow", "clock_file"),
-            "a run keeps no state for a later one",
-        ),
+        **dict.fromkeys(FOLLOW_OPTIONS, "a run keeps no state for a later one"),
     },
 }
 
@@ -175,9 +176,10 @@ class PerRecordJob:
         rows = events.batches | type(self.transform).__name__ >> self.transform
         _ = rows | "WriteRows" >> per_record_sink_of(self.output)
 
-    def run(self, options: PipelineOptions) -> None:
-        """Run to the end."""
-        run_whole(self.build, options, "streamveil per-record", self._files)
+    def run(self, options: PipelineOptions) -> str:
+        """Run to the end; what to tell the operator."""
+        summary = run_whole(self.build, options, "streamveil per-record", self._files)
+        return HANDED_OVER if summary.handed_over else f"{self.summary}\nwrote {self.output}"
 
     @property
     def summary(self) -> str:
@@ -199,44 +201,40 @@ class PerRecordJob:
 
 def job_of(options: PipelineOptions) -> PerRecordJob:
     """Read and check all options; nothing is run yet. Raises ConfigurationError."""
-    _refuse(options)
+    refuse_options(options, _REFUSED, "is not for per-record:")
     given = given_by(options, EventOptions, PerRecordOptions)
-    for name in ("input", "output", "statistic", "budget"):
-        if not getattr(given, name):
-            raise ConfigurationError(f"--{name} is missing: see streamveil per-record --help")
-    if given.statistic not in STATISTICS:
-        raise ConfigurationError(
-            f"--statistic={given.statistic} is unknown: choose of {', '.join(STATISTICS)}"
-        )
-    transform = _transform_of(given)
-    columns = (given.value_column, given.budget_column, given.key_column, given.time_column)
-    names = tuple(dict.fromkeys(column for column in columns if column))
-    job = PerRecordJob(given.input, given.output, names, transform)
+    check_required("per-record", given, ("input", "output"))
+    transform = transform_of(given)
+    job = PerRecordJob(given.input, given.output, columns_of(given), transform)
     job.check()
-    if is_stream(job.input):
-        stream_with(options, job.input)
-    return job
+    return in_time(job, options)
 
 
-def _refuse(options: PipelineOptions) -> None:
-    """Refuse the options of other commands. Raises ConfigurationError."""
-    for kind, reasons in _REFUSED.items():
-        all_given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
-        for name, why in reasons.items():
-            value = getattr(all_given, name)
-            if value != getattr(usual, name):
-                raise ConfigurationError(f"--{name}={value} is not for per-record: {why}")
+def columns_of(given: Any) -> tuple[str, ...]:
+    """The columns that are read, each once."""
+    columns = (given.value_column, given.budget_column, given.key_column, given.time_column)
+    return tuple(dict.fromkeys(column for column in columns if column))
 
 
-def _transform_of(given: Any) -> beam.PTransform:
+def transform_of(given: Any) -> beam.PTransform:
+    """The transform that these options ask for, whatever is read and written.
+
+    Raises ConfigurationError.
+    """
+    check_required("per-record", given, ("statistic", "budget"))
     kind = given.statistic
+    if kind not in STATISTICS:
+        raise ConfigurationError(
+            f"--statistic={kind} is unknown: choose of {', '.join(STATISTICS)}"
+        )
+    times = _times(given)
     arguments: dict[str, Any] = {
         "mechanism": given.mechanism,
         "beta": given.beta,
         "max_records_per_user": given.max_records_per_user,
-        "noise_key": noise_key(given.noise_key_file),
+        "noise_key": noise_key(given.noise_key, times.get("slots")),
         "allowed_lateness": given.allowed_lateness,
-        **_times(given),
+        **times,
         **_keys(given),
     }
     if kind not in _WITHOUT_VALUE:
@@ -284,7 +282,7 @@ def _times(given: Any) -> dict[str, Any]:
                 raise ConfigurationError(
                     f"--{name}={getattr(given, name)} is about slots of time: give --slot as well"
                 )
-        if given.window != 1 or given.statistic.startswith("running") or is_stream(given.input):
+        if given.window != 1 or given.statistic.startswith("running") or _ends(given) is False:
             raise ConfigurationError(
                 "--slot is missing: sliding windows, running totals and inputs without end go by "
                 "time"
@@ -293,7 +291,7 @@ def _times(given: Any) -> dict[str, Any]:
     if not given.time_column:
         raise ConfigurationError(f"--time_column is missing: --slot={given.slot} is a cut of it")
     slots, first, last = range_of(given)
-    if not is_stream(given.input) and None in (first, last):
+    if _ends(given) and None in (first, last):
         raise ConfigurationError(
             "--start and --end are missing: which slots there are is public, so it must not come "
             "from the records"
@@ -306,6 +304,11 @@ def _times(given: Any) -> dict[str, Any]:
         "first_slot": first,
         "last_slot": last,
     }
+
+
+def _ends(given: Any) -> bool | None:
+    """Whether the input has an end; None where only the transform will see."""
+    return None if given.input is None else not is_stream(given.input)
 
 
 def _keys(given: Any) -> dict[str, Any]:
@@ -329,8 +332,5 @@ def _keys(given: Any) -> dict[str, Any]:
 
 def main(options: PipelineOptions) -> int:
     """Run the command; returns the exit code."""
-    job = job_of(options)
-    job.run(options)
-    print(job.summary)
-    print(f"wrote {job.output}")
+    print(job_of(options).run(options))
     return 0

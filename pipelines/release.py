@@ -21,16 +21,16 @@ from streamveil.pipelines.guarantees import (
     epsilons_of,
     is_infinite,
 )
-from streamveil.pipelines.inputs import Inputs
+from streamveil.pipelines.inputs import REQUIRED, Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
     check_required,
     given_by,
+    in_time,
     required_registry,
     run_and_tell,
-    stream_with,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.transforms import PrivateHistograms
@@ -74,18 +74,17 @@ class ReleaseJob(Job[PrivateHistograms]):
         """
         given = given_by(options, EventOptions, JobOptions)
         own = options.view_as(ReleaseOptions)
+        check_required("release", given)
         job = cls(
             given.input,
             given.output,
-            _transform_of(given, own),
+            transform_of(given, own),
             given.ledger,
             given.rejected,
             own.requirement_changes,
         )
         job.check()
-        if is_stream(job.input):
-            stream_with(options, job.input)
-        return job
+        return in_time(job, options)
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
@@ -122,7 +121,11 @@ class ReleaseJob(Job[PrivateHistograms]):
         return bool(self.requirement_changes) or only_dynamic(self.transform.mechanism)
 
 
-def _transform_of(given: Any, own: Any) -> PrivateHistograms:
+def transform_of(given: Any, own: Any) -> PrivateHistograms:
+    """The transform that these options ask for, whatever is read and written.
+
+    Raises ConfigurationError.
+    """
     infinite = is_infinite(own)
     if infinite:
         registry, default = _one_class(given, own), INFINITE_DEFAULT
@@ -133,10 +136,11 @@ def _transform_of(given: Any, own: Any) -> PrivateHistograms:
             f"--longest_window={own.longest_window} is about changes: give "
             "--requirement_changes as well, or leave it out"
         )
-    return Inputs.of(given).transform(
+    inputs = Inputs.of(given)
+    return inputs.transform(
         registry,
         default if given.mechanism is None else given.mechanism,
-        noise_key(given.noise_key_file),
+        noise_key(given.noise_key, inputs.slots),
         given.shards,
         own.longest_window,
         given.allowed_lateness,
@@ -145,7 +149,7 @@ def _transform_of(given: Any, own: Any) -> PrivateHistograms:
 
 def _one_class(given: Any, own: Any) -> Registry:
     """Everybody, with one budget for ever."""
-    check_required("release", given)
+    check_required("release", given, REQUIRED)
     for holder, names in (
         (given, ("requirements", "default_requirement")),
         (own, ("requirement_changes", "longest_window")),
@@ -170,6 +174,7 @@ def main(options: PipelineOptions) -> int:
     own = options.view_as(ReleaseOptions)
     following = Following.of(given, own)
     if following is not None:
+        check_required("release", given)
         outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
         wanted = {kind: path for kind, path in outputs.items() if path}
         if own.requirement_changes:
@@ -177,7 +182,7 @@ def main(options: PipelineOptions) -> int:
                 f"--requirement_changes={own.requirement_changes} does not go with --state: who "
                 "asks for what is not kept between runs; leave one of them out"
             )
-        transform = _transform_of(given, own)
+        transform = transform_of(given, own)
         with StateFolder.held(following.state, create=not following.resume) as folder:
             Follow(given.input, wanted, transform, following, folder).run(options)
         return 0

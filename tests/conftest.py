@@ -9,9 +9,14 @@ import apache_beam as beam
 import apache_beam.runners.portability.fn_api_runner.worker_handlers as worker_handlers
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from hypothesis import settings
 
 # The local runner's state cache measures the deep size of every state write: 0.6 ms each.
 worker_handlers.STATE_CACHE_SIZE_MB = 0
+
+# A slow machine is no fault.
+settings.register_profile("streamveil", deadline=None)
+settings.load_profile("streamveil")
 
 # What tests need that a user may not have: the option that says where it is, by marker.
 CLUSTERS = {

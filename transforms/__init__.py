@@ -9,6 +9,7 @@ from streamveil.transforms.histograms import (
     Outputs,
     PrivateHistograms,
 )
+from streamveil.transforms.keys import RotatedKey
 from streamveil.transforms.mapping import Columns
 from streamveil.transforms.per_record import (
     CategoryBudget,
@@ -45,5 +46,6 @@ __all__ = [
     "PerRecordRunningTotal",
     "PerRecordSum",
     "PrivateHistograms",
+    "RotatedKey",
     "ValueBudget",
 ]

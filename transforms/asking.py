@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from streamveil.mechanisms.users import Registry
 from streamveil.transforms.checks import check_range, lateness, refuse_windows
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.heartbeat import open_slots
-from streamveil.transforms.keys import SameKey
+from streamveil.transforms.keys import NoiseKey, SameKey
 from streamveil.transforms.release import LEDGER, REJECTED, ReleaseConfig
 from streamveil.transforms.reports import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
 from streamveil.transforms.server import LocalSetting
@@ -82,7 +82,7 @@ class CollectReports(beam.PTransform):
     """A name of `LOCAL_MECHANISMS`."""
     stream: str = "local histogram"
     """What is reported about: devices keep an odometer for each stream."""
-    noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
+    noise_key: NoiseKey | None = field(default=None, repr=False)
     """As in :class:`PrivateHistograms`. Who is asked and all tokens follow from it."""
     first_slot: int | None = None
     """First slot to release; that of the launch when None."""

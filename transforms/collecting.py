@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,7 +12,6 @@ from apache_beam.typehints import KV
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.records import LedgerEntry, Release, Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
@@ -23,7 +21,7 @@ from streamveil.transforms.closing import Asked, Counted, count_events
 from streamveil.transforms.counting import Layout
 from streamveil.transforms.edge import EdgeConfiguration, _EdgeAtOnceFn, _EdgeInTimeFn
 from streamveil.transforms.gathering import VisitCounter
-from streamveil.transforms.keys import SameKey
+from streamveil.transforms.keys import NoiseKey, SameKey
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
@@ -87,7 +85,7 @@ class CollectHistograms(beam.PTransform):
     """Which columns hold user, value and time."""
     mechanism: str = LOCAL_DEFAULT
     """A name of `LOCAL_MECHANISMS`."""
-    noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
+    noise_key: NoiseKey | None = field(default=None, repr=False)
     """As in :class:`PrivateHistograms`; server and devices get keys that are derived from it."""
     first_slot: int | None = None
     """First slot to release; events before it are rejected."""
@@ -133,7 +131,7 @@ class CollectHistograms(beam.PTransform):
             self.slots,
             self.domain,
             self.registry,
-            derived_key(self._key(), "strangers"),
+            self._key.of_strangers(),
             self.first_slot,
             self.last_slot,
         )

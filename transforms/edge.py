@@ -21,7 +21,7 @@ from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.local.devices import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
-from streamveil.mechanisms.noise import derived_key
+from streamveil.mechanisms.noise import NoiseKeys
 from streamveil.transforms.counting import MEMBERS, Layout, read_codes
 from streamveil.transforms.release import _ReleaseAtOnceFn, _ReleaseInTimeFn
 from streamveil.transforms.server import LocalSetting
@@ -45,8 +45,8 @@ class EdgeConfiguration:
 
     def make(self) -> Edge:
         """The devices and a server like the real one."""
-        key = derived_key(self.setting.noise_key(), "local devices")
-        return Edge(self.setting.name, self.setting.server(), key, self.layout)
+        keys = self.setting.noise_key().derived("local devices")
+        return Edge(self.setting.name, self.setting.server(), keys, self.layout)
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Edge:
     name: str
     """Of the stream."""
     stream: LocalStream
-    device_key: bytes
+    device_keys: NoiseKeys
     layout: Layout
 
     @property
@@ -96,7 +96,7 @@ class Edge:
 
     def start(self) -> EdgeState:
         """State before the first slot."""
-        return EdgeState(self.stream.start(), Devices(self.stream.users, self.device_key))
+        return EdgeState(self.stream.start(), Devices(self.stream.users, self.device_keys))
 
     def encode(self, state: EdgeState) -> bytes:
         """Bytes of the state, with a version."""
@@ -106,7 +106,7 @@ class Edge:
     def decode(self, data: bytes) -> EdgeState:
         """State of bytes."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        devices = Devices.decode(record["devices"], self.stream.users, self.device_key)
+        devices = Devices.decode(record["devices"], self.stream.users, self.device_keys)
         return EdgeState(self.stream.decode(record["server"]), devices)
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,7 +13,6 @@ import pyarrow as pa
 
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.records import (
     ConfigurationError,
     DynamicLedgerEntry,
@@ -40,7 +38,7 @@ from streamveil.transforms.closing import Asked, Counted, count_events
 from streamveil.transforms.counting import Layout
 from streamveil.transforms.gathering import Counter
 from streamveil.transforms.joining import JoinConfig
-from streamveil.transforms.keys import SameKey
+from streamveil.transforms.keys import NoiseKey, SameKey
 from streamveil.transforms.ledgers import Configuration, Ledgers
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
@@ -140,7 +138,7 @@ class PrivateHistograms(beam.PTransform):
     """What neighbouring inputs differ in, for one user and any w consecutive slots: `add_remove`,
     all of that user's events added or removed; `replace`, any of them replaced, which doubles the
     sensitivity and so the noise."""
-    noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
+    noise_key: NoiseKey | None = field(default=None, repr=False)
     """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
     fresh ones when None."""
     first_slot: int | None = None
@@ -241,7 +239,7 @@ class PrivateHistograms(beam.PTransform):
             self.slots,
             self.domain,
             self.registry,
-            derived_key(self._key(), "strangers"),
+            self._key.of_strangers(),
             self.first_slot,
             self.last_slot,
             dynamic,
@@ -254,7 +252,7 @@ class PrivateHistograms(beam.PTransform):
             self.columns.time_zone,
             self.columns.time_unit,
             self.registry,
-            derived_key(self._key(), "strangers"),
+            self._key.of_strangers(),
             self._horizon,
             self.population.sensitivity,
         )
@@ -273,9 +271,6 @@ class PrivateHistograms(beam.PTransform):
         """Build the pipeline: batches -> codes -> counts -> releases."""
         batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
         counted = self._count(batches, changes)
-        counts = counted.counts
-        if not counted.bounded:
-            counts = settled(counts, [_STREAM], self.settle)
         config = ReleaseConfig(
             self._ledgers(counted.layout, changes is not None),
             counted.clock,
@@ -283,7 +278,10 @@ class PrivateHistograms(beam.PTransform):
             self.last_slot,
             self.resume,
         )
-        counts = (counts, *counted.ticks) | "AddTicks" >> beam.Flatten()
+        told = counted.counts
+        if not counted.bounded:
+            told = settled(told, [_STREAM], self.settle)
+        counts = (told, *counted.ticks) | "AddTicks" >> beam.Flatten()
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
             counts |= "GatherCounts" >> beam.GroupByKey()

@@ -6,8 +6,11 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamveil.mechanisms.noise import KEY_BYTES, derived_key
+from streamveil.mechanisms.noise import KEY_BYTES, NoiseKeys, derived_key
 from streamveil.mechanisms.records import ConfigurationError
+
+NoiseKey = bytes | Callable[[], bytes | NoiseKeys]
+"""32 secret bytes, or a picklable way to get them, such as a :class:`RotatedKey`."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,25 @@ class GivenKey:
 
 
 @dataclass(frozen=True)
+class RotatedKey:
+    """A noise key whose place others take, each from a slot on: earlier slots keep theirs."""
+
+    first: Callable[[], bytes]
+    later: tuple[tuple[int, Callable[[], bytes]], ...]
+    """First slot of each later key, and a way to get it."""
+
+    def __call__(self) -> NoiseKeys:
+        """The keys. Raises ConfigurationError for slots that do not ascend, or a key used twice."""
+        keys = NoiseKeys(self.first(), tuple((start, get()) for start, get in self.later))
+        if len({keys.first, *(key for _, key in keys.later)}) <= len(keys.later):
+            raise ConfigurationError(
+                f"of the noise keys of {self!r} two are the same: a key whose place is taken must "
+                "not come back, make a new one"
+            )
+        return keys
+
+
+@dataclass(frozen=True)
 class SameKey:
     """A way to get the noise key that refuses another key than the launch got.
 
@@ -32,35 +54,39 @@ class SameKey:
     outside the registry twice and give a slot that is run again other noise.
     """
 
-    source: Callable[[], bytes]
-    check: bytes
-    """What the right key derives for this purpose; it says nothing about the key."""
+    source: Callable[[], bytes | NoiseKeys]
+    check: NoiseKeys
+    """What the right keys derive for this purpose; it says nothing about the keys."""
 
     @classmethod
-    def of(cls, key: bytes | Callable[[], bytes] | None) -> SameKey:
+    def of(cls, key: NoiseKey | None) -> SameKey:
         """Get the key for the first time; fresh randomness for None.
 
         Raises ConfigurationError for a key that is not 32 bytes.
         """
         if not callable(key):
             key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
-        return cls(key, _check_of(key()))
+        return cls(key, NoiseKeys.of(key()).derived("check"))
 
-    def __call__(self) -> bytes:
-        """The key; raises ConfigurationError when it is not the one of the launch."""
-        key = self.source()
-        if _check_of(key) != self.check:
+    def __call__(self) -> NoiseKeys:
+        """The keys; raises ConfigurationError when they are not those of the launch."""
+        keys = NoiseKeys.of(self.source())
+        if keys.derived("check") != self.check:
             raise ConfigurationError(
                 f"the noise key that a worker got from {self.source!r} is not the one that the "
                 "launch got: it changed, or differs on this worker; give all of them the same key "
                 "and launch again"
             )
-        return key
+        return keys
 
+    def of_strangers(self) -> bytes:
+        """The key of users outside the registry, whose codes must not change within a stream."""
+        return derived_key(self().first, "strangers")
 
-def _check_of(key: bytes) -> bytes:
-    if len(key) != KEY_BYTES:
-        raise ConfigurationError(
-            f"the noise key has {len(key)} bytes: give {KEY_BYTES} random ones"
-        )
-    return derived_key(key, "check")
+    def refuse_later(self, why: str) -> None:
+        """Raise ConfigurationError if the key changes with a slot."""
+        if self.check.later:
+            raise ConfigurationError(
+                f"the noise key changes from slot {self.check.later[0][0]} on, but {why}; or give "
+                "one key alone (--noise_key)"
+            )

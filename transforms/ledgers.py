@@ -17,7 +17,7 @@ from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.infinite.registry import mechanism_forever
 from streamveil.mechanisms.mechanism import Population, Setting, SlotRelease
-from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
@@ -97,7 +97,7 @@ class Configuration:
     mechanism: str
     population: Population
     layout: Layout
-    noise_key: Callable[[], bytes]
+    noise_key: Callable[[], NoiseKeys]
     stream: str = ""
     context: bytes = b""
     """What the counts mean, so that the noise of streams with the same counts is independent."""

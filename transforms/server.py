@@ -16,7 +16,7 @@ from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.noise import NoiseSource, derived_key
+from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.transcripts import Transcript, transcript_from_bytes
@@ -29,7 +29,7 @@ class LocalSetting:
     mechanism: str
     registry: Registry
     bins: int
-    noise_key: Callable[[], bytes]
+    noise_key: Callable[[], NoiseKeys]
     name: str
     """Of the stream, which randomness is bound to."""
     context: bytes = b""
@@ -55,12 +55,12 @@ class LocalSetting:
 
     def server(self) -> LocalStream:
         """The server's side. Raises ConfigurationError for a mechanism that does not fit."""
-        noise = NoiseSource(derived_key(self.noise_key(), "local server"), self.name)
+        noise = NoiseSource(self.noise_key().derived("local server"), self.name)
         return LocalStream(local_mechanism(self.mechanism, self.users), noise, context=self.context)
 
     def tokens(self) -> Tokens:
         """What ties reports to assignments."""
-        return Tokens(derived_key(self.noise_key(), "local tokens"), self.name)
+        return Tokens(self.noise_key().derived("local tokens"), self.name)
 
     def make(self) -> Server:
         """The driver of the server stage."""

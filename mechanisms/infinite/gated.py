@@ -1,6 +1,7 @@
 """Gated: measure anew only when what is released has become wrong. The default for ever.
 
-Slot 1 measures the total. Then epoch c = 1, 2, ... gets the c-th term of a convergent series. A
+Slot 1 measures the total. Then epoch c = 1, 2, ... gets the c-th term of a convergent series, which
+hardly decays for as many epochs as the measured total makes worth while, and then ever faster. A
 part of it pays for a gate, which watches how far the counts of recent slots are from the released
 distribution; the rest pays for one release of them when the gate opens, and that begins epoch
 c + 1. However long an epoch lasts, it costs its term. What is released at first is that all bins
@@ -44,7 +45,7 @@ from streamveil.mechanisms.infinite.distance import (
     largest_distance,
 )
 from streamveil.mechanisms.infinite.held import FIELDS, Held, lifetime_of, spent_epsilon
-from streamveil.mechanisms.infinite.series import Series
+from streamveil.mechanisms.infinite.series import Harmonic, Series
 from streamveil.mechanisms.infinite.shrinkage import SHRINKAGES
 from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import SlotNoise, discrete_laplace, laplace_variance
@@ -54,6 +55,8 @@ from streamveil.mechanisms.records import ConfigurationError
 RECENT = 8
 # Part of the budget that measures the total.
 TOTAL_PARTS, PARTS = 2, 100
+# Slots of an epoch, for a guess of what its gate will see.
+TYPICAL_AGE = 100
 # Spans of slots that a gate watches.
 SPANS = (1, 2, 4, RECENT)
 
@@ -96,7 +99,9 @@ class Gated:
     Args:
         name: with all options.
         population: one :class:`Lifetime` requirement.
-        p: power of the series of epochs: nearer to 1, later epochs get more and earlier ones less.
+        epochs: how many epochs share half of the budget; 0 for as many as the total makes worth
+            while: n epochs that see what is an n-th of the largest distance.
+        p: power of a series c**-p of epochs in place of that one; 0 for none.
         gl: slope of the guard, above 1: less of it reacts sooner and is wrong more often.
         f_s: part of an epoch's budget that pays for its gate.
         worth: how many times the noise of a new release a distance must be.
@@ -131,14 +136,15 @@ class Gated:
         name: str,
         population: Population,
         *,
-        p: float = 1.2,
+        epochs: int = 0,
+        p: float = 0.0,
         gl: float = 1.1,
         f_s: float = 0.3,
         worth: float = 1.0,
         chance: float = 1.0,
         spans: bool = True,
         latest: int = 1,
-        shrink: str = "james-stein",
+        shrink: str = "bayes",
         total: int = 0,
     ) -> None:
         self.name = name
@@ -153,6 +159,11 @@ class Gated:
                 f"mechanism {name!r}: latest must be from 1 to {RECENT}, total not negative, and "
                 f"shrink one of {', '.join(SHRINKAGES)}"
             )
+        if epochs < 0 or (epochs and p):
+            raise ConfigurationError(
+                f"mechanism {name!r}: epochs must be 0 or more, and p is for another series: leave "
+                "one of them out"
+            )
         self._guard_slope = gl
         self._gate_part = Fraction(f_s)
         self._worth = worth
@@ -163,19 +174,39 @@ class Gated:
         self._public_total = total
         units = to_units(lifetime_of(name, population).epsilon)
         self.total_price = 0 if total else units * TOTAL_PARTS // PARTS
-        self._series = Series(units - self.total_price, p)
-        self._cached: tuple[int, Prices | None] = (0, None)
+        self._units = units - self.total_price
+        self._epochs = epochs
+        self._power = Series(self._units, p) if p else None
+        self._cached: tuple[tuple[int, int], Prices | None] = ((0, 0), None)
 
-    def prices(self, epoch: int) -> Prices | None:
-        """What an epoch costs; None when its budget is too small for any noise."""
-        if self._cached[0] != epoch:
-            whole = self._series.term(epoch)
-            gate = math.floor(whole * self._gate_part)
-            threshold = gate // 3
-            prices = Prices(threshold, 2 * threshold, whole - 3 * threshold)
-            enough = threshold >= self._step and prices.release >= self._width(RECENT)
-            self._cached = (epoch, prices if enough else None)
+    def prices(self, epoch: int, total: int) -> Prices | None:
+        """What an epoch costs; None when its budget is too small for any noise.
+
+        With any total, which is public once it is measured, all epochs together cost at most what
+        there is.
+        """
+        if self._cached[0] != (epoch, total):
+            series = self._power or Harmonic(self._units, self._epochs or self._half(total))
+            prices = self._divided(series.term(epoch))
+            enough = prices.threshold >= self._step and prices.release >= self._width(RECENT)
+            self._cached = ((epoch, total), prices if enough else None)
         return self._cached[1]
+
+    def _divided(self, whole: int) -> Prices:
+        threshold = math.floor(whole * self._gate_part) // 3
+        return Prices(threshold, 2 * threshold, whole - 3 * threshold)
+
+    def _half(self, total: int) -> int:
+        """How many epochs share half of the budget.
+
+        An epoch with an n-th of the budget has a gate that opens at n times the distance at which
+        it would with all of it. That should be an n-th of the largest distance, which is 2 totals.
+        """
+        prices = self._divided(self._units)
+        if not prices.threshold:
+            return 1
+        opens = self.guard(prices, TYPICAL_AGE) + self._least(prices)
+        return max(1, math.isqrt(int(2 * total / opens)))
 
     @property
     def _step(self) -> int:
@@ -211,7 +242,7 @@ class Gated:
         spent = 0
         if state.slots == 0 and self.total_price:
             state, spent = self._measured_total(state, counts, noise)
-        prices = self.prices(state.epoch)
+        prices = self.prices(state.epoch, state.total)
         if prices is None:
             state = replace(state, slots=state.slots + 1)
         else:

@@ -41,6 +41,8 @@ class Planned:
         }
     }
 
+    _SHRINK = "none"
+
     def __init__(self, name: str, population: Population, total: int) -> None:
         self.name = name
         self.population = population
@@ -70,7 +72,8 @@ class Planned:
             noisy = (slot_input.counts[0] + drawn).astype(np.float64)
             total = max(int(noisy.sum()), 0)
             variance = laplace_variance(rate)
-            shares = SHRINKAGES["none"](noisy, variance, held.shares, self._total)
+            known = self._total or int(held.counts.sum())
+            shares = SHRINKAGES[self._SHRINK](noisy, variance, held.shares, known)
             error = np.full(noisy.size, math.sqrt(variance))
             held = held.measured(
                 shares, self._total or total, error, slot_input.slot, spent_epsilon(spent)
@@ -100,10 +103,15 @@ class Constant(Planned):
 
 
 class Doubling(Planned):
-    """Release slots 1, 2, 4, 8, ... from a convergent series, and hold in between."""
+    """Release slots 1, 2, 4, 8, ... from a convergent series, and hold in between.
+
+    Each is drawn to the one before as far as it may be noise.
+    """
+
+    _SHRINK = "james-stein"
 
     def __init__(
-        self, name: str, population: Population, *, p: float = 2.0, total: int = 0
+        self, name: str, population: Population, *, p: float = 1.5, total: int = 0
     ) -> None:
         super().__init__(name, population, total)
         self._series = Series(self.units, p)

@@ -1,8 +1,7 @@
 """Convergent series of budgets: infinitely many terms that together never exceed a whole.
 
-Term k of a whole of u units is floor(u * k**-p / Z) with Z an upper bound of zeta(p), in integers:
-however many terms are spent, in whatever order, they cost at most u. Terms that would be less than
-a unit are 0: they buy nothing and cost nothing.
+Terms are rounded down, in integers: however many of them are spent, in whatever order, they cost at
+most the whole. Terms that would be less than a unit are 0: they buy nothing and cost nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ _LARGEST_DENOMINATOR = 100
 
 class Series:
     """Terms k**-power of a whole, for k = 1, 2, ...
+
+    Term k of u units is floor(u * k**-power / Z), with Z an upper bound of zeta(power).
 
     Args:
         units: the whole.
@@ -49,6 +50,26 @@ class Series:
         while (term + 1) ** b * factor <= limit:
             term += 1
         return term
+
+
+class Harmonic:
+    """Terms of a whole of which the first n take the part n / (n + half), for every n.
+
+    They hardly decay up to number `half`, by when half of the whole is spent, and then with the
+    power 2. Term k is half / ((k - 1 + half) (k + half)) of the whole, rounded down.
+
+    Args:
+        units: the whole.
+        half: how many terms take half of it, from 1 on.
+    """
+
+    def __init__(self, units: int, half: int) -> None:
+        self.units = units
+        self.half = half
+
+    def term(self, k: int) -> int:
+        """Units of term k, from 1 on."""
+        return self.units * self.half // ((k - 1 + self.half) * (k + self.half))
 
 
 def as_power(power: float) -> Fraction:

@@ -34,22 +34,31 @@ def james_stein(noisy: Floats, variance: float, old: Floats, total: int) -> Floa
     return simplex(old + part * apart / size) if part > 0 else old
 
 
-def proportional(noisy: Floats, variance: float, old: Floats, total: int) -> Floats:
-    """Bins are taken to move in proportion to the root of their old share, or of an even one."""
+def bayes(noisy: Floats, variance: float, old: Floats, total: int) -> Floats:
+    """Bins are taken to have moved alike, or by their old shares: by the root, or in proportion.
+
+    Empirical Bayes: what of the distance is not noise is how far all bins moved; of the three ways
+    to divide it the likeliest counts, and each bin goes the expected part of its way.
+    """
     size = _size(noisy, variance, total)
     if size <= 0:
         return old
     apart = noisy - size * old
-    lever = old + 0.1 / noisy.size
-    moved = max(0.0, float(apart @ apart) - noisy.size * variance) / float(lever.sum())
-    part = moved * lever / (moved * lever + variance)
-    return simplex(old + part * apart / size) if moved > 0 else old
+    moved = float(apart @ apart) - noisy.size * variance
+    if moved <= 0:
+        return old
+    levers = (old + 0.1 / noisy.size) ** np.array([[0.0], [1.0], [2.0]])
+    prior = moved * levers / levers.sum(axis=1, keepdims=True)
+    spread = prior + variance
+    unlikely = np.sum(np.log(spread) + apart**2 / spread, axis=1)
+    part = (prior / spread)[np.argmin(unlikely)]
+    return simplex(old + part * apart / size)
 
 
 SHRINKAGES: Mapping[str, Shrinkage] = {
     "none": plain,
     "james-stein": james_stein,
-    "proportional": proportional,
+    "bayes": bayes,
 }
 
 

@@ -31,7 +31,7 @@ from streamveil.mechanisms.local.oracles import (
 )
 from streamveil.mechanisms.local.promises import Promises
 from streamveil.mechanisms.local.protocol import Ask, Tally, Users
-from streamveil.mechanisms.noise import NoiseSource, digest
+from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.odometer import refusal
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.stream import check_configuration
@@ -62,12 +62,14 @@ class Devices:
         }
     }
 
-    def __init__(self, users: Users, key: bytes, longest_window: int | None = None) -> None:
+    def __init__(
+        self, users: Users, key: bytes | NoiseKeys, longest_window: int | None = None
+    ) -> None:
         """Devices that have not reported yet.
 
         Args:
             users: who they are and what they ask for.
-            key: 32 secret bytes.
+            key: 32 secret bytes, or those of each slot.
             longest_window: of any requirement, at any time, in slots: it says how long reports are
                 remembered. None if requirements never change.
 
@@ -189,7 +191,7 @@ class Devices:
 
     @classmethod
     def decode(
-        cls, data: bytes, users: Users, key: bytes, longest_window: int | None = None
+        cls, data: bytes, users: Users, key: bytes | NoiseKeys, longest_window: int | None = None
     ) -> Devices:
         """Devices of bytes, and of what they were made with, users as they were last.
 

@@ -10,29 +10,27 @@ import hashlib
 import hmac
 import struct
 
-from streamveil.mechanisms.noise import KEY_BYTES
+from streamveil.mechanisms.noise import NoiseKeys
 
 _USER = struct.Struct("<i")
 _CODE_BYTES = 16
 
 
 class Tokens:
-    """The tokens of one stream. Raises ValueError for a key that is not 32 bytes."""
+    """The tokens of one stream. Raises ConfigurationError for a key that is not 32 bytes."""
 
-    def __init__(self, key: bytes, stream: str) -> None:
-        if len(key) != KEY_BYTES:
-            raise ValueError(f"a key of tokens has {KEY_BYTES} bytes, this one has {len(key)}")
-        self._started = hashlib.blake2b(
-            len(stream.encode()).to_bytes(8, "little") + stream.encode(),
-            key=key,
-            digest_size=_CODE_BYTES,
-            person=b"streamveil token",
-        )
+    def __init__(self, key: bytes | NoiseKeys, stream: str) -> None:
+        self._keys = NoiseKeys.of(key)
+        self._stream = len(stream.encode()).to_bytes(8, "little") + stream.encode()
 
     def token(self, slot: int, round: int, user: int) -> bytes:
         """The token of an assignment to a user, by index."""
-        code = self._started.copy()
-        code.update(struct.pack("<qqq", slot, round, user))
+        code = hashlib.blake2b(
+            self._stream + struct.pack("<qqq", slot, round, user),
+            key=self._keys.at(slot),
+            digest_size=_CODE_BYTES,
+            person=b"streamveil token",
+        )
         return _USER.pack(user) + code.digest()
 
     def user_of(self, slot: int, round: int, token: bytes) -> int | None:

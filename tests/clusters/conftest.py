@@ -1,14 +1,162 @@
-"""Clusters on this machine, started when a test needs them and stopped when all is done."""
+"""Servers of their own for tests, started by the scripts beside this file."""
 
 import json
+import os
+import signal
 import subprocess
+import sys
+import time
 import urllib.request
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
+from apache_beam.portability.api import beam_job_api_pb2, beam_job_api_pb2_grpc
+from apache_beam.utils.subprocess_server import pick_port
 
-SCRIPT = Path(__file__).parent / "flink.sh"
+HERE = Path(__file__).parent
+PATIENCE = 240.0
+FLINK = HERE / "flink.sh"
+
+
+@pytest.fixture(scope="session")
+def wait_until():
+    """Wait for something that a server does in its own time; fail when it never comes."""
+
+    def wait_until(what, holds):
+        end = time.monotonic() + PATIENCE
+        while not holds():
+            assert time.monotonic() < end, f"{what}: not within {PATIENCE:g} seconds"
+            time.sleep(0.2)
+
+    return wait_until
+
+
+@dataclass(eq=False)
+class Job:
+    """`streamveil release`, as a user would launch it, on a Prism of its own."""
+
+    process: subprocess.Popen
+    port: int
+    log: Path
+
+    def counters(self):
+        """Counters of the running job by name."""
+        assert self.process.poll() is None, self.log.read_text()
+        with grpc.insecure_channel(f"localhost:{self.port}") as channel:
+            service = beam_job_api_pb2_grpc.JobServiceStub(channel)
+            asked = beam_job_api_pb2.GetJobsRequest()
+            counted = Counter()
+            for job in service.GetJobs(asked, wait_for_ready=True, timeout=PATIENCE).job_info:
+                request = beam_job_api_pb2.GetJobMetricsRequest(job_id=job.job_id)
+                for metric in service.GetJobMetrics(request).metrics.committed:
+                    if metric.urn == "beam:metric:user:sum_int64:v1":
+                        counted[metric.labels["NAME"]] += varint(metric.payload)
+        return counted
+
+    def cancel(self):
+        """Kill it with all that it started."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def end(self):
+        """Exit code and log of a job that ends by itself."""
+        code = self.process.wait(PATIENCE)
+        return code, self.log.read_text()
+
+
+def varint(payload):
+    return sum((byte & 0x7F) << (7 * place) for place, byte in enumerate(payload))
+
+
+class Kafka:
+    """A broker and Beam's connector, with the clients that tests need."""
+
+    def __init__(self, place, prism, work):
+        self.place, self.prism, self.work = place, prism, work
+        self.jobs = []
+
+    def start(self):
+        command = [HERE / "kafka.sh", "start", self.place, self.work / "kafka"]
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        addresses = dict(line.split("=") for line in told.splitlines())
+        self.broker, self.expansion = addresses["broker"], addresses["expansion"]
+
+    def stop(self, *name):
+        subprocess.run([HERE / "kafka.sh", "stop", self.work / "kafka", *name], check=True)
+
+    def location(self, topic, settings=""):
+        return f"kafka:{self.broker}/{topic}" + (f"?{settings}" if settings else "")
+
+    def create(self, topic, partitions=1, **configs):
+        from kafka import KafkaAdminClient
+        from kafka.admin import NewTopic
+
+        admin = KafkaAdminClient(bootstrap_servers=self.broker)
+        admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=configs)])
+        admin.close()
+
+    def send(self, topic, records):
+        """Send (time in milliseconds, value, partition); those of a partition in one batch."""
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(
+            bootstrap_servers=self.broker, linger_ms=10_000, batch_size=1 << 20, acks="all"
+        )
+        for at, value, partition in records:
+            producer.send(topic, value, key=b"k", timestamp_ms=at, partition=partition)
+        producer.flush()
+        producer.close()
+
+    def read(self, topic):
+        """All (key, value) there are, in the order of the broker, of a topic's one partition."""
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer = KafkaConsumer(bootstrap_servers=self.broker)
+        only = TopicPartition(topic, 0)
+        consumer.assign([only])
+        consumer.seek_to_beginning(only)
+        end = consumer.end_offsets([only])[only]
+        found = []
+        while consumer.position(only) < end:
+            for records in consumer.poll(1000).values():
+                found += [(record.key, record.value) for record in records]
+        consumer.close()
+        return found
+
+    def launch(self, *flags):
+        """Launch `streamveil release` with these flags, and Prism's if it is the runner."""
+        (port,) = pick_port(None)
+        log = self.work / f"job-{len(self.jobs)}.log"
+        prism = (f"--prism_location={self.prism}", f"--job_port={port}")
+        command = [sys.executable, "-m", "streamveil.pipelines.main", "release", *flags, *prism]
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=out, cwd=self.work, start_new_session=True
+            )
+        self.jobs.append(Job(process, port, log))
+        return self.jobs[-1]
+
+    def close(self):
+        for job in self.jobs:
+            job.cancel()
+        self.stop()
+
+
+@pytest.fixture(scope="module")
+def kafka(request, tmp_path_factory):
+    """A broker, and Prism to run jobs on."""
+    place = Path(request.config.getoption("--kafka_home")).resolve()
+    prism = Path(request.config.getoption("--prism_location")).resolve()
+    servers = Kafka(place, prism, tmp_path_factory.mktemp("kafka"))
+    try:
+        servers.start()
+        yield servers
+    finally:
+        servers.close()
 
 
 @dataclass(frozen=True)
@@ -46,25 +194,25 @@ def flink_home(request):
     return Path(request.config.getoption("--flink_home")).resolve()
 
 
-def start(home, work, how, *arguments):
-    command = [SCRIPT, how, home, work, *arguments]
+def start_flink(home, work, how, *arguments):
+    command = [FLINK, how, home, work, *arguments]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
         yield Flink(work, **dict(line.split("=", 1) for line in done.stdout.split()))
     finally:
-        subprocess.run([SCRIPT, "stop", work], check=True)
+        subprocess.run([FLINK, "stop", work], check=True)
 
 
 @pytest.fixture(scope="session")
 def flink(flink_home, tmp_path_factory):
     """A job manager, a task manager with six slots, and a job server."""
-    yield from start(flink_home, tmp_path_factory.mktemp("flink"), "start", "1", "6")
+    yield from start_flink(flink_home, tmp_path_factory.mktemp("flink"), "start", "1", "6")
 
 
 @pytest.fixture(scope="session")
 def embedded_flink(flink_home, tmp_path_factory):
     """A job server that is a cluster by itself."""
-    yield from start(flink_home, tmp_path_factory.mktemp("flink"), "embedded")
+    yield from start_flink(flink_home, tmp_path_factory.mktemp("flink"), "embedded")
 
 
 @pytest.fixture(scope="session")

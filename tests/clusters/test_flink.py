@@ -31,7 +31,7 @@ def tables(tmp_path):
     return (
         *("--user_column=user", "--value_column=place", "--time_column=time"),
         *("--domain=cafe,park", "--mechanism=pbd"),
-        *(f"--requirements={tmp_path}/users.csv", f"--noise_key_file={tmp_path}/key"),
+        *(f"--requirements={tmp_path}/users.csv", f"--noise_key=file:{tmp_path}/key"),
     )
 
 
@@ -111,7 +111,7 @@ class Streams:
         given = [
             *(name, f"--input={source}{self.folder}/events/*.csv", f"--output={output}"),
             *("--time_column=time", "--slot=2s", f"--start={start}", f"--end={end}"),
-            *("--allowed_lateness=30s", f"--noise_key_file={self.folder}/key"),
+            *("--allowed_lateness=30s", f"--noise_key=file:{self.folder}/key"),
             *(flag.format(changes=f"{source}{self.folder}/changes/*.csv") for flag in own),
         ]
         if name == "per-record":

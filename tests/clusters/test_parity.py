@@ -92,7 +92,7 @@ def written(inputs, tmp_path_factory):
             moved.append(flag)
         events = f"--input={inputs}/events-*.csv"
         with contextlib.redirect_stdout(io.StringIO()):
-            done = main([command, events, f"--noise_key_file={inputs / key}", *moved, *flags])
+            done = main([command, events, f"--noise_key=file:{inputs / key}", *moved, *flags])
         assert done == 0
         return {path.name: path.read_bytes() for path in out.iterdir()}
 

@@ -3,11 +3,11 @@
 import dataclasses
 import json
 import threading
+from functools import partial
 
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import AlreadyReleasedError, WriteReleasesToFolder, per_record_sink_of, sink_of
 from streamveil.io.folder import write_once
@@ -16,17 +16,26 @@ from streamveil.io.releases import release_json
 from streamveil.mechanisms.records import PerRecordRow, Slots
 
 
-def write(releases, sink):
-    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-        _ = pipeline | beam.Create(releases) | sink
+@pytest.fixture
+def write_on(pipeline_on):
+    """Write results by a sink, on a runner."""
+
+    def write_on(runner, results, sink):
+        with pipeline_on(runner) as pipeline:
+            _ = pipeline | beam.Create(results) | sink
+
+    return write_on
 
 
-def test_a_file_for_each_release_in_the_order_of_slots(
-    some_releases, runner, pipeline_on, tmp_path
-):
+@pytest.fixture
+def write(write_on, usual_runner):
+    """The same on the usual runner."""
+    return partial(write_on, usual_runner)
+
+
+def test_a_file_for_each_release_in_the_order_of_slots(write_on, some_releases, tmp_path, runner):
     folder = tmp_path / "new" / "releases"
-    with pipeline_on(runner) as pipeline:
-        _ = pipeline | beam.Create(some_releases[::-1]) | sink_of(f"folder:{folder}", [])
+    write_on(runner, some_releases[::-1], sink_of(f"folder:{folder}", []))
     files = sorted(folder.iterdir())
     assert [path.read_bytes() for path in files] == [
         release_json(release) + b"\n" for release in some_releases
@@ -34,7 +43,7 @@ def test_a_file_for_each_release_in_the_order_of_slots(
     assert files[1].name == "release-19700101T010000.000000Z.json"
 
 
-def test_names_sort_as_slots_do(some_releases, tmp_path):
+def test_names_sort_as_slots_do(write, some_releases, tmp_path):
     slots = Slots.of("500ms")
     wanted = [-86_400_001, -2, -1, 0, 1, 10, 200, 86_400_000]
     releases = [
@@ -45,14 +54,14 @@ def test_names_sort_as_slots_do(some_releases, tmp_path):
     assert found == wanted
 
 
-def test_what_is_there_stays_as_it_is(some_releases, tmp_path):
+def test_what_is_there_stays_as_it_is(write, some_releases, tmp_path):
     write(some_releases, WriteReleasesToFolder(str(tmp_path)))
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     write(some_releases, WriteReleasesToFolder(str(tmp_path)))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_a_second_different_release_of_a_slot_stops_the_job(some_releases, tmp_path):
+def test_a_second_different_release_of_a_slot_stops_the_job(write, some_releases, tmp_path):
     write(some_releases, WriteReleasesToFolder(str(tmp_path)))
     before = sorted((path.name, path.read_bytes()) for path in tmp_path.iterdir())
     other = dataclasses.replace(some_releases[1], counts=np.array([7, 7]))
@@ -86,7 +95,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_rows_under_per_record_privacy(tmp_path):
+def test_rows_under_per_record_privacy(write, tmp_path):
     day = 86_400_000_000
     row = PerRecordRow("a/b", 0, day, "sum", "prdp", 1.0, 2.0, 0.5, float("nan"))
     rows = [

@@ -9,6 +9,7 @@ import grpc
 import pytest
 from apache_beam.coders import RowCoder
 from apache_beam.io.kafka import ReadFromKafka, WriteToKafka
+from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability.api import (
     beam_artifact_api_pb2_grpc,
     beam_expansion_api_pb2_grpc,
@@ -23,6 +24,7 @@ from streamveil.io.releases import release_json
 from streamveil.mechanisms.records import ConfigurationError
 
 NAMES = ("user", "value")
+SERVICE = "sdks:java:io:expansion-service:shadowJar"  # what Beam calls it
 RECORDS = [
     (b"k", b'{"user":"a","value":1}'),
     (b"", b'{"user":"b","value":"2"}'),
@@ -130,36 +132,52 @@ def test_releases_are_written_under_their_slot(service, some_releases):
 
 
 @pytest.mark.parametrize("home", [None, "/nowhere"])
-def test_without_java_the_remedy_is_named(monkeypatch, home):
+def test_without_java_the_remedy_is_named(monkeypatch, service, some_releases, home):
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     if home:
         monkeypatch.setenv("JAVA_HOME", home)
-    for make in (
-        lambda **more: ReadKafkaEvents("h:9092", ["t"], columns=NAMES, **more),
-        lambda **more: WriteReleasesToKafka("h:9092", "t", **more),
-    ):
+
+    def read(pipeline):
+        return pipeline | ReadKafkaEvents("h:9092", ["t"], columns=NAMES)
+
+    def write(pipeline):
+        return pipeline | beam.Create(some_releases) | WriteReleasesToKafka("h:9092", "t")
+
+    for apply in (read, write):
         with pytest.raises(ConfigurationError) as refused:
-            make()
+            apply(beam.Pipeline(runner=FnApiRunner()))
         for word in (
             "kafka:h:9092/t",
             "install a Java runtime",
-            "expansion service",
+            "--beam_services",
             home or "PATH",
         ):
             assert word in str(refused.value)
-        make(expansion_service="localhost:1")  # needs none here
+        options = PipelineOptions([f"--beam_services={json.dumps({SERVICE: service})}"])
+        with beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline:
+            apply(pipeline)  # needs none here
 
 
-def test_an_expansion_service_that_is_not_there():
-    pipeline = beam.Pipeline(runner=FnApiRunner())
-    with pytest.raises(ConfigurationError, match=r"kafka:h:9092/t: .* cannot be set up"):
-        _ = pipeline | ReadKafkaEvents(
-            "h:9092", ["t"], columns=NAMES, expansion_service="localhost:1"
-        )
+@pytest.mark.parametrize("named", [True, False])
+def test_an_expansion_service_that_is_not_there(named):
+    options = PipelineOptions([f"--beam_services={json.dumps({SERVICE: 'localhost:1'})}"])
+    read = ReadKafkaEvents(
+        "h:9092", ["t"], columns=NAMES, expansion_service="localhost:1" if named else None
+    )
+    with (
+        pytest.raises(ConfigurationError, match=r"kafka:h:9092/t: .* cannot be set up"),
+        beam.Pipeline(runner=FnApiRunner(), options=options) as pipeline,
+    ):
+        _ = pipeline | read
 
 
 @pytest.mark.parametrize("topics", ["t", []])
 def test_topics_are_a_list(topics):
     with pytest.raises(ConfigurationError, match="a list of one Kafka topic or more"):
-        ReadKafkaEvents("h:9092", topics, columns=NAMES, expansion_service="x:1")
+        ReadKafkaEvents("h:9092", topics, columns=NAMES)
+
+
+def test_an_unknown_policy_is_refused():
+    with pytest.raises(ConfigurationError, match=r"'Createtime' is unknown: .* LogAppendTime"):
+        ReadKafkaEvents("h:9092", ["t"], columns=NAMES, timestamp_policy="Createtime")

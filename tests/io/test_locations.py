@@ -37,14 +37,6 @@ def has_google():
 google = pytest.mark.skipif(not has_google(), reason="the extra gcp is not installed")
 
 
-@pytest.fixture
-def java(tmp_path, monkeypatch):
-    """Kafka's transforms look for Java; nothing here runs it."""
-    (tmp_path / "java").touch(mode=0o700)
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-
-
 @pytest.mark.parametrize(
     "path", ["x.csv", "./pubsub:x.csv", "gs://b/*.parquet", "C:\\x.csv", "a:b"]
 )
@@ -70,11 +62,15 @@ def test_pubsub():
     assert sink.topic == TOPIC
 
 
-def test_kafka(java):
+def test_kafka():
     source = source_of("kafka:h1:9092,h2:9093/t?group.id=g&auto.offset.reset=earliest", NAMES)
+    assert source.timestamp_policy == "CreateTime"
     assert type(source) is ReadKafkaEvents
     assert (source.bootstrap_servers, source.topics) == ("h1:9092,h2:9093", ["t"])
     assert source.consumer_config == {"group.id": "g", "auto.offset.reset": "earliest"}
+    source = source_of("kafka:h:9092/t?timestamp_policy=LogAppendTime&group.id=g", NAMES)
+    assert source.timestamp_policy == "LogAppendTime"
+    assert source.consumer_config == {"group.id": "g"}
     sink = sink_of("kafka:h:9092/t?acks=all", LABELS)
     assert type(sink) is WriteReleasesToKafka
     assert (sink.bootstrap_servers, sink.topic) == ("h:9092", "t")

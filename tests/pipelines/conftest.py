@@ -118,10 +118,10 @@ class Job:
         return self.write(name, "\n".join(("user,window,epsilon", *rows)) + "\n")
 
     def key(self, content="5e" * 32, name="key"):
-        """A key file that only its owner reads."""
+        """The place of a key in a file that only its owner reads."""
         path = Path(self.write(name, content))
         path.chmod(0o600)
-        return str(path)
+        return f"file:{path}"
 
     def arguments(self, *extra, **flags):
         """Command line; a flag that is None is left out."""

@@ -37,7 +37,7 @@ def local(toolbox, tmp_path):
 
 
 def test_rotation_is_the_default_and_keeps_every_requirement(local):
-    outcome = local.done(ledger=local.path("ledger.jsonl"), noise_key_file=local.key())
+    outcome = local.done(ledger=local.path("ledger.jsonl"), noise_key=local.key())
     rows = local.rows()
     assert [row["start"] for row in rows] == [day(d) for d in range(1, DAYS + 1)]
     assert {row["mechanism"] for row in rows} == {"rotation"}
@@ -71,7 +71,7 @@ def test_formats_give_the_same_with_one_key(local):
             output=local.path(f"out.{kind}"),
             ledger=local.path(f"ledger.{kind}"),
             rejected=local.path(f"rejected.{kind}"),
-            noise_key_file=key,
+            noise_key=key,
             mechanism="plpa+:project=true",
         )
     told = [[r.counts.tolist() for r in read_releases(local.path(f"out.{k}"))] for k in kinds]
@@ -106,7 +106,7 @@ def test_an_output_that_is_there_is_never_replaced(local):
         ({"slot": "1w"}, ["'1w'"]),
         ({"end": "2023-01-01"}, ["the range of slots is empty"]),
         ({"input": "kafka:host:9092/topic"}, ["does not end"]),
-        ({"noise_key_file": "none"}, ["none"]),
+        ({"noise_key": "file:none"}, ["none"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )

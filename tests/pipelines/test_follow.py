@@ -41,7 +41,7 @@ class Stream:
             "start": "2024-01-01",
             "ledger": job.path("ledger.jsonl"),
             "rejected": job.path("rejected.jsonl"),
-            "noise_key_file": job.key(),
+            "noise_key": job.key(),
             "clock_file": job.path("clock"),
         }
 
@@ -250,18 +250,43 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.refused("--start", "2024-01-01", start="2024-01-02")
     stream.refused("another configuration", mechanism="pba")
     stream.refused("another configuration", domain="A,B")
-    stream.refused("noise key", noise_key_file=stream.job.key("77" * 32, "other"))
+    stream.refused("noise key", noise_key=stream.job.key("77" * 32, "other"))
     stream.refused("neither true nor false", resume="maybe")
     stream.clock(day(3))
     stream(start=None)
     stream(start="2024-01-01T12:00:00Z")
 
 
+# A key that no slot was released with can change; one that was used cannot, nor be left out.
+def test_another_key_from_a_slot_on_that_is_not_released(stream):
+    first, *others = (stream.job.key(name * 32, name) for name in ("5e", "aa", "bb", "cc"))
+
+    def keys(*days):
+        later = zip(others, days, strict=False)
+        return ",".join([first, *(f"{key}@2024-01-{n:02}" for key, n in later if n)])
+
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    stream.clock(day(3))
+    stream(noise_key=first)
+    stream.refused("slot 19725", "2024-01-03", noise_key=keys(2))
+    stream.clock(day(4))
+    stream(noise_key=keys(5))
+    stream.refused("slot 19726", "2024-01-04", noise_key=keys(3))
+    stream.clock(day(6))
+    stream(noise_key=keys(0, 4))
+    for used in (first, keys(4), keys(0, 5), keys(0, 4, 5)):
+        stream.refused("that the stream of", "has used", "--noise_key", noise_key=used)
+    stream.refused("began with", noise_key=f"{others[2]},{others[1]}@2024-01-04")
+    stream.clock(day(10))
+    stream(noise_key=keys(0, 4, 8))
+    assert stream.rows("out.jsonl") == once(stream, noise_key=keys(0, 4, 8))[0]
+
+
 # As long as nothing was released, beginning again costs nothing.
 def test_a_stream_that_failed_in_its_first_pass_may_begin_again(stream):
     stream.events("a.csv", visits(1))
     stream.clock(day(2))
-    flags = {**stream.flags, "start": "2023-12-31", "noise_key_file": None}
+    flags = {**stream.flags, "start": "2023-12-31", "noise_key": None}
     outcome = stream.job(**{**flags, "user_column": "usr"})
     assert outcome.code == 2
     assert "'usr'" in outcome.message
@@ -294,7 +319,7 @@ def test_options_that_do_not_fit_are_refused(stream, monkeypatch, flags, words):
     monkeypatch.chdir(stream.folder)
     stream.clock(day(2))
     (stream.folder / "state").mkdir()
-    stream.flags["noise_key_file"] = stream.job.key()
+    stream.flags["noise_key"] = stream.job.key()
     outcome = stream.job(**{**stream.flags, "output": "out.jsonl", **flags})
     assert outcome.code == 2
     assert all(word in outcome.message for word in words), outcome.message
@@ -310,7 +335,7 @@ def test_a_result_that_is_there_already_is_never_replaced(stream):
 
 def test_without_a_key_the_state_keeps_one(stream):
     stream.events("a.csv", visits(1))
-    stream.flags["noise_key_file"] = None
+    stream.flags["noise_key"] = None
     for d in (2, 5):
         stream.clock(day(d))
         outcome = stream()
@@ -319,7 +344,7 @@ def test_without_a_key_the_state_keeps_one(stream):
     assert key.read_text() not in outcome.out + outcome.err + outcome.log
     stream.clock(day(10))
     stream()
-    assert stream.rows("out.jsonl") == once(stream, noise_key_file=str(key))[0]
+    assert stream.rows("out.jsonl") == once(stream, noise_key=f"file:{key}")[0]
 
 
 # ---- a run that goes on ------------------------------------------------------------------------

@@ -36,7 +36,7 @@ def forever(job):
         "requirements": None,
         "guarantee": "infinite",
         "epsilon": "8",
-        "noise_key_file": job.key(),
+        "noise_key": job.key(),
         "start": "2024-01-01",
         "end": "2024-01-09",
     }

@@ -1,15 +1,24 @@
 """The noise key: the same key gives the same release, and nobody ever sees it."""
 
+import base64
+import bz2
+import dataclasses
 import logging
 import os
 import pickle
 import secrets
 from pathlib import Path
+from unittest import mock
 
+import apache_beam as beam
 import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability import common_urns
+from apache_beam.portability.api import beam_runner_api_pb2
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.records import ConfigurationError, Slots
 from streamveil.pipelines.keys import ENVIRONMENT, KeyFile, KeyFromEnvironment, noise_key
+from streamveil.pipelines.release import ReleaseJob
 
 SECRET = "c0ffee" * 10 + "beef"
 
@@ -42,11 +51,11 @@ def released(job, name, **flags):
 
 def test_same_key_same_bytes(noisy):
     key = noisy.key(SECRET)
-    first = released(noisy, "a.jsonl", noise_key_file=key)
-    assert released(noisy, "b.jsonl", noise_key_file=key) == first
+    first = released(noisy, "a.jsonl", noise_key=key)
+    assert released(noisy, "b.jsonl", noise_key=key) == first
     # White space around the key does not count: editors leave it.
-    assert released(noisy, "c.jsonl", noise_key_file=noisy.key(f"{SECRET}\n", "key2")) == first
-    assert released(noisy, "d.jsonl", noise_key_file=noisy.key("ab" * 32, "key3")) != first
+    assert released(noisy, "c.jsonl", noise_key=noisy.key(f"{SECRET}\n", "key2")) == first
+    assert released(noisy, "d.jsonl", noise_key=noisy.key("ab" * 32, "key3")) != first
 
 
 def test_no_key_fresh_noise(noisy):
@@ -54,7 +63,7 @@ def test_no_key_fresh_noise(noisy):
 
 
 def test_key_of_the_environment(noisy, monkeypatch):
-    of_file = released(noisy, "a.jsonl", noise_key_file=noisy.key(SECRET))
+    of_file = released(noisy, "a.jsonl", noise_key=noisy.key(SECRET))
     monkeypatch.setenv(ENVIRONMENT, SECRET)
     assert released(noisy, "b.jsonl") == of_file
 
@@ -62,7 +71,7 @@ def test_key_of_the_environment(noisy, monkeypatch):
 def test_other_events_other_noise(noisy):
     """Were the noise the same, the difference of two releases would be the difference of data."""
     key = noisy.key(SECRET)
-    flags = {"noise_key_file": key, "mechanism": "pbd"}
+    flags = {"noise_key": key, "mechanism": "pbd"}
     released(noisy, "a.jsonl", **flags)
     noisy.lines(*(f"u{u},{'ABC'[u % 3]},2024-01-01" for u in range(199)))
     released(noisy, "b.jsonl", **flags)
@@ -75,22 +84,22 @@ def test_other_events_other_noise(noisy):
 
 def test_key_is_never_shown(noisy, caplog):
     key = noisy.key(SECRET)
-    flags = {"noise_key_file": key, "ledger": noisy.path("l.csv"), "rejected": noisy.path("r.csv")}
+    flags = {"noise_key": key, "ledger": noisy.path("l.csv"), "rejected": noisy.path("r.csv")}
     with caplog.at_level(logging.DEBUG):
         outcome = noisy.done(**flags)
         failed = noisy(output=noisy.path("no.txt"), **flags)
-        late = noisy("--value_column=time", noise_key_file=key, output=noisy.path("x.jsonl"))
+        late = noisy("--value_column=time", noise_key=key, output=noisy.path("x.jsonl"))
     assert (failed.code, late.code) == (2, 2)
     shown = [caplog.text]
     for each in (outcome, failed, late):
         shown += [each.out, each.err, each.log]
-    digest = KeyFile(key)()
+    digest = noise_key(key)()
     for text in shown:
         assert SECRET not in text
         assert digest.hex() not in text
         assert repr(digest)[2:-1] not in text
     for path, content in noisy.files().items():
-        assert SECRET.encode() not in content or path == key
+        assert SECRET.encode() not in content or f"file:{path}" == key
         assert digest not in content
 
 
@@ -109,7 +118,7 @@ def test_no_key():
 
 def test_long_keys_count_whole(job):
     long = secrets.token_hex(64)
-    one, other = KeyFile(job.key(long)), KeyFile(job.key(f"{long[:-1]}x", "key2"))
+    one, other = noise_key(job.key(long)), noise_key(job.key(f"{long[:-1]}x", "key2"))
     assert one() != other()
 
 
@@ -149,20 +158,23 @@ def test_binary_key_of_the_environment(monkeypatch, binary):
     ("content", "length"), [("", 0), ("abc", 3), ("a" * 31, 31), (" " * 64, 0)]
 )
 def test_short_key(job, content, length):
-    path = job.key(content)
-    outcome = job.refused(path, f"{length} bytes", "32 or more", "secrets", noise_key_file=path)
+    place = job.key(content)
+    path = place.removeprefix("file:")
+    outcome = job.refused(path, f"{length} bytes", "32 or more", "secrets", noise_key=place)
     assert not content.strip() or f"'{content}'" not in outcome.message
 
 
 def test_missing_key(job):
-    job.refused(job.path("nokey"), "cannot be read", "chmod", noise_key_file=job.path("nokey"))
+    path = job.path("nokey")
+    job.refused(path, "cannot be read", "chmod", noise_key=f"file:{path}")
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604, 0o602])
 def test_key_open_to_everybody(job, mode):
-    path = job.key(SECRET)
+    place = job.key(SECRET)
+    path = place.removeprefix("file:")
     Path(path).chmod(mode)
-    job.refused(path, "every user", f"{mode:o}", "chmod 600", "new key", noise_key_file=path)
+    job.refused(path, "every user", f"{mode:o}", "chmod 600", "new key", noise_key=place)
 
 
 def test_key_of_the_environment_is_checked(job, monkeypatch):
@@ -173,11 +185,160 @@ def test_key_of_the_environment_is_checked(job, monkeypatch):
 
 def test_file_goes_before_the_environment(job, monkeypatch):
     monkeypatch.setenv(ENVIRONMENT, "short")
-    path = job.key(SECRET)
-    assert noise_key(path) == KeyFile(path)
+    place = job.key(SECRET)
+    assert noise_key(place) == KeyFile(place.removeprefix("file:"))
 
 
 def test_environment_without_the_key(monkeypatch):
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     with pytest.raises(ConfigurationError, match=ENVIRONMENT):
         KeyFromEnvironment()()
+
+
+# ---- places -------------------------------------------------------------------------------------
+
+VERSION = "projects/a-project/secrets/noise/versions/3"
+
+
+@pytest.fixture
+def secrets_manager():
+    """Google's client, which gives SECRET and keeps what it was asked for."""
+    pytest.importorskip("google.cloud.secretmanager", reason="the extra gcp is not installed")
+    with mock.patch("google.cloud.secretmanager.SecretManagerServiceClient") as client:
+        client.access = client.return_value.access_secret_version
+        client.access.return_value.payload.data = SECRET.encode()
+        yield client
+
+
+def test_all_places_give_the_same_key(job, monkeypatch, secrets_manager):
+    monkeypatch.setenv("ANOTHER_NAME", SECRET)
+    places = (job.key(SECRET), "env:ANOTHER_NAME", f"secret:{VERSION}")
+    assert len({noise_key(place)() for place in places}) == 1
+
+
+def test_key_of_secret_manager(noisy, secrets_manager):
+    of_file = released(noisy, "a.jsonl", noise_key=noisy.key(SECRET))
+    assert released(noisy, "b.jsonl", noise_key=f"secret:{VERSION}") == of_file
+    for call in secrets_manager.access.call_args_list:
+        assert call == mock.call(request={"name": VERSION})
+
+
+def test_secret_manager_refuses(job, secrets_manager):
+    secrets_manager.access.side_effect = PermissionError("403 Permission denied")
+    words = (VERSION, "403 Permission denied", "secretAccessor")
+    job.refused(*words, noise_key=f"secret:{VERSION}")
+
+
+def test_short_key_of_secret_manager(job, secrets_manager):
+    secrets_manager.access.return_value.payload.data = b"tooshort"
+    outcome = job.refused(VERSION, "8 bytes", "32 or more", noise_key=f"secret:{VERSION}")
+    assert "tooshort" not in outcome.message
+
+
+# A worker that starts after a rotation would get another key than the others have.
+@pytest.mark.parametrize("version", ["latest", "an-alias"])
+def test_version_of_a_secret_is_a_number(job, version):
+    name = VERSION.replace("3", version)
+    job.refused(name, "workers", VERSION.replace("3", "1"), noise_key=f"secret:{name}")
+
+
+@pytest.mark.parametrize(
+    "name", ["noise", "projects/p/secrets/s", "projects//secrets/s/versions/1"]
+)
+def test_name_of_a_secret_is_whole(job, name):
+    job.refused(name, "secret:projects/P/secrets/S/versions/N", noise_key=f"secret:{name}")
+
+
+# The command line is no place for a key, and an error must not spread it further.
+@pytest.mark.parametrize("text", [SECRET, f"key:{SECRET}", "file:", ":", f"env:HOME,{SECRET}@7"])
+def test_key_in_place_of_its_place(job, monkeypatch, text):
+    monkeypatch.setenv("HOME", SECRET)
+    outcome = job.refused("--noise_key", "not the key", "file:PATH", noise_key=text)
+    assert SECRET not in outcome.message + outcome.log
+
+
+def functions_of(pipeline):
+    """What Beam sends to workers of the DoFns of a pipeline, unpacked."""
+    transforms = pipeline.to_runner_api().components.transforms.values()
+    pardos = [t.spec.payload for t in transforms if t.spec.urn == common_urns.primitives.PAR_DO.urn]
+    packed = [beam_runner_api_pb2.ParDoPayload.FromString(one).do_fn.payload for one in pardos]
+    return b"".join(bz2.decompress(base64.b64decode(one)) for one in packed)
+
+
+def test_pipeline_holds_the_place_alone(noisy, monkeypatch, secrets_manager):
+    place = f"{noisy.key(SECRET)},env:A_NAME_2@19800,secret:{VERSION}@19900"
+    monkeypatch.setenv("A_NAME_2", SECRET[::-1])
+    secrets_manager.access.return_value.payload.data = SECRET[5:].encode()
+    options = PipelineOptions(noisy.arguments(noise_key=place)[1:])
+    pipeline = beam.Pipeline()
+    ReleaseJob.of(options).build(pipeline)
+    sent = functions_of(pipeline)
+    for name in (noisy.path("key"), "A_NAME_2", VERSION):
+        assert name.encode() in sent
+    keys = noise_key(place)()
+    for secret in (keys.first, *(key for _, key in keys.later)):
+        assert secret not in sent
+        assert secret.hex().encode() not in sent
+    for secret in (SECRET, SECRET[::-1], SECRET[5:]):
+        assert secret.encode() not in sent
+
+
+def test_the_test_above_would_see_a_key(noisy):
+    job = ReleaseJob.of(PipelineOptions(noisy.arguments()[1:]))
+    pipeline = beam.Pipeline()
+    dataclasses.replace(
+        job, transform=dataclasses.replace(job.transform, noise_key=SECRET[:32].encode())
+    ).build(pipeline)
+    assert SECRET[:32].encode() in functions_of(pipeline)
+
+
+# ---- keys that take each other's place ----------------------------------------------------------
+
+DAYS = Slots.of("1d")
+
+
+@pytest.mark.parametrize(
+    ("text", "slot"),
+    [("5", 5), ("-3", -3), ("1970-01-06", 5), ("1970-01-06T00:00:01Z", 6), ("1970-01-05T23:00", 5)],
+)
+def test_from_when_on_a_key_is(job, text, slot):
+    place = f"{job.key(SECRET)},{job.key(SECRET[::-1], 'b')}@{text}"
+    keys = noise_key(place, DAYS)()
+    assert keys.first == noise_key(job.key(SECRET))()
+    assert keys.later == ((slot, noise_key(job.key(SECRET[::-1], "b"))()),)
+
+
+def test_rotated_keys_are_picklable_and_say_where_they_are(job):
+    key = noise_key(f"{job.key(SECRET)},{job.key(SECRET[::-1], 'b')}@7", DAYS)
+    assert job.path("b") in repr(key)
+    assert "@" not in repr(key())
+    assert SECRET not in repr(key) + repr(key())
+    assert pickle.loads(pickle.dumps(key))() == key()
+
+
+@pytest.mark.parametrize(
+    ("later", "words"),
+    [
+        ("{b}", ["From when on", "@TIME"]),
+        ("{b}@", ["ISO 8601"]),
+        ("{b}@soon", ["'soon'", "ISO 8601", "slot"]),
+        ("{a}@5", ["two are the same", "new one"]),
+        ("{b}@5,{c}@5", ["[5, 5]", "by slot"]),
+        ("{b}@5,{c}@4", ["[5, 4]", "by slot"]),
+        ("{b}@5,c@6", ["not the key but its place"]),
+    ],
+)
+def test_keys_that_cannot_take_each_others_place(job, later, words):
+    places = {"b": job.key(SECRET[::-1], "b"), "c": job.key("c3" * 32, "c"), "a": job.key(SECRET)}
+    job.refused(*words, noise_key=f"{places['a']},{later.format(**places)}")
+
+
+def test_slots_before_the_new_key_stay_and_all_later_ones_change(noisy):
+    old, new = noisy.key(SECRET), noisy.key(SECRET[::-1], "new")
+    noisy.done(output=noisy.path("old.jsonl"), noise_key=old)
+    noisy.done(output=noisy.path("new.jsonl"), noise_key=f"{old},{new}@2024-01-02")
+    before, after = noisy.rows("old.jsonl"), noisy.rows("new.jsonl")
+    assert before[0] == after[0]
+    assert all(
+        one["counts"] != other["counts"] for one, other in zip(before[1:], after[1:], strict=True)
+    )

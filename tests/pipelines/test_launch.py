@@ -48,7 +48,7 @@ def test_help_of_the_contract(toolbox):
     for name in (
         *("input", "output", "user_column", "value_column", "time_column", "slot", "domain"),
         *("requirements", "default_requirement", "mechanism", "rejected", "ledger"),
-        *("noise_key_file", "max_contributions", "adjacency", "origin", "start", "end"),
+        *("noise_key", "max_contributions", "adjacency", "origin", "start", "end"),
         *("time_zone", "time_unit"),
     ):
         assert f"--{name} " in out
@@ -329,3 +329,25 @@ def test_stopped_in_the_middle(job, number):
     # The same command works afterwards.
     job.done()
     assert len(job.rows()) == 3
+
+
+def test_an_error_in_java_is_told_by_its_causes(monkeypatch, toolbox):
+    trace = (
+        "bundle failed: a.b.UserCodeException: java.io.IOException: not sent\n"
+        "\tat a.b.C.d(C.java:1)\n"
+        "Caused by: java.io.IOException: not sent\n"
+        "Caused by: a.b.c.TimeoutException: Topic t not present\n"
+        "\tat a.b.C.d(C.java:2)\n"
+        "Caused by: a.b.c.TimeoutException: Topic t not present\n"
+        "\t... 3 more\n"
+    )
+
+    def fail(options):
+        raise RuntimeError(trace)
+
+    monkeypatch.setattr("streamveil.pipelines.release.main", fail)
+    outcome = toolbox.run("release")
+    assert outcome.code == 1
+    assert outcome.message == (
+        "streamveil release: failed: IOException: not sent; TimeoutException: Topic t not present"
+    )

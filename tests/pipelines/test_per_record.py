@@ -47,7 +47,7 @@ def bank(toolbox, tmp_path):
         "budget": "inverse:4e4",
         "value_max": "1e6",
         "epsilon_max": "20",
-        "noise_key_file": job.key(),
+        "noise_key": job.key(),
     }
     return job
 

@@ -141,7 +141,7 @@ def in_all_formats(toolbox, tmp_path_factory):
             output=job.path(f"out.{kind}"),
             ledger=job.path(f"ledger.{kind}"),
             rejected=job.path(f"rejected.{kind}"),
-            noise_key_file=key,
+            noise_key=key,
         )
     return job
 
@@ -385,7 +385,7 @@ def test_contributions(job):
 def test_noise_fits_the_sensitivity(job, adjacency, sensitivity):
     job.requirements({f"u{u}": (1, 2.0) for u in range(600)})
     job.lines(*(f"u{u},A,2024-01-01" for u in range(600)))
-    job.done(max_contributions=3, adjacency=adjacency, mechanism="pbd", noise_key_file=job.key())
+    job.done(max_contributions=3, adjacency=adjacency, mechanism="pbd", noise_key=job.key())
     (row,) = job.rows()
     assert row["status"] == "published"
     # Half of the budget pays for the publication: Laplace noise has deviation sqrt(2) s / epsilon.
@@ -544,8 +544,8 @@ def test_flags_of_beam_pass_through(job, flags):
 def test_shards_change_nothing(job, toolbox):
     job.events([(f"u{1 + d % 3}", "ABC"[d % 3], day(1 + d % 2, d)) for d in range(20)])
     key = job.key()
-    job.done(noise_key_file=key)
-    job.done(noise_key_file=key, output=job.path("sharded.jsonl"), shards=3)
+    job.done(noise_key=key)
+    job.done(noise_key=key, output=job.path("sharded.jsonl"), shards=3)
     assert job.counts("sharded.jsonl") == job.counts()
 
 

@@ -11,12 +11,15 @@ from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from streamveil.mechanisms.records import format_time
+from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.launch import parse_flags
 from streamveil.pipelines.release import ReleaseJob, ReleaseOptions
 
 SUBSCRIPTION = "pubsub:projects/a-project/subscriptions/events"
 TOPIC = "pubsub:projects/a-project/topics/releases"
+WATCHED = {"input": "watch:in/*.csv", "output": "folder:out"}
+RELEASE = (EventOptions, JobOptions, ReleaseOptions)
 
 
 @pytest.fixture
@@ -43,8 +46,8 @@ def published(google):
 
 def test_files_to_a_topic(job, published):
     key = job.key()
-    job.done(noise_key_file=key)
-    outcome = job.done(noise_key_file=key, output=TOPIC)
+    job.done(noise_key=key)
+    outcome = job.done(noise_key=key, output=TOPIC)
     assert f"wrote {TOPIC}" in outcome.out
     topic = TOPIC.removeprefix("pubsub:")
     assert sorted(published, key=lambda sent: sent[1]["slot"]) == [
@@ -75,7 +78,7 @@ def test_a_subscription_to_a_topic(job, published):
 
     options = parse_flags(
         "release",
-        (EventOptions, JobOptions, ReleaseOptions),
+        RELEASE,
         job.arguments(
             "--runner=BundleBasedDirectRunner",
             input=SUBSCRIPTION,
@@ -114,12 +117,41 @@ def test_a_file_does_not_end_with_a_stream(job, google, flag, remedy):
     job.refused(f"--{flag}={path}", f"--input={SUBSCRIPTION} does not end", remedy, **flags)
 
 
-@pytest.mark.parametrize("runner", [(), ("--runner=FnApiRunner",)])
-def test_a_stream_needs_a_runner(job, google, runner):
-    outcome = job(*runner, input="watch:in/*.csv", output=TOPIC)
+@pytest.mark.parametrize("chosen", [(), ("--runner=FnApiRunner",)])
+def test_a_stream_needs_a_runner(job, google, chosen):
+    outcome = job(*chosen, input="watch:in/*.csv", output=TOPIC)
     assert outcome.code == 2
     for word in ("--input=watch:in/*.csv does not end", "give --runner", "FlinkRunner"):
         assert word in outcome.message
+
+
+@pytest.mark.parametrize("chosen", ["FlinkRunner", "PortableRunner"])
+def test_slots_settle_where_there_are_checkpoints(job, chosen):
+    flags = (f"--runner={chosen}", "--checkpointing_interval=2500")
+    options = parse_flags("release", RELEASE, job.arguments(*flags, **WATCHED)[1:])
+    assert ReleaseJob.of(options).transform.settle == 2_500_000
+    assert options.view_as(FlinkOptions).finish_bundle_before_checkpointing
+
+
+def test_slots_of_a_bounded_input_need_not_settle(job):
+    job.lines("u1,A,2024-01-01T00:00:00Z")
+    flags = ("--runner=FlinkRunner", "--checkpointing_interval=2500")
+    options = parse_flags("release", RELEASE, job.arguments(*flags)[1:])
+    assert ReleaseJob.of(options).transform.settle is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"runner": "FlinkRunner"}, ["--checkpointing_interval is missing", "=10000"]),
+        (
+            {"runner": "PortableRunner", "checkpointing_mode": "AT_LEAST_ONCE"},
+            ["--checkpointing_mode=AT_LEAST_ONCE", "twice", "EXACTLY_ONCE"],
+        ),
+    ],
+)
+def test_a_stream_that_might_be_released_twice_is_refused(job, flags, words):
+    job.refused(*words, **flags, **WATCHED)
 
 
 @pytest.mark.parametrize(

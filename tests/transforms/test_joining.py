@@ -712,7 +712,7 @@ def test_a_stream_tells_the_same_as_a_bounded_input(joined, live, kit, registry)
         stream = stream.advance_watermark_to(hours(slot + 1) + (slot % 3) * 0.5)
     messages, letters = live(transform_of(kit, registry), stream.advance_watermark_to_infinity())
     assert_same(read(registry, messages, letters=letters), truth(registry, ROWS, CHANGED))
-    bounded, _ = joined(transform_of(kit, registry), bounded_source(kit), "fn_api")
+    bounded, _ = joined("fn_api", transform_of(kit, registry), bounded_source(kit))
     assert sorted(messages) == sorted(bounded)
 
 
@@ -773,7 +773,7 @@ def test_all_shards_tell_all_slots_of_a_stream(live, kit, jumps, ends):
 def test_the_first_slot_must_be_known(joined, kit):
     transform = transform_of(kit, STRICT, first_slot=None)
     with pytest.raises(ConfigurationError, match="--start"):
-        joined(transform, bounded_source(kit), "fn_api")
+        joined("fn_api", transform, bounded_source(kit))
 
 
 @pytest.mark.parametrize("longest", [1, 0, 2**20 + 1, 2.5])

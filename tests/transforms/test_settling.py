@@ -142,7 +142,7 @@ def test_all_leaves_when_the_input_ends():
     assert not runner.state
 
 
-def test_runners_that_tell_of_no_commits_let_all_go_at_the_end(kit, runner, pipeline_on, tmp_path):
+def test_all_is_let_go_at_the_end(kit, pipeline_on, runner, tmp_path):
     closed = [("s", b"1"), ("s", b"2"), ("t", b"3")]
     with pipeline_on(runner) as pipeline:
         held = pipeline | beam.Create(closed) | settling.Settle(["s", "t"], beam.Create([0, 1]))
@@ -150,14 +150,14 @@ def test_runners_that_tell_of_no_commits_let_all_go_at_the_end(kit, runner, pipe
     assert sorted(kit.collected(tmp_path / "held")) == closed
 
 
-def test_a_stream_releases_the_same_with_settling(run, kit):
+def test_a_stream_releases_the_same_with_settling(run_on, kit):
     """BundleBased tells of no commits, so all slots are released when the stream ends."""
     rows = [("ann", "a", 0), ("bob", "b", 1), ("ann", "b", 2)]
     ran = []
     for settle in (None, beam.Create([0])):
         transform = kit.histograms(REGISTRY, first_slot=0, last_slot=3, settle=settle)
         line = kit.timeline(transform).events(*rows).advance(2).events(("bob", "a", 2)).advance(5)
-        ran.append(run(line.transform, line, "bundle_based", ["--streaming"]))
+        ran.append(run_on("bundle_based", line.transform, line, "--streaming"))
     assert ran[0].slots == [0, 1, 2, 3]
     kit.assert_same_releases(*(sorted(one.releases, key=attrgetter("slot")) for one in ran))
 

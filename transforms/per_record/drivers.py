@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 from operator import itemgetter
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -145,7 +145,8 @@ class Running:
         return self.total.tick(state, part, self.source)
 
 
-class KeyState(NamedTuple, Generic[S]):
+@dataclass(frozen=True)
+class KeyState(Generic[S]):
     """Where a key is."""
 
     next_pane: int | None
@@ -192,7 +193,7 @@ class KeyDriver(Generic[S]):
 
     def encode(self, state: KeyState[S]) -> bytes:
         """Bytes of the state, with a version."""
-        record = state._asdict() | {"windows": self.windows.encode(state.windows)}
+        record = {"next_pane": state.next_pane, "windows": self.windows.encode(state.windows)}
         return state_bytes.pack(self.SCHEMAS, record)
 
     def decode(self, data: bytes) -> KeyState[S]:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.coders import BytesCoder
 
-from streamveil.mechanisms.noise import NoiseSource, derived_key, digest
+from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Integers, PerRecordRelease
@@ -19,7 +19,7 @@ from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.per_record.registry import statistic
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.keys import SameKey
+from streamveil.transforms.keys import NoiseKey, SameKey
 from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.plan import COUNT, SUM, bounds_of, mechanism_of
 from streamveil.transforms.per_record.reading import numbers_of
@@ -63,7 +63,7 @@ class CollectPerRecord(beam.PTransform):
     """How probably a `dropped_bound` may fail; the mechanism's own default when None."""
     thresholds: str | None = None
     """How the first node is chosen: one of `analyzer.THRESHOLDS`, or as the mechanism does."""
-    noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
+    noise_key: NoiseKey | None = field(default=None, repr=False)
     """32 secret bytes of the devices, or a picklable way to get them; fresh ones when None."""
 
     kind: ClassVar[str]
@@ -87,6 +87,7 @@ class CollectPerRecord(beam.PTransform):
         self._statistic = made
         self._analyzer = Analyzer(made, self.thresholds)
         self._key = SameKey.of(self.noise_key)
+        self._key.refuse_later("devices report once, not by slot")
 
     def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[PerRecordRow]:
         """Build the pipeline: records -> reports -> row."""
@@ -126,7 +127,7 @@ class Randomize(beam.PTransform):
     budget: Budget
     value: str | None
     device: str
-    noise_key: Callable[[], bytes] = field(repr=False)
+    noise_key: Callable[[], bytes | NoiseKeys] = field(repr=False)
 
     def __post_init__(self) -> None:
         """Be a PTransform."""
@@ -184,8 +185,8 @@ class _ReportFn(beam.DoFn):
         names = dict.fromkeys((*devices.budget.columns, devices.value or "", devices.device))
         self._names = [name for name in names if name]
         context = repr((devices.randomizer, devices.budget, devices.value, devices.device))
-        key = derived_key(devices.noise_key(), "per record devices")
-        self._source = NoiseSource(key, f"per record devices {context}")
+        keys = NoiseKeys.of(devices.noise_key()).derived("per record devices")
+        self._source = NoiseSource(keys, f"per record devices {context}")
 
     def process(self, element: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         devices = self._devices

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
-from streamveil.mechanisms.noise import NoiseSource, digest
+from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.per_record.functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
 from streamveil.mechanisms.per_record.registry import DEFAULTS, statistic
@@ -72,7 +72,7 @@ class Plan:
     bounds: Bounds
     """Of what the statistic is told: budgets are shared already."""
     source: Source
-    noise_key: Callable[[], bytes] = field(repr=False)
+    noise_key: Callable[[], NoiseKeys] = field(repr=False)
     facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """More for the statistic."""
     sliding: int = 1
@@ -113,13 +113,16 @@ class Drivers:
 
     plan: Plan
     statistic: Statistic
-    noise_key: bytes = field(repr=False)
+    noise_keys: NoiseKeys
 
     def of(self, position: int) -> KeyDriver[Any]:
         """That of the key at a position."""
         plan = self.plan
         key = plan.source.name(position)
-        noise = NoiseSource(self.noise_key, f"per record {plan.context.hex()} {key!r}")
+        keys, first = self.noise_keys, plan.source.first_slot
+        if plan.running and first is not None:
+            keys = keys.counted_from(first - 1)  # its ticks count from 1
+        noise = NoiseSource(keys, f"per record {plan.context.hex()} {key!r}")
         return KeyDriver(key, self._windows(noise))
 
     def _windows(self, noise: NoiseSource) -> Windows[Any]:

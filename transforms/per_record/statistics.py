@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
 from typing import ClassVar
 
@@ -19,7 +18,7 @@ from streamveil.transforms.checks import (
     whole,
 )
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.keys import SameKey
+from streamveil.transforms.keys import NoiseKey, SameKey
 from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.mapper import Source
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
@@ -97,7 +96,7 @@ class PerRecord(beam.PTransform):
     max_records_per_user: int = 1
     """How many records of one user there are at most: stated by the caller, who must see to it.
     Each has that share of its budget, so that the user loses at most the largest."""
-    noise_key: bytes | Callable[[], bytes] | None = field(default=None, repr=False)
+    noise_key: NoiseKey | None = field(default=None, repr=False)
     """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
     fresh ones when None."""
     allowed_lateness: int | str = 0
@@ -124,6 +123,8 @@ class PerRecord(beam.PTransform):
         self._check_keys()
         self._check_panes()
         self._key = SameKey.of(self.noise_key)
+        if self.slots is None:
+            self._key.refuse_later("there are no slots: give their length (--slot)")
         self._plan().statistic()
 
     def _check_value(self) -> None:

@@ -70,7 +70,7 @@ def released(epsilon):
 def opened(epsilon):
     machine = infinite_mechanism("gated:p=4:f_s=0.9:worth=0:chance=0:total=1000", 50, epsilon)
     counts = np.full((1, 50), 20)
-    counts[:, 0] += int((machine.guard(machine.prices(1), 0) - 1) / 1.96)
+    counts[:, 0] += int((machine.guard(machine.prices(1, 1000), 0) - 1) / 1.96)
 
     def seen(releases):
         return releases[0].diagnostics["epoch"]

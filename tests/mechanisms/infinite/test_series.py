@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import optimize, special
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.mechanisms.infinite.series import Series, as_power, zeta_above
+from streamveil.mechanisms.infinite.series import Harmonic, Series, as_power, zeta_above
 
 
 @pytest.mark.parametrize("power", [1.05, 1.1, 1.2, 1.5, 2.0, 3.0])
@@ -49,6 +49,16 @@ def test_a_term_is_the_exact_one_rounded_down(whole, k, power):
 
     assert fits(term)
     assert not fits(term + 1)
+
+
+# The part of the first n is n / (n + half), as 1 / ((k - 1 + h) (k + h)) telescopes.
+@given(whole=st.integers(0, 1 << 52), half=st.integers(1, 10**6), n=st.integers(1, 300))
+def test_harmonic_terms_are_rounded_down_parts_of_the_whole(whole, half, n):
+    terms = [Harmonic(whole, half).term(k) for k in range(1, n + 1)]
+    exact = Fraction(whole * n, n + half)
+    assert exact - n < sum(terms) <= exact <= whole
+    assert terms == sorted(terms, reverse=True)
+    assert terms[-1] == math.floor(Fraction(whole * half, (n - 1 + half) * (n + half)))
 
 
 @pytest.mark.parametrize("power", [1.0, 0.5, 4.5, 1.2345, math.nan])

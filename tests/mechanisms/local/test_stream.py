@@ -153,5 +153,5 @@ def test_a_token_fits_one_user_slot_round_stream_and_key():
     assert [tokens.user_of(*other) for other in others] == [None] * len(others)
     assert Tokens(KEY, "t").user_of(5, 1, token) is None
     assert Tokens(bytes(32), "s").user_of(5, 1, token) is None
-    with pytest.raises(ValueError, match="32 bytes"):
+    with pytest.raises(ValueError, match="5 bytes"):
         Tokens(b"short", "s")

@@ -4,14 +4,17 @@ from collections import defaultdict
 
 import pytest
 
-from streamveil.mechanisms import Slots
+from streamveil.mechanisms import ConfigurationError, Slots
 from streamveil.transforms import (
+    CollectPerRecordCount,
     PerRecordCount,
     PerRecordDistinctCount,
     PerRecordMax,
     PerRecordRunningTotal,
     PerRecordSum,
+    RotatedKey,
 )
+from streamveil.transforms.keys import GivenKey
 
 KEY = bytes(range(32))
 KEYS = ("a", "b", "c")
@@ -175,3 +178,36 @@ def test_neither_does_it_for_the_framework(release, records, transform):
         return release(made, [records.batch(batch) for batch in batches]).figures
 
     assert figures([rows]) == figures([rows[300:], rows[:1], rows[1:300][::-1]])
+
+
+# ---- another noise key from a pane on ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("runner", ["fn_api", "bundle_based"])
+@pytest.mark.parametrize("kind", ["count", "sliding sum", "running"])
+def test_panes_before_a_new_key_keep_the_old_one(release, records, runner, kind):
+    transform, options = {
+        "count": (PerRecordCount, {}),
+        "sliding sum": (PerRecordSum, {"value": "amount", "sliding": 2}),
+        "running": (PerRecordRunningTotal, {}),
+    }[kind]
+    options |= records.windows(first=2, last=9)
+
+    def found(key):
+        made = transform(records.noisy, noise_key=key, **options)
+        rows = release(made, [records.batch(records.some(hours=9))], runner).rows
+        return [row.estimate for row in sorted(rows, key=lambda row: row.end)]
+
+    old, new = found(KEY), found(RotatedKey(GivenKey(KEY), ((6, GivenKey(bytes(32))),)))
+    before = 3 if kind == "sliding sum" else 4
+    assert len(old) == len(new) == before + 4
+    assert old[:before] == new[:before]
+    assert all(one != other for one, other in zip(old[before:], new[before:], strict=True))
+
+
+def test_a_new_key_needs_panes(records):
+    key = RotatedKey(GivenKey(KEY), ((6, GivenKey(bytes(32))),))
+    with pytest.raises(ConfigurationError, match=r"no slots.*--slot"):
+        PerRecordCount(records.noisy, noise_key=key)
+    with pytest.raises(ConfigurationError, match="devices report once"):
+        CollectPerRecordCount(records.noisy, device="key", noise_key=key)

@@ -1,0 +1,186 @@
+"""Dataflow Flex templates: the command that each runs, and its parameters as Dataflow wants them.
+
+`python -m streamveil.pipelines.flex templates` writes the metadata of each to that folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamveil.pipelines import main as command_line
+from streamveil.pipelines.collect import NOT_LOCAL
+from streamveil.pipelines.follow import FOLLOW_OPTIONS
+from streamveil.pipelines.guarantees import INFINITE
+from streamveil.pipelines.inputs import REQUIRED
+from streamveil.pipelines.jobs import EventOptions, JobOptions
+from streamveil.pipelines.parameters import parameters_of
+from streamveil.pipelines.per_record import PerRecordOptions
+from streamveil.pipelines.release import ReleaseOptions
+
+NAME_VARIABLE, IMAGE_VARIABLE = "STREAMVEIL_TEMPLATE", "STREAMVEIL_IMAGE"
+
+# Patterns that a whole value must match, in the syntax that Python, Java and RE2 share.
+_FILE = r"[a-z][a-z0-9]*://.+"
+_KAFKA = r"kafka:[^/?]+:[0-9]+/.+"
+_STREAM = rf"pubsub:projects/[^/]+/(subscriptions|topics)/.+|{_KAFKA}|watch:{_FILE}"
+_SINK = rf"bigquery:[^.]+[.][^.]+[.][^.]+|pubsub:projects/[^/]+/topics/.+|{_KAFKA}|folder:{_FILE}"
+_NUMBER = r"[0-9]*[.]?[0-9]+([eE][+-]?[0-9]+)?"
+_LENGTH = r"[0-9]+(ms|s|m|h|d)"
+_TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?([zZ]|[+-][0-9:]+)?"
+_SECRET = r"secret:projects/[^/,@]+/secrets/[^/,@]+/versions/[0-9]+"
+_REGEXES = {
+    "input": f"{_FILE}|{_STREAM}",
+    "output": f"{_FILE}|{_SINK}",
+    "requirements": _FILE,
+    "requirement_changes": f"{_FILE}|{_STREAM}",
+    "ledger": _FILE,
+    "rejected": _FILE,
+    "default_requirement": rf"[0-9]+,{_NUMBER},[0-9]+",
+    "mechanism": r"[a-z][a-z+-]*(:.+)?",
+    "noise_key": rf"{_SECRET}(,{_SECRET}@[^,@]+)*",
+    "allowed_lateness": _LENGTH,
+    "slot": _LENGTH,
+    "origin": _TIME,
+    "start": _TIME,
+    "end": _TIME,
+    "epsilon": _NUMBER,
+    "budget": rf"(inverse|sqrt|log):{_NUMBER}(:{_NUMBER})?|table:{_FILE}",
+}
+_REGEXES_OF_TYPES: Mapping[Any, str] = {int: "[0-9]+", float: _NUMBER, None: ".+"}
+
+
+@dataclass(frozen=True)
+class Template:
+    """A command, with some of its options as parameters."""
+
+    name: str
+    command: str
+    description: str
+    kinds: Sequence[type[PipelineOptions]]
+    required: Sequence[str]
+    without: Sequence[str] = ()
+    """Options that are no parameters."""
+    fixed: Sequence[str] = ()
+    """Flags that are always given."""
+    streaming: bool = False
+    """Whether inputs may have no end."""
+    regexes: Mapping[str, str] = field(default_factory=dict)
+    """What is narrower than for other templates."""
+
+    def metadata(self) -> dict[str, Any]:
+        """What Dataflow's TemplateMetadata says, as its JSON."""
+        once = {"supportsExactlyOnce": True, "supportsAtLeastOnce": False}
+        return {
+            "name": f"streamveil {self.name}",
+            "description": self.description,
+            "streaming": self.streaming,
+            **(once if self.streaming else {}),
+            "parameters": [
+                self._parameter(name, action)
+                for name, action in parameters_of(self.kinds, self.without).items()
+            ],
+        }
+
+    def _parameter(self, name: str, action: argparse.Action) -> dict[str, Any]:
+        default = {} if action.default is None else {"defaultValue": str(action.default)}
+        return {
+            "name": name,
+            "label": name.replace("_", " ").capitalize(),
+            "helpText": action.help,
+            "isOptional": name not in self.required,
+            "regexes": [f"^({self._regex(name, action)})$"],
+            **default,
+        }
+
+    def _regex(self, name: str, action: argparse.Action) -> str:
+        known = {**_REGEXES, **self.regexes}
+        if name in known:
+            return known[name]
+        return "|".join(action.choices) if action.choices else _REGEXES_OF_TYPES[action.type]
+
+
+_RELEASE = (EventOptions, JobOptions, ReleaseOptions)
+_WITHOUT_CHANGES = ("requirement_changes", "longest_window")
+
+_ALL = (
+    Template(
+        "release-batch",
+        "release",
+        "Private histograms of events in files, one per slot, under every user's own requirement.",
+        _RELEASE,
+        ("input", "output", *REQUIRED),
+        (*FOLLOW_OPTIONS, "guarantee", "epsilon"),
+        regexes=dict.fromkeys(("input", "requirement_changes"), _FILE),
+    ),
+    Template(
+        "release-streaming",
+        "release",
+        "Private histograms of a stream of events, one per slot as it closes, under every user's "
+        "own requirement.",
+        _RELEASE,
+        # An update launches again, and must not change the key.
+        ("input", "output", "noise_key", *REQUIRED),
+        (*FOLLOW_OPTIONS, "guarantee", "epsilon", "ledger", "rejected"),
+        streaming=True,
+        regexes={"input": _STREAM, "requirement_changes": _STREAM, "output": _SINK},
+    ),
+    Template(
+        "collect",
+        "collect",
+        "Histograms in the local setting, played through: users' devices perturb what they report.",
+        (EventOptions, JobOptions),
+        ("input", "output", "requirements", *REQUIRED),
+        tuple(NOT_LOCAL[JobOptions]),
+        streaming=True,
+    ),
+    Template(
+        "per-record",
+        "per-record",
+        "Counts, sums and maxima that protect each record by a budget of its own.",
+        (PerRecordOptions, EventOptions),
+        ("input", "output", "statistic", "budget"),
+        streaming=True,
+    ),
+    Template(
+        "infinite",
+        "release",
+        "Private histograms, one per slot, that together cost each user one budget for ever.",
+        _RELEASE,
+        ("input", "output", "epsilon", *REQUIRED),
+        (*FOLLOW_OPTIONS, *_WITHOUT_CHANGES, "guarantee", "requirements", "default_requirement"),
+        fixed=(f"--guarantee={INFINITE}",),
+        streaming=True,
+    ),
+)
+TEMPLATES: Mapping[str, Template] = {template.name: template for template in _ALL}
+
+
+def launch(argv: Sequence[str]) -> int:
+    """Run the template that the image is of, as Dataflow's launcher asks; returns the exit code.
+
+    The workers run the image that launches, which its build is told.
+    """
+    template = TEMPLATES[os.environ[NAME_VARIABLE]]
+    worker = f"--sdk_container_image={os.environ[IMAGE_VARIABLE]}"
+    return command_line.main([template.command, *template.fixed, worker, *argv])
+
+
+def write_metadata(folder: Path) -> None:
+    """Write the metadata of all templates."""
+    for name, template in TEMPLATES.items():
+        path = folder / name / "metadata.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(template.metadata(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_metadata(Path(sys.argv[1]))

@@ -1,0 +1,181 @@
+"""Beam YAML: the transforms on rows, configured by the options of the commands.
+
+`python -m streamveil.pipelines.yaml` prints the listing of them that a pipeline includes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib.resources import files
+from typing import Any
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamveil.io import LEDGER_SCHEMA, PER_RECORD_SCHEMA, REJECTED_SCHEMA, release_schema
+from streamveil.io.jsonlines import json_rows
+from streamveil.io.per_record import per_record_object
+from streamveil.io.releases import (
+    DYNAMIC_LEDGER_SCHEMA,
+    dynamic_ledger_to_batch,
+    ledger_to_batch,
+    release_row,
+)
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.registry import only_dynamic
+from streamveil.pipelines import collect, per_record, release
+from streamveil.pipelines.flags import StrictParser
+from streamveil.pipelines.follow import FOLLOW_OPTIONS
+from streamveil.pipelines.jobs import EventOptions, JobOptions
+from streamveil.pipelines.parameters import parameters_of
+from streamveil.pipelines.rows import Objects, OnRows, Output
+
+# Where rows come from and go to is said by the pipeline.
+_PLACES = ("input", "output", "rejected", "ledger")
+_CHANGES = ("requirement_changes", "longest_window")
+# Options here alone: the type and the meaning of each.
+_OUTPUTS: Mapping[str, tuple[Any, str]] = {
+    "ledger": (str | None, "name of an output for what every slot cost every class of users"),
+    "error_handling": (Mapping[str, str] | None, "as of Beam's own transforms, for dead letters"),
+}
+
+Configured = Callable[..., OnRows]
+
+
+def _configured_by(
+    kinds: Sequence[type[PipelineOptions]], without: Sequence[str], outputs: bool = True
+) -> Callable[[Configured], Configured]:
+    """Have the options of a command taken by keyword, as YAML gives them, and parsed.
+
+    With `outputs` the function takes those of `_OUTPUTS` too, as they are.
+    """
+    known = parameters_of(kinds, (*_PLACES, *without))
+    taken = _OUTPUTS if outputs else {}
+
+    def decorate(make: Configured) -> Configured:
+        def configured(**config: Any) -> OnRows:
+            kept = {name: config.pop(name) for name in taken if name in config}
+            return make(_parsed(kinds, known, config), **kept)
+
+        described = {**{name: _described(action) for name, action in known.items()}, **taken}
+        configured.__doc__ = f"{make.__doc__}\n\nArgs:" + "".join(
+            f"\n    {name}: {text}" for name, (_, text) in described.items()
+        )
+        configured.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind
+                )
+                for name, (kind, _) in described.items()
+            ]
+        )
+        return configured
+
+    return decorate
+
+
+def _described(action: argparse.Action) -> tuple[Any, str]:
+    """The type of an option, and what it means."""
+    kind: Any = action.type or str
+    return kind | None, action.help or ""
+
+
+def _parsed(
+    kinds: Sequence[type[PipelineOptions]],
+    known: Mapping[str, argparse.Action],
+    config: Mapping[str, Any],
+) -> argparse.Namespace:
+    for name in config:
+        if name not in known:
+            raise ConfigurationError(f"there is no {name!r} here; there are: {', '.join(known)}")
+    parser = StrictParser(add_help=False, allow_abbrev=False)
+    for kind in kinds:
+        kind._add_argparse_args(parser)
+    return parser.parse_args(
+        [f"--{name}={_text(value)}" for name, value in config.items() if value is not None]
+    )
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+@_configured_by((EventOptions, JobOptions, release.ReleaseOptions), (*_CHANGES, *FOLLOW_OPTIONS))
+def private_histograms(
+    given: Any,
+    ledger: str | None = None,
+    error_handling: Mapping[str, str] | None = None,
+) -> OnRows:
+    """Rows of events to one private histogram a slot, as `streamveil release`."""
+    transform = release.transform_of(given, given)
+    return OnRows(
+        transform,
+        transform.columns.names,
+        partial(
+            _histograms,
+            ledger=ledger,
+            error_handling=error_handling,
+            shares=transform.population.forever,
+            dynamic=only_dynamic(transform.mechanism),
+        ),
+    )
+
+
+@_configured_by((EventOptions, JobOptions), tuple(collect.NOT_LOCAL[JobOptions]))
+def collect_histograms(
+    given: Any,
+    ledger: str | None = None,
+    error_handling: Mapping[str, str] | None = None,
+) -> OnRows:
+    """Rows of events to one histogram a slot in the local setting, as `streamveil collect`."""
+    transform = collect.transform_of(given)
+    outputs = partial(_histograms, ledger=ledger, error_handling=error_handling)
+    return OnRows(transform, transform.columns.names, outputs)
+
+
+@_configured_by((per_record.PerRecordOptions, EventOptions), (), outputs=False)
+def per_record_statistic(given: Any) -> OnRows:
+    """Rows of records to a statistic that protects each, as `streamveil per-record`."""
+    return OnRows(
+        per_record.transform_of(given),
+        per_record.columns_of(given),
+        lambda rows: {"statistics": Output(rows, _per_record, PER_RECORD_SCHEMA)},
+    )
+
+
+def _histograms(
+    made: Any,
+    ledger: str | None,
+    error_handling: Mapping[str, str] | None,
+    shares: bool = False,
+    dynamic: bool = False,
+) -> dict[str, Output]:
+    outputs = {"releases": Output(made.releases, _release, release_schema(shares=shares))}
+    if ledger:
+        schema = DYNAMIC_LEDGER_SCHEMA if dynamic else LEDGER_SCHEMA
+        outputs[ledger] = Output(made.ledger, _dynamic_ledger if dynamic else _ledger, schema)
+    if error_handling:
+        outputs[error_handling["output"]] = Output(made.rejected, json_rows, REJECTED_SCHEMA)
+    return outputs
+
+
+def _release(made: Any) -> Objects:
+    return [release_row(made)]
+
+
+def _per_record(row: Any) -> Objects:
+    return [per_record_object(row)]
+
+
+def _ledger(entry: Any) -> Objects:
+    return json_rows(ledger_to_batch([entry]))
+
+
+def _dynamic_ledger(entry: Any) -> Objects:
+    return json_rows(dynamic_ledger_to_batch([entry]))
+
+
+if __name__ == "__main__":
+    print(files("streamveil.pipelines").joinpath("yaml_providers.yaml").read_text(), end="")

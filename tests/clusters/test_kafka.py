@@ -1,0 +1,194 @@
+"""Events and changes of requirements from a real Kafka broker, releases back to it, on Prism."""
+
+import datetime as dt
+import json
+import re
+import secrets
+import shlex
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.kafka, pytest.mark.prism]
+
+SHAPE = re.MULTILINE | re.DOTALL
+START = dt.datetime(2024, 5, 1, tzinfo=dt.timezone.utc)
+HOUR = dt.timedelta(hours=1)
+SLOTS = 72
+USERS = 40
+PLACES = ("cafe", "park", "pier")
+
+BAD = {
+    b"no": "unparsable",
+    None: "unparsable",
+    b"\xff": "unparsable",
+    b'["ann"]': "unparsable",
+    b'{"user": {"id": 1}, "place": "cafe", "time": "2024-05-01T00:10:00Z"}': "unparsable",
+    b'{"user": "u1", "place": 7, "time": "2024-05-01T00:10:00Z"}': "outside the domain",
+    b'{"user": "u1", "place": "cafe", "time": "noon"}': "unparsable time",
+    b'{"user": "u1", "place": "cafe"}': "null time",
+}
+PAGE = Path(__file__).parents[2] / "docs" / "streaming.md"
+
+
+def flags(kafka, **changed):
+    """Flags of the command in the page, some changed; those that are None are left out."""
+    (text,) = re.findall(r"^```sh kafka\nstreamveil release (.+?)^```", PAGE.read_text(), SHAPE)
+    text = text.replace("broker:9092", kafka.broker).replace("localhost:8097", kafka.expansion)
+    words = shlex.split(text.replace("\\\n", " "))
+    found = dict(word.removeprefix("--").split("=", 1) for word in words) | changed
+    return [f"--{name}={value}" for name, value in found.items() if value is not None]
+
+
+def millis(time):
+    return round(time.timestamp() * 1000)
+
+
+def events():
+    """(time, record) of users who come and go; some are in two places in one slot."""
+    for slot in range(SLOTS):
+        for user in range(USERS):
+            for visit in range((slot + user) % 4 % 3):
+                time = START + slot * HOUR + (user + 1) * dt.timedelta(seconds=30 + visit)
+                place = PLACES[(user + slot // 12 + visit) % 3]
+                yield time, {"user": f"u{user}", "place": place, "time": time.isoformat()}
+
+
+def change(user, slot, window=None, epsilon=None):
+    asked = {
+        "window_backward": window,
+        "epsilon_backward": epsilon,
+        "window_forward": window,
+        "epsilon_forward": epsilon,
+    }
+    return {"user": f"u{user}", "time": (START + slot * HOUR).isoformat(), **asked}
+
+
+CHANGES = [change(0, 5, 4, 0.5), change(1, 20, 8, 2.0), change(2, 30), change(USERS, 40, 6, 1.0)]
+
+
+def as_json(record):
+    return json.dumps(record).encode()
+
+
+@pytest.fixture(scope="module")
+def folder(kafka):
+    """Where jobs find the table of users and the noise key."""
+    table = ["user,window,epsilon", *(f"u{user},{3 + user % 4},1.0" for user in range(USERS - 5))]
+    (kafka.work / "users.csv").write_text("\n".join(table))
+    key = kafka.work / "noise.key"
+    key.touch(0o600)
+    key.write_text(secrets.token_hex(32))
+    return kafka.work
+
+
+def bounded(kafka, folder, records, changes):
+    """Lines of releases by slot that a run over files gives."""
+    (folder / "events.jsonl").write_bytes(b"\n".join(map(as_json, records)))
+    (folder / "changes.jsonl").write_bytes(b"\n".join(map(as_json, changes)))
+    places = {
+        "input": "events.jsonl",
+        "requirement_changes": "changes.jsonl",
+        "output": "releases.jsonl",
+    }
+    code, log = kafka.launch(*flags(kafka, runner="FnApiRunner", **places)).end()
+    assert code == 0, log
+    lines = (folder / "releases.jsonl").read_bytes().splitlines()
+    return {json.loads(line)["slot"]: line for line in lines}
+
+
+def test_duplicates_redelivery_a_broken_broker_and_bad_records(kafka, folder, capsys, wait_until):
+    good = list(events())
+    first, second = good[: len(good) // 2], good[len(good) // 2 :]
+    for topic, partitions in (("events", 2), ("changes", 1), ("releases", 1)):
+        kafka.create(topic, partitions)
+
+    def send(some, partition):
+        records = [(millis(time), as_json(record), partition) for time, record in some]
+        kafka.send("events", records)
+        return len(records)
+
+    sent = send(first, 0) + send(first, 1)
+    kafka.send("events", [(millis(START), value, 0) for value in BAD])
+    job = kafka.launch(*flags(kafka))
+    wait_until(
+        "the first half is read",
+        lambda: job.counters()["events_read"] == sent + len(BAD),
+    )
+    kafka.stop("broker")
+    kafka.start()
+    sent += send(second, 1) + send(second, 0) + send(first[::2], 1)
+    wait_until(
+        "the second half is read",
+        lambda: job.counters()["events_read"] == sent + len(BAD),
+    )
+    rejected = {
+        name.partition(": ")[2]: number
+        for name, number in job.counters().items()
+        if name.startswith("rejected: ")
+    }
+    # No release so far: a slot waits for the changes, and there was no record of them.
+    assert kafka.read("releases") == []
+    kafka.send("changes", [(millis(START), as_json(one), 0) for one in CHANGES + CHANGES])
+    wait_until("a release", lambda: kafka.read("releases"))
+    job.cancel()
+    before = kafka.read("releases")
+
+    again = kafka.launch(*flags(kafka))
+    wait_until(
+        "all slots once more",
+        lambda: len(dict(kafka.read("releases")[len(before) :])) == SLOTS,
+    )
+    again.cancel()
+
+    expected = bounded(kafka, folder, [record for _, record in good], CHANGES)
+    released = kafka.read("releases")
+    compacted = {int(key): value for key, value in released}
+    differing = [value for key, value in released if value != expected[int(key)]]
+    with capsys.disabled():
+        print(
+            f"\nKafka: {len(good)} events sent {sent} times, {len(BAD)} bad records, the broker "
+            f"restarted once, the job killed after {len(before)} releases and started again: "
+            f"{SLOTS} slots checked, {SLOTS - len(compacted)} lost, {len(released) - SLOTS} "
+            f"released again, {len(differing)} differing"
+        )
+    assert rejected == Counter(BAD.values())
+    assert compacted == expected
+    assert differing == []
+
+
+def test_changes_that_never_come_do_not_hold_releases_back_by_log_append_time(
+    kafka, folder, wait_until
+):
+    """By CreateTime they do, until the first record: the drill above waits on it."""
+    kafka.create("visits")
+    kafka.create("no-changes", **{"message.timestamp.type": "LogAppendTime"})
+    kafka.create("statistics")
+    good = list(events())
+    kafka.send("visits", [(millis(time), as_json(record), 0) for time, record in good])
+    job = kafka.launch(
+        *flags(
+            kafka,
+            input=kafka.location("visits", "auto.offset.reset=earliest"),
+            requirement_changes=kafka.location("no-changes", "timestamp_policy=LogAppendTime"),
+            output=kafka.location("statistics"),
+        )
+    )
+    wait_until("all slots", lambda: len(kafka.read("statistics")) >= SLOTS)
+    job.cancel()
+    assert len(dict(kafka.read("statistics"))) == SLOTS
+
+
+def test_a_missing_topic_and_a_missing_broker_are_told(kafka, folder):
+    missing = kafka.location("nowhere", "default.api.timeout.ms=5000")
+    away = missing.replace(kafka.broker, "127.0.0.1:1")
+    told = {
+        kafka.launch(*flags(kafka, input=missing)): "any partitions info for topic nowhere",
+        kafka.launch(*flags(kafka, input=away)): "while fetching topic metadata",
+    }
+    for job, words in told.items():
+        code, log = job.end()
+        assert code == 1
+        (line,) = [one for one in log.splitlines() if one.startswith("streamveil release: f")]
+        assert words in line

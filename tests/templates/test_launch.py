@@ -1,0 +1,136 @@
+"""Flex templates launched as Dataflow's launcher does it, with its flags."""
+
+import json
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamveil.io import read_per_record, read_releases
+from streamveil.pipelines.flex import IMAGE_VARIABLE, NAME_VARIABLE, TEMPLATES
+
+LAUNCH = Path(__file__).parents[2] / "templates" / "launch.py"
+IMAGE = "europe-docker.pkg.dev/project/repository/streamveil:1"
+EVENTS = """user,place,time,fare
+ann,cafe,2024-05-01T09:12:00Z,3
+bob,park,2024-05-01T09:30:00Z,4.5
+cho,cafe,2024-05-02T08:45:00Z,2
+"""
+REQUIREMENTS = """user,window,epsilon
+ann,7,1.0
+bob,7,2.0
+cho,3,1.0
+"""
+STREAM = "pubsub:projects/project/subscriptions/events"
+TOPIC = "pubsub:projects/project/topics/releases"
+COMMON = {
+    "user_column": "user",
+    "value_column": "place",
+    "time_column": "time",
+    "slot": "1d",
+    "start": "2024-05-01",
+    "end": "2024-05-03",
+    "domain": "cafe,park",
+    "allowed_lateness": "0s",
+}
+
+
+@pytest.fixture
+def parameters(tmp_path):
+    """The parameters of each template, on files of this machine."""
+    (tmp_path / "events.csv").write_text(EVENTS)
+    (tmp_path / "users.csv").write_text(REQUIREMENTS)
+    files = {"input": str(tmp_path / "events.csv"), "output": str(tmp_path / "out.jsonl")}
+    users = {"requirements": str(tmp_path / "users.csv")}
+    times = {name: COMMON[name] for name in ("time_column", "slot", "start", "end")}
+    record = {"statistic": "sum", "budget": "inverse:1", "value_column": "fare"}
+    return {
+        "release-batch": {**COMMON, **files, **users},
+        "release-streaming": {**COMMON, **users, "input": STREAM, "output": TOPIC},
+        "collect": {**COMMON, **files, **users},
+        "per-record": {**files, **times, **record, "value_max": "9", "epsilon_max": "1"},
+        "infinite": {**COMMON, **files, "epsilon": "1"},
+    }
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch, parameters):
+    """Run the file that the image names, in its environment, on parameters and runner flags."""
+
+    def run(name, *flags):
+        monkeypatch.setenv(NAME_VARIABLE, name)
+        monkeypatch.setenv(IMAGE_VARIABLE, IMAGE)
+        # Without credentials: no service is asked for anything.
+        monkeypatch.setenv("NO_GCE_CHECK", "true")
+        given = [f"--{parameter}={value}" for parameter, value in parameters[name].items()]
+        monkeypatch.setattr(sys, "argv", [str(LAUNCH), *given, *flags])
+        with pytest.raises(SystemExit) as stopped:
+            runpy.run_path(str(LAUNCH), run_name="__main__")
+        return stopped.value.code
+
+    return run
+
+
+@pytest.fixture
+def to_dataflow(tmp_path):
+    """What the launcher adds, with places of this machine for those of Google Cloud."""
+    staged = tmp_path / "staged"
+    staged.mkdir()
+    return [
+        "--runner=DataflowRunner",
+        "--project=project-1",
+        "--region=europe-west4",
+        "--job_name=streamveil-1",
+        f"--staging_location={staged}",
+        f"--temp_location={staged}",
+        f"--template_location={staged / 'job_object'}",
+        '--labels={"team": "statistics"}',
+        # The second saves a listing of all packages.
+        "--experiments=use_network_tags=private,disable_logging_submission_environment",
+        "--num_workers=1",
+        "--max_num_workers=2",
+        "--machine_type=n2-standard-2",
+        # Only here: a service on this machine, which nobody serves.
+        "--dataflow_endpoint=http://localhost:24001",
+        "--no_auth",
+    ]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_launch_writes_the_job_and_ends(name, launch, to_dataflow, tmp_path, capsys):
+    assert launch(name, *to_dataflow) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.startswith("handed over")
+    job = json.loads((tmp_path / "staged" / "job_object").read_text())
+    streams = name == "release-streaming"
+    assert job["type"] == ("JOB_TYPE_STREAMING" if streams else "JOB_TYPE_BATCH")
+    pool = job["environment"]["workerPools"][0]
+    images = {image["containerImage"] for image in pool["sdkHarnessContainerImages"]}
+    assert {pool["workerHarnessContainerImage"], *images} == {IMAGE}
+    options = job["environment"]["sdkPipelineOptions"]["options"]
+    assert options["domain" if name != "per-record" else "budget"]
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+@pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "release-streaming"])
+def test_a_launch_with_a_local_runner_releases(name, launch, tmp_path, capsys):
+    assert launch(name, "--runner=FnApiRunner") == 0, capsys.readouterr().err
+    path = str(tmp_path / "out.jsonl")
+    rows = read_per_record(path) if name == "per-record" else read_releases(path)
+    assert len(rows) == 2
+    if name == "infinite":
+        assert all(row.shares is not None for row in rows)
+
+
+def test_a_parameter_that_is_none_stops_the_launch(launch, to_dataflow, tmp_path, capsys):
+    assert launch("release-batch", *to_dataflow, "--default_requirment=7,1.0,10") == 2
+    assert "default_requirement" in capsys.readouterr().err
+    assert not (tmp_path / "staged" / "job_object").exists()
+
+
+@pytest.mark.parametrize("flag", ["--experiments", "--dataflow_service_options"])
+def test_at_least_once_is_refused(flag, launch, to_dataflow, tmp_path, capsys):
+    mode = "streaming_mode_at_least_once"
+    assert launch("release-streaming", *to_dataflow, f"{flag}={mode}") == 2
+    assert mode in capsys.readouterr().err
+    assert not (tmp_path / "staged" / "job_object").exists()
