@@ -49,7 +49,8 @@ def test_the_job_server_is_a_cluster_by_itself(embedded_flink, tables, tmp_path)
         *("--start=1970-01-01", "--end=1970-01-11"),
     ]
     assert main([*given, f"--output={tmp_path}/here.csv"]) == 0
-    assert main([*given, f"--output={tmp_path}/there.csv", *embedded_flink.flags]) == 0
+    flags = ("--runner=FlinkRunner", *embedded_flink.flags[1:])
+    assert main([*given, f"--output={tmp_path}/there.csv", *flags]) == 0
     assert (tmp_path / "there.csv").read_bytes() == (tmp_path / "here.csv").read_bytes()
 
 
