@@ -18,7 +18,6 @@ pytestmark = pytest.mark.flink
 
 SECOND = 1_000_000
 STREAMING = ("--parallelism=1", "--checkpointing_interval=1000")
-BUNDLES = ("--finish_bundle_before_checkpointing=true", "--max_bundle_time_mills=100")
 
 
 @pytest.fixture
@@ -131,7 +130,7 @@ def streamed(flink, tmp_path_factory):
             out = f"folder:{streams.folder}/{job}"
             command = [
                 *(sys.executable, "-m", "streamveil.pipelines.main"),
-                *(*streams.arguments(job, "watch:", out), *flink.flags, *STREAMING, *BUNDLES),
+                *(*streams.arguments(job, "watch:", out), *flink.flags, *STREAMING),
             ]
             log = (streams.folder / f"{job}.log").open("wb")
             with log:
