@@ -596,7 +596,7 @@ def test_simulation_is_the_stream(name):
         ({"counts": np.zeros((3, 2, 2), dtype=int)}, "1 classes"),
         ({"counts": np.zeros((3, 1, 2))}, "float64; give whole numbers"),
         ({"counts": np.full((3, 1, 2), -1)}, "none negative"),
-        ({"key": b"short"}, "32 bytes"),
+        ({"key": b"short"}, "a noise key has 5 bytes: give 32"),
         ({"name": "laplace"}, "'laplace' is unknown"),
         ({"requirements": [(0, 1.0)]}, "window 0"),
         ({"requirements": [(1, -1.0)]}, "epsilon -1.0"),

@@ -8,6 +8,7 @@ import copy
 
 import numpy as np
 import pytest
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.mechanisms import Registry, Requirement, Slots
 from streamveil.mechanisms.mechanism import Population
@@ -76,7 +77,7 @@ class InTime:
         fn = _ReleaseInTimeFn(self.config)
         fn.setup()
         element = ("histogram", data)
-        return list(fn.process(element, self.waiting, self.progress, self.stream))
+        return list(fn.process(element, MIN_TIMESTAMP, self.waiting, self.progress, self.stream))
 
 
 def told(outputs):

@@ -89,7 +89,7 @@ GOOD = {
         ({"requirements": [(2, 1e-12)] * 50}, "ask for more epsilon"),
         ({"requirements": [], "values": np.zeros((2, 0), int)}, "there are no users"),
         ({"key": "k" * 32}, "the key is a str: give 32 bytes"),
-        ({"key": bytes(31)}, "32 bytes, this one has 31"),
+        ({"key": bytes(31)}, "a noise key has 31 bytes: give 32"),
     ],
 )
 def test_what_cannot_be_is_refused(wrong, told):

@@ -183,9 +183,8 @@ def test_neither_does_it_for_the_framework(release, records, transform):
 # ---- another noise key from a pane on ------------------------------------------------------------
 
 
-@pytest.mark.parametrize("runner", ["fn_api", "bundle_based"])
 @pytest.mark.parametrize("kind", ["count", "sliding sum", "running"])
-def test_panes_before_a_new_key_keep_the_old_one(release, records, runner, kind):
+def test_panes_before_a_new_key_keep_the_old_one(release_on, records, runner, kind):
     transform, options = {
         "count": (PerRecordCount, {}),
         "sliding sum": (PerRecordSum, {"value": "amount", "sliding": 2}),
@@ -195,7 +194,7 @@ def test_panes_before_a_new_key_keep_the_old_one(release, records, runner, kind)
 
     def found(key):
         made = transform(records.noisy, noise_key=key, **options)
-        rows = release(made, [records.batch(records.some(hours=9))], runner).rows
+        rows = release_on(runner, made, [records.batch(records.some(hours=9))]).rows
         return [row.estimate for row in sorted(rows, key=lambda row: row.end)]
 
     old, new = found(KEY), found(RotatedKey(GivenKey(KEY), ((6, GivenKey(bytes(32))),)))
