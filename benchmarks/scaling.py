@@ -20,8 +20,8 @@ BINS = 100
 CLASSES = 9
 START_HOUR = 1_704_067_200 // 3600
 # A stream's batch is what one bundle of a runner brings; a file's is a row group.
-WORKER_FILES = 8
 BATCHES = (1_000, 10_000, 100_000)
+WORKER_FILES, WORKER_SLOTS = 8, 24
 
 
 def main() -> None:
@@ -32,6 +32,7 @@ def main() -> None:
     add("--bins", type=int, nargs="+", default=[100, 1_000, 10_000])
     add("--slots", type=int, default=200, help="slots of a stream whose release is measured")
     add("--files", type=int, nargs="*", default=[3_000_000, 10_000_000, 30_000_000])
+    add("--worker_events", type=int, default=60_000_000, help="events for one and two workers")
     add("--plan", action="store_true", help="only print the plan, from the last measured pieces")
     add("--plan_events_per_second", type=float, default=1e6)
     add("--plan_users", type=float, default=1e8)
@@ -51,7 +52,8 @@ def main() -> None:
         with data_folder(given.folder) as folder:
             measured += [commands(given, folder, pieces), workers(given, folder)]
     measured.append(plan(pieces, service))
-    kept = {n: getattr(given, n) for n in ("events", "users", "bins", "slots", "files", "repeats")}
+    names = ("events", "users", "bins", "slots", "files", "worker_events", "repeats")
+    kept = {name: getattr(given, name) for name in names}
     save(given.results, "scaling", kept, measured)
 
 
@@ -130,11 +132,11 @@ def slots(given):
     return found
 
 
-def command(folder: Path, size: int, *flags: str, files: int = 1) -> list[str]:
+def command(folder: Path, size: int, slots: int, files: int, *flags: str) -> list[str]:
     """`streamveil release` over files of so many events in all."""
-    hours = _slots(size)
+    stem = f"{size}-in-{slots}-of-{files}"
     given = {
-        "input": folder / f"{size}-of-{files}-*.parquet",
+        "input": folder / f"{stem}-*.parquet",
         "output": folder / "releases.parquet",
         "requirements": folder / "requirements.parquet",
         "user_column": "user",
@@ -142,14 +144,14 @@ def command(folder: Path, size: int, *flags: str, files: int = 1) -> list[str]:
         "time_column": "time",
         "slot": "1h",
         "start": _iso(START_HOUR),
-        "end": _iso(START_HOUR + hours),
+        "end": _iso(START_HOUR + slots),
         "domain": ",".join(f"value-{b:02}" for b in range(BINS)),
     }
-    paths = [folder / f"{size}-of-{files}-{i}.parquet" for i in range(files)]
+    paths = [folder / f"{stem}-{i}.parquet" for i in range(files)]
     for path in (given["requirements"], *paths):
         if not path.exists():
             events_in_it = size // files if path in paths else 0
-            case = {"kind": "file", "path": str(path), "events": events_in_it, "slots": hours}
+            case = {"kind": "file", "path": str(path), "events": events_in_it, "slots": slots}
             measure_case("scaling.py", case, 1)
     named = [f"--{name}={value}" for name, value in given.items()]
     return [sys.executable, "-m", "streamveil.pipelines.main", "release", *named, *flags]
@@ -165,7 +167,9 @@ def commands(given, folder: Path, pieces: Pieces):
     )
     sizes = [1000, *given.files]
     took = [
-        measure(command(folder, size), given.repeats, [folder / "releases.parquet"]).cpu
+        measure(
+            command(folder, size, _slots(size), 1), given.repeats, [folder / "releases.parquet"]
+        ).cpu
         for size in sizes
     ]
     ours = [
@@ -180,21 +184,34 @@ def commands(given, folder: Path, pieces: Pieces):
 
 
 def workers(given, folder: Path):
-    """The same command with one worker process and with two."""
+    """A command with one worker process and with two."""
     found = table(
         "One and two workers",
-        ["events", "workers", "wall s", "CPU s", "events a second", "times one worker"],
-        "FnApiRunner with worker processes of its own (--direct_running_mode=multi_processing); "
-        f"{WORKER_FILES} files, each of all slots. The runner itself is a third process, and "
-        "the machine has two cores.",
+        [
+            *("events", "workers", "wall s", "start-up wall s", "CPU s"),
+            *("events a second without start-up", "times one worker"),
+        ],
+        "FnApiRunner with worker processes of its own (--direct_running_mode=multi_processing), "
+        f"{WORKER_FILES} files, {WORKER_SLOTS} slots, --shards=2. Start-up is the same command on "
+        "1,000 events. The runner, through which all events pass twice, is a process of its own "
+        "that does not grow with the workers, and the machine has two cores.",
     )
-    size = max(given.files)
+    size = given.worker_events
     pace = {}
     for number in (1, 2):
         flags = (f"--direct_num_workers={number}", "--direct_running_mode=multi_processing")
-        ran = measure(command(folder, size, *flags), given.repeats, [folder / "releases.parquet"])
-        pace[number] = size / ran.wall
-        found.add(size, number, ran.wall, ran.cpu, pace[number], pace[number] / pace[1])
+        ran, idle = (
+            measure(
+                command(folder, events, WORKER_SLOTS, WORKER_FILES, "--shards=2", *flags),
+                given.repeats,
+                [folder / "releases.parquet"],
+            )
+            for events in (size, 1000)
+        )
+        pace[number] = size / (ran.wall - idle.wall)
+        found.add(
+            *(size, number, ran.wall, idle.wall, ran.cpu, pace[number], pace[number] / pace[1])
+        )
     return found
 
 
