@@ -39,17 +39,19 @@ class Pieces:
         rows = [row for row in self.events if (row[1] == "yes") == inside and row[2] == size]
         return min(rows, key=lambda row: abs(row[0] - users))
 
-    def event_ns(self, users: float) -> float:
-        """Of a file's event: map, bound and count, in the largest batches."""
-        size = max(row[2] for row in self.events)
-        rows = [row for row in self.events if row[1] == "yes" and row[2] == size]
-        row = min(rows, key=lambda row: abs(row[0] - users))
-        return row[3] + row[4]
+    def _slot(self, bins: int) -> Row:
+        """The row of the nearest number of bins, with one shard."""
+        return min(self.slots, key=lambda row: (abs(row[0] - bins), row[1]))
 
     def slot_ms(self, bins: int) -> float:
-        """Of a slot at the hot key, in proportion to the bins from the nearest measured number."""
-        row = min(self.slots, key=lambda row: (abs(row[0] - bins), row[1]))
+        """Of a slot at the hot key of a stream, in proportion to the bins above those measured."""
+        row = self._slot(bins)
         return row[4] * max(bins / row[0], 1)
+
+    def file_slot_ms(self, bins: int) -> float:
+        """The same of an input with an end."""
+        row = self._slot(bins)
+        return row[5] * max(bins / row[0], 1)
 
     def plan(self, service: Service) -> Iterator[tuple[str, Any, Any]]:
         """What a service comes to: by name, for users in the table and for users outside it."""
@@ -64,12 +66,12 @@ class Pieces:
         yield both("cores to map and bound", *(rate * row[3] / 1e9 for row in rows))
         yield both("cores to count", *(rate * row[4] / 1e9 for row in rows))
         share = self.slot_ms(service.bins) / 1e3 / service.slot_seconds
-        yield both("share of a core that the hot key takes", share, share)
+        yield both("% of a core that the hot key takes", 100 * share, 100 * share)
         yield both("MB/s through the shuffle", *(rate * row[5] / 1e6 for row in rows))
         waiting = rate * service.slot_seconds
         yield both("GB of state in one open slot", *(waiting * row[6] / 1e9 for row in rows))
         table = self.registries[-1][2] * service.users / 1e9
         yield both("GB of memory for the table, in each worker process", table, 0.0)
-        near = min(self.slots, key=lambda row: abs(row[0] - service.bins))
+        near = self._slot(service.bins)
         yield both("kB to the hot key a slot", near[2] / 1e3, near[2] / 1e3)
         yield both("kB of state of the hot key", near[3] / 1e3, near[3] / 1e3)
