@@ -22,6 +22,8 @@ START_HOUR = 1_704_067_200 // 3600
 # A stream's batch is what one bundle of a runner brings; a file's is a row group.
 BATCHES = (1_000, 10_000, 100_000)
 WORKER_FILES, WORKER_SLOTS = 8, 24
+FUSED, SHUFFLED = "made in the same step", "behind a shuffle"
+MESSAGE = b'{"user": "user-%07d", "value": "value-%02d", "time": "2024-05-01T09:12:00Z"}'
 
 
 def main() -> None:
@@ -47,6 +49,7 @@ def main() -> None:
         plan(Pieces.of(runs[-1]["tables"]), service)
         return
     measured = [events(given), messages(given), registries(given), slots(given)]
+    measured.append(runners(given))
     pieces = Pieces.of([vars(one) for one in measured])
     if given.files:
         with data_folder(given.folder) as folder:
@@ -93,6 +96,21 @@ def messages(given):
             continue
         case = {"kind": "message", "batch": size, "events": number}
         found.add(size, measure_case("scaling.py", case, given.repeats).median("parse"))
+    return found
+
+
+def runners(given):
+    """What a message costs in a pipeline, where it is an element of its own."""
+    found = table(
+        "A message in a pipeline on FnApiRunner",
+        ["way", "ns a message"],
+        "From an element of bytes to rows of record batches; CPU time above that of a pipeline "
+        "with few messages. A connector's messages come by the wire, as from a shuffle.",
+    )
+    for way in (FUSED, SHUFFLED):
+        case = {"kind": "pipeline", "shuffled": way == SHUFFLED, "events": given.events // 4}
+        answer = measure_case("scaling.py", case, given.repeats)
+        found.add(way, answer.median("message"))
     return found
 
 
@@ -166,8 +184,8 @@ def commands(given, folder: Path, pieces: Pieces):
             "ns an event",
         ],
         "One process, 10,000 users, 10,000 events a slot. Slots cost what the table above says; "
-        "start-up, and what an event costs from file to count, are fitted to the first two rows; "
-        "the others check it. Users repeat in a row group and are read as a dictionary.",
+        "start-up, and what an event costs from file to count, are fitted to the second and the "
+        "third row; the others check it. Users repeat in a row group and are read as a dictionary.",
     )
     sizes = [1000, *given.files]
     took = [
@@ -177,9 +195,11 @@ def commands(given, folder: Path, pieces: Pieces):
         for size in sizes
     ]
     releasing = [_slots(size) * pieces.file_slot_ms(BINS) / 1e3 for size in sizes]
-    event = (took[1] - took[0] - releasing[1]) / sizes[1]
+    rest = [measured - slots_took for measured, slots_took in zip(took, releasing, strict=True)]
+    event = (rest[2] - rest[1]) / (sizes[2] - sizes[1])
+    start = rest[1] - sizes[1] * event
     for size, measured, slots_took in zip(sizes, took, releasing, strict=True):
-        modelled = took[0] + slots_took + size * event
+        modelled = start + slots_took + size * event
         found.add(size, _slots(size), measured, modelled, measured / modelled, event * 1e9)
     return found
 
@@ -333,6 +353,32 @@ def run_message(batch: int, events: int) -> dict[str, float]:
     return {"parse": (time.process_time() - before) * 1e9 / (events // batch * batch)}
 
 
+def made_messages(number: int):
+    """Messages of so many events."""
+    return (MESSAGE % (i, i % BINS) for i in range(number))
+
+
+def run_pipeline(shuffled: bool, events: int) -> dict[str, float]:
+    """Parse messages in a pipeline; what it takes with none to speak of is taken off."""
+    import apache_beam as beam
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    from streamveil.io.messages import ParseMessages
+
+    took = []
+    for number in (10, events):
+        before = time.process_time()
+        with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+            make = beam.FlatMap(made_messages).with_output_types(bytes)
+            made = pipeline | beam.Create([number]) | make
+            if shuffled:
+                made |= beam.Reshuffle()
+            parsed = made | ParseMessages("benchmark", ("user", "value", "time"))
+            _ = parsed.batches | "Rows" >> beam.Map(len) | beam.CombineGlobally(sum)
+        took.append(time.process_time() - before)
+    return {"message": (took[1] - took[0]) * 1e9 / events}
+
+
 def run_registry(users: int) -> dict[str, float]:
     """Read a table of requirements and index it."""
     import tempfile
@@ -413,6 +459,7 @@ def run_file(path: str, events: int, slots: int) -> dict[str, float]:
 CASES = {
     "event": run_event,
     "message": run_message,
+    "pipeline": run_pipeline,
     "registry": run_registry,
     "slot": run_slot,
     "file": run_file,

@@ -75,10 +75,12 @@ def test_the_soak_finds_state_that_does_not_grow(tmp_path):
 
 def test_the_plan_follows_from_the_measured_pieces(tmp_path):
     run("scaling", *SMALL["scaling"], f"--results={tmp_path}")
-    events, _, registries, _, plan = tables(tmp_path, "scaling")
+    events, _, registries, _, ways, plan = tables(tmp_path, "scaling")
+    assert [row[0] for row in ways["rows"]] == ["made in the same step", "behind a shuffle"]
     rows = {row[0]: row[1:] for row in plan["rows"]}
     shuffled = rows["MB/s through the shuffle"]
-    assert shuffled == [pytest.approx(row[5]) for row in events["rows"]]
+    inside, outside = (row[5] for row in events["rows"])
+    assert shuffled == [pytest.approx(2 * inside), pytest.approx(outside)]  # codes of 8 bytes
     state = rows["GB of state in one open slot"]
     assert state == [pytest.approx(60 * megabytes / 1e3) for megabytes in shuffled]
     table = rows["GB of memory for the table, in each worker process"]
