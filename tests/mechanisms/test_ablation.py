@@ -48,7 +48,7 @@ def releases(name, population, counts):
 
 # The odometer never refuses, and no window overspends in exact integers, whatever the counts do.
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(
     requirements=st.lists(
         st.tuples(st.integers(1, 8), st.builds(lambda x: 10**x, st.floats(-6, 1.5))),
@@ -75,7 +75,7 @@ def test_no_window_overspends(name, requirements, sensitivity, scale, seed):
 
 # Ledgers on all paths of decisions and costs, whatever a mechanism would do with them.
 @pytest.mark.parametrize("ledger", [Shares, Sliding, Saving])
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(
     requirements=st.lists(
         st.tuples(st.integers(1, 9), st.floats(0.001, 9)), min_size=1, max_size=4

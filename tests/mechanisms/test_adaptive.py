@@ -25,7 +25,7 @@ from streamveil.mechanisms.planning import Plan
 from streamveil.mechanisms.weighting import Weighting
 
 KEY = bytes(range(32))
-PROPERTY = settings(max_examples=70, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=70)
 SLOTS = 90
 
 OPTIONS = [

@@ -63,7 +63,7 @@ def test_they_are_registered():
 # No window of any class overspends, in exact integers, whatever the counts do: also where there
 # are more events than users.
 @NAMES
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     requirements=st.lists(
         st.tuples(st.integers(1, 8), st.builds(lambda x: 10**x, st.floats(-6, 1))),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms.correlation import Correlation
 
-PROPERTY = settings(max_examples=50, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=50)
 DISPERSION = 0.25
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError
 from streamveil.mechanisms.dynamic_odometer import DynamicOdometer
 
-PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=80)
 UNIT = 2**40
 HORIZON = 7
 

@@ -21,7 +21,7 @@ from streamveil.mechanisms.schedule import Offer, asked_units
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "dynamic_dpbd_dpba.json").read_text())["cases"]
 EXAMPLES = json.loads((GOLDEN / "examples.json").read_text())
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=60)
 NAMES = pytest.mark.parametrize("name", list(DYNAMIC_SCHEDULES))
 
 

@@ -22,7 +22,7 @@ from streamveil.mechanisms.mechanism import Setting
 from streamveil.mechanisms.schedule import asked_units
 
 KEY = bytes(range(32))
-PROPERTY = settings(max_examples=25, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=25)
 NAMES = pytest.mark.parametrize("name", list(DYNAMIC_MECHANISMS))
 HORIZON = 8
 BINS = 3

@@ -10,7 +10,7 @@ from streamveil.mechanisms import kalman
 from streamveil.mechanisms.kalman import BEND, DRIFT, GAPS, MEMBERS, WHITE, Bank
 
 FLAKINESS = 1e-6
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=60)
 EXACT = 1e-6
 
 

@@ -40,7 +40,7 @@ LAPLACE_KURTOSIS = 6
 KEY = bytes(range(32))
 NAMES = pytest.mark.parametrize("name", list(MECHANISMS))
 SCHEDULED = pytest.mark.parametrize("name", list(SCHEDULES))
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=60)
 
 ALWAYS, NEVER = math.inf, -math.inf
 

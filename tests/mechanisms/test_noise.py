@@ -32,7 +32,7 @@ FLAKINESS = 1e-6
 SIGMAS = stats.norm.isf(FLAKINESS / 2)
 
 KEY = bytes(range(32))
-PROPERTY = settings(max_examples=300, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=300)
 BUDGETS = pytest.mark.parametrize("units", [2**30, 2**37, 2**40, 3 * 2**40 + 12345])
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import optimal_budget_selection
 from streamveil.mechanisms.obs import _errors, keep_probability
 
-PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=150)
 
 # Budgets of every size that a requirement allows, and 0.
 BUDGETS = st.one_of(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Odometer, Requirement
 
-PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=150)
 
 
 def of_units(window: int, units: int) -> Requirement:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import ConfigurationError, Requirement, Slots
 from streamveil.mechanisms.records import as_requirement, format_time, parse_time
 
-PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=150)
 
 # ---- requirements ---------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from streamveil.mechanisms.mechanism import population_of
 from streamveil.mechanisms.pba import PBA
 from streamveil.mechanisms.pbd import PBD
 
-PROPERTY = settings(max_examples=80, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=80)
 SLOTS = 60
 UNIT = 2.0**-40
 

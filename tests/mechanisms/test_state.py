@@ -59,7 +59,7 @@ TABLES = npst.arrays(
 
 
 # Rows survive being written as runs; no two neighbouring runs are equal.
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(TABLES)
 def test_runs_round_trip(rows):
     runs = state.runs_of(rows)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 
-PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=150)
 
 TABLE = {"ann": (3, 1.0), "bob": (5, 0.5), "cleo": (3, 1.0), "dan": (3, 0.1)}
 

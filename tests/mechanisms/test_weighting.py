@@ -20,7 +20,7 @@ FLAKINESS = 1e-6
 SIGMAS = stats.norm.isf(FLAKINESS / 2)
 KEY = bytes(range(32))
 UNIT = 2**40
-PROPERTY = settings(max_examples=200, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=200)
 
 # Budgets of every magnitude, the ends among them.
 OFFERS = st.lists(

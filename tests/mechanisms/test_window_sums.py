@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.window_sums import WindowSums
 
-PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=150)
 WINDOWS = st.lists(st.integers(1, 20), min_size=1, max_size=5)
 
 

@@ -19,7 +19,7 @@ from streamveil.transforms.bins import (
     DomainMap,
 )
 
-PROPERTY = settings(max_examples=120, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=120)
 NUMBERS = [pa.int8(), pa.int64(), pa.float32(), pa.float64(), pa.decimal128(9, 3)]
 
 

@@ -16,7 +16,7 @@ from streamveil.transforms.bounding import bound, mix, runs
 from streamveil.transforms.counting import MEMBERS, STRANGERS, Layout, bound_block, count, pack
 from streamveil.transforms.mapping import Events
 
-PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=150)
 MASK = (1 << 64) - 1
 
 # Events of one visit by bin, as (visit, bin, repeats).
@@ -93,13 +93,13 @@ def test_bounding_parts_first_changes_nothing(groups, most, data):
 
 
 @given(st.lists(st.integers(0, MASK)))
-@settings(max_examples=50, derandomize=True)
+@settings(max_examples=50)
 def test_mix_is_splitmix(values):
     assert mix(np.array(values, np.uint64)).tolist() == [mix_by_hand(v) for v in values]
 
 
 @given(st.lists(st.integers(0, 3)))
-@settings(max_examples=50, derandomize=True)
+@settings(max_examples=50)
 def test_runs_cover_the_values(values):
     starts, lengths = runs(np.array(values, np.int64))
     spread = np.repeat(np.array(values, np.int64)[starts], lengths)

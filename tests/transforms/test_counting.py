@@ -21,7 +21,7 @@ from streamveil.transforms.counting import (
 )
 from streamveil.transforms.mapping import Events
 
-PROPERTY = settings(max_examples=120, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=120)
 
 # As many users as make codes of these layouts narrow (32 bits) or wide, in blocks of 1 or more.
 # At 2**32 codes a block's own codes are narrow, but those of two blocks are not.
@@ -125,7 +125,7 @@ def in_two_steps(rows, layout, most, batches=1):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(EVENTS, st.integers(1, 3), st.integers(1, 3))
 def test_two_steps_equal_a_dict(layout, rows, most, batches):
     expected = by_dict(rows, layout, most)

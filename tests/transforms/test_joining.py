@@ -382,7 +382,7 @@ EVENTS = st.lists(
 # Few users and slots, so that a user often has several changes for one of them.
 MOVERS, ASKED_SLOTS = st.sampled_from(["m0", "m3", "s0", "s4"]), st.sampled_from([-2, 1, 3, 4, 9])
 CHANGE = st.tuples(MOVERS, ASKED_SLOTS, WANTED)
-PROPERTY = settings(max_examples=150, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=150)
 
 
 @pytest.fixture(scope="module", params=REGISTRIES)

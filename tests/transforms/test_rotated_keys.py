@@ -55,7 +55,7 @@ def test_a_slot_has_the_noise_of_its_key(starts, slot):
 
 @pytest.mark.parametrize("name", ["adaptive", "pba", "bd"])
 @given(rotation=st.integers(0, 13), counts=st.integers(0, 2**32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_all_is_as_it_was_before_the_new_key_and_no_noise_after(name, rotation, counts):
     population = Population((Requirement(2, 0.5),), np.array([40]), 2, 1)
     tables = np.random.default_rng(counts).integers(0, 40, (12, 1, 2))

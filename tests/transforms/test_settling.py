@@ -83,7 +83,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_nothing_leaves_before_it_is_committed_and_nothing_is_lost(steps):
     runner, open_barrier, number, surely = Runner(), False, 0, set()
     for step in steps:

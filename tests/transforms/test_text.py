@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streamveil.transforms.text import TextIndex, as_text, keyed_digest, text_words
 
-PROPERTY = settings(max_examples=120, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=120)
 KEY = bytes(range(32))
 
 # Any text that UTF-8 can hold, with many that differ in their ends, NULs or lengths only.

@@ -21,7 +21,7 @@ from streamveil.transforms.times import (
     to_micros,
 )
 
-PROPERTY = settings(max_examples=120, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=120)
 UTC = dt.timezone.utc
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=UTC)
 PER_SECOND = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}

@@ -18,7 +18,7 @@ from streamveil.transforms.wire import (
     expanded,
 )
 
-PROPERTY = settings(max_examples=120, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=120)
 TYPES = [np.uint8, np.uint16, np.uint32, np.uint64, np.int64, np.float64]
 HEADER = 3  # type, size and dimensions
 

@@ -53,7 +53,7 @@ def test_many_candidates_with_one_far_ahead():
     st.booleans(),
     st.sampled_from([0, 50]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_user_changes_a_loss_by_more_than_its_price_allows(data, mode, reweighted, total):
     bins, slots = 4, data.draw(st.integers(1, 4))
     text = f"dpi:pool=30:precision=20:mode={mode}:queries={reweighted}:total={total}"

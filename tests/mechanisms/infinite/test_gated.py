@@ -137,7 +137,7 @@ def test_noise_has_the_scales_of_the_proof(sensitivity, latest, monkeypatch):
 
 # One user, once in each slot in any bin, added or removed: the change is at most 2 * GRID.
 @given(st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_no_user_changes_a_distance_by_more_than_its_sensitivity(data):
     bins, slots = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 8))
     cell = st.integers(0, data.draw(st.sampled_from([2, 100, 1 << 30])))
@@ -165,7 +165,7 @@ def test_no_user_changes_a_distance_by_more_than_its_sensitivity(data):
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_shares_on_the_grid_never_sum_to_more_than_one(weights):
     shares = simplex(np.array(weights) / max(sum(weights), 1e-9))
     grid = on_grid(shares)
@@ -198,7 +198,7 @@ def test_the_distance_is_the_one_of_fractions():
     sensitivity=st.integers(1, 3),
     rows=st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=1, max_size=25),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_whatever_happens_no_more_than_epsilon_is_spent(name, epsilon, sensitivity, rows):
     done = simulate_infinite(name, rows, epsilon, KEY, sensitivity=sensitivity)
     assert sum(Fraction(one) for one in done.spent) <= Fraction(epsilon)

@@ -31,7 +31,7 @@ def units(*values):
     epsilon=st.floats(1e-9, 4096, allow_nan=False),
     asked=st.lists(st.floats(0, 1.2), max_size=30),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_whatever_is_asked_the_sum_stays_within_epsilon(epsilon, asked):
     odometer = LifetimeOdometer([Lifetime(epsilon)])
     cap, state, spent = to_units(epsilon), odometer.start(), 0

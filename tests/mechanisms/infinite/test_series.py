@@ -39,7 +39,7 @@ def test_infinitely_many_terms_stay_within_the_whole(power, root, whole):
     k=st.integers(1, 10**9),
     power=st.sampled_from([1.05, 1.1, 1.2, 1.5, 2.0]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_term_is_the_exact_one_rounded_down(whole, k, power):
     p, term = as_power(power), Series(whole, power).term(k)
     zeta = zeta_above(p)

@@ -164,7 +164,7 @@ events = st.lists(
 
 # Whatever a server asks and a user changes, and wherever the device restarts, it refuses exactly
 # what a naive recount finds too much.
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200)
 @given(requirements, events)
 def test_a_device_refuses_exactly_what_overspends(requirement, events):
     one, naive = Device(KEY, requirement, 5, longest_window=5), Recount(requirement)
@@ -234,7 +234,7 @@ def test_the_bytes_of_messages():
     assert encode_report(Report(b"to", 5, 2, b"\x84")).hex() == "0104746f0a04020284"
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(st.binary(max_size=40))
 def test_anything_else_is_no_message(data):
     for decode, encode in (

@@ -101,7 +101,7 @@ def live(users, events, longest):
 
 # Devices refuse exactly what the naive recount finds too much for anybody: under any asks, changes
 # of requirement and restarts.
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=250)
 @given(stories())
 def test_devices_refuse_exactly_what_overspends(story):
     users, events = story
@@ -109,7 +109,7 @@ def test_devices_refuse_exactly_what_overspends(story):
 
 
 # The same where requirements are fixed, and reports are forgotten as soon as can be.
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(stories())
 def test_devices_of_fixed_requirements(story):
     users, events = story

@@ -83,7 +83,7 @@ def algorithm_1(sizes, budgets, symbols):
     return best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(
         st.tuples(st.integers(1, 9), st.sampled_from([0.1, 0.5, 1.0, 3.0])), min_size=2, max_size=9

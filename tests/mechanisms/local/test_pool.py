@@ -32,7 +32,7 @@ def test_drawing_spends_nobody():
         pool.draw(11, 0, 5, words(1))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(1, 6), st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(0, 99))
 def test_nobody_reports_within_the_gap(gap, sizes, seed):
     pool, seen = Pool.of(4 * gap), []

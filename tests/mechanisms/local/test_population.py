@@ -32,7 +32,7 @@ ADAPTIVE = (*DIVIDED, "lbd", "lba")
 
 
 @pytest.mark.parametrize("name", LOCAL_MECHANISMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     users=populations(),
     answers=st.lists(st.sampled_from([None, 0, 1, 1, -1]), min_size=1, max_size=18),

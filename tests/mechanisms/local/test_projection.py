@@ -22,7 +22,7 @@ def test_what_is_possible_stays(inside):
 
 
 # Nearest, by its optimality condition: no direction within the simplex leads closer.
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(vectors)
 def test_nearest_point(vector):
     nearest = on_simplex(vector)

@@ -32,7 +32,7 @@ def words(number=0) -> RandomWords:
 
 
 # Once in every window, in a group as large as any other, give or take one.
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(populations(), st.integers(0, 255))
 def test_everybody_has_one_turn_a_window(users, number):
     longest = max(r.window for r in users.classes)
@@ -184,7 +184,7 @@ class Follower:
 # No promise is ever broken, by the naive sum and by the devices' odometer. Everybody is asked
 # within one window from the first slot that the rule allows, and then once a window. State goes
 # through bytes between slots.
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=80)
 @given(st.lists(st.integers(0, len(CLASSES) - 1), min_size=8, max_size=8), histories)
 def test_no_history_breaks_a_promise(start, history):
     class_of = np.array(start, np.int32)

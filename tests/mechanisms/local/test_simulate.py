@@ -35,7 +35,7 @@ def test_contract(name):
     assert (done.released != other.released).any()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     name=st.sampled_from(sorted(LOCAL_MECHANISMS)),
     requirements=st.lists(

@@ -39,7 +39,7 @@ ROUND = st.tuples(
 
 
 # Against brute force: an ask is refused exactly if it would break somebody's window.
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.lists(ROUND, max_size=2), min_size=1, max_size=9), st.integers(0, 8))
 def test_no_window_of_any_user_is_overspent_and_nothing_else_is_refused(slots, written):
     users = people(12)

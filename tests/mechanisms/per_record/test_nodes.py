@@ -24,7 +24,7 @@ from streamveil.mechanisms.per_record import (
 )
 
 FLAKINESS = 1e-6
-PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=60)
 SOURCE = NoiseSource(bytes(range(32)))
 
 MECHANISMS = [("count", "hat"), ("sum", "hat"), ("count", "prdp"), ("sum", "prdp")]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import ConfigurationError, NoiseSource
 from streamveil.mechanisms.per_record import Bounds, Inverse, RunningTotal, statistic
 
-PROPERTY = settings(max_examples=15, deadline=None, derandomize=True)
+PROPERTY = settings(max_examples=15)
 SOURCE = NoiseSource(bytes(range(32)), "running")
 BOUNDS = Bounds(0.01, 10.0, 100.0)
 
