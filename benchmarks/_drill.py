@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 def overspent(
@@ -18,3 +19,11 @@ def overspent(
         if total > epsilon + 1e-9:
             found.append((spent[last][0], window, total))
     return found
+
+
+def tell(figures: Mapping[str, Any], faults: Sequence[str]) -> int:
+    """Print what came out; gives the exit code."""
+    print(", ".join(f"{name} {number}" for name, number in figures.items()))
+    for fault in faults:
+        print(f"FAULT: {fault}")
+    return 1 if faults else 0

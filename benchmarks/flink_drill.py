@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from _drill import overspent
+from _drill import overspent, tell
 from _flink_stream import EPSILON, WINDOW, Pace, build, reference
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -294,10 +294,7 @@ def main() -> int:
         )
         figures = drill.check()
     print(f"in {time.monotonic() - began:.0f} s:", end=" ")
-    print(", ".join(f"{name} {number}" for name, number in figures.items()))
-    for fault in drill.faults:
-        print(f"FAULT: {fault}")
-    return 1 if drill.faults else 0
+    return tell(figures, drill.faults)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from _drill import overspent
+from _drill import overspent, tell
 
 from streamveil.mechanisms.records import format_time, parse_time
 
@@ -382,10 +382,7 @@ def main() -> int:
     print(f"{given.kills} kills in {time.monotonic() - began:.0f} s, in the midst of:")
     for what, number in sorted(doing.items(), key=lambda item: -item[1]):
         print(f"  {number:3} {what}")
-    print(", ".join(f"{name} {number}" for name, number in figures.items()))
-    for fault in drill.faults:
-        print(f"FAULT: {fault}")
-    return 1 if drill.faults else 0
+    return tell(figures, drill.faults)
 
 
 if __name__ == "__main__":
