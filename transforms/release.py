@@ -15,7 +15,7 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.records import MAX_SLOT, ConfigurationError, Release, format_time
+from streamveil.mechanisms.records import ConfigurationError, Release, format_time
 from streamveil.transforms import metrics
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.ledgers import MakesDriver
@@ -64,15 +64,18 @@ class _ReleaseFn(beam.DoFn):
         """Event time of a release."""
         raise NotImplementedError
 
+    def _begun(self, written: bytes | None) -> Any:
+        """The state that was written, or that of an earlier run or a stream's start."""
+        written = written or self._config.resume
+        return self._ledgers.start() if written is None else self._ledgers.decode(written)
+
     def _release(
         self, stream: Any, slots: Iterable[tuple[int, Any]]
     ) -> Generator[Any, None, int | None]:
         """Release slots, given in order with their counts; returns the one that comes next."""
-        ledgers, written = self._ledgers, stream.read() or self._config.resume
-        state = ledgers.start() if written is None else ledgers.decode(written)
-        state = yield from self._driven(state, slots)
-        stream.write(ledgers.encode(state))
-        return ledgers.next_slot(state)
+        state = yield from self._driven(self._begun(stream.read()), slots)
+        stream.write(self._ledgers.encode(state))
+        return self._ledgers.next_slot(state)
 
     def _driven(self, state: Any, slots: Iterable[tuple[int, Any]]) -> Generator[Any, None, Any]:
         """Take slots, given in order with their counts; returns the state after them."""
@@ -80,46 +83,6 @@ class _ReleaseFn(beam.DoFn):
             state, release = self._ledgers.release(state, slot, counted)
             yield from self._outputs(slot, release, state, self._time(slot))
         return state
-
-    def _busy(self, ended: dict[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
-        """The slots of whole blocks that anything came of, in order."""
-        for block in sorted(ended):
-            for slot, counted in self._ledgers.slots(block, ended[block]):
-                if counted is not None:
-                    yield slot, counted
-
-    def _every_slot(
-        self, busy: Iterable[tuple[int, Any]], next_slot: int | None, until: int
-    ) -> Iterator[tuple[int, Any]]:
-        """Fill the quiet slots in, from the first slot to be released to the last."""
-        config, quiet = self._config, self._ledgers.quiet
-        for slot, counted in busy:
-            if next_slot is None:
-                next_slot = slot
-            self._check_gap(next_slot, slot)
-            for missed in range(next_slot, slot):
-                yield missed, quiet
-            yield slot, counted
-            next_slot = slot + 1
-        # The quiet end belongs to the range only if its last slot was given.
-        if next_slot is not None and config.last_slot is not None:
-            last = min(config.last_slot, until)
-            self._check_gap(next_slot, last)
-            for missed in range(next_slot, last + 1):
-                yield missed, quiet
-
-    def _check_gap(self, next_slot: int, slot: int) -> None:
-        """Refuse a gap that a wrong time must have made, unless the whole range was given."""
-        config = self._config
-        if config.first_slot is not None and config.last_slot is not None:
-            return
-        if slot - next_slot > MOST_QUIET_SLOTS:
-            since, to = (format_time(config.clock.slots.start(s)) for s in (next_slot, slot))
-            raise ConfigurationError(
-                f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
-                "wrong time or too short a slot; give the range to release (--start and --end), "
-                "which rejects what is outside it"
-            )
 
     def _outputs(self, slot: int, release: SlotRelease, state: Any, at: Timestamp) -> Iterator[Any]:
         config, ledgers = self._config, self._ledgers
@@ -162,15 +125,50 @@ class _ReleaseAtOnceFn(_ReleaseFn):
         return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[Any]:
-        ledgers, resume = self._ledgers, self._config.resume
         ended: dict[int, list[bytes]] = {}
         for data in element[1]:
             ended.setdefault(block_of(data), []).append(data)
-        first, last = self._config.first_slot, self._config.last_slot
-        slots = self._every_slot(self._busy(ended), first, MAX_SLOT if last is None else last)
-        state = ledgers.start() if resume is None else ledgers.decode(resume)
-        state = yield from self._driven(state, slots)
+        slots = self._every_slot(self._busy(ended))
+        state = yield from self._driven(self._begun(None), slots)
         yield from self._left(state)
+
+    def _busy(self, ended: dict[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
+        """The slots of whole blocks that anything came of, in order."""
+        for block in sorted(ended):
+            for slot, counted in self._ledgers.slots(block, ended[block]):
+                if counted is not None:
+                    yield slot, counted
+
+    def _every_slot(self, busy: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+        """Fill the quiet slots in, from the first slot to be released to the last."""
+        quiet = self._ledgers.quiet
+        next_slot, last = self._config.first_slot, self._config.last_slot
+        for slot, counted in busy:
+            if next_slot is None:
+                next_slot = slot
+            self._check_gap(next_slot, slot)
+            for missed in range(next_slot, slot):
+                yield missed, quiet
+            yield slot, counted
+            next_slot = slot + 1
+        # The quiet end belongs to the range only if its last slot was given.
+        if next_slot is not None and last is not None:
+            self._check_gap(next_slot, last)
+            for missed in range(next_slot, last + 1):
+                yield missed, quiet
+
+    def _check_gap(self, next_slot: int, slot: int) -> None:
+        """Refuse a gap that a wrong time must have made, unless the whole range was given."""
+        config = self._config
+        if config.first_slot is not None and config.last_slot is not None:
+            return
+        if slot - next_slot > MOST_QUIET_SLOTS:
+            since, to = (format_time(config.clock.slots.start(s)) for s in (next_slot, slot))
+            raise ConfigurationError(
+                f"no event from {since} to {to}: more than {MOST_QUIET_SLOTS} quiet slots are a "
+                "wrong time or too short a slot; give the range to release (--start and --end), "
+                "which rejects what is outside it"
+            )
 
     def _left(self, state: Any) -> Iterator[Any]:
         """What is told of the state after the last slot."""
