@@ -202,7 +202,7 @@ class Drill:
             "results whole": lambda: [len(list(f.glob("[!.]*"))) for f in state.glob("pass-*")],
             "manifest begun": part.exists,
             "committed": lambda: manifest.exists() and manifest.stat().st_mtime_ns,
-            "results moved": lambda: len(os.listdir(results)),
+            "results moved": lambda: len(list(results.glob("[!.]*"))),
         }[sign]
         done = {"results whole": lambda now: 5 in now}.get(sign, lambda now: now != before)
         before = look()
@@ -220,7 +220,7 @@ class Drill:
         record = json.loads(manifest.read_text())
         committed = state / f"pass-{record['passes']:08d}"
         left = [name for name in record["results"] if (committed / name).exists()]
-        if left:
+        if left or committed.with_name(f"{committed.name}.part").exists():
             return "moving committed results"
         others = [path for path in state.glob("pass-*") if path != committed]
         if any(path < committed for path in others):
@@ -260,7 +260,7 @@ class Drill:
             path = self.path("results", name)
             now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
             self.expect(now == digest, f"{name} changed after readers could see it")
-        for path in self.path("results").iterdir():
+        for path in self.path("results").glob("[!.]*"):
             self.seen[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def expect(self, holds: bool, fault: str) -> None:
@@ -341,12 +341,16 @@ class Drill:
         passes = json.loads((state / "manifest.json").read_text())["passes"]
         folder = f"pass-{passes:08d}"
         found = sorted(str(path.relative_to(state)) for path in state.rglob("*"))
-        wanted = ["manifest.json", folder, f"{folder}/state.parquet", f"{folder}/waiting.parquet"]
+        kept = ("manifest.json", "state.parquet", "users.parquet", "waiting.parquet")
+        wanted = ["manifest.json", folder, *(f"{folder}/{name}" for name in kept)]
         self.expect(found == wanted, f"the state holds {found}")
         results = sorted(path.name for path in self.path("results").iterdir())
         kinds = ("ledger", "rejected", "releases")
         numbered = [f"{kind}-{n:08d}.jsonl" for kind in kinds for n in range(1, passes + 1)]
-        self.expect(results == numbered, "the results are not numbered without a gap")
+        self.expect(
+            results == [".releases.jsonl.witness", *numbered],
+            "the results are not numbered without a gap",
+        )
 
 
 def run_drill(folder: Path, kills: int, seed: int) -> tuple[Drill, dict[str, int]]:

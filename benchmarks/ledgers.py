@@ -94,7 +94,7 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
         moves = Moves(cohorts[movers], children, np.ones(len(movers), np.int64), asked(len(movers)))
         cohorts[movers] = children
     before = time.process_time()
-    written = compressed(stream_.encode(state))
+    written = stream_.keeper.write(compressed(stream_.pack(state)))
     writing = 1000 * (time.process_time() - before)
     return {
         "ledgers": len(state.interned.asked),

@@ -11,6 +11,7 @@ import itertools
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from _cost_model import Pieces, Service
@@ -272,10 +273,11 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
 
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
     from streamveil.transforms import Columns
+    from streamveil.transforms.bounding import Bounding
     from streamveil.transforms.counting import Layout, pack
     from streamveil.transforms.gathering import Counter
     from streamveil.transforms.mapping import EventMapper
-    from streamveil.transforms.wire import array_to_bytes
+    from streamveil.transforms.wire import packed_to_bytes
 
     random = np.random.default_rng(users)
     names = [f"value-{b:02}" for b in range(BINS)]
@@ -295,7 +297,7 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
     )
     mapper.warm()
     layout = Layout.choose(registry, BINS, 1, timely=True)
-    counter = Counter(registry, layout, 1, "", dynamic=False)
+    counter = Counter(registry, layout, partial(Bounding, 1), "", dynamic=False)
     values = pa.array(names)
     mapped, by_key = 0.0, {}
     for _ in range(events // batch):
@@ -310,8 +312,8 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
         )
         before = time.process_time()
         accepted, _ = mapper.map(rows)
-        for block, (kind, shard), codes, _ in pack(accepted, layout, 1):
-            by_key.setdefault((kind, shard, block), []).append(array_to_bytes(codes))
+        for block, (kind, shard), codes, _ in pack(accepted, layout, counter.bounding):
+            by_key.setdefault((kind, shard, block), []).append(packed_to_bytes(codes))
         mapped += time.process_time() - before
     before = time.process_time()
     told = [counter.told(key, counter.bound(key, codes)) for key, codes in by_key.items()]
@@ -412,12 +414,12 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
         _ReleaseAtOnceFn,
         _ReleaseInTimeFn,
     )
-    from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
+    from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
 
     requirements = tuple(Requirement(w, e) for w in (40, 80, 120) for e in (0.6, 0.8, 1.0))
     population = Population(requirements, np.full(len(requirements), 100_000), bins)
     layout = Layout(1, 900_000, len(requirements), bins, shards)
-    made = Configuration("adaptive", population, layout, SameKey.of(bytes(32)), context=b"")
+    made = Configuration("adaptive", population, layout, SameKey.of(bytes(32)))
     config = ReleaseConfig(made, Clock(Slots.of("1m")), 0, slots - 1)
     stage, whole = Stage(_ReleaseInTimeFn(config)), _ReleaseAtOnceFn(config)
     whole.setup()
@@ -427,8 +429,11 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     every, took = [], []
     for slot in range(slots):
         parts = [
-            counts_to_bytes(BlockCounts(slot, cells, random.integers(1, 2000, len(cells)), 0))
-            for _ in range(layout.parts)
+            part_to_bytes(
+                Part(slot, number, layout.parts),
+                counts_to_bytes(BlockCounts(slot, cells, random.integers(1, 2000, len(cells)), 0)),
+            )
+            for number in range(layout.parts)
         ]
         every += parts
         before = time.process_time()

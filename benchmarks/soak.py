@@ -76,6 +76,7 @@ class Stream:
     def __init__(self, transform, changing: bool) -> None:
         from _stages import Stage
 
+        from streamveil.transforms.bounding import Bounding
         from streamveil.transforms.clock import Clock
         from streamveil.transforms.counting import Layout
         from streamveil.transforms.gathering import Counter, _CountSlotsFn, _MapEventsFn
@@ -98,12 +99,11 @@ class Stream:
             changing=changing,
         )
         mapper = partial(transform.event_mapper, changing)
-        self._map = _MapEventsFn(mapper, self.layout, most, real_time=False)
+        counter = Counter(registry, self.layout, partial(Bounding, most), "", changing)
+        self._map = _MapEventsFn(mapper, counter, bounded=False, real_time=False)
         self._map.setup()
         self._open = Stage(_OpenSlotsFn(None, None))
-        self._count = Stage(
-            _CountSlotsFn(Counter(registry, self.layout, most, "", changing), self.clock)
-        )
+        self._count = Stage(_CountSlotsFn(counter, self.clock))
         longest = max(WINDOWS)
         join = JoinConfig(
             registry, self.clock, self.layout, transform.change_mapper, longest, first_slot=0

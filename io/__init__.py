@@ -17,7 +17,7 @@ from streamveil.io.events import (
     read_part,
     split_file,
 )
-from streamveil.io.files import list_files, match_files
+from streamveil.io.files import CsvDialect, list_files, match_files
 from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
 from streamveil.io.locations import (
@@ -29,6 +29,7 @@ from streamveil.io.locations import (
     source_of,
 )
 from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
+from streamveil.io.public import read_public
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import (
     BINS_METADATA,
@@ -53,17 +54,23 @@ from streamveil.io.tables import (
     write_table,
     write_text,
 )
+from streamveil.io.tidy import LAYOUTS, TIDY_SCHEMA
+from streamveil.io.users import TableChanges, UserTable
 from streamveil.io.watch import WatchEvents
+from streamveil.io.witness import refuse_witness, witness_of
 
 __all__ = [
     "BINS_METADATA",
     "DATASETS",
+    "LAYOUTS",
     "LEDGER_SCHEMA",
     "PER_RECORD_SCHEMA",
     "REJECTED_SCHEMA",
     "SINK_FORMS",
     "SOURCE_FORMS",
+    "TIDY_SCHEMA",
     "AlreadyReleasedError",
+    "CsvDialect",
     "Events",
     "InputFile",
     "ReadEvents",
@@ -72,6 +79,8 @@ __all__ = [
     "RecordBatchCoder",
     "Snapshot",
     "StateFolder",
+    "TableChanges",
+    "UserTable",
     "WatchEvents",
     "WriteLedger",
     "WritePerRecord",
@@ -99,15 +108,18 @@ __all__ = [
     "read_ledger",
     "read_part",
     "read_per_record",
+    "read_public",
     "read_releases",
     "read_requirements",
     "read_state",
     "read_table",
+    "refuse_witness",
     "release_schema",
     "requirement_changes_of",
     "sink_of",
     "source_of",
     "split_file",
+    "witness_of",
     "write_table",
     "write_text",
 ]

@@ -6,22 +6,20 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from decimal import MAX_PREC, Context, Decimal
+from io import BytesIO
 from itertools import islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import fastavro
 import numpy as np
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, expand_schema
 
-from streamveil.io.files import (
-    Columns,
-    Reading,
-    event_batch,
-    open_file,
-    plain_values,
-    require_columns,
-)
+from streamveil.io.cells import Faults, as_utf8, sound_batch
+from streamveil.io.files import Columns, Reading, open_file, plain_values, require_columns
+from streamveil.io.lines import Reject
 from streamveil.mechanisms.records import ConfigurationError
 
 BATCH_ROWS = 1 << 16
@@ -37,11 +35,30 @@ _ARROW_TYPES = {
     "string": pa.string(),
     "enum": pa.string(),
     "bytes": pa.binary(),
-    "date": pa.date32(),
-    "timestamp-millis": UTC_MICROSECONDS,
-    "timestamp-micros": UTC_MICROSECONDS,
-    "local-timestamp-millis": pa.timestamp("us"),
-    "local-timestamp-micros": pa.timestamp("us"),
+}
+# Logical types that mean more than the integers they are stored as: what an array of them is, and
+# what an integer is multiplied by to be in its unit.
+_LOGICAL_TYPES = {
+    "date": (pa.date32(), 1),
+    **{
+        f"{local}timestamp-{name}": (pa.timestamp(unit, tz=None if local else "UTC"), factor)
+        for local in ("", "local-")
+        for name, (unit, factor) in {
+            "millis": ("us", 1000),
+            "micros": ("us", 1),
+            "nanos": ("ns", 1),
+        }.items()
+    },
+}
+_MAGIC = b"Obj\x01"
+_HEADER = {
+    "type": "record",
+    "name": "Header",
+    "fields": [
+        {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": len(_MAGIC)}},
+        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
+    ],
 }
 
 
@@ -59,30 +76,143 @@ def avro_columns(path: str) -> list[str]:
     return [field["name"] for field in avro_schema_of(path)["fields"]]
 
 
-def read_avro(path: str, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_avro(path: str, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read the named columns in batches of BATCH_ROWS rows; an empty file gives an empty batch.
 
-    Raises ConfigurationError for a missing column, a column whose type has no Arrow counterpart
-    here (records, unions of two types) or a file that cannot be read.
+    Times and dates are taken as the integers they are stored as, so that none is too far away to be
+    read; a decimal is its text. Rows with text that is not UTF-8, or with a time that Arrow cannot
+    hold, go to `reject`. Raises ConfigurationError for a missing column, a column whose type has
+    no Arrow counterpart here (records, unions of two types) or a file that cannot be read.
     """
     schema = avro_schema_of(path)
     fields = {field["name"]: field for field in schema["fields"]}
     require_columns(path, columns, list(fields))
-    types = [_arrow_type(path, name, fields[name]["type"]) for name in columns]
-    projection = _narrower(schema, [fields[name] for name in columns])
+    cells = [_Cells.of(path, name, fields[name]["type"]) for name in columns]
+    stored = _stored(schema)
+    projection = _narrower(stored, [f for f in stored["fields"] if f["name"] in columns])
     row = 0
     with Reading(path, row=row) as place, open_file(path) as handle:
-        records: Any = fastavro.reader(handle, projection)
+        records: Any = fastavro.reader(
+            _as_stored(handle), projection, handle_unicode_errors="replace"
+        )
         more = True
         while more:
             batch = list(islice(records, BATCH_ROWS))
             more = len(batch) == BATCH_ROWS
+            faults: Faults = {}
             arrays = [
-                pa.array([_pairs(record[name]) for record in batch], kind)
-                for name, kind in zip(columns, types, strict=True)
+                each.array([record[name] for record in batch], name, faults)
+                for name, each in zip(columns, cells, strict=True)
             ]
-            yield event_batch(path, columns, arrays, np.arange(row, row + len(batch)))
+            rows = np.arange(row, row + len(batch))
+            yield sound_batch(path, columns, arrays, rows, reject, faults)
             place.row = row = row + len(batch)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """How the values of a column, as they are stored, become an array."""
+
+    kind: pa.DataType
+    factor: int | None = None
+    """Of a time or a date: what its integers are multiplied by."""
+    scale: int | None = None
+    """Of a decimal: digits after the point."""
+
+    @classmethod
+    def of(cls, path: str, column: str, kind: Any) -> _Cells:
+        """Of a column of some Avro type. Raises ConfigurationError."""
+        plain = _not_null(kind)
+        logical = plain.get("logicalType") if isinstance(plain, dict) else None
+        if logical == "decimal":
+            return cls(pa.string(), scale=plain.get("scale", 0))
+        if logical in _LOGICAL_TYPES:
+            return cls(*_LOGICAL_TYPES[logical])
+        return cls(_arrow_type(path, column, kind))
+
+    def array(self, values: list[Any], name: str, faults: Faults) -> pa.Array:
+        """An array of the values; a time too far away becomes null, and a fault of its row."""
+        if self.scale is not None:
+            return pa.array([_decimal(value, self.scale) for value in values], pa.string())
+        if self.factor is not None:
+            return self._times(values, name, faults)
+        if pa.types.is_string(self.kind):
+            raw = [value.encode() if isinstance(value, str) else value for value in values]
+            return as_utf8(pa.array(raw, pa.binary()))
+        return pa.array([_pairs(value) for value in values], self.kind)
+
+    def _times(self, values: list[Any], name: str, faults: Faults) -> pa.Array:
+        bits = self.kind.bit_width
+        end = 1 << (bits - 1)
+        counts: list[int | None] = []
+        for row, value in enumerate(values):
+            if value is not None and not -end <= value * self.factor < end:
+                faults[row] = f"{name!r} is {value}, which is too far away"
+                value = None
+            counts.append(None if value is None else value * self.factor)
+        return pa.array(counts, pa.int32() if bits == 32 else pa.int64()).view(self.kind)
+
+
+def _not_null(kind: Any) -> Any:
+    """The type of a union with null; any other type as it is."""
+    others = [option for option in kind if option != "null"] if isinstance(kind, list) else []
+    return others[0] if len(others) == 1 else kind
+
+
+def _decimal(unscaled: bytes | None, scale: int) -> str | None:
+    if unscaled is None:
+        return None
+    number = int.from_bytes(unscaled, "big", signed=True)
+    return str(Decimal(number).scaleb(-scale, Context(prec=MAX_PREC)))
+
+
+def _stored(schema: dict[str, Any]) -> dict[str, Any]:
+    """The types that values are stored as; a text is stored as bytes are."""
+    fields = [
+        {**field, "type": _as_bytes(_without_logic(field["type"]))} for field in schema["fields"]
+    ]
+    return {**schema, "fields": fields}
+
+
+def _without_logic(kind: Any) -> Any:
+    if isinstance(kind, list):
+        return [_without_logic(each) for each in kind]
+    if isinstance(kind, dict):
+        return {key: _without_logic(each) for key, each in kind.items() if key != "logicalType"}
+    return kind
+
+
+def _as_bytes(kind: Any) -> Any:
+    if isinstance(kind, list):
+        return [_as_bytes(each) for each in kind]
+    if kind == "string" or (isinstance(kind, dict) and kind["type"] == "string"):
+        return "bytes"
+    return kind
+
+
+def _as_stored(handle: BinaryIO) -> BinaryIO:
+    """The file as if its schema were the one of the stored types."""
+    header: Any = fastavro.schemaless_reader(handle, _HEADER, None)
+    schema = _stored(json.loads(header["meta"]["avro.schema"]))
+    header["meta"]["avro.schema"] = json.dumps(schema).encode()
+    start = BytesIO()
+    fastavro.schemaless_writer(start, _HEADER, header)
+    start.seek(0)
+    return cast(BinaryIO, _Joined(start, handle))
+
+
+class _Joined:
+    """Two files, one after the other."""
+
+    def __init__(self, first: BinaryIO, second: BinaryIO) -> None:
+        self._first, self._second = first, second
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes: first those of the first file."""
+        data = self._first.read(size)
+        if 0 <= size <= len(data):
+            return data
+        return data + self._second.read(size - len(data) if size >= 0 else size)
 
 
 def _pairs(value: Any) -> Any:
@@ -109,27 +239,24 @@ def avro_metadata(path: str) -> dict[str, str]:
 
 
 def _arrow_type(path: str, column: str, kind: Any) -> pa.DataType:
-    if isinstance(kind, list):
-        others = [option for option in kind if option != "null"]
-        if len(others) == 1:
-            return _arrow_type(path, column, others[0])
-    elif isinstance(kind, dict):
-        if kind.get("logicalType") in _ARROW_TYPES:
-            return _ARROW_TYPES[kind["logicalType"]]
-        if kind["type"] == "array":
-            items = kind["items"]
+    plain = _not_null(kind)
+    if isinstance(plain, dict):
+        if plain.get("logicalType") in _LOGICAL_TYPES:
+            return _LOGICAL_TYPES[plain["logicalType"]][0]
+        if plain["type"] == "array":
+            items = plain["items"]
             nullable = isinstance(items, list) and "null" in items
             item = pa.field("item", _arrow_type(path, column, items), nullable=nullable)
             return pa.list_(item)
-        if kind["type"] == "map":
-            values = kind["values"]
+        if plain["type"] == "map":
+            values = plain["values"]
             nullable = isinstance(values, list) and "null" in values
             value = pa.field("value", _arrow_type(path, column, values), nullable=nullable)
             return pa.map_(pa.string(), value)
-        if "logicalType" not in kind:
-            return _arrow_type(path, column, kind["type"])
-    elif kind in _ARROW_TYPES:
-        return _ARROW_TYPES[kind]
+        # A reader takes a logical type that it does not know for the type below.
+        return _arrow_type(path, column, plain["type"])
+    if isinstance(plain, str) and plain in _ARROW_TYPES:
+        return _ARROW_TYPES[plain]
     raise ConfigurationError(
         f"{path}: column {column!r} has the Avro type {kind!r}, which cannot be read: use a "
         "string, a number, a boolean or a timestamp, or null in union with one of them"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
@@ -41,8 +40,7 @@ def _field(column: pa.Field) -> dict[str, Any]:
     mode = "NULLABLE" if column.nullable else "REQUIRED"
     kind = column.type
     if pa.types.is_map(kind):
-        # JSON lacks NaN, which only a nullable value can tell as null.
-        value = _field(kind.item_field.with_nullable(True))
+        value = _field(kind.item_field)
         key = {"name": "name", "type": _TYPES[kind.key_type], "mode": "REQUIRED"}
         fields = [key, {**value, "name": "value"}]
         return {"name": column.name, "type": "RECORD", "mode": "REPEATED", "fields": fields}
@@ -55,14 +53,13 @@ def _field(column: pa.Field) -> dict[str, Any]:
 def bigquery_row(release: Release, labels: Sequence[str] | None = None) -> dict[str, Any]:
     """Row of a release, of :func:`bigquery_schema`, with `bins` if there are labels.
 
-    A repeated column of BigQuery holds no null and JSON no NaN: `stderr`, which is NaN before the
-    first publication, is then empty. A diagnostic that is not finite is null.
+    A repeated column of BigQuery holds no null: `stderr`, which is unknown before the first
+    publication, is then empty. A diagnostic that is not finite is null.
     """
     row = release_row(release)
-    row["stderr"] = row["stderr"] if all(map(math.isfinite, row["stderr"])) else []
+    row["stderr"] = [] if None in row["stderr"] else row["stderr"]
     row["diagnostics"] = [
-        {"name": name, "value": value if math.isfinite(value) else None}
-        for name, value in row["diagnostics"].items()
+        {"name": name, "value": value} for name, value in row["diagnostics"].items()
     ]
     return row if labels is None else {**row, "bins": list(labels)}
 

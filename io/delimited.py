@@ -1,13 +1,17 @@
-"""The CSV format (RFC 4180): columns come as strings, every row knows its line."""
+"""The CSV format (RFC 4180): columns come as strings, every row knows its line.
+
+A quote that nobody closes could swallow the rows after it. So a row may go over several lines only
+where it is written strictly by RFC 4180, and a line that is by itself a whole row, so written, is
+always a row of its own, whatever quote stands open before it.
+"""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
-from itertools import chain
+from functools import cached_property
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,7 +19,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
-from streamveil.io.files import Columns, event_batch, plain_values, require_columns
+from streamveil.io.files import (
+    Columns,
+    CsvDialect,
+    event_batch,
+    plain_values,
+    require_columns,
+)
 from streamveil.io.jsonlines import iso_times, json_text
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
 from streamveil.mechanisms.records import ConfigurationError
@@ -24,32 +34,76 @@ _Numbers = npt.NDArray[np.int64]
 
 # An empty field is null, a quoted empty field is the empty string.
 NULLS = {"null_values": [""], "strings_can_be_null": True, "quoted_strings_can_be_null": False}
+# Of a row over several lines; a longer one has a quote that was not meant.
+MAX_BYTES_OVER_LINES = 1 << 20
+
+_OPEN_QUOTE = "a quoted field does not end"
+_CARRIAGE_RETURN = "a carriage return inside a row"
+# A quoted field; no other quote follows the last one, which would make them an escaped quote.
+_QUOTED = rb'"[^"]*(?:""[^"]*)*"(?!")'
+_BARE_RETURN = re.compile(rb"\r(?![\r\n]|\Z)")
+_OTHER_DELIMITERS = (",", ";", "\t", "|")
 
 
-def csv_columns(path: str) -> list[str]:
+def csv_columns(path: str, dialect: CsvDialect | None = None) -> list[str]:
     """Names of the columns; raises ConfigurationError when the header cannot be read."""
-    return _header(path, next(read_lines(path, quoted=True), Lines(1, b"\n")))[0]
+    return _header(path, dialect or CsvDialect(), next(read_lines(path), Lines(1, b"\n")))[0]
 
 
-def read_csv(path: str, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
+def csv_remedy(dialect: CsvDialect | None, present: Sequence[str]) -> str:
+    """What else may help where a column is missing; without a `dialect` there are no options."""
+    known = dialect or CsvDialect()
+    if known.columns is not None:
+        return "; the names are those of --columns"
+    other = _other_delimiter(known, present)
+    if other is not None:
+        shown = {"\t": "tab", ",": "comma"}.get(other, other)
+        say = "write commas" if dialect is None else f"say --delimiter={shown!r}"
+        return f"; it seems to be parted by {shown!r}: {say}"
+    if dialect is None:
+        return ""
+    return "; if line 1 is an event already, name the columns in their order: --columns=A,B,C"
+
+
+def _other_delimiter(dialect: CsvDialect, present: Sequence[str]) -> str | None:
+    """What else the one column of a header could be parted by."""
+    if len(present) != 1:
+        return None
+    found = [d for d in _OTHER_DELIMITERS if d != dialect.delimiter and d in present[0]]
+    return max(found, key=present[0].count, default=None)
+
+
+def read_csv(
+    path: str, columns: Columns, reject: Reject, dialect: CsvDialect | None = None
+) -> Iterator[pa.RecordBatch]:
     """Read the named columns as strings, a batch for every block of lines.
 
-    Rows with the wrong number of fields and lines that are not UTF-8 go to `reject`. Raises
-    ConfigurationError for a missing column or a file that cannot be read.
+    Rows with the wrong number of fields, lines that are not UTF-8 and those with a quote that does
+    not end go to `reject`. Raises ConfigurationError for a missing column or a file that cannot
+    be read.
     """
-    blocks = read_lines(path, quoted=True)
-    header, block = _header(path, next(blocks, Lines(1, b"\n")))
-    require_columns(path, columns, header)
-    parser = _Parser(len(header), tuple(header.index(name) for name in columns), reject)
-    for lines in chain([block], blocks):
-        arrays, numbers = parser.parse(lines)
+    known = dialect or CsvDialect()
+    blocks = read_lines(path)
+    header, rest = _header(path, known, next(blocks, Lines(1, b"\n")))
+    require_columns(path, columns, header, csv_remedy(dialect, header))
+    wanted = tuple(header.index(name) for name in columns)
+    parser = _Parser(known.delimiter, len(header), wanted, reject)
+    for block in blocks:
+        arrays, numbers, rest = parser.parse(rest, whole=False)
         yield event_batch(path, columns, arrays, numbers)
+        rest = Lines(rest.first, rest.block + block.block) if rest.block else block
+    arrays, numbers, _ = parser.parse(rest, whole=True)
+    yield event_batch(path, columns, arrays, numbers)
 
 
-def _header(path: str, block: Lines) -> tuple[list[str], Lines]:
+def _header(path: str, dialect: CsvDialect, block: Lines) -> tuple[list[str], Lines]:
+    """Names of the columns, and the lines after them."""
+    if dialect.columns is not None:
+        return list(dialect.columns), block
     line, _, rest = block.block.partition(b"\n")
     try:
-        header = next(csv.reader([line.decode().rstrip("\r")]), [])
+        text = line.decode().rstrip("\r")
+        header = next(csv.reader([text], delimiter=dialect.delimiter), [])
     except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(
             f"{path}: line 1 is not a CSV header: {error}: the first line must name the columns"
@@ -61,22 +115,29 @@ def _header(path: str, block: Lines) -> tuple[list[str], Lines]:
 
 @dataclass(frozen=True)
 class _Parser:
+    delimiter: str
     fields: int
     """Number of fields that every row must have."""
     wanted: tuple[int, ...]
     reject: Reject
 
-    def parse(self, lines: Lines) -> tuple[list[pa.Array], _Numbers]:
-        """Wanted columns of the good rows of a block, and the number of the line of each."""
-        open_end = len(lines) and _is_open(lines[len(lines) - 1])
-        if is_utf8(lines.block) and not open_end:
-            parsed = self._arrow(lines.block, len(lines))
+    def parse(self, lines: Lines, *, whole: bool) -> tuple[list[pa.Array], _Numbers, Lines]:
+        """Wanted columns of the good rows of a block, and the number of the line of each.
+
+        Last come the lines at its end that may be the begin of a row, if it is not the `whole` rest
+        of the file.
+        """
+        block = lines.block
+        bare = b"\r" in block and _BARE_RETURN.search(block)
+        if not bare and is_utf8(block) and not (len(lines) and self._is_open(lines[-1])):
+            parsed = self._arrow(block, len(lines))
             if parsed:
                 arrays, bad = parsed
                 for row, detail in bad:
                     self.reject(int(lines.numbers[row]), detail, lines[row])
-                return arrays, np.delete(lines.numbers, [row for row, _ in bad])
-        return self._search(list(self._records(lines)))
+                numbers = np.delete(lines.numbers, [row for row, _ in bad])
+                return arrays, numbers, Lines(lines.first, b"")
+        return self._tell_apart(lines, whole)
 
     def _arrow(self, data: bytes, rows: int) -> tuple[list[pa.Array], list[tuple[int, str]]] | None:
         """Parse at once; None unless there are exactly so many rows, good and bad."""
@@ -97,7 +158,7 @@ class _Parser:
                     use_threads=False, block_size=len(data) + 1, column_names=names
                 ),
                 parse_options=pyarrow.csv.ParseOptions(
-                    newlines_in_values=True, invalid_row_handler=note
+                    delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=note
                 ),
                 convert_options=pyarrow.csv.ConvertOptions(
                     include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string()), **NULLS
@@ -109,66 +170,114 @@ class _Parser:
             return None
         return [column.combine_chunks() for column in table.columns], bad
 
-    def _records(self, lines: Lines) -> Iterator[tuple[int, bytes]]:
-        """Good rows of a block as bytes, some over several lines; the bad ones are rejected."""
-        texts = list(BytesIO(lines.block))
-        end = 0
-        while end < len(texts):
-            base = start = end
-            reader = csv.reader(_latin1(texts[base:]))
-            try:
-                for row in reader:
-                    end = base + reader.line_num
-                    raw = b"".join(texts[start:end])
-                    if end == len(texts) and _is_open(raw):
-                        raise csv.Error("a quoted field does not end")
-                    if row and self._is_good(lines.first + start, raw, len(row)):
-                        yield lines.first + start, raw
-                    start = end
-            except csv.Error as error:
-                # The rows that an open quote swallowed are read again without its line.
-                self.reject(lines.first + start, str(error), texts[start])
-                end = start + 1
+    def _tell_apart(self, lines: Lines, whole: bool) -> tuple[list[pa.Array], _Numbers, Lines]:
+        """As :meth:`parse`, of a block in which not every line is a row."""
+        starts, ends = lines.starts, lines.ends.copy()
+        keep = np.ones(len(lines), bool)
+        rest = Lines(lines.first, b"")
+        bad: list[tuple[int, str, bytes]] = []
+        after = 0  # the row looked at last
+        for index in self._odd(lines):
+            if index < after:
+                continue
+            after, fault = index + 1, None
+            if self._is_open(lines[index]):
+                end = self._end(lines, index, whole)
+                if end is None:
+                    keep[index:] = False
+                    rest = Lines(int(lines.numbers[index]), lines.block[starts[index] :])
+                    break
+                fault = _OPEN_QUOTE if end == index else None
+                after = max(end, index + 1)
+            elif _BARE_RETURN.search(lines[index]) and not self._row.match(lines[index]):
+                fault = _CARRIAGE_RETURN
+            ends[index] = ends[after - 1]
+            raw = lines.block[starts[index] : ends[index]]
+            if fault is None and not is_utf8(raw):
+                fault = "not UTF-8"
+            if fault:
+                bad.append((int(lines.numbers[index]), fault, raw))
+            keep[index:after] = False
+            keep[index] = fault is None
+        spans = zip(starts[keep].tolist(), ends[keep].tolist(), strict=True)
+        rows = [lines.block[start:end] for start, end in spans]
+        arrays, numbers = self._search(rows, lines.numbers[keep], bad)
+        for number, detail, raw in sorted(bad):
+            self.reject(number, detail, raw)
+        return arrays, numbers, rest
 
-    def _is_good(self, number: int, raw: bytes, fields: int) -> bool:
-        if not is_utf8(raw):
-            self.reject(number, "not UTF-8", raw)
-        elif fields != self.fields:
-            self.reject(number, self._miscounted(fields), raw)
-        else:
-            return True
-        return False
+    def _odd(self, lines: Lines) -> list[int]:
+        """Lines, by index, that may not be a row of their own, or a bad one."""
+        block = lines.block
+        data = np.frombuffer(block, np.uint8)
+        some = [np.flatnonzero(data == ord('"'))]
+        if not is_utf8(block):
+            some.append(np.flatnonzero(data >= 0x80))
+        some.append(np.array([match.start() for match in _BARE_RETURN.finditer(block)], np.int64))
+        at = np.searchsorted(lines.starts, np.concatenate(some), side="right") - 1
+        found: list[int] = np.unique(at).tolist()
+        return found
 
-    def _search(self, records: list[tuple[int, bytes]]) -> tuple[list[pa.Array], _Numbers]:
+    def _end(self, lines: Lines, index: int, whole: bool) -> int | None:
+        """Index after the last line of the row that begins there with an open quote.
+
+        The index itself if the quote does not end, None if that cannot be told yet.
+        """
+        start = int(lines.starts[index])
+        quotes = lines[index].count(b'"')
+        for after in range(index + 1, len(lines) + 1):
+            # In what is strictly written, every second quote closes.
+            if quotes % 2 == 0:
+                row = lines.block[start : int(lines.ends[after - 1])]
+                return after if self._row.match(row) else index
+            if after == len(lines):
+                break
+            line = lines[after]
+            if int(lines.ends[after]) - start > MAX_BYTES_OVER_LINES or self._row.match(line):
+                return index
+            quotes += line.count(b'"')
+        too_long = len(lines.block) - start > MAX_BYTES_OVER_LINES
+        return index if whole or too_long else None
+
+    def _is_open(self, line: bytes) -> bool:
+        return b'"' in line and bool(self._open.match(line))
+
+    @cached_property
+    def _open(self) -> re.Pattern[bytes]:
+        """A line that ends inside a quoted field, also where quotes stand inside of others."""
+        d = re.escape(self.delimiter.encode())
+        closed = rb'(?:%b[^%b]*|[^"%b][^%b]*|)%b' % (_QUOTED, d, d, d, d)
+        return re.compile(rb'(?:%b)*"[^"]*(?:""[^"]*)*\Z' % closed)
+
+    @cached_property
+    def _row(self) -> re.Pattern[bytes]:
+        """A row, strictly by RFC 4180, of the right number of fields."""
+        d = re.escape(self.delimiter.encode())
+        field = rb'(?:%b|[^"%b\r\n]*)' % (_QUOTED, d)
+        return re.compile(rb"%b(?:%b%b){%d}\r*\n?\Z" % (field, d, field, self.fields - 1))
+
+    def _search(
+        self, rows: list[bytes], numbers: _Numbers, bad: list[tuple[int, str, bytes]]
+    ) -> tuple[list[pa.Array], _Numbers]:
         """Parse rows that were told apart; halve where Arrow tells them apart differently."""
-        data = b"".join(raw if raw.endswith(b"\n") else raw + b"\n" for _, raw in records)
-        parsed = self._arrow(data, len(records))
-        if parsed and not parsed[1]:
-            return parsed[0], np.array([number for number, _ in records], np.int64)
-        if len(records) == 1:
-            self.reject(records[0][0], "not one row of CSV", records[0][1])
-            return self._search([])
-        middle = len(records) // 2
-        (left, above), (right, below) = map(self._search, (records[:middle], records[middle:]))
+        parsed = self._arrow(
+            b"".join(r if r.endswith(b"\n") else r + b"\n" for r in rows), len(rows)
+        )
+        if parsed:
+            arrays, miscounted = parsed
+            bad += [(int(numbers[row]), detail, rows[row]) for row, detail in miscounted]
+            return arrays, np.delete(numbers, [row for row, _ in miscounted])
+        if len(rows) == 1:
+            bad.append((int(numbers[0]), "not one row of CSV", rows[0]))
+            return self._search([], numbers[:0], bad)
+        middle = len(rows) // 2
+        left, above = self._search(rows[:middle], numbers[:middle], bad)
+        right, below = self._search(rows[middle:], numbers[middle:], bad)
         arrays = [pa.concat_arrays(pair) for pair in zip(left, right, strict=True)]
         return arrays, np.concatenate([above, below])
 
     def _miscounted(self, fields: int) -> str:
         return f"{fields} fields where the header has {self.fields}"
-
-
-def _latin1(lines: Iterable[bytes]) -> Iterator[str]:
-    # Keeps every byte, so that bytes that are not UTF-8 do not stop the csv module.
-    return (line.decode("latin-1") for line in lines)
-
-
-def _is_open(row: bytes) -> bool:
-    if row.count(b'"') % 2:
-        try:
-            list(csv.reader(_latin1(BytesIO(row)), strict=True))
-        except csv.Error as error:
-            return "unexpected end" in str(error)
-    return False
 
 
 def write_csv(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import re
+from decimal import Decimal
+from typing import Any
 
-import pyarrow as pa
 from apache_beam.io.filesystems import FileSystems
 
-from streamveil.io.tables import read_table
-from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid
+from streamveil.io.events import columns_of
+from streamveil.io.lines import BYTE_ORDER_MARK
+from streamveil.io.optional import require_filesystem
+from streamveil.io.public import read_public
+from streamveil.mechanisms.domains import Categories, Edges, Grid
 from streamveil.mechanisms.records import ConfigurationError
 
 _EDGES = "edges:"
 _GRID = "grid:"
+_LISTS = (".txt", ".csv")
 _TABLES = (".parquet", ".avro", ".jsonl", ".ndjson")
 _VALUE = "value"
+_IS_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_IF_HEADER = "if it is a header, take it out, or name it 'value' in a .csv file; if it is a bin, \
+write the bins as a JSON list in a .json file"
 
 
-def read_domain(text: str) -> Domain:
+def read_domain(text: str, column: str | None = None) -> Categories | Edges | Grid:
     """Read a domain.
 
     Args:
         text: `edges:0,10,20` for numbers; `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS` for map cells;
             the name of a file; or else the values themselves, separated by commas. A file lists
             one value a line (.txt, or .csv), is a JSON list (.json), or is a table with a
-            column `value` (.csv, .parquet, .avro, .jsonl).
+            column `value` (.csv, .parquet, .avro, .jsonl). Values are text as it is written.
+        column: the column of the events that the values are of; a table may name its column so.
 
     Raises:
-        ConfigurationError: for an unreadable file, a duplicate or empty value, wrong numbers.
+        ConfigurationError: for an unreadable file, a duplicate or empty value, wrong numbers, and a
+            list that seems to begin with a header.
     """
     if text.startswith(_EDGES):
         return Edges(tuple(_numbers(text, _EDGES)))
@@ -39,12 +51,13 @@ def read_domain(text: str) -> Domain:
             )
         west, south, east, north = numbers[:4]
         return Grid(west, south, east, north, int(numbers[4]), int(numbers[5]))
+    require_filesystem(text)
     if FileSystems.exists(text):
         try:
-            return Categories(tuple(_file_values(text)))
+            return Categories(tuple(_file_values(text, column)))
         except ConfigurationError as error:
             raise ConfigurationError(f"domain file {text}: {error}") from None
-    if "/" in text or text.endswith((".txt", ".csv", ".json", *_TABLES)):
+    if "/" in text or text.endswith((*_LISTS, ".json", *_TABLES)):
         raise ConfigurationError(f"domain file {text} does not exist: check its name")
     return Categories(tuple(value.strip() for value in text.split(",")))
 
@@ -53,36 +66,100 @@ def _numbers(text: str, prefix: str) -> list[float]:
     try:
         return [float(part) for part in text.removeprefix(prefix).split(",")]
     except ValueError:
-        raise ConfigurationError(f"domain {text!r} holds something that is no number") from None
+        raise ConfigurationError(
+            f"domain {text!r} holds something that is no number: write numbers, separated by "
+            f"commas, after {prefix!r}"
+        ) from None
 
 
-def _file_values(path: str) -> list[str]:
+def _file_values(path: str, column: str | None) -> list[str]:
     if path.endswith(_TABLES):
-        return _column(read_table(path), path)
+        return _table_values(path, column)
     try:
         with FileSystems.open(path) as file:
-            content = file.read().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"it is not UTF-8 text ({error})") from None
+            content = file.read().removeprefix(BYTE_ORDER_MARK)
     except OSError as error:
         raise ConfigurationError(f"it cannot be read ({error}): name a file") from None
+    texts = [_decoded(line, number) for number, line in enumerate(content.split(b"\n"), 1)]
     if path.endswith(".json"):
-        try:
-            values = json.loads(content)
-        except ValueError as error:
-            raise ConfigurationError(f"it is not JSON ({error})") from None
-        if not isinstance(values, list):
-            raise ConfigurationError("its JSON is no list of values")
-        return ["" if value is None else str(value) for value in values]
-    lines = content.splitlines()
-    if path.endswith(".csv") and lines and _VALUE in lines[0].split(","):
-        return _column(read_table(path), path)
-    return [line.strip() for line in lines if line.strip()]
+        return _json_values("\n".join(texts))
+    lines = [text.strip() for text in texts if text.strip()]
+    if path.endswith(".csv") and lines and {_VALUE, column} & set(_fields(lines[0])):
+        return _table_values(path, column)
+    _refuse_header(lines, column)
+    return lines
 
 
-def _column(table: pa.Table, path: str) -> list[str]:
-    if _VALUE not in table.column_names:
+def _decoded(line: bytes, number: int) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"line {number} is not UTF-8 text ({error})") from None
+
+
+def _fields(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
+def _refuse_header(lines: list[str], column: str | None) -> None:
+    """A header would silently become a bin, and a bin taken for a header would be lost: ask."""
+    if not lines:
+        return
+    first, *others = lines
+    numbers = [bool(_IS_NUMBER.fullmatch(line)) for line in others]
+    if first.strip('"').casefold() in {name.casefold() for name in (_VALUE, column) if name}:
+        why = "which is the name of a column"
+    elif others and all(numbers) and not _IS_NUMBER.fullmatch(first):
+        why = "and all others are numbers"
+    else:
+        return
+    raise ConfigurationError(f"its first line is {first!r}, {why}: {_IF_HEADER}")
+
+
+def _json_values(content: str) -> list[str]:
+    try:
+        values = json.loads(content, parse_int=_Number, parse_float=_Number)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"it is not JSON ({error})") from None
+    if not isinstance(values, list):
+        raise ConfigurationError("its JSON is no list of values")
+    return [_json_text(value) for value in values]
+
+
+class _Number(str):
+    """A number as it is written."""
+
+
+def _json_text(value: Any) -> str:
+    """Text of a bin; a number that is whole has one text, as in events, written 7 or 7.0."""
+    if value is None:
+        return ""
+    if isinstance(value, _Number):
+        number = Decimal(value)
+        whole = number.is_finite() and abs(number.adjusted()) < 400 and number % 1 == 0
+        return str(int(number)) if whole else repr(float(value))
+    if isinstance(value, str) and not any("\ud800" <= each <= "\udfff" for each in value):
+        return value
+    raise ConfigurationError(
+        f"its JSON list holds {json.dumps(value)}, which is neither text nor a number: write "
+        "it as text"
+    )
+
+
+def _table_values(path: str, column: str | None) -> list[str]:
+    """The column `value` of a table, or else the one named as that of the events."""
+    present = columns_of(path)
+    name = column if column in present and _VALUE not in present else _VALUE
+    if name not in present:
+        or_so = f" and no column {column!r}" if column and column != _VALUE else ""
         raise ConfigurationError(
-            f"it has no column {_VALUE!r}; there are: {', '.join(table.column_names)}"
+            f"it has no column {_VALUE!r}{or_so}; there are: {', '.join(present)}"
         )
-    return ["" if value is None else str(value) for value in table[_VALUE].to_pylist()]
+    return [
+        value
+        for rows in read_public(path, [name])
+        for value in rows.names(name, rows.columns[0], "an empty value: name every bin").to_pylist()
+    ]

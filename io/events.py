@@ -17,13 +17,14 @@ from apache_beam.metrics import Metrics
 from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 from streamveil.io.avro import avro_columns, read_avro
-from streamveil.io.delimited import csv_columns, read_csv
+from streamveil.io.delimited import csv_columns, csv_remedy, read_csv
 from streamveil.io.files import (
     AVRO,
     CSV,
     JSON_LINES,
     PARQUET,
     Columns,
+    CsvDialect,
     Patterns,
     distinct,
     format_of,
@@ -32,16 +33,19 @@ from streamveil.io.files import (
     require_columns,
 )
 from streamveil.io.foursquare import read_foursquare
-from streamveil.io.jsonlines import json_columns, read_json, text_batch
+from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
 from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
 from streamveil.io.tdrive import read_tdrive
 from streamveil.mechanisms.records import (
     EVENTS_READ,
+    LOST_METADATA,
     METRICS_NAMESPACE,
     REJECTED_COLUMNS,
     REJECTED_PREFIX,
+    ConfigurationError,
 )
+from streamveil.mechanisms.tallies import EventTally, Lost
 
 UNPARSABLE = "unparsable"
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
@@ -52,8 +56,6 @@ MAX_RECORD_BYTES = 1 << 16
 _COLUMNS = {
     PARQUET: parquet_columns,
     AVRO: avro_columns,
-    CSV: csv_columns,
-    JSON_LINES: json_columns,
 }
 # Published data sets, whose files do not say by their names what they are.
 DATASETS: Mapping[str, Callable[[str, Columns, Reject], Iterator[pa.RecordBatch]]] = {
@@ -80,46 +82,96 @@ class Events(NamedTuple):
         return cls(main, read[REJECTED_TAG])
 
 
-def check_events(pattern: Patterns, columns: Columns, silent: bool = False) -> None:
+def check_events(
+    pattern: Patterns,
+    columns: Columns,
+    silent: bool = False,
+    dialect: CsvDialect | None = None,
+    remedy: str = "",
+) -> None:
     """Open the header of every file that matches, before anything runs.
 
     Raises ConfigurationError when nothing matches, or for a file that is empty, cut off, not of
     the format that its name says, or without one of the columns. If `silent`, nothing is raised
-    that depends on a row: JSON Lines have no header, so their columns are not looked up.
+    that depends on a row: JSON Lines have no header, so their columns are not looked up. Else a
+    key must be in one of them, so that a file of a single bad record stops nothing. `remedy` is
+    what else may help where a column is missing.
     """
     names = distinct(columns)
-    for path in input_files(pattern):
-        if not (silent and format_of(path) == JSON_LINES):
-            require_columns(path, names, columns_of(path))
+    paths = input_files(pattern, dialect)
+    kinds = {format_of(path, dialect) for path in paths}
+    if dialect is not None and dialect.any_name and CSV not in kinds:
+        raise ConfigurationError(
+            f"{paths[0]}: --delimiter and --columns are about CSV files, and there are none: "
+            "leave them out"
+        )
+    for path in paths:
+        kind = format_of(path, dialect)
+        if kind != JSON_LINES:
+            present = columns_of(path, names, dialect)
+            more = csv_remedy(dialect, present) if kind == CSV else ""
+            require_columns(path, names, present, remedy + more)
+    if not silent:
+        _check_keys(
+            [path for path in paths if format_of(path, dialect) == JSON_LINES], names, remedy
+        )
 
 
-def columns_of(path: str) -> list[str]:
-    """Columns of a file; raises ConfigurationError for one that cannot be read."""
-    return _COLUMNS[format_of(path)](path)
+def _check_keys(paths: Sequence[str], names: Columns, remedy: str) -> None:
+    """Refuse JSON Lines files, by what is wrong with the first, where none has one of the keys."""
+    found: set[str] = set()
+    refusal: ConfigurationError | None = None
+    for path in paths:
+        try:
+            present = json_columns(path, names)
+            found.update(present)
+            require_columns(path, names, present, remedy)
+        except ConfigurationError as error:
+            refusal = refusal or error
+    if refusal is not None and not found.issuperset(names):
+        raise refusal
 
 
-def split_file(path: str, columns: Columns) -> list[Part]:
+def columns_of(path: str, wanted: Columns = (), dialect: CsvDialect | None = None) -> list[str]:
+    """Columns of a file; raises ConfigurationError for one that cannot be read.
+
+    JSON Lines have no header: those of the first lines, and of `wanted` those of any line.
+    """
+    kind = format_of(path, dialect)
+    if kind == CSV:
+        return csv_columns(path, dialect)
+    return json_columns(path, wanted) if kind == JSON_LINES else _COLUMNS[kind](path)
+
+
+def split_file(path: str, columns: Columns, dialect: CsvDialect | None = None) -> list[Part]:
     """Parts of a file that can be read independently of each other."""
-    return split_parquet(path, columns) if format_of(path) == PARQUET else [Part(path)]
+    if format_of(path, dialect) == PARQUET:
+        return split_parquet(path, columns)
+    return [Part(path, dialect=dialect)]
 
 
 def read_part(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read a part of a file in batches of the named columns and `__row__`, in the file's order.
 
-    `reject` is called with (line number, what is wrong, bytes) for a line that cannot be parsed,
+    `reject` is called with (line or row number, what is wrong, bytes) for what cannot be parsed,
     always before the batch of its neighbours, which may be empty.
     Raises ConfigurationError when the file cannot be read to its end.
     """
-    kind = format_of(part.path)
+    kind = format_of(part.path, part.dialect)
     if kind == PARQUET:
-        return read_parquet(part, columns)
+        return read_parquet(part, columns, reject)
     if kind == AVRO:
-        return read_avro(part.path, columns)
-    return (read_csv if kind == CSV else read_json)(part.path, columns, reject)
+        return read_avro(part.path, columns, reject)
+    if kind == CSV:
+        return read_csv(part.path, columns, reject, part.dialect)
+    return read_json(part.path, columns, reject)
 
 
 def read_events(
-    pattern: Patterns, columns: Columns, dataset: str | None = None
+    pattern: Patterns,
+    columns: Columns,
+    dataset: str | None = None,
+    dialect: CsvDialect | None = None,
 ) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch | None]]:
     """Read all files that match, here and in order of their paths, without Beam.
 
@@ -127,6 +179,7 @@ def read_events(
         pattern: paths or globs.
         columns: the columns to read.
         dataset: a key of `DATASETS`; None where the names say the format.
+        dialect: how CSV files are written, where that is said.
 
     Yields:
         A batch as of :func:`read_part`, perhaps empty, and the dead letters that go with it, of
@@ -137,8 +190,8 @@ def read_events(
     """
     names = distinct(columns)
     if dataset is None:
-        for path in input_files(pattern):
-            for part in split_file(path, names):
+        for path in input_files(pattern, dialect):
+            for part in split_file(path, names, dialect):
                 yield from _with_rejected(path, partial(read_part, part, names))
         return
     for metadata in match_files(pattern):
@@ -167,11 +220,11 @@ class ReadEvents(beam.PTransform):
     """Reads the named columns of all files that match, in parallel.
 
     Formats go by the name: .parquet, .avro, .csv, .jsonl, .json and .ndjson, and .gz after a text
-    format. Columns keep the type that they have in the file; those of CSV are strings, and a
-    string column of Parquet whose values repeat is a dictionary. `__row__` is the index of the
-    row, from 0, in Parquet and Avro, and the number of the line, from 1, in text files. Raises
-    ConfigurationError at construction for a column `__row__`, and while it runs for what
-    :func:`check_events` finds earlier.
+    format. Columns keep the type that they have in the file; those of CSV and JSON Lines are
+    strings, and a string column of Parquet whose values repeat is a dictionary. `__row__` is the
+    index of the row, from 0, in Parquet and Avro, and the number of the line, from 1, in text
+    files. Raises ConfigurationError at construction for a column `__row__`, and while it runs for
+    what :func:`check_events` finds earlier.
     """
 
     file_pattern: Patterns
@@ -180,8 +233,12 @@ class ReadEvents(beam.PTransform):
     columns: Columns
     """The columns to read, in the order wanted."""
     silent: bool = False
-    """Whether what cannot be parsed leaves no trace: no dead letter, no counter, no progress, no
-    effect on the type of a column. For statistics that must not tell even that it was there."""
+    """Whether what cannot be parsed leaves no trace: no dead letter, no counter, no progress. For
+    statistics that must not tell even that it was there."""
+    again: bool = False
+    """Whether an earlier run read these files: what cannot be parsed was told there."""
+    dialect: CsvDialect | None = None
+    """How CSV files are written, where that is said."""
 
     def __post_init__(self) -> None:
         """Check the columns."""
@@ -193,44 +250,58 @@ class ReadEvents(beam.PTransform):
         return Events.of(
             pbegin
             | "Pattern" >> beam.Create([self.file_pattern])
-            | "Split" >> beam.FlatMap(_split, self.columns).with_output_types(Part)
+            | "Split" >> beam.FlatMap(_split, self.columns, self.dialect).with_output_types(Part)
             | "Spread" >> beam.Reshuffle()
             | "Read"
-            >> beam.ParDo(_ReadFn(self.columns, self.silent)).with_outputs(
+            >> beam.ParDo(_ReadFn(self.columns, self.silent, self.again)).with_outputs(
                 REJECTED_TAG, main="batches"
             )
         )
 
 
-def _split(pattern: Patterns, columns: Columns) -> Iterator[Part]:
-    for path in input_files(pattern):
-        yield from split_file(path, columns)
+def _split(pattern: Patterns, columns: Columns, dialect: CsvDialect | None) -> Iterator[Part]:
+    for path in input_files(pattern, dialect):
+        yield from split_file(path, columns, dialect)
 
 
 class _ReadFn(beam.DoFn):
-    def __init__(self, columns: Columns, silent: bool):
+    def __init__(self, columns: Columns, silent: bool, again: bool):
         self._columns = columns
         self._silent = silent
+        self._again = again
 
     def process(self, part: Part) -> Iterator[Any]:
-        yield from read_outputs(part, self._columns, self._silent)
+        yield from read_outputs(part, self._columns, self._silent, self._again)
 
 
-def read_outputs(part: Part, columns: Columns, silent: bool = False) -> Iterator[Any]:
+def read_outputs(
+    part: Part, columns: Columns, silent: bool = False, again: bool = False
+) -> Iterator[Any]:
     """Batches of :func:`read_part` that are not empty, and the dead letters, to their output.
 
-    If `silent` there are no dead letters, and columns of JSON Lines are strings, whatever is there.
+    A batch says by `LOST_METADATA` what could not be parsed before it; then it may be empty. If
+    `silent`, or if they are read `again`, there are no dead letters.
     """
-    if silent:
+    if silent or again:
         batches = read_part(part, columns, drop_silently)
-        as_text = format_of(part.path) == JSON_LINES
-        yield from (text_batch(b) if as_text else b for b in batches if b.num_rows)
+        yield from (batch for batch in batches if batch.num_rows)
         return
     for batch, rejected in _with_rejected(part.path, partial(read_part, part, columns)):
-        if batch.num_rows:
-            yield batch
         if rejected is not None:
+            batch = _saying(batch, rejected)
             yield dead_letters(rejected)
+        if batch.num_rows or rejected is not None:
+            yield batch
+
+
+def _saying(batch: pa.RecordBatch, rejected: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch, telling whoever counts its events how many could not be parsed before it."""
+    first = rejected.slice(0, 1).to_pylist()[0]
+    lost = Lost(rejected.num_rows, first["source"], first["row"], first["detail"])
+    tally = EventTally(rejected.num_rows, {first["reason"]: lost})
+    return batch.replace_schema_metadata(
+        {**(batch.schema.metadata or {}), LOST_METADATA: tally.to_bytes()}
+    )
 
 
 def drop_silently(row: int, detail: str, record: bytes) -> None:

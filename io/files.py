@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
@@ -14,6 +15,7 @@ import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
+from streamveil.io.optional import require_filesystem
 from streamveil.mechanisms.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
 
 PARQUET, AVRO, CSV, JSON_LINES = "parquet", "avro", "csv", "json lines"
@@ -31,19 +33,53 @@ Columns = Sequence[str]
 Patterns = str | Sequence[str]
 
 
-def format_of(path: str) -> str:
+@dataclass(frozen=True)
+class CsvDialect:
+    """How the CSV files of an input are written, where that is said.
+
+    Raises ConfigurationError for a delimiter that is not one character of ASCII, a quote or a line
+    break, and for names of columns that are empty or repeated.
+    """
+
+    delimiter: str = ","
+    """What stands between two fields."""
+    columns: tuple[str, ...] | None = None
+    """Names of the columns, in order, of files without a header; None where the first line names
+    them."""
+    any_name: bool = False
+    """Whether a file whose name does not say its format is CSV."""
+
+    def __post_init__(self) -> None:
+        """Check both."""
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
+            raise ConfigurationError(
+                f"the delimiter {self.delimiter!r} (--delimiter) is not one character: write it, "
+                "such as ; or |, or the word tab"
+            )
+        names = self.columns
+        if names is not None and (not names or not all(names) or len(set(names)) < len(names)):
+            raise ConfigurationError(
+                f"the columns {','.join(names)!r} (--columns) are not names of their own: name "
+                "every field of a line once, as in user,place,time"
+            )
+
+
+def format_of(path: str, dialect: CsvDialect | None = None) -> str:
     """Format of an input file by its name; a text format may end in `.gz`.
 
-    Raises ConfigurationError for an extension that is not known.
+    Raises ConfigurationError for an extension that is not known, but where `dialect` takes any.
     """
     known = _extension_format(path)
     if known is None and path.lower().endswith(".gz"):
         known = _extension_format(path[:-3])
         known = known if known in TEXT_FORMATS else None
+    if known is None and dialect is not None and dialect.any_name:
+        return CSV
     if known is None:
         raise ConfigurationError(
             f"{path}: the format of this file is not known by its name: use one of "
-            f"{', '.join(EXTENSIONS)}, or a text format with .gz"
+            f"{', '.join(EXTENSIONS)}, or a text format with .gz; or say --delimiter, if it is "
+            "text of separated fields"
         )
     return known
 
@@ -92,6 +128,7 @@ def list_files(glob: str) -> list[FileMetadata]:
 
     Raises ConfigurationError when its filesystem is not known.
     """
+    require_filesystem(glob)
     try:
         # Beam takes a local glob without a folder for one of the root.
         bare = "/" not in glob and "\\" not in glob
@@ -106,17 +143,17 @@ def list_files(glob: str) -> list[FileMetadata]:
         ) from error
 
 
-def input_files(pattern: Patterns) -> list[str]:
+def input_files(pattern: Patterns, dialect: CsvDialect | None = None) -> list[str]:
     """Paths that match; raises ConfigurationError for one of no bytes or of unknown format."""
     found = match_files(pattern)
     for metadata in found:
-        check_file(metadata.path, metadata.size_in_bytes)
+        check_file(metadata.path, metadata.size_in_bytes, dialect)
     return [metadata.path for metadata in found]
 
 
-def check_file(path: str, size: int) -> None:
+def check_file(path: str, size: int, dialect: CsvDialect | None = None) -> None:
     """Raise ConfigurationError for a file of no bytes or of unknown format."""
-    format_of(path)
+    format_of(path, dialect)
     if size == 0:
         raise ConfigurationError(
             f"{path}: the file is empty (0 bytes): write it again or leave it out"
@@ -152,22 +189,26 @@ class Reading:
     ) -> None:
         if not isinstance(error, Exception) or isinstance(error, ConfigurationError):
             return
+        why = " ".join(str(error).split())
         place = "" if self.row is None else f" from {row_word(self.path)} {self.row} on"
         raise ConfigurationError(
-            f"{self.path}: the file cannot be read{place}: {type(error).__name__}: {error}: "
+            f"{self.path}: the file cannot be read{place}: {type(error).__name__}: {why}: "
             "check that it is complete and of the format that its name says"
         ) from error
 
 
-def require_columns(path: str, columns: Columns, present: Sequence[str]) -> None:
-    """Raise ConfigurationError when a file lacks one of the columns, or has it twice."""
+def require_columns(path: str, columns: Columns, present: Sequence[str], remedy: str = "") -> None:
+    """Raise ConfigurationError when a file lacks one of the columns, or has it twice.
+
+    `remedy` is what else may help.
+    """
     for column in columns:
         count = list(present).count(column)
         if count != 1:
             what = "has no column" if count == 0 else f"has {count} columns named"
             raise ConfigurationError(
                 f"{path}: the file {what} {column!r}; its columns are "
-                f"{', '.join(map(repr, present)) or 'none'}: name one of them"
+                f"{', '.join(map(repr, present)) or 'none'}: name one of them{remedy}"
             )
 
 

@@ -15,7 +15,7 @@ from apache_beam.pvalue import PBegin, PCollection
 from streamveil.io.events import Events
 from streamveil.io.files import Columns, distinct
 from streamveil.io.jsonlines import json_text
-from streamveil.io.messages import ParseMessages
+from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_java
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
@@ -58,11 +58,12 @@ class ReadKafkaEvents(beam.PTransform):
     """The keys of the JSON object to read."""
     consumer_config: Mapping[str, str] = field(default_factory=dict)
     """Kafka's own settings, such as `group.id` and `auto.offset.reset`."""
-    timestamp_policy: str = ReadFromKafka.create_time_policy
-    """What the watermark goes by: `CreateTime`, the time that the producer gave a record;
-    `LogAppendTime`, the time at which the broker took it, for topics that keep it; or
-    `ProcessingTime`, the time of reading. By CreateTime a partition that never had a record holds
-    the watermark back for ever."""
+    timestamp_policy: str = ReadFromKafka.log_append_time
+    """What the watermark goes by: `LogAppendTime`, the time at which the broker took a record, for
+    topics that keep it; `ProcessingTime`, the time of reading; or `CreateTime`, the time that the
+    producer gave a record, only where producers are trusted with it, which a warning says: one
+    record ahead of its neighbours, up to the clock, makes these late. By CreateTime a partition
+    that never had a record holds the watermark back for ever."""
     expansion_service: str | None = None
     """HOST:PORT of a running one; by default that of Beam's option `beam_services`, or else Beam
     starts one, and downloads it once."""
@@ -91,6 +92,8 @@ class ReadKafkaEvents(beam.PTransform):
 
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: read, parse."""
+        if self.timestamp_policy == ReadFromKafka.create_time_policy:
+            warn_of_given_times(self._source, "timestamp_policy=CreateTime", "take LogAppendTime")
         with _connector(self._source, self.expansion_service) as service:
             records = pbegin | "Read" >> ReadFromKafka(
                 {_SERVERS: self.bootstrap_servers, **self.consumer_config},

@@ -5,19 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from streamveil.io.files import Reading, open_file
+from streamveil.io.files import Reading, open_file, row_word
+from streamveil.mechanisms.records import ConfigurationError
 
 BLOCK_BYTES = 1 << 24  # large enough that a block's fixed costs vanish, small in memory
-# A quote that never closes must not draw the whole file into one block.
-MAX_QUOTED_BLOCKS = 4
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-# Called with the number of a line, what is wrong with it and its bytes.
+# Called with the number of a line or row, what is wrong with it and its bytes.
 Reject = Callable[[int, str, bytes], None]
+
+
+def refusing(path: str) -> Reject:
+    """Refuses a row of a table that must be read whole, with a ConfigurationError."""
+
+    def refuse(row: int, detail: str, record: bytes) -> NoReturn:
+        text = record[:200].decode(errors="replace").rstrip("\r\n")
+        raise ConfigurationError(
+            f"{path}: {row_word(path)} {row} cannot be parsed: {detail}: {text!r}: correct the "
+            f"{row_word(path)} or take it out"
+        )
+
+    return refuse
 
 
 @dataclass(frozen=True)
@@ -42,9 +56,27 @@ class Lines:
         return starts[kept], ends[kept], kept + self.first
 
     @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Where each line that is not blank begins in the block."""
+        return self._spans[0]
+
+    @property
+    def ends(self) -> npt.NDArray[np.int64]:
+        """Where each of them ends, after its line break."""
+        return self._spans[1]
+
+    @property
     def numbers(self) -> npt.NDArray[np.int64]:
         """Number of each line that is not blank, counted from 1 in the file."""
         return self._spans[2]
+
+    @property
+    def array(self) -> pa.Array:
+        """The lines as large_binary, without a copy; blank ones stand at the end of others."""
+        starts, ends, _ = self._spans
+        offsets = np.append(starts, ends[-1:]) if len(ends) else np.zeros(1, np.int64)
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.block)]
+        return pa.Array.from_buffers(pa.large_binary(), len(ends), buffers)
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -57,11 +89,10 @@ class Lines:
         return map(self.__getitem__, range(len(self)))
 
 
-def read_lines(path: str, *, quoted: bool = False) -> Iterator[Lines]:
+def read_lines(path: str) -> Iterator[Lines]:
     """Read a text file in blocks of about BLOCK_BYTES that end at the end of a line.
 
-    With `quoted` no block ends inside a quoted field, as far as counting the quotes tells. A
-    UTF-8 byte order mark is dropped. Raises ConfigurationError when the file cannot be read.
+    A UTF-8 byte order mark is dropped. Raises ConfigurationError when the file cannot be read.
     """
     first, rest = 1, b""
     with Reading(path, row=first) as place, open_file(path) as handle:
@@ -72,24 +103,12 @@ def read_lines(path: str, *, quoted: bool = False) -> Iterator[Lines]:
             if first == 1:
                 block = block.removeprefix(BYTE_ORDER_MARK)
             # The last line may lack its end.
-            cut = _cut(block, quoted) if following else len(block)
+            cut = block.rfind(b"\n") + 1 if following else len(block)
             rest, data = block[cut:], following
             if cut:
                 yield Lines(first, block[:cut])
                 first += block.count(b"\n", 0, cut)
                 place.row = first
-
-
-def _cut(block: bytes, quoted: bool) -> int:
-    end = block.rfind(b"\n") + 1
-    if not quoted or block.count(b'"', 0, end) % 2 == 0:
-        return end
-    data = np.frombuffer(block, np.uint8)
-    newlines = np.flatnonzero(data == 10)
-    even = np.searchsorted(np.flatnonzero(data == 34), newlines) % 2 == 0
-    if even.any():
-        return int(newlines[even][-1]) + 1
-    return end if len(block) > MAX_QUOTED_BLOCKS * BLOCK_BYTES else 0
 
 
 def is_utf8(data: bytes) -> bool:

@@ -12,12 +12,13 @@ import apache_beam as beam
 
 from streamveil.io.bigquery import WritePerRecordToBigQuery, WriteReleasesToBigQuery
 from streamveil.io.events import ReadEvents
-from streamveil.io.files import Columns
+from streamveil.io.files import Columns, CsvDialect
 from streamveil.io.folder import WriteReleasesToFolder, per_record_file
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
 from streamveil.io.per_record import WritePerRecord, per_record_json
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
+from streamveil.io.tidy import ROWS
 from streamveil.io.watch import WatchEvents
 from streamveil.mechanisms.records import ConfigurationError
 
@@ -120,32 +121,55 @@ def is_stream(location: str) -> bool:
 
 
 def source_of(
-    location: str, columns: Columns, flag: str = "--input", silent: bool = False
+    location: str,
+    columns: Columns,
+    flag: str = "--input",
+    silent: bool = False,
+    dialect: CsvDialect | None = None,
 ) -> beam.PTransform:
     """The transform that reads events there, with :class:`Events` as outputs.
 
     `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
     `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
     them: of ReadPubSubEvents, or `timestamp_policy` of ReadKafkaEvents and what Kafka's own
-    consumer knows. `silent` is that of ReadEvents. Raises
+    consumer knows. `silent` and `dialect` are those of ReadEvents. Raises
     ConfigurationError, which names the flag, for anything else and for what is not installed.
     """
     if not is_stream(location):
-        return ReadEvents(location, columns=columns, silent=silent)
-    return _stream(_SOURCES, location, flag, {"columns": columns, "silent": silent})
+        return ReadEvents(location, columns=columns, silent=silent, dialect=dialect)
+    given: dict[str, Any] = {"columns": columns, "silent": silent}
+    if location.startswith("watch:"):
+        given["dialect"] = dialect
+    elif dialect is not None and dialect.any_name:
+        raise ConfigurationError(
+            f"{flag}={location} has no CSV files: leave out --delimiter and --columns"
+        )
+    return _stream(_SOURCES, location, flag, given)
 
 
 def sink_of(
-    location: str, labels: Sequence[str], flag: str = "--output", *, shares: bool = False
+    location: str,
+    labels: Sequence[str],
+    flag: str = "--output",
+    *,
+    shares: bool = False,
+    layout: str = ROWS,
 ) -> beam.PTransform:
-    """The transform that writes releases there; `labels` name the bins, `shares` as WriteReleases.
+    """The transform that writes releases there; `labels` name the bins.
+
+    `shares` and `layout` are those of WriteReleases, the latter for files only.
 
     `location` is a file, `bigquery:P.DATASET.TABLE`, `pubsub:projects/P/topics/T`, `folder:PATH` or
     `kafka:HOST:PORT/TOPIC`, with settings of the Kafka producer after `?`. Raises
     ConfigurationError, which names the flag, for anything else and for what is not installed.
     """
     if not is_stream(location):
-        return WriteReleases(location, labels=labels, shares=shares)
+        return WriteReleases(location, labels=labels, shares=shares, layout=layout)
+    if layout != ROWS:
+        raise ConfigurationError(
+            f"--layout={layout} is for files, and {flag}={location} takes one release at a time: "
+            f"leave it out, or write to a file"
+        )
     return _stream(_SINKS, location, flag, {"labels": labels, "shares": shares})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from apache_beam.utils.windowed_value import WindowedValue
 from streamveil.io.events import REJECTED_TAG, Events, dead_letters, rejected_batch
 from streamveil.io.files import Columns, event_batch
 from streamveil.io.jsonlines import parse_messages
+
+_LOGGER = logging.getLogger("streamveil")
 
 # More would only cost memory: from here on the fixed costs of a batch vanish.
 BATCH_MESSAGES = 10_000
@@ -44,6 +47,17 @@ class ParseMessages(beam.PTransform):
                 REJECTED_TAG, main="batches"
             )
         )
+
+
+def warn_of_given_times(source: str, chosen: str, otherwise: str) -> None:
+    """Log that the watermark follows times that come with the messages."""
+    _LOGGER.warning(
+        "%s: with %s the times that producers give decide when slots close, so one user's message "
+        "can make those of others late: only for producers whose clocks are yours; otherwise %s",
+        source,
+        chosen,
+        otherwise,
+    )
 
 
 def gather(bytes_of: Callable[[Any], int] | None = None) -> beam.PTransform:

@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from streamveil.io.files import Columns, Reading, event_batch, open_file, require_columns
+from streamveil.io.cells import sound_batch
+from streamveil.io.files import Columns, CsvDialect, Reading, open_file, require_columns
+from streamveil.io.lines import Reject
 
 # Larger batches bound more before the shuffle when input is not sorted by time; smaller ones only
 # save memory.
@@ -28,6 +30,8 @@ class Part(NamedTuple):
     """Row index in the file of the first row."""
     dictionaries: tuple[str, ...] = ()
     """Columns worth reading as Arrow dictionaries."""
+    dialect: CsvDialect | None = None
+    """How a CSV file is written, where that is said."""
 
 
 def parquet_columns(path: str) -> list[str]:
@@ -77,9 +81,10 @@ def _cheap(metadata: pq.FileMetaData, groups: list[int], strings: list[str]) -> 
     return tuple(s for s in strings if size[s] <= DICTIONARY_BYTES_PER_VALUE * values[s])
 
 
-def read_parquet(part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
+def read_parquet(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read the row groups of a part in batches of up to BATCH_ROWS rows.
 
+    Rows with text that is not UTF-8, or with an index outside their dictionary, go to `reject`.
     Raises ConfigurationError when the file cannot be read.
     """
     row = part.first_row
@@ -103,7 +108,7 @@ def read_parquet(part: Part, columns: Columns) -> Iterator[pa.RecordBatch]:
             if batch.num_rows:
                 after = row + batch.num_rows
                 arrays = [batch.column(name) for name in names]
-                yield event_batch(part.path, names, arrays, np.arange(row, after))
+                yield sound_batch(part.path, names, arrays, np.arange(row, after), reject)
                 place.row = row = after
 
 

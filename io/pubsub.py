@@ -12,7 +12,7 @@ from apache_beam.pvalue import PBegin, PCollection
 
 from streamveil.io.events import Events
 from streamveil.io.files import Columns, distinct
-from streamveil.io.messages import ParseMessages
+from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_google
 from streamveil.io.releases import release_json
 from streamveil.mechanisms.records import ConfigurationError, Release
@@ -39,8 +39,8 @@ class ReadPubSubEvents(beam.PTransform):
     than itself."""
     timestamp_attribute: str | None = None
     """Attribute with the event time, as milliseconds since 1970 or RFC 3339 text, by which the
-    watermark goes. By the time of publishing if None: then an event is late when it is published
-    after its slot was released."""
+    watermark goes: only where producers are trusted with it, which a warning says. By the time of
+    publishing if None: then an event is late when it is published after its slot was released."""
     id_label: str | None = None
     """Attribute by which messages delivered twice are told, by runners that do that."""
     silent: bool = False
@@ -67,6 +67,9 @@ class ReadPubSubEvents(beam.PTransform):
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: read, parse."""
         source = f"pubsub:{self.subscription or self.topic}"
+        if self.timestamp_attribute is not None:
+            chosen = f"timestamp_attribute={self.timestamp_attribute}"
+            warn_of_given_times(source, chosen, "leave it out: the time of publishing is Google's")
         messages = pbegin | "Read" >> self._read
         return messages | "ParseMessages" >> ParseMessages(source, self.columns, self.silent)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
@@ -14,10 +15,12 @@ from apache_beam.pvalue import PCollection
 
 from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.events import REJECTED_SCHEMA
-from streamveil.io.files import output_format_of
+from streamveil.io.files import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
+from streamveil.io.tidy import LAYOUTS, ROWS, TIDY, TIDY_SCHEMA, tidy_batch
 from streamveil.mechanisms.records import (
+    ConfigurationError,
     DynamicLedgerEntry,
     LedgerEntry,
     Lifetime,
@@ -30,11 +33,12 @@ BINS_METADATA = "streamveil.bins"
 BATCH_SLOTS = 100
 
 
-_NUMBERS_BY_NAME = pa.map_(pa.string(), pa.field("value", pa.float64(), nullable=False))
+# What is unknown, NaN in a Release, is null in a table: tools take NaN for a number.
+_NUMBERS_BY_NAME = pa.map_(pa.string(), pa.float64())
 
 
-def _list_of(kind: pa.DataType) -> pa.DataType:
-    return pa.list_(pa.field("item", kind, nullable=False))
+def _list_of(kind: pa.DataType, *, nullable: bool = False) -> pa.DataType:
+    return pa.list_(pa.field("item", kind, nullable=nullable))
 
 
 _RELEASE_FIELDS = (
@@ -45,7 +49,7 @@ _RELEASE_FIELDS = (
     pa.field("status", pa.string(), nullable=False),
     pa.field("published_slot", pa.int64()),
     pa.field("epsilon", pa.float64(), nullable=False),
-    pa.field("stderr", _list_of(pa.float64()), nullable=False),
+    pa.field("stderr", _list_of(pa.float64(), nullable=True), nullable=False),
     pa.field("mechanism", pa.string(), nullable=False),
     pa.field("alarm", pa.bool_(), nullable=False),
     pa.field("diagnostics", _NUMBERS_BY_NAME, nullable=False),
@@ -95,11 +99,14 @@ def release_schema(labels: Sequence[str] | None = None, *, shares: bool = False)
 
 
 def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.RecordBatch:
-    """One row per release, in the order given."""
+    """One row per release, in the order given; errors and diagnostics that are unknown are null."""
     columns: dict[str, Any] = {
         name: [getattr(release, name) for release in releases] for name in schema.names
     }
-    columns["diagnostics"] = [list(release.diagnostics.items()) for release in releases]
+    columns["diagnostics"] = [
+        [(name, value if math.isfinite(value) else None) for name, value in facts.items()]
+        for facts in columns["diagnostics"]
+    ]
     for name in ("counts", "stderr", "shares"):
         if name in columns:
             columns[name] = _lists(columns[name], schema.field(name))
@@ -125,7 +132,9 @@ def release_json(release: Release) -> bytes:
 
 def _lists(rows: Sequence[np.ndarray], field: pa.Field) -> pa.Array:
     offsets = np.cumsum([0, *map(len, rows)]).astype(np.int32)
-    values = pa.array(np.concatenate(rows) if rows else [], field.type.value_type)
+    every = np.concatenate(rows) if rows else np.zeros(0)
+    unknown = ~np.isfinite(every) if field.type.value_field.nullable else None
+    values = pa.array(every, field.type.value_type, mask=unknown)
     return pa.ListArray.from_arrays(offsets, values, type=field.type)
 
 
@@ -174,8 +183,11 @@ class WriteReleases(beam.PTransform):
     """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
 
     Columns: slot int64, start and end timestamp[us, UTC], counts list<int64>, status string,
-    published_slot int64 or null, epsilon double, stderr list<double>, mechanism string, alarm
-    bool, diagnostics map<string, double>; with `shares` also shares list<double>.
+    published_slot int64 or null, epsilon double, stderr list<double or null>, mechanism string,
+    alarm bool, diagnostics map<string, double or null>; with `shares` also shares list<double>. In
+    the layout `tidy`, with a row for each bin: slot int64, start timestamp[us, UTC], bin string,
+    count int64, low and high double or null (see :func:`tidy_batch`), status string; a CSV file has
+    a quote before a bin that a spreadsheet would run as a formula.
     """
 
     path: str
@@ -184,19 +196,32 @@ class WriteReleases(beam.PTransform):
     """Names of the bins, kept in the metadata of a Parquet or Avro file."""
     shares: bool = False
     """Whether releases have them: those of one budget for ever."""
+    layout: str = ROWS
+    """`rows`, one for each release, or `tidy`, one for each release and bin."""
 
     def __post_init__(self) -> None:
-        """Check the name."""
+        """Check the name and the layout."""
         super().__init__()
-        output_format_of(self.path)
+        kind = output_format_of(self.path)
+        if self.layout not in LAYOUTS:
+            raise ConfigurationError(
+                f"layout {self.layout!r} (--layout) is unknown: choose {' or '.join(LAYOUTS)}"
+            )
+        if self.layout == TIDY and self.labels is None:
+            raise ConfigurationError("a tidy table names the bin of each row: give the labels")
+        self._quoted = kind == CSV
 
     def expand(self, releases: PCollection[Release]) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
-        schema = release_schema(self.labels, shares=self.shares)
+        if self.layout == TIDY:
+            schema, convert = TIDY_SCHEMA, beam.Map(tidy_batch, self.labels, self._quoted)
+        else:
+            schema = release_schema(self.labels, shares=self.shares)
+            convert = beam.Map(releases_to_batch, schema)
         return (
             releases
             | "Batch" >> _in_batches()
-            | "Convert" >> beam.Map(releases_to_batch, schema).with_output_types(pa.RecordBatch)
+            | "Convert" >> convert.with_output_types(pa.RecordBatch)
             | "Write" >> WriteTable(self.path, schema, sort_by="slot")
         )
 
@@ -240,7 +265,10 @@ class WriteLedger(beam.PTransform):
 
 @dataclass(eq=False)
 class WriteRejected(beam.PTransform):
-    """Writes rejected events, batches of REJECTED_COLUMNS, as they come; gives the path."""
+    """Writes rejected events, batches of REJECTED_COLUMNS, as they come; gives the path.
+
+    They are raw data: on a local filesystem the file is for its owner alone.
+    """
 
     path: str
 
@@ -251,14 +279,15 @@ class WriteRejected(beam.PTransform):
 
     def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
         """Build the step: write."""
-        return batches | "Write" >> WriteTable(self.path, REJECTED_SCHEMA)
+        return batches | "Write" >> WriteTable(self.path, REJECTED_SCHEMA, private=True)
 
 
 @dataclass(eq=False)
 class WriteState(beam.PTransform):
     """Writes (next slot, state of the release stream) to one file; gives the path.
 
-    The file is private: the state holds a digest of the true counts. See :func:`read_state`.
+    The file is private, on a local filesystem for its owner alone: the state holds a digest of
+    the true counts. See :func:`read_state`.
     """
 
     path: str
@@ -273,7 +302,7 @@ class WriteState(beam.PTransform):
         return (
             states
             | "Convert" >> beam.Map(_state_to_batch).with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, _STATE_SCHEMA, sort_by="next_slot")
+            | "Write" >> WriteTable(self.path, _STATE_SCHEMA, sort_by="next_slot", private=True)
         )
 
 

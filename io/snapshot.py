@@ -1,36 +1,52 @@
 """The committed state of a stream that is released pass by pass, in one folder.
 
-    manifest.json        what is committed: a Snapshot
+    manifest.json        what is committed: a Snapshot, sealed
     pass-00000012/       what the last committed pass left for the next, such as the users' ledgers
+    pass-00000013.part/  what a pass writes that is not committed yet
     noise.key            the noise key, unless it is kept elsewhere
 
 A pass writes all its files into a folder of its own. Renaming a new manifest over the old one
-commits it. Only then do its results move to where readers look for them, each by one rename, and
-the folder of the pass before is removed. Whoever opens the folder next finishes what a killed
-process had committed, and removes what it had not. Nothing in here is for publication.
+commits it. Only then does its folder lose the `.part`, do its results move to where readers look
+for them, each by one rename, and is the folder of the pass before removed. Whoever opens the
+folder next finishes what a killed process had committed, and removes what it had not.
+
+So a folder with `.part` was never read by anybody, and its pass can be made again; one without is
+committed, and nothing removes it but a later pass that is proven whole. Where manifest and passes
+do not fit each other, nothing is touched, and the user is told. Nothing in here is for
+publication.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import fcntl
-import json
+import hashlib
+import logging
 import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from streamveil.io.sealed import PART, SealedRecord, sync, write_private
+from streamveil.io.witness import Witness, check_witness, write_witness
 from streamveil.mechanisms.records import ConfigurationError
 
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 KEY = "noise.key"
-_PART = ".part"
-_PASS = re.compile(r"pass-\d{8,}")
+_PURPOSE = b"streamveil manifest"
+_PASS = re.compile(r"pass-(\d{8,})")
+_KEY_BYTES = 32
+_ONE_READ = 1 << 20  # bytes
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,26 @@ class InputFile:
     """In bytes, when it was read."""
     waiting: int | None = None
     """First slot not released yet with events in the file; None when it is finished."""
+
+
+@dataclass(frozen=True)
+class PassFile:
+    """A file that a committed pass has written."""
+
+    size: int
+    """In bytes."""
+    digest: str
+    """BLAKE2b of its content, in hexadecimal."""
+
+    @classmethod
+    def of(cls, path: Path) -> PassFile:
+        """What a file is now."""
+        state, size = hashlib.blake2b(digest_size=32), 0
+        with path.open("rb") as file:
+            while block := file.read(_ONE_READ):
+                state.update(block)
+                size += len(block)
+        return cls(size, state.hexdigest())
 
 
 @dataclass(frozen=True)
@@ -61,6 +97,12 @@ class Snapshot:
     """Files seen at the last pass, by path."""
     later_keys: tuple[tuple[int, str], ...] = ()
     """Each key that takes its place: the first slot, and what `key_check` is for it."""
+    stream: str = ""
+    """Tells this stream from all others."""
+    witness: str = ""
+    """Path of the witness beside the results."""
+    files: Mapping[str, PassFile] = field(default_factory=dict)
+    """All files that the last pass wrote, by name; :meth:`StateFolder.commit` fills this in."""
 
     @property
     def used_keys(self) -> list[tuple[int, str]]:
@@ -77,10 +119,11 @@ class StateFolder:
     @classmethod
     @contextlib.contextmanager
     def held(cls, path: str, create: bool = True) -> Iterator[StateFolder]:
-        """Lock the folder, made here if so wanted, and end what a killed process began.
+        """Lock the folder, made here if so wanted, before anything in it is read or changed.
 
         The lock goes with the process, however it ends. Raises ConfigurationError for a folder
-        that another process holds, that is not local, or with files that are not of a state.
+        that another process holds, that is not local, that cannot be locked or made private, or
+        with files that are not of a state.
         """
         if "://" in path:
             raise ConfigurationError(f"--state={path} is not a local folder: choose one")
@@ -95,45 +138,61 @@ class StateFolder:
                 "one to create"
             ) from None
         try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigurationError(
-                    f"--state={path} is in use by another run: wait for it, or stop it"
-                ) from None
-            folder._recover()
+            _lock(handle, path)
+            folder._refuse_foreign()
+            folder._make_private(folder.path)
             yield folder
         finally:
             os.close(handle)
 
     def read(self) -> Snapshot | None:
-        """What is committed; None before the first commit.
+        """What is committed, if that is what the passes in the folder say; None before the first.
 
-        Raises ConfigurationError for a manifest of a newer version or a damaged one.
+        Nothing is changed, and without the key an edited manifest is not told: see
+        :meth:`recover`. Raises ConfigurationError for a manifest that is damaged, of another
+        version, older than a pass in the folder, or missing beside one.
         """
-        manifest = self.path / MANIFEST
-        if not manifest.exists():
-            return None
-        try:
-            record = json.loads(manifest.read_text(encoding="utf-8"))
-            version = record.pop("version")
-            if version != VERSION:
-                raise ValueError(f"version {version} is not {VERSION}")
-            record["inputs"] = {
-                path: InputFile(**entry) for path, entry in record["inputs"].items()
-            }
-            record["later_keys"] = tuple((slot, check) for slot, check in record["later_keys"])
-            return Snapshot(**record)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        found = self._manifest()
+        return None if found is None else found[1]
+
+    def recover(self, key: bytes, witness: str) -> Snapshot:
+        """Finish what a killed process had committed, remove what it had not; gives the state.
+
+        Args:
+            key: the noise key that the stream began with.
+            witness: path of the witness beside the results that are made now.
+
+        Raises:
+            ConfigurationError: before anything is touched, for a state that :meth:`read` refuses,
+                that was edited or is not whole, or that is older than a witness has seen.
+        """
+        found = self._manifest()
+        if found is None:
+            raise ConfigurationError(f"{self.path} holds no state")
+        sealed, snapshot = found
+        if not sealed.is_sealed_by(key, _PURPOSE):
             raise ConfigurationError(
-                f"{manifest} cannot be read ({error}): it was damaged or written by a newer "
-                "streamveil; bring it back from a backup, or run the version that wrote it"
-            ) from error
+                f"{self.path / MANIFEST} was edited, or put here by somebody without the noise "
+                "key: bring it back as it was, from a backup"
+            )
+        with _telling(f"{self.of_pass(snapshot.passes)} cannot be checked:"):
+            self._check_whole(snapshot)
+        known = _witness_of(snapshot, sealed)
+        places = {place: None for place in (witness, snapshot.witness) if place}
+        seen = [check_witness(place, key, self.path, known) for place in places]
+        if self.of_pass(snapshot.passes).exists() and not any(seen):
+            _LOG.warning(
+                "there is no witness %s beside the results: an old copy of %s could not be told "
+                "from the newest one; look whether pass %d is the last that was published",
+                *(snapshot.witness, self.path, snapshot.passes),
+            )
+        self._settle(snapshot, sealed, key)
+        return snapshot
 
     def begin(self, number: int) -> Path:
         """An empty folder for a pass to write to."""
-        folder = self.of_pass(number)
-        folder.mkdir()
+        folder = self._part_of_pass(number)
+        folder.mkdir(mode=0o700)
         return folder
 
     def beside(self, place: str) -> bool:
@@ -141,23 +200,41 @@ class StateFolder:
         return os.stat(place).st_dev == os.stat(self.path).st_dev
 
     def of_pass(self, number: int) -> Path:
-        """Where a pass keeps its files."""
+        """Where a committed pass keeps its files."""
         return self.path / f"pass-{number:08d}"
 
-    def commit(self, snapshot: Snapshot) -> None:
-        """Make it the state, whole or not at all, and move its results to their readers."""
-        folder = self.of_pass(snapshot.passes)
-        if folder.exists():
-            for file in [*folder.iterdir(), folder, self.path]:
-                _sync(file)
-        record = {"version": VERSION, **dataclasses.asdict(snapshot)}
-        self._replace(MANIFEST, json.dumps(record, indent=1), mode=0o600)
-        self._settle(snapshot)
+    def commit(self, snapshot: Snapshot, key: bytes, witness_before: str = "") -> Snapshot:
+        """Make it the state, whole or not at all, and move its results to their readers.
+
+        Gives it with the files of its pass. Their folder keeps a copy of the manifest, should that
+        get lost. Where results go elsewhere than before, the witness there sees this pass as well.
+        Raises ConfigurationError for results that cannot be moved.
+        """
+        part = self._part_of_pass(snapshot.passes)
+        files = {}
+        if part.exists():
+            files = {path.name: PassFile.of(path) for path in sorted(part.iterdir())}
+            for name in files.keys() - snapshot.results.keys():
+                (part / name).chmod(0o600)
+        snapshot = dataclasses.replace(snapshot, files=files)
+        sealed = SealedRecord.of(
+            key, _PURPOSE, {"version": VERSION, **dataclasses.asdict(snapshot)}
+        )
+        if part.exists():
+            write_private(part / MANIFEST, sealed.text())
+            for path in [*(part / name for name in files), part, self.path]:
+                sync(path)
+        write_private(self.path / MANIFEST, sealed.text())
+        self._settle(snapshot, sealed, key)
+        if witness_before != snapshot.witness and os.path.isfile(witness_before):
+            with _telling(f"pass {snapshot.passes} is committed, but"):
+                write_witness(witness_before, key, _witness_of(snapshot, sealed))
+        return snapshot
 
     def key(self, create: bool) -> str:
         """Path of the noise key, made of fresh randomness if there is none and it is wanted.
 
-        Raises ConfigurationError when there is none.
+        Raises ConfigurationError when there is none, or not a whole one.
         """
         key = self.path / KEY
         if not key.exists():
@@ -165,54 +242,211 @@ class StateFolder:
                 raise ConfigurationError(
                     f"{key} is missing: give the noise key that the stream began with (--noise_key)"
                 )
-            self._replace(KEY, secrets.token_hex(32), mode=0o600)
+            write_private(key, secrets.token_hex(_KEY_BYTES))
+        elif not create and key.stat().st_size < _KEY_BYTES:
+            raise ConfigurationError(
+                f"{key} was damaged, it holds {key.stat().st_size} bytes: bring it back from a "
+                "backup, or give the noise key that the stream began with (--noise_key)"
+            )
         return str(key)
 
-    def _recover(self) -> None:
-        ours = {MANIFEST, MANIFEST + _PART, KEY, KEY + _PART}
-        snapshot = self.read()
-        foreign = [
-            entry.name
-            for entry in self.path.iterdir()
-            if entry.name not in ours and not _PASS.fullmatch(entry.name)
-        ]
-        if foreign:
+    # ---- what is there -------------------------------------------------------------------------
+
+    def _part_of_pass(self, number: int) -> Path:
+        return self.path / (self.of_pass(number).name + PART)
+
+    def _passes(self) -> dict[Path, int]:
+        """Folders of passes without `.part`, and their numbers."""
+        found = ((path, _PASS.fullmatch(path.name)) for path in self.path.iterdir())
+        return {path: int(match[1]) for path, match in found if match}
+
+    def _parts(self) -> dict[Path, int]:
+        """Folders of passes with `.part`, and their numbers."""
+        found = (
+            (path, _PASS.fullmatch(path.name.removesuffix(PART)))
+            for path in self.path.iterdir()
+            if path.name.endswith(PART)
+        )
+        return {path: int(match[1]) for path, match in found if match}
+
+    def _refuse_foreign(self) -> None:
+        files = {MANIFEST, MANIFEST + PART, KEY, KEY + PART}
+        passes = {*self._passes(), *self._parts()}
+        for path in sorted(self.path.iterdir()):
+            ours = path.is_dir() and not path.is_symlink() if path in passes else path.name in files
+            if not ours:
+                raise ConfigurationError(
+                    f"{self.path} holds {path.name}, which is not of a state: give a folder for "
+                    "the state alone"
+                )
+
+    def _manifest(self) -> tuple[SealedRecord, Snapshot] | None:
+        path = self.path / MANIFEST
+        if not path.exists():
+            self._refuse_newer(None)
+            return None
+        sealed = SealedRecord.read(path, VERSION)
+        try:
+            snapshot = _snapshot_of(sealed.record)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigurationError(
-                f"{self.path} holds {foreign[0]}, which is not of a state: give a folder for the "
-                "state alone"
+                f"{path} was edited and is no manifest any more ({error!r}): bring it back as it "
+                "was, from a backup"
+            ) from error
+        self._refuse_newer(snapshot)
+        return sealed, snapshot
+
+    def _refuse_newer(self, snapshot: Snapshot | None) -> None:
+        """Refuse passes that the manifest does not know, whose ledgers must not get lost."""
+        last = -1 if snapshot is None else snapshot.passes
+        newer = {path: number for path, number in self._passes().items() if number > last}
+        # The next pass may have been killed; one after it only began because that was committed.
+        begun = {path: number for path, number in self._parts().items() if number > last + 1}
+        if not newer and not begun:
+            return
+        unknown = newer or begun
+        newest = max(unknown, key=unknown.__getitem__)
+        says = (
+            "but no manifest.json, which says what is committed"
+            if snapshot is None
+            else f"but the manifest.json there is older: it knows of {last} passes"
+        )
+        copy, manifest = newest / MANIFEST, self.path / MANIFEST
+        remedy = (
+            f"put back the copy that the pass keeps (cp {copy} {manifest})"
+            if newer and copy.exists()
+            else "bring back the manifest.json that was there with it"
+        )
+        raise ConfigurationError(
+            f"{self.path} holds {newest.name}, {says}: nothing was touched, since the users' "
+            f"ledgers are in it; {remedy} and go on with --resume"
+        )
+
+    def _check_whole(self, snapshot: Snapshot) -> None:
+        """Refuse a committed pass that has lost a file, or whose files are not as it left them."""
+        folder, part = self.of_pass(snapshot.passes), self._part_of_pass(snapshot.passes)
+        moving = not part.exists() or folder.exists()  # results may have reached their readers
+        if not moving:
+            folder = part
+        for name, file in snapshot.files.items():
+            path = folder / name
+            if not path.exists():
+                if moving and name in snapshot.results:
+                    continue
+                what = "is missing"
+            elif PassFile.of(path) != file:
+                what = f"is not as the pass left it, {file.size} bytes with another digest"
+            else:
+                continue
+            raise ConfigurationError(
+                f"{path} {what}, and without it the stream cannot go on: nothing was touched; "
+                f"bring {folder.name} back from a backup, the newest one, together with "
+                f"{MANIFEST}"
             )
-        self._settle(snapshot)
+        for path in folder.iterdir() if folder.exists() else ():
+            if path.name not in {*snapshot.files, MANIFEST}:
+                raise ConfigurationError(f"{path} is not of the pass: move it away")
 
-    def _settle(self, snapshot: Snapshot | None) -> None:
+    # ---- what is done --------------------------------------------------------------------------
+
+    def _settle(self, snapshot: Snapshot, sealed: SealedRecord, key: bytes) -> None:
         """Move committed results to their readers, and remove all that is not committed."""
-        if snapshot is not None:
-            committed = self.of_pass(snapshot.passes)
-            for name, target in snapshot.results.items():
-                if (committed / name).exists():
-                    os.rename(committed / name, target)
-            for place in {os.path.dirname(target) for target in snapshot.results.values()}:
-                _sync(Path(place))
-        for entry in sorted(self.path.iterdir()):
-            if entry.name.endswith(_PART):
-                entry.unlink()
-            elif _PASS.fullmatch(entry.name) and (snapshot is None or entry != committed):
-                shutil.rmtree(entry)
+        committed, part = self.of_pass(snapshot.passes), self._part_of_pass(snapshot.passes)
+        if snapshot.passes:
+            with _telling(f"the results of pass {snapshot.passes} are committed, but"):
+                self._tell_witness(snapshot, sealed, key)
+                if not committed.exists():
+                    os.rename(part, committed)
+                    sync(self.path)
+                self._publish(snapshot, committed)
+        with _telling(f"{self.path} cannot be made private or cleaned up:"):
+            inside = committed.iterdir() if snapshot.passes else ()
+            for path in (self.path / MANIFEST, self.path / KEY, committed, *inside):
+                if path.exists():
+                    self._make_private(path)
+            for path in (self.path / (MANIFEST + PART), self.path / (KEY + PART)):
+                path.unlink(missing_ok=True)
+            older = [path for path, number in self._passes().items() if number < snapshot.passes]
+            for path in [*older, *self._parts()]:
+                shutil.rmtree(path)
 
-    def _replace(self, name: str, text: str, mode: int) -> None:
-        part = self.path / (name + _PART)
-        part.unlink(missing_ok=True)
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, self.path / name)
-        _sync(self.path)
+    def _tell_witness(self, snapshot: Snapshot, sealed: SealedRecord, key: bytes) -> None:
+        """Let the witness see the pass before any reader does."""
+        waiting = [
+            name
+            for folder in (self.of_pass(snapshot.passes), self._part_of_pass(snapshot.passes))
+            for name in snapshot.results
+            if (folder / name).exists()
+        ]
+        if snapshot.witness and (waiting or os.path.isdir(os.path.dirname(snapshot.witness))):
+            write_witness(snapshot.witness, key, _witness_of(snapshot, sealed))
+
+    def _publish(self, snapshot: Snapshot, committed: Path) -> None:
+        moved = set()
+        for name, target in snapshot.results.items():
+            if not (committed / name).exists():
+                continue
+            if not os.path.lexists(target):
+                os.rename(committed / name, target)
+            elif PassFile.of(Path(target)) == snapshot.files[name]:
+                (committed / name).unlink()
+            else:
+                raise FileExistsError(errno.EEXIST, "something else has that name", target)
+            moved.add(os.path.dirname(target))
+        for place in moved:
+            sync(Path(place))
+
+    def _make_private(self, path: Path) -> None:
+        """Leave a file or folder to its owner alone, and tell if others had it."""
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if not mode & 0o077:
+            return
+        try:
+            path.chmod(mode & 0o700)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{path} is open to other users of the machine (mode {mode:o}) and cannot be made "
+                f"private: {error.strerror}: chmod it as its owner, or give a folder of your own"
+            ) from None
+        _LOG.warning(
+            "%s was open to other users of the machine (mode %o): it is its owner's alone now",
+            *(path, mode),
+        )
 
 
-def _sync(path: Path) -> None:
-    """Let a file, or the names in a folder, outlive the loss of power."""
-    handle = os.open(path, os.O_RDONLY)
+def _lock(handle: int, path: str) -> None:
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigurationError(
+            f"--state={path} is in use by another run: wait for it, or stop it"
+        ) from None
+    except OSError as error:
+        raise ConfigurationError(
+            f"--state={path} cannot be locked against a second run: {error.strerror}: choose a "
+            "folder on a disk of this machine, not on a network"
+        ) from None
+
+
+def _witness_of(snapshot: Snapshot, sealed: SealedRecord) -> Witness:
+    return Witness(snapshot.stream, snapshot.passes, sealed.seal)
+
+
+def _snapshot_of(record: Mapping[str, Any]) -> Snapshot:
+    known = {name: value for name, value in record.items() if name != "version"}
+    known["inputs"] = {path: InputFile(**entry) for path, entry in record["inputs"].items()}
+    known["files"] = {name: PassFile(**entry) for name, entry in record["files"].items()}
+    known["later_keys"] = tuple((slot, check) for slot, check in record["later_keys"])
+    return Snapshot(**known)
+
+
+@contextlib.contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Raise ConfigurationError, which says what was tried, for what a filesystem refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{what} {error.filename2 or error.filename}: {error.strerror}: mend that, and go on "
+            "with --resume"
+        ) from error

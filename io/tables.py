@@ -25,6 +25,8 @@ from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, re
 from streamveil.io.delimited import NULLS, write_csv
 from streamveil.io.files import AVRO, CSV, PARQUET, Reading, format_of, open_file, output_format_of
 from streamveil.io.jsonlines import write_json
+from streamveil.io.lines import refusing
+from streamveil.io.optional import require_filesystem
 from streamveil.io.parquet import write_parquet
 from streamveil.mechanisms.records import ConfigurationError
 
@@ -59,8 +61,9 @@ def check_place(path: str) -> None:
 
     Raises ConfigurationError.
     """
+    require_filesystem(path)
     try:
-        local = isinstance(FileSystems.get_filesystem(path), LocalFileSystem)
+        local = _is_local(path)
         exists = FileSystems.exists(path)
     except Exception as error:
         raise ConfigurationError(
@@ -80,16 +83,19 @@ def check_place(path: str) -> None:
         )
 
 
-def write_table(path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+def write_table(
+    path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, private: bool = False
+) -> None:
     """Write batches of `schema` to one file, in the format of its name, as they come.
 
     The file is written under a temporary name beside it and then renamed: under its own name it
-    is never seen half-written. An existing file is replaced.
+    is never seen half-written. An existing file is replaced. If `private`, nobody but its owner
+    can ever read it, provided that it is on a local filesystem; others have no owners.
     Raises ConfigurationError for an unknown format or a type that the format cannot hold, and
     TypeError for a batch of another schema.
     """
     write = _WRITERS.get(output_format_of(path), write_json)
-    with _whole(path) as handle:
+    with _whole(path, private) as handle:
         write(handle, schema, _grouped(schema, batches))
 
 
@@ -100,12 +106,12 @@ def write_text(path: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _whole(path: str) -> Iterator[BinaryIO]:
+def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
     """A file to write that gets its name when the block has ended well."""
     folder, name = FileSystems.split(path)
     temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
     try:
-        handle = FileSystems.create(temporary, compression_type=CompressionTypes.UNCOMPRESSED)
+        handle = _created(temporary, private)
         with contextlib.closing(handle):
             yield cast(BinaryIO, handle)
         FileSystems.rename([temporary], [path])
@@ -113,6 +119,16 @@ def _whole(path: str) -> Iterator[BinaryIO]:
         with contextlib.suppress(Exception):
             FileSystems.delete([temporary])
         raise
+
+
+def _created(path: str, private: bool) -> Any:
+    if private and _is_local(path):
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+    return FileSystems.create(path, compression_type=CompressionTypes.UNCOMPRESSED)
+
+
+def _is_local(path: str) -> bool:
+    return isinstance(FileSystems.get_filesystem(path), LocalFileSystem)
 
 
 def _grouped(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,6 +167,8 @@ class WriteTable(beam.PTransform):
     _: KW_ONLY
     sort_by: str | tuple[str, ...] | None = None
     """Columns to sort the rows by, which gathers them in memory; None writes them as they come."""
+    private: bool = False
+    """Whether the file is for its owner alone, as :func:`write_table` makes it."""
 
     def __post_init__(self) -> None:
         """Check the name and the columns."""
@@ -183,7 +201,9 @@ class WriteTable(beam.PTransform):
             | "Key" >> beam.Map(_keyed).with_output_types(tuple[int, pa.RecordBatch])
             | "Gather" >> beam.GroupByKey()
             | "Write"
-            >> beam.ParDo(_WriteFn(self.path, self.schema, self._keys)).with_output_types(str)
+            >> beam.ParDo(
+                _WriteFn(self.path, self.schema, self._keys, self.private)
+            ).with_output_types(str)
         )
 
 
@@ -194,17 +214,18 @@ def _keyed(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
 class _WriteFn(beam.DoFn):
     """Writes all batches of the one key."""
 
-    def __init__(self, path: str, schema: pa.Schema, keys: tuple[str, ...]) -> None:
+    def __init__(self, path: str, schema: pa.Schema, keys: tuple[str, ...], private: bool) -> None:
         self._path = path
         self._schema = schema
         self._keys = keys
+        self._private = private
 
     def process(self, element: tuple[int, Iterable[pa.RecordBatch]]) -> Iterator[str]:
         batches = element[1]
         if self._keys:
             table = pa.Table.from_batches(batches, self._schema)
             batches = table.sort_by([(key, "ascending") for key in self._keys]).to_batches()
-        write_table(self._path, self._schema, batches)
+        write_table(self._path, self._schema, batches, private=self._private)
         yield self._path
 
 
@@ -220,7 +241,7 @@ def read_table(path: str) -> pa.Table:
     if kind == AVRO:
         names = avro_columns(path)
         return (
-            pa.Table.from_batches(read_avro(path, names))
+            pa.Table.from_batches(read_avro(path, names, refusing(path)))
             .select(names)
             .replace_schema_metadata(avro_metadata(path))
         )

@@ -22,7 +22,7 @@ from streamveil.io.events import (
     rejected_batch,
     split_file,
 )
-from streamveil.io.files import Columns, check_file, distinct
+from streamveil.io.files import Columns, CsvDialect, check_file, distinct
 from streamveil.mechanisms.records import ConfigurationError
 
 UNREADABLE = "unreadable file"
@@ -52,6 +52,8 @@ class WatchEvents(beam.PTransform):
     """Time at which to stop looking; never by default."""
     silent: bool = False
     """As of :class:`ReadEvents`; a file that cannot be read leaves no trace either."""
+    dialect: CsvDialect | None = None
+    """As of :class:`ReadEvents`."""
 
     def __post_init__(self) -> None:
         """Check the columns and the interval."""
@@ -77,7 +79,7 @@ class WatchEvents(beam.PTransform):
             | "Key" >> beam.Map(_path_and_size).with_output_types(tuple[str, int])
             | "Once" >> beam.ParDo(_OnceFn()).with_output_types(tuple[str, int])
             | "Read"
-            >> beam.ParDo(_ReadFileFn(self.columns, self.silent)).with_outputs(
+            >> beam.ParDo(_ReadFileFn(self.columns, self.silent, self.dialect)).with_outputs(
                 REJECTED_TAG, main="batches"
             )
         )
@@ -101,15 +103,16 @@ class _OnceFn(beam.DoFn):
 
 
 class _ReadFileFn(beam.DoFn):
-    def __init__(self, columns: Columns, silent: bool) -> None:
+    def __init__(self, columns: Columns, silent: bool, dialect: CsvDialect | None) -> None:
         self._columns = columns
         self._silent = silent
+        self._dialect = dialect
 
     def process(self, element: tuple[str, int]) -> Iterator[Any]:
         path, size = element
         try:
-            check_file(path, size)
-            for part in split_file(path, self._columns):
+            check_file(path, size, self._dialect)
+            for part in split_file(path, self._columns, self._dialect):
                 yield from read_outputs(part, self._columns, self._silent)
         except ConfigurationError as error:
             if self._silent:

@@ -1,6 +1,6 @@
 """The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
 
-from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid
+from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid, WithOther
 from streamveil.mechanisms.dynamic_stream import DynamicStream
 from streamveil.mechanisms.infinite.registry import (
     INFINITE_DEFAULT,
@@ -17,6 +17,7 @@ from streamveil.mechanisms.odometer import BudgetExceeded, Odometer
 from streamveil.mechanisms.records import (
     ConfigurationError,
     DynamicRequirement,
+    InputLost,
     LedgerEntry,
     Lifetime,
     Release,
@@ -56,6 +57,7 @@ __all__ = [
     "Edges",
     "Grid",
     "InfiniteSimulation",
+    "InputLost",
     "LedgerEntry",
     "Lifetime",
     "LocalSimulation",
@@ -72,6 +74,7 @@ __all__ = [
     "SlotRelease",
     "Slots",
     "StreamState",
+    "WithOther",
     "dynamic_mechanism",
     "infinite_mechanism",
     "local_mechanism",

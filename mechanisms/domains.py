@@ -6,16 +6,19 @@ import itertools
 import math
 from dataclasses import dataclass
 
+from streamveil.mechanisms.identity import Form, Identified
 from streamveil.mechanisms.records import ConfigurationError
 
 
 @dataclass(frozen=True)
-class Categories:
+class Categories(Identified):
     """A domain of listed values: one bin for each, in the order given.
 
     Integer values in the data are matched by their decimal text. Raises ConfigurationError for an
     empty list, an empty value or a duplicate.
     """
+
+    IDENTITY = Form("categories", ("values",))
 
     values: tuple[str, ...]
     """The text of each bin, in order."""
@@ -47,11 +50,13 @@ class Categories:
 
 
 @dataclass(frozen=True)
-class Edges:
+class Edges(Identified):
     """A numeric domain: bin j holds edges[j] <= value < edges[j + 1].
 
     Raises ConfigurationError unless there are at least two finite, strictly rising edges.
     """
+
+    IDENTITY = Form("edges", ("edges",))
 
     edges: tuple[float, ...]
     """The bounds of the bins, one more than there are bins."""
@@ -80,12 +85,14 @@ class Edges:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Identified):
     """A domain of map cells: rows x columns over a box of longitude and latitude, in degrees.
 
     Bin = row * columns + column, from the south-west corner; a cell holds its west and south
     bounds. Raises ConfigurationError for an empty box or grid.
     """
+
+    IDENTITY = Form("grid", ("west", "south", "east", "north", "columns", "rows"))
 
     west: float
     south: float
@@ -118,4 +125,44 @@ class Grid:
         return tuple(f"r{row}c{col}" for row in range(self.rows) for col in range(self.columns))
 
 
-Domain = Categories | Edges | Grid
+@dataclass(frozen=True)
+class WithOther(Identified):
+    """A domain with one more bin, the last, for all values that are outside it.
+
+    What is null, or not a number where numbers are asked for, has no bin there either. Raises
+    ConfigurationError for an empty name or that of a bin.
+    """
+
+    IDENTITY = Form("with other", ("domain", "name"))
+
+    domain: Categories | Edges | Grid
+    name: str
+    """Label of the bin."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if not self.name:
+            raise ConfigurationError("the bin for other values has no name: name it (--other)")
+        if self.name in self.domain.labels:
+            raise ConfigurationError(
+                f"the bin for other values cannot be called {self.name!r} (--other): the domain "
+                "has a bin of that name; choose another"
+            )
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return self.domain.bins + 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin."""
+        return (*self.domain.labels, self.name)
+
+
+Domain = Categories | Edges | Grid | WithOther
+
+
+def with_other(domain: Categories | Edges | Grid, name: str | None) -> Domain:
+    """The domain, with a bin for other values if that has a name."""
+    return domain if name is None else WithOther(domain, name)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms import adaptive_state, kalman
+from streamveil.mechanisms.adaptive import Adaptive
 from streamveil.mechanisms.adaptive_release import AdaptiveRelease
 from streamveil.mechanisms.adaptive_state import AdaptiveState
 from streamveil.mechanisms.budgets import Units
@@ -23,6 +24,7 @@ from streamveil.mechanisms.correlation import Correlation
 from streamveil.mechanisms.mechanism import Members, Setting, SlotInput
 from streamveil.mechanisms.open_windows import OpenWindows
 from streamveil.mechanisms.planning import Plan
+from streamveil.mechanisms.schedule import whole_budgets
 from streamveil.mechanisms.terms import Shares, Terms, audit_of, choices, part
 from streamveil.mechanisms.weighting import Choices, Weighting
 
@@ -134,6 +136,36 @@ class DynamicAdaptive(AdaptiveRelease):
             Correlation(self.setting.bins, dispersion),
             plan,
         )
+
+    def taken_over(
+        self, fixed: Adaptive, state: AdaptiveState, spent: Units, unknown: Units
+    ) -> AdaptiveState:
+        """Go on where the mechanism over fixed requirements stood, each class a ledger.
+
+        Windows that are open keep the caps that they were opened with.
+
+        Args:
+            fixed: the mechanism so far.
+            state: its state; consumed.
+            spent: by each class in the last slots, oldest first, shape (T, K).
+            unknown: what to take as spent by each class before them, shape (K,).
+        """
+        asked = whole_budgets(fixed.population.requirements)
+        caps = np.stack([fixed.main_cap, fixed.reserve_cap, asked - fixed.main_cap])
+        caps[AUDIT] -= fixed.reserve_cap
+        rate = asked // fixed.windows
+        windows = self.windows.start(len(asked))
+        for row, total in enumerate(spent):
+            slot = state.slots - len(spent) + row
+            main, reserve = (
+                sums.ring[slot % len(sums.ring)]
+                for sums in (state.accounts.main, state.accounts.reserve)
+            )
+            self.windows.open(windows, fixed.windows, caps, rate[None])
+            self.windows.close(windows, np.stack([main, reserve, total - main - reserve]))
+        self.windows.assume(windows, MAIN, unknown)
+        state.accounts = windows
+        return state
 
     def _parts(self, budgets: Units) -> Units:
         """Caps of all parts, shape (3, L), of budgets (L,)."""

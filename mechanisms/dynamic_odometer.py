@@ -112,6 +112,13 @@ class DynamicOdometer:
         bookings.slots += 1
         return bookings
 
+    def assume(self, bookings: Bookings, amounts: Units) -> None:
+        """Take so much, shape (L,), as spent before the first slot.
+
+        To be called before more than a horizon of slots has been booked.
+        """
+        bookings.since[bookings.slots :] += amounts
+
     def _since(self, bookings: Bookings, slots: npt.NDArray[np.int64]) -> Units:
         """Spent from some slot of each ledger on, shape (L,); 0 from the next one on."""
         rows, columns = slots % self.horizon, np.arange(len(slots))

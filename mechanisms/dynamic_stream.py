@@ -15,12 +15,27 @@ from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import Units
 from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_odometer import Bookings, DynamicOdometer
+from streamveil.mechanisms.identity import encoded, of_mechanism
 from streamveil.mechanisms.interning import Interned
 from streamveil.mechanisms.mechanism import DynamicMechanism, Members, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource, digest
 from streamveil.mechanisms.open_windows import MOST_IN_HORIZON
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.stream import check_configuration, check_order
+from streamveil.mechanisms.saved import (
+    BINS,
+    KIND,
+    LONGEST_WINDOW,
+    MECHANISM,
+    NOTHING_MORE,
+    REQUIREMENTS,
+    SENSITIVITY,
+    USERS,
+    Keeper,
+    Parts,
+    of_parts,
+)
+from streamveil.mechanisms.stream import check_order
+from streamveil.mechanisms.words import number_of
 
 Integers = npt.NDArray[np.int64]
 
@@ -64,15 +79,15 @@ class DynamicStream:
         sizes: users of each class, shape (K,).
         default: the class of users outside the registry, if they have one.
         noise: where randomness comes from.
-        context: everything else that shapes what is released.
+        context: everything else that shapes what is released, by name, as in
+            :class:`~streamveil.mechanisms.stream.ReleaseStream`.
     """
 
     SCHEMAS = {
-        1: {
+        2: {
             "type": "record",
             "name": "DynamicStream",
             "fields": [
-                {"name": "configuration", "type": "bytes"},
                 {"name": "next_slot", "type": ["null", "long"]},
                 {"name": "history", "type": "bytes"},
                 {"name": "odometer", "type": "bytes"},
@@ -90,7 +105,7 @@ class DynamicStream:
         noise: NoiseSource,
         *,
         default: int | None = None,
-        context: bytes = b"",
+        context: Parts = NOTHING_MORE,
     ) -> None:
         self.mechanism = mechanism
         self.setting = mechanism.setting
@@ -99,8 +114,18 @@ class DynamicStream:
         self._check_asked(asked)
         self._default = default
         self._noise = noise
-        facts = repr((mechanism.name, self.setting, asked.tolist(), sizes.tolist(), default))
-        self._configuration = digest(facts.encode(), context)
+        parts = {
+            KIND: encoded("changing requirements"),
+            MECHANISM: of_mechanism(mechanism.name),
+            REQUIREMENTS: encoded(asked),
+            USERS: encoded((sizes, default)),
+            BINS: encoded(self.setting.bins),
+            SENSITIVITY: encoded(self.setting.sensitivity),
+            LONGEST_WINDOW: encoded(self.setting.horizon),
+            **context,
+        }
+        self._configuration = of_parts(parts)
+        self.keeper = Keeper(noise, parts)
 
     def start(self) -> DynamicState:
         """State before the first slot."""
@@ -173,7 +198,7 @@ class DynamicStream:
         if asked[:, [1, 3]].max(initial=0) > MOST_IN_HORIZON // horizon:
             raise ConfigurationError(
                 f"an epsilon above {MOST_IN_HORIZON // horizon / 2**40:g} is too much with windows "
-                f"of up to {horizon} slots: ask for less, or allow shorter windows only"
+                f"of up to {number_of(horizon, 'slot')}: ask for less, or allow shorter ones only"
             )
 
     def _move(self, state: DynamicState, moves: Moves) -> None:
@@ -205,10 +230,21 @@ class DynamicStream:
 
     def encode(self, state: DynamicState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
+        return self.keeper.write(self.pack(state))
+
+    def decode(self, data: bytes) -> DynamicState:
+        """State of bytes.
+
+        Raises ConfigurationError for bytes that were changed, or that another configuration wrote:
+        see :meth:`Keeper.read`.
+        """
+        return self.unpack(self.keeper.read(data))
+
+    def pack(self, state: DynamicState) -> bytes:
+        """What :meth:`encode` gives to the `keeper`."""
         return state_bytes.pack(
             self.SCHEMAS,
             {
-                "configuration": self._configuration,
                 "next_slot": state.next_slot,
                 "history": state.history,
                 "odometer": self.odometer.encode(state.odometer),
@@ -217,10 +253,9 @@ class DynamicStream:
             },
         )
 
-    def decode(self, data: bytes) -> DynamicState:
-        """State of bytes. Raises ConfigurationError when another configuration wrote them."""
+    def unpack(self, data: bytes) -> DynamicState:
+        """The state of what the `keeper` gives back."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        check_configuration(record["configuration"], self._configuration)
         return DynamicState(
             Interned.of_record(record),
             self.mechanism.decode(record["mechanism"]),

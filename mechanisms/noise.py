@@ -55,6 +55,21 @@ class RandomWords:
         return np.frombuffer(self._encryptor.update(bytes(8 * size)), dtype="<u8")
 
 
+def keyed_words(key: bytes, *numbers: Words) -> Words:
+    """A uniform word for each pair of 64-bit numbers: a function of key and pair.
+
+    Not for noise, which is bound to what it hides: for draws that must come out alike wherever they
+    are made.
+
+    Args:
+        key: 32 bytes.
+        numbers: two arrays, uint64, shape (n,).
+    """
+    blocks = np.column_stack(numbers).astype("<u8")
+    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # no two pairs are alike
+    return np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
+
+
 class SlotNoise:
     """The randomness of one slot: one independent stream of words for each purpose."""
 
@@ -129,6 +144,11 @@ class NoiseSource:
 
     def __repr__(self) -> str:
         return "NoiseSource(<secret>)"
+
+    @property
+    def sealing_key(self) -> bytes:
+        """The key of the checksums of this stream's states, from the key that comes first."""
+        return _prf(self._keys.first, b"seal")
 
     def slot(self, slot: int, digest: bytes) -> SlotNoise:
         """Randomness of a slot whose input and history have this digest."""

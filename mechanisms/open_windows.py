@@ -139,6 +139,13 @@ class OpenWindows:
         if windows.slots % self.horizon == 0:
             self._start_again(windows)
 
+    def assume(self, windows: Windows, part: int, amounts: Units) -> None:
+        """Take so much, shape (L,), as spent by a part before the first slot.
+
+        To be called before more than a horizon of slots has been closed.
+        """
+        windows.before[part, windows.slots :] -= amounts
+
     def _start_again(self, windows: Windows) -> None:
         """Count from now on, so that sums never grow."""
         total = windows.total[:, None]

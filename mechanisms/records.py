@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+import zoneinfo
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,13 +18,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.identity import Form, Identified
+
 MICROSECONDS = {
     "ms": 1_000,
     "s": 1_000_000,
     "m": 60_000_000,
     "h": 3_600_000_000,
     "d": 86_400_000_000,
+    "w": 604_800_000_000,
 }
+MONDAY = 4 * MICROSECONDS["d"]
+"""Start of 1970-01-05, where weeks begin unless something else is asked for."""
+# Units of times that are given as numbers.
+UNITS = ("s", "ms", "us", "ns")
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 # Above this, an epsilon is a typing error: exp(MAX_EPSILON) is no protection at all. The bound
@@ -33,6 +41,10 @@ MAX_WINDOW = 2**20
 # Half of a budget is spent in equal shares over the window. A share below one unit of budget is
 # nothing: such a user would never count, and silence all others where one schedule is for all.
 SMALLEST_SHARE = 2.0**-40
+
+# What neighbouring inputs differ in: all of a user's events of a window, or any of them.
+ADD_REMOVE = "add_remove"
+REPLACE = "replace"
 
 MAX_SLOT = 36_525 * MICROSECONDS["d"]  # a hundred years
 
@@ -46,7 +58,8 @@ PUBLISHED = "published"
 SKIPPED = "skipped"
 NULLIFIED = "nullified"
 PREDICTED = "predicted"
-STATUSES = (PUBLISHED, PREDICTED, SKIPPED, NULLIFIED)
+UNMEASURED = "unmeasured"
+STATUSES = (PUBLISHED, PREDICTED, SKIPPED, NULLIFIED, UNMEASURED)
 
 # Columns of the dead-letter output, as (name, Arrow type): where the record stood, why it was
 # rejected, what was found there, and the record itself as JSON or as the raw line.
@@ -76,19 +89,33 @@ REJECTED_PREFIX = "rejected: "
 # source, this column (int64) the row in it.
 SOURCE_METADATA = b"streamveil.source"
 ROW_COLUMN = "__row__"
+# This one says how many events were lost on the way to the batch, as an `EventTally`.
+LOST_METADATA = b"streamveil.lost"
+
+
+# Which of more events of a user count than may: any, all as likely, or those in different bins.
+UNIFORM = "uniform"
+DISTINCT = "distinct"
+KEEPS = (UNIFORM, DISTINCT)
 
 
 class ConfigurationError(ValueError):
     """Something the caller asked for cannot be done; raised before any budget is spent."""
 
 
+class InputLost(ConfigurationError):  # noqa: N818
+    """So much of an input was lost that nothing is released of the rest; no budget was spent."""
+
+
 @dataclass(frozen=True, order=True)
-class Requirement:
+class Requirement(Identified):
     """A user's privacy requirement: at most `epsilon` over any `window` consecutive slots.
 
     Raises ConfigurationError for a window that is not a whole number from 1 to 2**20, or an
     epsilon that is not finite, not above 0, or above 4096.
     """
+
+    IDENTITY = Form("requirement", ("window", "epsilon"))
 
     window: int
     """Length of the window, in slots."""
@@ -118,6 +145,8 @@ class Lifetime(Requirement):
 
     It implies the requirement of any window. What it costs is in docs/infinite.md.
     """
+
+    IDENTITY = Form("lifetime", ("epsilon",), apart=("window",))
 
     window: int = field(default=MAX_WINDOW, init=False, repr=False)
     """The longest window that can be written: this one never ends."""
@@ -224,11 +253,13 @@ def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> N
 
 
 @dataclass(frozen=True)
-class Slots:
+class Slots(Identified):
     """How time is cut: slot = floor((event time - origin) / length).
 
     Raises ConfigurationError for a length that is not a positive number of milliseconds.
     """
+
+    IDENTITY = Form("slots", ("length", "origin"))
 
     length: int
     """Length of a slot, in microseconds."""
@@ -245,24 +276,31 @@ class Slots:
 
     @classmethod
     def of(cls, length: str, origin: str | dt.datetime | None = None) -> Slots:
-        """Make slots from text: a length such as `1d`, `1h`, `5m`, `60s`, and an ISO 8601 origin.
+        """Make slots from text: a length such as `1w`, `1d`, `1h`, `60s`, and an ISO 8601 origin.
 
-        An origin without an offset is read as UTC.
+        An origin without an offset is read as UTC. Without one, slot 0 begins with 1970-01-01, or
+        the Monday after it if the length is in weeks.
         """
         size = parse_duration(length)
         if not size:
             raise ConfigurationError(
                 f"slot length {length!r} is not a whole number above 0 with a unit: "
-                "write 1d, 1h, 5m, 60s or 500ms"
+                "write 1w, 1d, 1h, 5m, 60s or 500ms"
             )
         if size > MAX_SLOT:
             raise ConfigurationError(
                 f"slot length {length!r} is more than a hundred years: use shorter slots"
             )
-        return cls(size, 0 if origin is None else parse_time(origin))
+        if origin is None:
+            return cls(size, MONDAY % size if length.strip().endswith("w") else 0)
+        return cls(size, parse_time(origin))
 
     def start(self, slot: int) -> int:
         """First microsecond of a slot."""
+        return self.shown(slot)
+
+    def shown(self, slot: int) -> int:
+        """What the clocks that slots go by show when one begins, as microseconds since 1970."""
         return self.origin + slot * self.length
 
     def end(self, slot: int) -> int:
@@ -273,15 +311,22 @@ class Slots:
         """Slot of a time in microseconds."""
         return (time - self.origin) // self.length
 
+    def indices(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Slot of each time in microseconds, int64, shape (n,)."""
+        return (times - self.origin) // self.length
+
 
 def parse_duration(text: str) -> int | None:
-    """Microseconds of a text such as `1d`, `1h`, `5m`, `60s`, `500ms`; None for another text."""
-    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d)\s*", text)
+    """Microseconds of text such as `1w`, `1d`, `1h`, `5m`, `60s`, `500ms`; None for another one."""
+    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d|w)\s*", text)
     return int(match[1]) * MICROSECONDS[match[2]] if match else None
 
 
-def parse_time(text: str | dt.datetime) -> int:
-    """Microseconds since 1970-01-01T00:00Z of an ISO 8601 time; without an offset it is UTC."""
+def parse_time(text: str | dt.datetime, zone: str = "UTC") -> int:
+    """Microseconds since 1970-01-01T00:00Z of an ISO 8601 time; without an offset it is in a zone.
+
+    Raises ConfigurationError.
+    """
     if isinstance(text, str):
         try:
             if not _ISO_TIME.fullmatch(text.strip()):
@@ -296,8 +341,19 @@ def parse_time(text: str | dt.datetime) -> int:
     else:
         value = text
     if value.tzinfo is None:
-        value = value.replace(tzinfo=dt.timezone.utc)
+        check_zone(zone)
+        value = value.replace(tzinfo=zoneinfo.ZoneInfo(zone))
     return (value - EPOCH) // dt.timedelta(microseconds=1)
+
+
+def check_zone(zone: str, flag: str = "--time_zone") -> None:
+    """Refuse an unknown time zone. Raises ConfigurationError, which names the flag."""
+    try:
+        zoneinfo.ZoneInfo(zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        raise ConfigurationError(
+            f"time zone {zone!r} ({flag}) is unknown: write an IANA name such as Europe/Berlin"
+        ) from None
 
 
 def format_time(time: int) -> str:
@@ -317,8 +373,9 @@ class Release:
     counts: npt.NDArray[np.int64]
     """Private count of each bin, shape (bins,); noise may make it negative."""
     status: str
-    """`published`, `skipped` (the last publication is repeated), `nullified` (it had to be), or
-    `predicted` (`counts` are a forecast from earlier publications)."""
+    """`published`, `skipped` (the last publication is repeated), `nullified` (it had to be),
+    `predicted` (`counts` are a forecast from earlier publications), or `unmeasured` (with one
+    budget for ever: nothing is known of the bins so far, they are all alike)."""
     published_slot: int | None
     """Slot of the publication that `counts` repeats or continues; None before the first one."""
     epsilon: float

@@ -13,10 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.identity import encoded, of_mechanism
 from streamveil.mechanisms.lifetime import LifetimeOdometer, odometer_for
 from streamveil.mechanisms.mechanism import Mechanism, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource, digest
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.saved import (
+    BINS,
+    KIND,
+    MECHANISM,
+    NOTHING_MORE,
+    REQUIREMENTS,
+    SENSITIVITY,
+    USERS,
+    Keeper,
+    Parts,
+    of_parts,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,11 +55,10 @@ class ReleaseStream:
     """
 
     SCHEMAS = {
-        2: {
+        3: {
             "type": "record",
             "name": "Stream",
             "fields": [
-                {"name": "configuration", "type": "bytes"},
                 {"name": "next_slot", "type": ["null", "long"]},
                 {"name": "history", "type": "bytes"},
                 {"name": "odometer", "type": "bytes"},
@@ -56,19 +68,22 @@ class ReleaseStream:
     }
 
     def __init__(
-        self, mechanism: Mechanism[Any], noise: NoiseSource, *, context: bytes = b""
+        self, mechanism: Mechanism[Any], noise: NoiseSource, *, context: Parts = NOTHING_MORE
     ) -> None:
         """Drive a mechanism.
 
         Args:
             mechanism: what releases a slot.
             noise: where its randomness comes from.
-            context: everything else that shapes what is released, such as what the bins mean.
+            context: everything else that shapes what is released, such as what the bins mean, by
+                name; what it says of a part takes the place of what is known without it.
         """
         self.mechanism = mechanism
         self.odometer = odometer_for(mechanism.population.requirements)
         self._noise = noise
-        self._configuration = digest(_public_facts(mechanism), context)
+        parts = {**_public_facts(mechanism), **context}
+        self._configuration = of_parts(parts)
+        self._keeper = Keeper(noise, parts)
 
     def start(self) -> StreamState:
         """State before the first slot."""
@@ -136,21 +151,25 @@ class ReleaseStream:
 
     def encode(self, state: StreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
-        return state_bytes.pack(
-            self.SCHEMAS,
-            {
-                "configuration": self._configuration,
-                "next_slot": state.next_slot,
-                "history": state.history,
-                "odometer": self.odometer.encode(state.odometer),
-                "mechanism": self.mechanism.encode(state.mechanism),
-            },
+        return self._keeper.write(
+            state_bytes.pack(
+                self.SCHEMAS,
+                {
+                    "next_slot": state.next_slot,
+                    "history": state.history,
+                    "odometer": self.odometer.encode(state.odometer),
+                    "mechanism": self.mechanism.encode(state.mechanism),
+                },
+            )
         )
 
     def decode(self, data: bytes) -> StreamState:
-        """State of bytes. Raises ConfigurationError when another configuration wrote them."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
-        check_configuration(record["configuration"], self._configuration)
+        """State of bytes.
+
+        Raises ConfigurationError for bytes that were changed, or that another configuration wrote:
+        see :meth:`Keeper.read`.
+        """
+        _, record = state_bytes.unpack(self.SCHEMAS, self._keeper.read(data))
         return StreamState(
             self.mechanism.decode(record["mechanism"]),
             self.odometer.decode(record["odometer"]),
@@ -165,24 +184,13 @@ def check_order(next_slot: int | None, slot: int) -> None:
         raise ValueError(f"slot {slot} is out of order: {next_slot} comes next")
 
 
-def check_configuration(written: bytes, wanted: bytes) -> None:
-    """Raise ConfigurationError for state that another configuration wrote."""
-    if written != wanted:
-        raise ConfigurationError(
-            "this state belongs to another configuration: the mechanism, the requirements, "
-            "the bins, the slots or the columns changed since it was written; go on with the "
-            "options that it was written with, or start a new run"
-        )
-
-
-def _public_facts(mechanism: Mechanism[Any]) -> bytes:
+def _public_facts(mechanism: Mechanism[Any]) -> Parts:
     population = mechanism.population
-    return repr(
-        (
-            mechanism.name,
-            population.requirements,
-            population.sizes.tolist(),
-            population.bins,
-            population.sensitivity,
-        )
-    ).encode()
+    return {
+        KIND: encoded("fixed requirements"),
+        MECHANISM: of_mechanism(mechanism.name),
+        REQUIREMENTS: encoded(population.requirements),
+        USERS: encoded(population.sizes),
+        BINS: encoded(population.bins),
+        SENSITIVITY: encoded(population.sensitivity),
+    }

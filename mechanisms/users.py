@@ -7,12 +7,14 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from numbers import Integral
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.identity import encoded
 from streamveil.mechanisms.records import (
     ConfigurationError,
     Lifetime,
@@ -126,14 +128,23 @@ class Registry:
         """`class_of`, and last the class of users outside the table (0 if they are rejected)."""
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
-        """Digest of everything but the ids themselves: two loads of one table agree on it."""
-        digest = hashlib.blake2b(digest_size=16)
-        digest.update(repr((len(self.users), self.classes, self.default_class)).encode())
-        digest.update(np.ascontiguousarray(self.sizes).tobytes())
-        digest.update(np.ascontiguousarray(self.class_of).tobytes())
+        """Digest of the whole table, ids included: two loads of one table agree on it.
+
+        So do texts in any Arrow type, in any chunks, or in a list. The order of the users counts:
+        a user's place in the table decides which of the user's events are kept.
+        """
+        digest = hashlib.blake2b(digest_size=32)
+        for fact in (self.classes, self.default_class, self.sizes, len(self.users)):
+            digest.update(encoded(fact))
+        digest.update(np.ascontiguousarray(self.class_of, "<i4").data)
+        _absorb(digest, self.users)
         return digest.hexdigest()
+
+    def identity(self) -> bytes:
+        """See `mechanisms/identity.py`."""
+        return encoded("registry") + encoded(self.fingerprint)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the way to load it again, when there is one."""
@@ -169,6 +180,30 @@ def _checked(users: Any) -> Sequence[str]:
             "text)"
         )
     return users
+
+
+def _absorb(digest: hashlib.blake2b, texts: Any) -> None:
+    """Hash texts: the lengths of all of them, int64, then their bytes."""
+    chunks = [_text_bytes(chunk) for chunk in getattr(texts, "chunks", [texts])]
+    for lengths, _ in chunks:
+        digest.update(lengths.astype("<i8").data)
+    for _, data in chunks:
+        digest.update(data)
+
+
+def _text_bytes(texts: Any) -> tuple[npt.NDArray[np.int64], Any]:
+    """Length of each of some texts in UTF-8, shape (n,), and the bytes of all."""
+    if hasattr(texts, "buffers"):
+        width = np.int64 if str(texts.type) == "large_string" else np.int32
+        _, offsets, data = texts.buffers()
+        if not len(texts):
+            return np.zeros(0, np.int64), b""
+        ends = np.frombuffer(offsets, width)[texts.offset : texts.offset + len(texts) + 1]
+        return np.diff(ends).astype(np.int64), memoryview(data or b"")[ends[0] : ends[-1]]
+    if not "".join(texts).isascii():
+        texts = [text.encode("utf-8", "surrogatepass").decode("latin-1") for text in texts]
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    return lengths, "".join(texts).encode("latin-1")
 
 
 def _distinct(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
 
-from streamveil.io import read_table
+import numpy as np
+
+from streamveil.io import check_events, match_files, read_public
 from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, Lookup, SquareRoot
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.records import MAX_EPSILON, ConfigurationError, valid_epsilons
+from streamveil.pipelines.options import BUDGET_FORMS, TABLE
+
+_COLUMNS = ("category", "epsilon")
 
 # By name: the function, and how many figures it may take.
 _FUNCTIONS: Mapping[str, tuple[Callable[..., Inverse | SquareRoot | Logarithmic], int]] = {
@@ -15,47 +19,22 @@ _FUNCTIONS: Mapping[str, tuple[Callable[..., Inverse | SquareRoot | Logarithmic]
     "sqrt": (SquareRoot, 1),
     "log": (Logarithmic, 2),
 }
-TABLE = "table:"
-FORMS = "inverse:SCALE (SCALE / v), sqrt:SCALE (SCALE / sqrt v), log:SCALE or log:SCALE:POWER \
-(SCALE / ln(v)**POWER, POWER 4)"
-
-
-def add_budget_options(parser: argparse.ArgumentParser, table: str = "") -> None:
-    """Add the options that say what protection a record gets."""
-    add = parser.add_argument
-    add(
-        "--budget",
-        metavar="FUNCTION",
-        help=f"epsilon of a record of value v: {FORMS}{table}; public",
-    )
-    add(
-        "--value_max",
-        type=float,
-        metavar="V",
-        help="largest value of any record, public; values start at 0",
-    )
-    add(
-        "--epsilon_max",
-        type=float,
-        metavar="E",
-        help="largest budget that is used, public; a larger one is taken as this",
-    )
 
 
 def budget_of(
     text: str, value_max: float, epsilon_max: float
 ) -> Inverse | SquareRoot | Logarithmic:
-    """A budget function of one value, as `FORMS` says. Raises ConfigurationError."""
+    """A budget function of one value, as `BUDGET_FORMS` says. Raises ConfigurationError."""
     name, *figures = text.split(":")
     if name not in _FUNCTIONS:
-        raise ConfigurationError(f"--budget={text} is no budget function: write {FORMS}")
+        raise ConfigurationError(f"--budget={text} is no budget function: write {BUDGET_FORMS}")
     function, most = _FUNCTIONS[name]
     try:
         scale, *more = (float(figure) for figure in figures)
         if len(more) >= most:
             raise ValueError
     except ValueError:
-        raise ConfigurationError(f"--budget={text} is not written as {FORMS}") from None
+        raise ConfigurationError(f"--budget={text} is not written as {BUDGET_FORMS}") from None
     if not scale > 0:
         raise ConfigurationError(f"--budget={text}: the scale must be above 0")
     try:
@@ -73,27 +52,34 @@ def lookup_of(path: str, epsilon_min: float | None, epsilon_max: float | None) -
     ConfigurationError.
     """
     flag = f"--budget={TABLE}{path}"
-    try:
-        found = read_table(path)
-    except Exception as error:
-        raise ConfigurationError(f"{flag} cannot be read: {error}") from error
-    if missing := {"category", "epsilon"} - set(found.column_names):
-        raise ConfigurationError(
-            f"{flag} has no column {min(missing)!r}; there are: {', '.join(found.column_names)}"
-        )
     table: dict[str, float] = {}
-    for category, epsilon in zip(
-        *(found[n].to_pylist() for n in ("category", "epsilon")), strict=True
-    ):
-        if category is None or isinstance(epsilon, str) or epsilon is None:
-            raise ConfigurationError(
-                f"{flag}: category {category!r} has the epsilon {epsilon!r}: write a number"
-            )
-        if str(category) in table:
-            raise ConfigurationError(f"{flag}: category {category!r} is listed twice: keep one")
-        if epsilon_min is None or epsilon >= epsilon_min:
-            table[str(category)] = float(min(epsilon, epsilon_max or epsilon))
     try:
-        return Lookup(table)
+        check_events(path, _COLUMNS)
+        for read in (
+            rows for file in match_files(path) for rows in read_public(file.path, _COLUMNS)
+        ):
+            names, budgets = read.columns
+            epsilons = read.numbers("epsilon", budgets)
+            used = np.minimum(epsilons, np.inf if epsilon_max is None else epsilon_max)
+            counted = epsilons >= (-np.inf if epsilon_min is None else epsilon_min)
+            remedy = f"is not a number above 0 and at most {MAX_EPSILON:g}: write one"
+            read.refuse(
+                ~(np.isfinite(epsilons) & (valid_epsilons(used) | ~counted)),
+                "epsilon",
+                budgets,
+                remedy,
+            )
+            categories = read.names("category", names, "name the category").to_pylist()
+            for category, epsilon in zip(categories, epsilons.tolist(), strict=True):
+                if category in table:
+                    raise ConfigurationError(f"category {category!r} is listed twice: keep one")
+                table[category] = epsilon
+        return Lookup(
+            {
+                category: min(epsilon, epsilon_max or epsilon)
+                for category, epsilon in table.items()
+                if epsilon_min is None or epsilon >= epsilon_min
+            }
+        )
     except ConfigurationError as error:
         raise ConfigurationError(f"{flag}: {error}") from None

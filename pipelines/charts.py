@@ -41,6 +41,7 @@ PALETTE = {
 }
 
 # Text stays text (small, selectable, in the reader's own font), and `$` in a label is a dollar.
+_COUNTED: Any = {"color": "#5b6670", "linewidth": 0.9, "dashes": (3, 2)}
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "streamveil",
@@ -126,6 +127,7 @@ def picture(report: Report, part: slice) -> Figure:
     figure.text(0.012, 0.938, shorten(report.subject, 60), fontsize=13, weight="bold")
     keys: list[Any] = [
         Line2D([], [], color=PALETTE["ink"], linewidth=1.1, label="true"),
+        *([_counted_key()] if report.uncounted_share > 0 else []),
         Line2D([], [], color=PALETTE["released"], linewidth=2, label="released"),
         Patch(color=PALETTE["released"], alpha=0.2, linewidth=0, label="± 2 standard errors"),
         Line2D([], [], color=PALETTE["error"], marker="|", linestyle="", label="publication"),
@@ -134,12 +136,16 @@ def picture(report: Report, part: slice) -> Figure:
         handles=keys,
         loc="upper left",
         bbox_to_anchor=(0.002, 0.935),
-        ncols=4,
-        columnspacing=1.6,
+        ncols=len(keys),
+        columnspacing=1.3,
         handlelength=1.6,
         frameon=False,
     )
     return figure
+
+
+def _counted_key() -> Line2D:
+    return Line2D([], [], label="counted", **_COUNTED)
 
 
 def draw_panel(figure: Figure, report: Report, j: int, part: slice) -> None:
@@ -148,9 +154,13 @@ def draw_panel(figure: Figure, report: Report, j: int, part: slice) -> None:
 
 
 def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0.75) -> None:
-    """True line, released steps with their band, and a tick under every publication."""
+    """True line, released steps with their band, and a tick under every publication.
+
+    Where not all events count, a dashed line shows what is left of them.
+    """
     edges: Any = report.edges[part.start : part.stop + 1]
     true, released = report.true_counts[part, j], report.released[part, j]
+    counted = report.counted[part, j]
     error = 2 * report.stderr[part, j]
     low, high = released - error, released + error
     axes.fill_between(
@@ -162,7 +172,7 @@ def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0
         alpha=0.2,
         linewidth=0,
     )
-    _lines(axes, edges, true, released)
+    _lines(axes, edges, true, counted, released)
     _over_time(axes, edges)
     # The lines set the scale; of the bands only the common ones, or one wide band flattens all.
     spans: list[npt.NDArray[Any]] = [true, released]
@@ -265,9 +275,11 @@ def _name_points(
 def draw_total(figure: Figure, report: Report, group: int) -> None:
     """All bins together, a mean for every group of slots."""
     axes, edges = _axes(figure), _grouped_edges(report, group)
-    true = _grouped(report.true_counts.sum(axis=1), group)
-    released = _grouped(report.released.sum(axis=1), group)
-    _lines(axes, edges, true, released)
+    true, counted, released = (
+        _grouped(counts.sum(axis=1), group)
+        for counts in (report.true_counts, report.counted, report.released)
+    )
+    _lines(axes, edges, true, counted, released)
     _over_time(axes, edges)
     axes.set_ylim(bottom=min(0.0, 1.05 * float(released.min())))
 
@@ -312,11 +324,17 @@ def _lines(
     axes: Axes,
     edges: Any,
     true: npt.NDArray[Any],
+    counted: npt.NDArray[Any],
     released: npt.NDArray[Any],
 ) -> None:
-    """Released steps, and over them the true line through the middles of the slots."""
+    """Released steps, and over them the true line through the middles of the slots.
+
+    Between them, dashed, what counts of the true events, if that is not all.
+    """
     crowded = len(true) > axes.get_window_extent().width
     _step(axes, edges, released, color=PALETTE["released"], linewidth=1.2 if crowded else 1.8)
+    if (counted != true).any():
+        axes.plot(_middles(edges), counted, **_COUNTED)
     axes.plot(
         _middles(edges),
         true,

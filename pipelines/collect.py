@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.pipelines.follow import FOLLOW_OPTIONS
-from streamveil.pipelines.inputs import Inputs
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.dry_run import preview
+from streamveil.pipelines.flags import is_true
+from streamveil.pipelines.follow import Following, follow
+from streamveil.pipelines.foreign import LOCAL_SAYING, NOT_LOCAL, NOT_LOCAL_RELEASE
+from streamveil.pipelines.inputs import Inputs, dialect_of
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
-    check_required,
     given_by,
     in_time,
     refuse_options,
@@ -22,23 +27,12 @@ from streamveil.pipelines.jobs import (
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.release import ReleaseOptions
+from streamveil.pipelines.values import check_required
 from streamveil.transforms import CollectHistograms
 
-_STATELESS = "a run of collect keeps no state for a later one"
-_CONSTANT = "requirements do not change in a run of collect"
-
-# Options that have no meaning here, and why.
-NOT_LOCAL: dict[type[PipelineOptions], dict[str, str]] = {
-    JobOptions: {
-        "max_contributions": "a device reports one value in a slot",
-        "adjacency": "one guarantee covers events added, removed and replaced",
-        "default_requirement": "the server must know whom it can ask: list every user",
-    },
-    ReleaseOptions: {
-        **dict.fromkeys(("requirement_changes", "longest_window"), _CONSTANT),
-        **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
-        **dict.fromkeys(FOLLOW_OPTIONS, _STATELESS),
-    },
+_REFUSED: dict[type[PipelineOptions], Mapping[str, str]] = {
+    JobOptions: NOT_LOCAL,
+    ReleaseOptions: NOT_LOCAL_RELEASE,
 }
 
 
@@ -47,12 +41,32 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
 
     Raises ConfigurationError for anything missing or wrong.
     """
-    refuse_options(options, NOT_LOCAL, "is for streamveil release: in the local setting")
-    given = given_by(options, EventOptions, JobOptions)
-    check_required("collect", given)
-    job = Job(given.input, given.output, transform_of(given), given.ledger, given.rejected)
+    given = _given(options)
+    job = Job(
+        given.input,
+        given.output,
+        transform_of(given),
+        given.ledger,
+        given.rejected,
+        given.summary,
+        dialect_of(given),
+        given.layout,
+    )
     job.check()
     return in_time(job, options)
+
+
+def _given(options: PipelineOptions) -> Any:
+    refuse_options(options, _REFUSED, LOCAL_SAYING)
+    own = options.view_as(ReleaseOptions)
+    if own.longest_window is not None and not own.state:
+        raise ConfigurationError(
+            f"--longest_window={own.longest_window} is about users whose requirements change: give "
+            "--state as well, or leave it out"
+        )
+    given = given_by(options, EventOptions, JobOptions)
+    check_required("collect", given)
+    return given
 
 
 def transform_of(given: Any) -> CollectHistograms:
@@ -67,10 +81,22 @@ def transform_of(given: Any) -> CollectHistograms:
         noise_key(given.noise_key, inputs.slots),
         given.shards,
         given.allowed_lateness,
+        given.max_rejected,
     )
 
 
-def main(options: PipelineOptions) -> int:
-    """Run the command; returns the exit code."""
+def main(options: PipelineOptions, dry: str = "false") -> int:
+    """Run the command, or if `dry` only tell what it would do; returns the exit code."""
+    if is_true("dry_run", dry):
+        job = job_of(options)
+        state = options.view_as(ReleaseOptions).state
+        print(preview(job.input, job.transform, job.places, job.dialect, state))
+        return 0
+    given, own = _given(options), options.view_as(ReleaseOptions)
+    following = Following.of(given, own)
+    if following is not None:
+        transform = replace(transform_of(given), longest_window=own.longest_window)
+        follow("collect", given, transform, following, options)
+        return 0
     run_and_tell(job_of(options), options, "streamveil collect")
     return 0

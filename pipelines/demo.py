@@ -11,9 +11,9 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from streamveil.io import read_ledger, read_releases, read_requirements
 from streamveil.mechanisms.domains import Categories
 from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
-from streamveil.mechanisms.registry import DEFAULT, parse
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
+    CONTRIBUTIONS,
     DESTINATIONS,
     TIME,
     USER,
@@ -23,62 +23,24 @@ from streamveil.pipelines.flights import (
     write_demo_input,
 )
 from streamveil.pipelines.keys import noise_key
-from streamveil.pipelines.launch import Summary
 from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.release import ReleaseJob
 from streamveil.pipelines.report import Report
+from streamveil.pipelines.summary import Summary
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.exact import exact_counts
 
 _OUTPUTS = ("releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html")
 
 
-class DemoOptions(PipelineOptions):
-    """Release every flight that left New York in 2013, and show the result on a page.
-
-    The aircraft is the user, its destination the value: owners do ask that their aircraft cannot
-    be followed.
-    """
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add = parser.add_argument
-        add(
-            "--output_dir",
-            default="streamveil-demo",
-            metavar="FOLDER",
-            help="where releases, ledger and page go (default streamveil-demo); "
-            "an earlier demo there is replaced",
-        )
-        add(
-            "--hourly",
-            nargs="?",
-            const="true",
-            default="false",
-            metavar="true|false",
-            help="slots of an hour instead of a day",
-        )
-        add(
-            "--demo_mechanism",
-            default=DEFAULT,
-            metavar="NAME",
-            help=f"mechanism (default {DEFAULT})",
-        )
-        add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
-
-
-def main(options: PipelineOptions) -> int:
-    """Run the command; returns the exit code."""
-    given = options.view_as(DemoOptions)
+def main(given: argparse.Namespace, options: PipelineOptions) -> int:
+    """Run the command with its options and those of Beam; returns the exit code."""
     hourly = is_true("hourly", given.hourly)
-    parse(given.demo_mechanism)
     folder = Path(given.output_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(
-            f"--output_dir={folder} cannot be made a folder: {error}"
-        ) from None
+        raise ConfigurationError(f"--output={folder} cannot be made a folder: {error}") from None
     for name in _OUTPUTS:
         (folder / name).unlink(missing_ok=True)
     events, requirements = write_demo_input(folder, hourly)
@@ -92,6 +54,7 @@ def main(options: PipelineOptions) -> int:
             slots=slots,
             columns=Columns(USER, (VALUE,), TIME),
             mechanism=given.demo_mechanism,
+            max_contributions=CONTRIBUTIONS["hour" if hourly else "day"],
             noise_key=noise_key(None),
             first_slot=slots.index(parse_time(YEAR[0])),
             last_slot=slots.index(parse_time(YEAR[1])),
@@ -107,8 +70,10 @@ def main(options: PipelineOptions) -> int:
         write_picture(report, given.picture)
     print(summary.text(dead_letters=job.rejected))
     print(
-        f"error:    {report.relative_error:.1%} of all counts (L1), "
-        f"{report.mean_error:.2f} per airport and {report.slot_name}"
+        f"error:    {report.relative_error:.1%} of all flights (L1), "
+        f"{report.mean_error:.2f} per airport and {report.slot_name}: "
+        f"{report.uncounted_error:.2f} by flights that do not count, "
+        f"{report.noise_error:.2f} by noise"
     )
     print(f"look at   {folder / 'index.html'}")
     return 0
@@ -117,10 +82,13 @@ def main(options: PipelineOptions) -> int:
 def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
     releases = read_releases(job.output)
     flights = pq.read_table(job.input)
+    counted, events = exact_counts(
+        job.transform, flights.to_batches(), [release.slot for release in releases]
+    )
     facts = dict(line.split(":", 1) for line in summary.text(job.rejected).splitlines())
     return Report(
         title="Where New York's aircraft flew in 2013, without following any of them",
-        subject="Aircraft leaving New York, by destination",
+        subject="Flights leaving New York, by destination",
         labels=DESTINATIONS,
         label_names=airport_names(),
         slots=job.transform.slots,
@@ -128,9 +96,8 @@ def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
         user_name="aircraft",
         releases=releases,
         ledger=read_ledger(job.ledger or ""),
-        true_counts=exact_counts(
-            job.transform, flights.to_batches(), [release.slot for release in releases]
-        ),
+        true_counts=events,
+        counted=counted,
         facts={name.strip(): text.strip() for name, text in facts.items()},
         bin_name="airport",
         repeat="streamveil demo" + (" --hourly" if hourly else ""),

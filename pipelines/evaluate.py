@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from streamveil.io import (
-    DATASETS,
     REJECTED_SCHEMA,
     check_events,
     check_output,
@@ -18,107 +17,34 @@ from streamveil.io import (
     write_text,
 )
 from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.pipelines.evaluation.bounds import bound_advice
 from streamveil.pipelines.evaluation.choose import advice
 from streamveil.pipelines.evaluation.compare import run_all, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
 from streamveil.pipelines.evaluation.infinite import DEFAULT_MECHANISMS as INFINITE_MECHANISMS
 from streamveil.pipelines.evaluation.infinite_command import OPTIONS as INFINITE_OPTIONS
-from streamveil.pipelines.evaluation.infinite_command import add_infinite_options
 from streamveil.pipelines.evaluation.infinite_command import compare as compare_infinite
-from streamveil.pipelines.evaluation.infinite_streams import INFINITE_STREAMS
+from streamveil.pipelines.evaluation.options import (
+    DEFAULT_EPSILON,
+    DEFAULT_MECHANISMS,
+    DEFAULT_SLOTS,
+    DEFAULT_USERS,
+    DEFAULT_WINDOW,
+)
 from streamveil.pipelines.evaluation.per_record_command import (
     OPTIONS as PER_RECORD_OPTIONS,
 )
-from streamveil.pipelines.evaluation.per_record_command import add_per_record_options, compare
+from streamveil.pipelines.evaluation.per_record_command import compare
 from streamveil.pipelines.evaluation.presets import preset
-from streamveil.pipelines.evaluation.real import REAL, real_stream
+from streamveil.pipelines.evaluation.real import real_stream
 from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
-from streamveil.pipelines.evaluation.streams import STREAMS
+from streamveil.pipelines.evaluation.streams import REAL, STREAMS
 from streamveil.pipelines.evaluation.tables import SCHEMA, markdown, rows_of, write_rows
 from streamveil.pipelines.flags import numbers
 from streamveil.pipelines.guarantees import INFINITE, is_infinite
-from streamveil.pipelines.inputs import (
-    REQUIRED,
-    Inputs,
-    add_event_options,
-    add_histogram_options,
-    registry_of,
-)
+from streamveil.pipelines.inputs import Inputs, dialect_of, registry_of
+from streamveil.pipelines.options import REQUIRED, add_event_options, add_histogram_options
 from streamveil.pipelines.progress import progress, steps
-
-DESCRIPTION = """
-Run mechanisms over the same streams, named synthetic ones or your own events, and report the
-error, the budget used and which mechanism to choose. What comes out is computed from true counts:
-it is for data that you may see, and not protected.
-"""
-DEFAULT_MECHANISMS = ("adaptive", "pba", "pbd")
-DEFAULT_EPSILON = 0.6
-DEFAULT_WINDOW = 120
-DEFAULT_USERS = 10_000
-DEFAULT_SLOTS = 3_000
-DEFAULT_SEEDS = 10
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add = parser.add_argument
-    add(
-        "--stream",
-        metavar="NAMES",
-        help=f"synthetic streams: {', '.join(STREAMS)} (with --guarantee={INFINITE} "
-        f"{', '.join(INFINITE_STREAMS)}); or real ones: {', '.join(REAL)}",
-    )
-    add(
-        "--mechanisms",
-        metavar="NAMES",
-        help="mechanisms, local ones too, with options as NAME:OPTION=VALUE:OPTION=VALUE "
-        f"(default {','.join(DEFAULT_MECHANISMS)}; with --guarantee={INFINITE} "
-        f"{','.join(INFINITE_MECHANISMS)}; with --per_record all)",
-    )
-    add(
-        "--epsilons",
-        metavar="NUMBERS",
-        help="budgets E of the strictest users (default: those of the table of requirements, or "
-        f"{DEFAULT_EPSILON})",
-    )
-    add(
-        "--windows",
-        metavar="NUMBERS",
-        help="longest windows w in slots (default: that of the table of requirements, or "
-        f"{DEFAULT_WINDOW})",
-    )
-    add(
-        "--users",
-        type=int,
-        metavar="N",
-        help=f"users of a synthetic stream (default {DEFAULT_USERS})",
-    )
-    add(
-        "--slots",
-        type=int,
-        metavar="N",
-        help=f"slots of a synthetic stream (default {DEFAULT_SLOTS})",
-    )
-    add(
-        "--seeds",
-        type=int,
-        default=DEFAULT_SEEDS,
-        metavar="N",
-        help=f"draws of each stream and its noise (default {DEFAULT_SEEDS})",
-    )
-    add("--processes", type=int, metavar="N", help="how many run at a time (default: every core)")
-    add("--output", metavar="FILE", help="the table with all figures: .csv, or .md for people")
-    add("--page", metavar="FILE", help="a page with plots: .html")
-    add(
-        "--format",
-        choices=tuple(DATASETS),
-        help="published data set that the input is; its columns, slot and domain are then known",
-    )
-    add("--name", metavar="NAME", help="what the input is called in tables (default: its file)")
-    add_infinite_options(parser)
-    add_per_record_options(parser)
-    add_event_options(parser)
-    add_histogram_options(parser)
 
 
 def main(given: argparse.Namespace, command: str) -> int:
@@ -170,12 +96,14 @@ def main(given: argparse.Namespace, command: str) -> int:
     rows = rows_of(runs)
     print(markdown(rows))
     print(advice(runs))
+    bounds = bound_advice([source for source, _ in sources], runs)
+    print(*bounds, sep="\n", end="\n" if bounds else "")
     if given.output:
         write_rows(given.output, rows, SCHEMA, markdown(rows))
     if given.page:
         from streamveil.pipelines.evaluation.page import page_of
 
-        write_text(given.page, page_of(runs, command))
+        write_text(given.page, page_of(runs, command, bounds))
     for path in (given.output, given.page, given.rejected):
         if path:
             print(f"wrote {path}")
@@ -263,9 +191,9 @@ def _data(given: argparse.Namespace) -> Data | None:
             raise ConfigurationError(f"--{name} is missing: see streamveil evaluate --help")
     inputs = Inputs.of(given)
     if not given.format:
-        check_events(given.input, inputs.columns.names)
+        check_events(given.input, inputs.columns.names, dialect=dialect_of(given))
     name = given.name or given.format or Path(given.input).name.split(".")[0]
-    return Data(name, given.input, given.format, inputs, registry_of(given))
+    return Data(name, given.input, given.format, inputs, registry_of(given), dialect_of(given))
 
 
 def _count(data: Data, folder: Path, given: argparse.Namespace) -> Counted:
@@ -276,7 +204,7 @@ def _count(data: Data, folder: Path, given: argparse.Namespace) -> Counted:
         where = "" if given.rejected else " (give --rejected=FILE to keep them)"
         print(f"rejected: {listed}{where}")
     if given.rejected:
-        write_table(given.rejected, REJECTED_SCHEMA, letters.batches)
+        write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
     return counted
 
 

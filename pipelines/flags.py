@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
@@ -11,60 +12,60 @@ from streamveil.mechanisms.records import ConfigurationError
 
 T = TypeVar("T")
 
+# Flags as far apart in spelling as these, from 0 to 1, are not meant for each other. Beam has
+# hundreds of flags: one that sounds alike by chance leads astray.
+_LIKENESS, _LIKENESS_TO_BEAM = 0.7, 0.85
+
+SURE_LIKENESS = 0.83
+"""A flag that is so much like one of ours is none of Beam's, as the tests see to."""
+
+_NO_NUMBER = re.compile(r"argument (--\w+): invalid (int|float) value: '(.*)'", re.DOTALL)
+
 
 class StrictParser(argparse.ArgumentParser):
     """A parser that raises ConfigurationError where argparse would print and exit."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the flags."""
+        wrong = _NO_NUMBER.fullmatch(message)
+        if wrong:
+            name, kind, text = wrong.groups()
+            what, example = ("whole number", "2") if kind == "int" else ("number", "0.5")
+            message = f"{name}={text} is no {what}: write one, such as {example}"
         raise ConfigurationError(message)
 
 
-def help_parser(command: str, description: str, epilog: str = "") -> argparse.ArgumentParser:
-    """A parser to add a command's own options to, and print its help."""
-    return argparse.ArgumentParser(
-        prog=f"streamveil {command}",
-        description=description.strip(),
-        epilog=epilog,
-        allow_abbrev=False,
-    )
-
-
-def show_help(own: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Print help and exit, if asked to."""
-    if "-h" in argv or "--help" in argv:
-        own.print_help()
-        raise SystemExit(0)
-
-
 def refuse_unknown(
-    command: str, argv: Sequence[str], own: argparse.ArgumentParser, everything: StrictParser
-) -> argparse.Namespace:
-    """Parse with `everything`; an unknown flag is an error that names one like it."""
-    known, unknown = everything.parse_known_args(list(argv))
+    command: str,
+    unknown: Sequence[str],
+    own: argparse.ArgumentParser,
+    beams: argparse.ArgumentParser | None = None,
+) -> None:
+    """Refuse unknown flags: a ConfigurationError that names one like the first of them."""
     for flag in unknown:
-        hint = _near(flag, own, 0.6) or _near(flag, everything, 0.85)
+        hint = nearest(flag, own) or (beams and nearest(flag, beams, _LIKENESS_TO_BEAM))
         hint = f"did you mean {hint}?" if hint else f"see streamveil {command} --help"
         raise ConfigurationError(f"unknown option {flag}: {hint}")
-    return known
 
 
-def parse_own_flags(
-    command: str,
-    description: str,
-    add_options: Callable[[argparse.ArgumentParser], None],
-    argv: Sequence[str],
-) -> argparse.Namespace:
-    """Read the flags of a command that runs no pipeline, so has none of Beam's.
+def nearest(flag: str, parser: argparse.ArgumentParser, likeness: float = _LIKENESS) -> str | None:
+    """The option of a parser that a flag may have been meant for: one that it begins, or is like.
 
-    Exits with help for --help. Raises ConfigurationError.
+    Only names are compared: dashes make all flags alike.
     """
-    own = help_parser(command, description)
-    add_options(own)
-    show_help(own, argv)
-    strict = StrictParser(add_help=False, allow_abbrev=False)
-    add_options(strict)
-    return refuse_unknown(command, argv, own, strict)
+    known = {
+        name.lstrip("-"): name
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS
+        for name in action.option_strings
+        if name.startswith("--")
+    }
+    given = flag.split("=")[0].lstrip("-").replace("-", "_").lower()
+    if not flag.startswith("--") or not given:
+        return None
+    begun = sorted((name for name in known if name.startswith(given)), key=len)
+    near = begun or difflib.get_close_matches(given, known, n=1, cutoff=likeness)
+    return known[near[0]] if near else None
 
 
 def is_true(name: str, text: str) -> bool:
@@ -95,9 +96,3 @@ def numbers(
         except ConfigurationError as error:
             raise ConfigurationError(f"--{option}={text}: {error}") from None
     return list(dict.fromkeys(found))
-
-
-def _near(flag: str, parser: argparse.ArgumentParser, likeness: float) -> str | None:
-    known = [name for action in parser._actions for name in action.option_strings]
-    near = difflib.get_close_matches(flag.split("=")[0], known, n=1, cutoff=likeness)
-    return near[0] if near else None

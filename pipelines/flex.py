@@ -17,12 +17,11 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.pipelines import main as command_line
-from streamveil.pipelines.collect import NOT_LOCAL
-from streamveil.pipelines.follow import FOLLOW_OPTIONS
+from streamveil.pipelines.foreign import NOT_LOCAL
 from streamveil.pipelines.guarantees import INFINITE
-from streamveil.pipelines.inputs import REQUIRED
 from streamveil.pipelines.jobs import EventOptions, JobOptions
-from streamveil.pipelines.parameters import parameters_of
+from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS, REQUIRED, TABLE_OPTIONS
+from streamveil.pipelines.parameters import meaning_of, parameters_of
 from streamveil.pipelines.per_record import PerRecordOptions
 from streamveil.pipelines.release import ReleaseOptions
 
@@ -34,7 +33,7 @@ _KAFKA = r"kafka:[^/?]+:[0-9]+/.+"
 _STREAM = rf"pubsub:projects/[^/]+/(subscriptions|topics)/.+|{_KAFKA}|watch:{_FILE}"
 _SINK = rf"bigquery:[^.]+[.][^.]+[.][^.]+|pubsub:projects/[^/]+/topics/.+|{_KAFKA}|folder:{_FILE}"
 _NUMBER = r"[0-9]*[.]?[0-9]+([eE][+-]?[0-9]+)?"
-_LENGTH = r"[0-9]+(ms|s|m|h|d)"
+_LENGTH = r"[0-9]+(ms|s|m|h|d|w)"
 _TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:.]+)?([zZ]|[+-][0-9:]+)?"
 _SECRET = r"secret:projects/[^/,@]+/secrets/[^/,@]+/versions/[0-9]+"
 _REGEXES = {
@@ -95,7 +94,7 @@ class Template:
         return {
             "name": name,
             "label": name.replace("_", " ").capitalize(),
-            "helpText": action.help,
+            "helpText": meaning_of(action),
             "isOptional": name not in self.required,
             "regexes": [f"^({self._regex(name, action)})$"],
             **default,
@@ -109,7 +108,7 @@ class Template:
 
 
 _RELEASE = (EventOptions, JobOptions, ReleaseOptions)
-_WITHOUT_CHANGES = ("requirement_changes", "longest_window")
+_LOCAL = ("summary",)  # a file of the machine that launches, where nobody would find it
 
 _ALL = (
     Template(
@@ -118,7 +117,7 @@ _ALL = (
         "Private histograms of events in files, one per slot, under every user's own requirement.",
         _RELEASE,
         ("input", "output", *REQUIRED),
-        (*FOLLOW_OPTIONS, "guarantee", "epsilon"),
+        (*FOLLOW_OPTIONS, *_LOCAL, "guarantee", "epsilon"),
         regexes=dict.fromkeys(("input", "requirement_changes"), _FILE),
     ),
     Template(
@@ -129,7 +128,7 @@ _ALL = (
         _RELEASE,
         # An update launches again, and must not change the key.
         ("input", "output", "noise_key", *REQUIRED),
-        (*FOLLOW_OPTIONS, "guarantee", "epsilon", "ledger", "rejected"),
+        (*FOLLOW_OPTIONS, *_LOCAL, "guarantee", "epsilon", "ledger", "rejected", "layout"),
         streaming=True,
         regexes={"input": _STREAM, "requirement_changes": _STREAM, "output": _SINK},
     ),
@@ -139,7 +138,7 @@ _ALL = (
         "Histograms in the local setting, played through: users' devices perturb what they report.",
         (EventOptions, JobOptions),
         ("input", "output", "requirements", *REQUIRED),
-        tuple(NOT_LOCAL[JobOptions]),
+        (*NOT_LOCAL, *_LOCAL),
         streaming=True,
     ),
     Template(
@@ -156,7 +155,7 @@ _ALL = (
         "Private histograms, one per slot, that together cost each user one budget for ever.",
         _RELEASE,
         ("input", "output", "epsilon", *REQUIRED),
-        (*FOLLOW_OPTIONS, *_WITHOUT_CHANGES, "guarantee", "requirements", "default_requirement"),
+        (*FOLLOW_OPTIONS, *CHANGE_OPTIONS, *_LOCAL, "guarantee", *TABLE_OPTIONS),
         fixed=(f"--guarantee={INFINITE}",),
         streaming=True,
     ),

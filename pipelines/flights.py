@@ -34,6 +34,10 @@ DESTINATIONS = tuple(
 WINDOWS = (3, 7, 14)
 EPSILONS = (1.0, 2.0, 4.0)
 
+# Flights of an aircraft that count in a slot: of those of a day 25 % are beyond one and 5 % beyond
+# two, of those of an hour 0.1 % beyond one.
+CONTRIBUTIONS = {"day": 2, "hour": 1}
+
 USER, VALUE, TIME = "tailnum", "dest", "departure"
 YEAR = ("2013-01-01", "2013-12-31T23:00:00")
 

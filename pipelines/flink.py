@@ -10,7 +10,7 @@ _NUMBERS = {
     "checkpointing_interval": "milliseconds between checkpoints; without it there are none",
     "checkpoint_timeout_millis": "milliseconds after which a checkpoint is given up",
     "min_pause_between_checkpoints": "milliseconds from one checkpoint to the next at least",
-    "num_concurrent_checkpoints": "checkpoints at the same time",
+    "num_concurrent_checkpoints": "checkpoints at the same time: 1 for a stream",
     "number_of_execution_retries": "restarts of a failed job, in place of the cluster's strategy",
     "execution_retry_delay": "milliseconds before a restart",
     "max_bundle_size": "elements of a bundle",

@@ -7,9 +7,11 @@ once the folder of the state says so (`io/snapshot.py`). A pass that dies before
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
+import glob
+import logging
 import os
+import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,66 +19,45 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from apache_beam.io.filesystem import FileMetadata
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import InputFile, Snapshot, StateFolder, check_outputs, is_stream, list_files
+from streamveil.io import (
+    LAYOUTS,
+    CsvDialect,
+    InputFile,
+    Snapshot,
+    StateFolder,
+    check_outputs,
+    is_stream,
+    list_files,
+    refuse_witness,
+    witness_of,
+)
 from streamveil.mechanisms.records import (
     ConfigurationError,
+    InputLost,
     format_time,
-    parse_duration,
     parse_time,
 )
+from streamveil.mechanisms.words import number_of
+from streamveil.pipelines.close_by import CLOCK, CloseBy
 from streamveil.pipelines.flags import is_true
+from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.keys import KeyFile
-from streamveil.pipelines.launch import Summary
-from streamveil.pipelines.passes import PassJob, state_after
-from streamveil.transforms import PrivateHistograms, metrics
+from streamveil.pipelines.passes import PassJob, state_after, users_after
+from streamveil.pipelines.roll import Roll
+from streamveil.pipelines.summary import Summary, check_summary, write_summary
+from streamveil.pipelines.values import duration_of
+from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
 from streamveil.transforms.due import Pass
 from streamveil.transforms.keys import SameKey
+from streamveil.transforms.loss import tally_in
+
+_LOGGER = logging.getLogger("streamveil")
 
 _SECONDS_BETWEEN_LOOKS = 0.1
-
-FOLLOW_OPTIONS = ("state", "resume", "restart_budget", "follow", "clock_file")
-
-
-def add_follow_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run that keeps its state."""
-    add = parser.add_argument
-    add(
-        "--state",
-        metavar="FOLDER",
-        help="release the slots that have closed, keep the state in this folder, and write "
-        "results to numbered files beside the names of the outputs",
-    )
-    add(
-        "--resume",
-        nargs="?",
-        const="true",
-        default="false",
-        metavar="true|false",
-        help="go on from the state in the folder",
-    )
-    add(
-        "--restart_budget",
-        nargs="?",
-        const="true",
-        default="false",
-        metavar="true|false",
-        help="with --resume and --guarantee=infinite: grant the whole budget once more, from the "
-        "next slot on; users lose epsilon AGAIN, and every later release says `restarts`",
-    )
-    add(
-        "--follow",
-        metavar="INTERVAL",
-        help="with --state: look again for files and closed slots after so long (10s, 1m), "
-        "up to --end or Ctrl-C",
-    )
-    add(
-        "--clock_file",
-        metavar="FILE",
-        help="with --state: take the time that closes slots from this file, ISO 8601, in place "
-        "of the machine's clock",
-    )
 
 
 @dataclass(frozen=True)
@@ -112,10 +93,12 @@ class Following:
     lateness: int
     """Microseconds from the end of a slot until it closes."""
     clock: Clock
+    close_by: CloseBy
+    """What closes a slot whose time is over."""
 
     @classmethod
     def of(cls, given: Any, own: Any) -> Following | None:
-        """Read the options of the job and of :func:`add_follow_options`; None without a state.
+        """Read the options of the job and of `add_follow_options`; None without a state.
 
         Raises ConfigurationError.
         """
@@ -126,7 +109,7 @@ class Following:
                 "--restart_budget is for a stream that goes on: give --state and --resume"
             )
         if not own.state:
-            for name in ("follow", "clock_file"):
+            for name in ("follow", "clock_file", "close_by"):
                 if getattr(own, name) is not None:
                     raise ConfigurationError(f"--{name} needs a folder for the state: --state")
             if resume:
@@ -137,25 +120,16 @@ class Following:
             own.state,
             resume,
             restart,
-            None if follow is None else _duration("follow", follow, least=1),
-            _duration("allowed_lateness", given.allowed_lateness),
+            None if follow is None else duration_of("follow", follow, least=1),
+            duration_of("allowed_lateness", given.allowed_lateness),
             Clock(own.clock_file),
+            CloseBy.of(own.close_by or CLOCK),
         )
 
     @property
     def unrestarted(self) -> Following:
         """The same after the budget was granted once more."""
         return dataclasses.replace(self, restart=False)
-
-
-def _duration(name: str, text: str, least: int = 0) -> int:
-    micros = parse_duration(text)
-    if micros is None or micros < least:
-        above = " above 0" if least else ""
-        raise ConfigurationError(
-            f"--{name}={text} is not a whole number{above} with a unit: write 10s, 5m or 2h"
-        )
-    return micros
 
 
 @dataclass(frozen=True)
@@ -165,67 +139,125 @@ class Follow:
     input: str
     outputs: Mapping[str, str]
     """`releases`, and `ledger` and `rejected` if wanted, to the names that the user gave."""
-    transform: PrivateHistograms
+    transform: PrivateHistograms | CollectHistograms
     """For the whole stream."""
     following: Following
     folder: StateFolder
+    command: str = "release"
+    """What the run is called."""
+    changes: str | None = None
+    """Files with changes of requirements."""
+    roll: Roll | None = None
+    """Who is in the stream, and what changes with the next pass: once it is known."""
+    layout: str = LAYOUTS[0]
+    """Of the releases."""
+    summary: str | None = None
+    """File for the figures of the passes of this run."""
+    dialect: CsvDialect | None = None
+    """How CSV files of the input are written, where that is said."""
+    passes: list[tuple[Pass, Summary]] = dataclasses.field(default_factory=list)
+    """Those of this run."""
 
     def run(self, options: PipelineOptions) -> None:
         """Release what has closed; then look again, if asked to follow, until the end.
 
         Raises ConfigurationError and what a pass raises; passes before it stay committed.
         """
-        snapshot, key = self._start()
-        keyed = dataclasses.replace(
-            self, transform=dataclasses.replace(self.transform, noise_key=key)
-        )
+        snapshot, key, roll = self._start()
+        self._write_summary()
+        transform = roll.transform(self.transform, key.source)
+        keyed = dataclasses.replace(self, transform=transform, roll=roll)
         interval, last = self.following.interval, self.transform.last_slot
+        told = None
         with _stopping(gently=interval is not None) as stopped_within:
             while True:
-                before, snapshot = snapshot, keyed._advance(snapshot, options)
+                before, snapshot = snapshot, keyed._advance(snapshot, key, options)
                 if snapshot is not before:
-                    keyed = dataclasses.replace(keyed, following=self.following.unrestarted)
+                    roll = roll.settled
+                    keyed = dataclasses.replace(
+                        keyed,
+                        transform=roll.transform(self.transform, key.source),
+                        following=self.following.unrestarted,
+                        roll=roll,
+                    )
                 if interval is None and snapshot is before:
                     print("no slot has closed that was not released: nothing to do")
+                waiting = self._waits_for(snapshot)
+                if waiting not in (None, told):
+                    print(waiting, flush=True)
+                told = waiting
                 if interval is None or (last is not None and snapshot.next_slot > last):
                     return
                 if stopped_within(interval / 1e6):
                     return
 
-    def _start(self) -> tuple[Snapshot, Any]:
-        """The state to go on from, or a new one that is committed, and the noise key."""
+    def _start(self) -> tuple[Snapshot, SameKey, Roll]:
+        """The state to go on from, or a new one that is committed, the noise key and the users."""
         self._refuse_streams()
         snapshot, first = self._resumed(), self.transform.first_slot
-        check_outputs(list(self._targets(1 + (snapshot.passes if snapshot else 0)).values()))
-        key = self.transform.noise_key or KeyFile(self.folder.key(create=snapshot is None))
-        checks = SameKey.of(key).check
-        later = tuple((slot, check.hex()) for slot, check in checks.later)
+        begun = first if snapshot is None else snapshot.first_slot
+        if begun is not None:
+            self.following.close_by.check(self.transform.slots, begun)
+        passes = snapshot.passes if snapshot else 0
+        self._refuse_results_beyond(passes)
+        check_outputs(list(self._targets(1 + passes).values()))
         if snapshot is None:
-            if first is None:
+            refuse_witness(self._witness, self.folder.path)
+            if self.transform.first_slot is None:
                 raise ConfigurationError("--start is missing: a stream with --state needs it")
-            snapshot = Snapshot(first, first, checks.first.hex(), later_keys=later)
-            self.folder.commit(snapshot)
-        else:
-            keyed = Snapshot(0, snapshot.next_slot, checks.first.hex(), later_keys=later)
-            self._refuse_other_keys(snapshot, keyed)
-            snapshot = dataclasses.replace(snapshot, later_keys=later)
+        key = SameKey.of(
+            self.transform.noise_key or KeyFile(self.folder.key(create=snapshot is None))
+        )
+        snapshot = self._begun(key) if snapshot is None else self._known(snapshot, key)
+        resume = self._state(snapshot)
+        before = users_after(self.folder.of_pass(snapshot.passes))
+        roll = Roll.of(self.transform, before, resume, bool(self.changes))
         # Refuses other options than the state was written with, before anything is read.
         dataclasses.replace(
-            self.transform,
-            noise_key=key,
+            roll.transform(self.transform, key.source),
             first_slot=snapshot.next_slot,
             last_slot=None,
-            resume=self._state(snapshot),
+            resume=resume,
         )
-        return snapshot, key
+        self._refuse_other_start(snapshot.first_slot)
+        roll.tell(self.transform.slots, snapshot.next_slot)
+        return snapshot, key, roll
+
+    def _begun(self, key: SameKey) -> Snapshot:
+        """The first state of a new stream, committed."""
+        first = self.transform.first_slot
+        assert first is not None
+        keyed = self._keyed(first, key)
+        begun = dataclasses.replace(keyed, stream=secrets.token_hex(16), witness=self._witness)
+        return self.folder.commit(begun, key().first)
+
+    def _known(self, snapshot: Snapshot, key: SameKey) -> Snapshot:
+        """The state of a stream that goes on, proven, with the keys that are given now."""
+        keyed = self._keyed(snapshot.next_slot, key)
+        self._refuse_other_keys(snapshot, keyed)
+        proven = self.folder.recover(key().first, self._witness)
+        return dataclasses.replace(proven, later_keys=keyed.later_keys)
+
+    def _keyed(self, slot: int, key: SameKey) -> Snapshot:
+        """A stream that begins in that slot, with these keys."""
+        later = tuple((start, check.hex()) for start, check in key.check.later)
+        return Snapshot(slot, slot, key.check.first.hex(), later_keys=later)
+
+    @property
+    def _witness(self) -> str:
+        return witness_of(self.outputs["releases"])
 
     def _refuse_other_keys(self, snapshot: Snapshot, keyed: Snapshot) -> None:
         """Refuse other keys than those of the slots that are released."""
         where = f"--state={self.following.state}"
         if keyed.key_check != snapshot.key_check:
+            remedy = (
+                "give that one (--noise_key)"
+                if self.transform.noise_key
+                else "the one in the folder was damaged or exchanged, bring it back from a backup"
+            )
             raise ConfigurationError(
-                f"the noise key is not the one that the stream of {where} began with: give that "
-                "one (--noise_key)"
+                f"the noise key is not the one that the stream of {where} began with: {remedy}"
             )
         if keyed.used_keys != snapshot.used_keys:
             when = format_time(self.transform.slots.start(snapshot.next_slot))
@@ -236,7 +268,8 @@ class Follow:
             )
 
     def _refuse_streams(self) -> None:
-        for name, place in {"input": self.input, **self.outputs}.items():
+        inputs = {"input": self.input, "requirement_changes": self.changes or ""}
+        for name, place in {**inputs, **self.outputs}.items():
             if is_stream(place):
                 raise ConfigurationError(
                     f"{name} {place} is not files, and --state makes passes over files: give a "
@@ -246,7 +279,7 @@ class Follow:
     def _resumed(self) -> Snapshot | None:
         """The state to go on from, as the user said; None to begin."""
         where, resume = f"--state={self.following.state}", self.following.resume
-        snapshot, first = self.folder.read(), self.transform.first_slot
+        snapshot = self.folder.read()
         if snapshot is None and resume:
             raise ConfigurationError(
                 f"{where} holds no state to resume: name the folder of the earlier run, or leave "
@@ -259,13 +292,15 @@ class Follow:
                 f"{where} holds the state of a stream: go on from it with --resume, or name "
                 "another folder to begin anew, which spends the users' budgets again"
             )
-        if first not in (None, snapshot.first_slot):
-            begun = format_time(self.transform.slots.start(snapshot.first_slot))
+        return snapshot
+
+    def _refuse_other_start(self, begun: int) -> None:
+        if self.transform.first_slot not in (None, begun):
+            when = format_time(self.transform.slots.start(begun))
             raise ConfigurationError(
-                f"--start is not in the slot that the stream began with, that of {begun}: give "
+                f"--start is not in the slot that the stream began with, that of {when}: give "
                 "that time, or leave --start out"
             )
-        return snapshot
 
     def _state(self, snapshot: Snapshot) -> bytes | None:
         if not snapshot.passes:
@@ -277,6 +312,7 @@ class Follow:
         state = self._state(snapshot)
         if state is None or not self.following.restart:
             return state
+        assert isinstance(self.transform, PrivateHistograms)
         return self.transform.restarted(state)
 
     def _targets(self, number: int) -> dict[str, str]:
@@ -293,14 +329,32 @@ class Follow:
             targets[kind] = f"{root}-{number:08d}{extension}"
         return targets
 
-    def _advance(self, snapshot: Snapshot, options: PipelineOptions) -> Snapshot:
+    def _refuse_results_beyond(self, passes: int) -> None:
+        """Refuse a state that is older than the results which are there."""
+        for path in self.outputs.values():
+            root, extension = os.path.splitext(os.path.abspath(path))
+            # Passes have not come to eight digits, but dates have.
+            numbered = f"{glob.escape(root)}-0{'[0-9]' * 7}{glob.escape(extension)}"
+            for found in sorted(glob.glob(numbered)):
+                if int(found.removesuffix(extension)[-8:]) > passes:
+                    raise ConfigurationError(
+                        f"{found} exists already, but --state={self.following.state} knows of "
+                        f"{passes} passes: an old copy of the folder was put back, and to go on "
+                        "from it would spend the users' budgets again; bring back the newest one, "
+                        "or if the file is of another stream, name other outputs"
+                    )
+
+    def _advance(self, snapshot: Snapshot, key: SameKey, options: PipelineOptions) -> Snapshot:
         """Release and commit all slots that have closed; gives what is committed then."""
-        slots, end = self.transform.slots, self.transform.last_slot
-        closed = slots.index(self.following.clock() - self.following.lateness) - 1
-        until = closed if end is None else min(closed, end)
+        over, now = self._over()
+        close_by, slots = self.following.close_by, self.transform.slots
+        until = close_by.until(slots, snapshot.next_slot, over, now)
         if until < snapshot.next_slot:
             return snapshot
-        found = self._input_files(snapshot)  # after the clock was read: what comes later is late
+        # After the clock was read: what comes later is late.
+        found = self._files(self.input, snapshot)
+        changes = self._files(self.changes, snapshot) if self.changes else {}
+        assert self.roll is not None
         number = snapshot.passes + 1
         targets = self._targets(number)
         check_outputs(list(targets.values()))
@@ -315,11 +369,23 @@ class Follow:
             ],
             folder=self.folder.begin(number),
             results={kind: kind + os.path.splitext(path)[1] for kind, path in targets.items()},
+            command=self.command,
             resume=self._going_on(snapshot),
+            layout=self.layout,
+            users=self.roll.users,
+            moved=self.roll.moved(snapshot.next_slot),
+            changes=[path for path in changes if path not in snapshot.inputs],
+            dialect=self.dialect,
         )
-        summary = job.run(options)
+        self._warn_of_gone(snapshot, found)
+        self._warn_of_silence(job, found)
+        try:
+            summary = job.run(options)
+        except InputLost as error:
+            self._write_summary((job.due, Summary.of_tally(tally_in(str(error)))))
+            raise
         waiting = job.waiting()
-        read = {*job.fresh, *job.again}
+        read = {*job.fresh, *job.again, *job.changes}
         committed = Snapshot(
             snapshot.first_slot,
             until + 1,
@@ -327,19 +393,78 @@ class Follow:
             number,
             {job.results[kind]: target for kind, target in targets.items()},
             {
-                path: InputFile(size, waiting.get(path)) if path in read else snapshot.inputs[path]
-                for path, size in found.items()
+                path: InputFile(file.size_in_bytes, waiting.get(path))
+                if path in read
+                else snapshot.inputs[path]
+                for path, file in {**found, **changes}.items()
             },
             snapshot.later_keys,
+            snapshot.stream,
+            self._witness,
         )
-        self.folder.commit(committed)
+        committed = self.folder.commit(committed, key().first, snapshot.witness)
+        self.passes.append((job.due, summary))
+        self._write_summary()
         self._tell(job.due, summary, targets)
         return committed
 
-    def _input_files(self, snapshot: Snapshot) -> dict[str, int]:
-        """Size of each input file that is there, by path, the known ones unchanged."""
+    def _over(self) -> tuple[int, int]:
+        """The last slot of the stream whose time is over, lateness included, and that of now."""
+        clock, slots, end = self.following.clock(), self.transform.slots, self.transform.last_slot
+        over = slots.index(clock - self.following.lateness) - 1
+        return over if end is None else min(over, end), slots.index(clock)
+
+    def _waits_for(self, snapshot: Snapshot) -> str | None:
+        """What the next slot waits for, if its time is over."""
+        if self.following.close_by.rule == CLOCK:
+            return None
+        over, _ = self._over()
+        if over < snapshot.next_slot:
+            return None
+        return self.following.close_by.waits_for(self.transform.slots, snapshot.next_slot, over)
+
+    def _warn_of_gone(self, snapshot: Snapshot, found: Mapping[str, FileMetadata]) -> None:
+        """Say that files with events that waited for their slots are there no more."""
+        gone = {
+            path: known.waiting
+            for path, known in snapshot.inputs.items()
+            if known.waiting is not None and path not in found
+        }
+        if gone:
+            path = min(gone)
+            _LOGGER.warning(
+                "%s of the input %s gone, such as %s: the events from %s on, which waited there, "
+                "are lost if no other file has them",
+                number_of(len(gone), "file"),
+                "is" if len(gone) == 1 else "are",
+                path,
+                format_time(self.transform.slots.start(gone[path])),
+            )
+
+    def _warn_of_silence(self, job: PassJob, found: Mapping[str, FileMetadata]) -> None:
+        """Name the slots that the clock alone closes, without a file that can be of them."""
+        if self.following.close_by.rule != CLOCK or job.again:
+            return
+        slots, due = self.transform.slots, job.due
+        newest = max((_changed(found[path]) for path in job.fresh), default=None)
+        first = due.first_slot
+        if newest is not None:
+            first = max(first, slots.index(newest) + 1)
+        if first > due.last_slot:
+            return
+        rest = due.last_slot - first
+        _LOGGER.warning(
+            "no input file has come since the slot of %s began%s: by the clock it is released "
+            "without events now, and what comes for it later is late; to wait for files give "
+            "--close_by",
+            format_time(slots.start(first)),
+            f", nor for the next {rest:,}" if rest else "",
+        )
+
+    def _files(self, pattern: str, snapshot: Snapshot) -> dict[str, FileMetadata]:
+        """Each input file that is there, by path, the known ones unchanged."""
         found = {}
-        for file in list_files(self.input):
+        for file in list_files(pattern):
             path = file.path if "://" in file.path else os.path.abspath(file.path)
             known = snapshot.inputs.get(path)
             if known is not None and known.size != file.size_in_bytes:
@@ -348,22 +473,85 @@ class Follow:
                     f"{file.size_in_bytes} now: bring it back as it was, and put new events into "
                     "files of their own, renamed into place when they are whole"
                 )
-            found[path] = file.size_in_bytes
+            found[path] = file
         return found
 
     def _tell(self, due: Pass, summary: Summary, targets: Mapping[str, str]) -> None:
-        slots, counted = self.transform.slots, summary.counters
-        rejected = sum(
-            number for name, number in counted.items() if name.startswith(metrics.REJECTED_PREFIX)
-        )
+        slots = self.transform.slots
+        waiting = summary.counters.get(metrics.EVENTS_WAITING, 0)
         print(
             f"{format_time(slots.start(due.first_slot))} to "
             f"{format_time(slots.end(due.last_slot))}: "
-            f"{due.last_slot - due.first_slot + 1:,} slots released, "
-            f"{counted.get(metrics.EVENTS_ACCEPTED, 0):,} events accepted, {rejected:,} rejected, "
-            f"{counted.get(metrics.EVENTS_LATE, 0):,} late; wrote {', '.join(targets.values())}",
+            f"{number_of(due.last_slot - due.first_slot + 1, 'slot')} released, "
+            f"{summary.events_text()}"
+            f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
+            f"{', '.join(targets.values())}",
             flush=True,
         )
+        counted = summary.counters
+        if counted.get(metrics.CHANGES_READ):
+            refused = sum(
+                number
+                for name, number in counted.items()
+                if name.startswith(metrics.CHANGES_REJECTED_PREFIX)
+            )
+            print(
+                f"changes of requirements: {counted.get(metrics.CHANGES_ACCEPTED, 0):,} accepted, "
+                f"{refused:,} rejected, {counted.get(metrics.CHANGES_LATE, 0):,} late, which hold "
+                f"from {format_time(slots.start(due.first_slot))} on",
+                flush=True,
+            )
+        warning = summary.warning()
+        if warning:
+            print(f"warning: {warning}", flush=True)
+
+    def _write_summary(self, *refused: tuple[Pass, Summary]) -> None:
+        """Tell the figures of all passes of this run, and of one that was refused."""
+        passes = [*self.passes, *refused]
+        slots = self.transform.slots
+        each = [
+            {
+                "start": format_time(slots.start(due.first_slot)),
+                "end": format_time(slots.end(due.last_slot)),
+                **summary.figures(),
+            }
+            for due, summary in passes
+        ]
+        total = Summary.total([summary for _, summary in passes])
+        write_summary(self.summary, {**total.figures(), "passes": each})
+
+
+def follow(
+    command: str,
+    given: Any,
+    transform: PrivateHistograms | CollectHistograms,
+    following: Following,
+    options: PipelineOptions,
+    changes: str | None = None,
+) -> None:
+    """Make the passes of a command, from its options. Raises ConfigurationError, as they do."""
+    outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
+    wanted = {kind: path for kind, path in outputs.items() if path}
+    with StateFolder.held(following.state, create=not following.resume) as folder:
+        check_summary(given.summary)
+        Follow(
+            given.input,
+            wanted,
+            transform,
+            following,
+            folder,
+            command=command,
+            changes=changes,
+            layout=given.layout,
+            summary=given.summary,
+            dialect=dialect_of(given),
+        ).run(options)
+
+
+def _changed(file: FileMetadata) -> int:
+    """When a file was last written, in microseconds; far ahead where nobody knows."""
+    seconds = file.last_updated_in_seconds
+    return int(seconds * 1e6) if seconds else np.iinfo(np.int64).max
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import argparse
 
 from streamveil.mechanisms.records import ConfigurationError, Lifetime
 from streamveil.pipelines.flags import numbers
+from streamveil.pipelines.sections import PRIVACY, section
 
 WINDOWS, INFINITE = "w-event", "infinite"
 GUARANTEES = (WINDOWS, INFINITE)
@@ -13,7 +14,7 @@ GUARANTEES = (WINDOWS, INFINITE)
 
 def add_guarantee_options(parser: argparse.ArgumentParser) -> None:
     """Add --guarantee and --epsilon."""
-    add = parser.add_argument
+    add = section(parser, PRIVACY)
     add(
         "--guarantee",
         choices=GUARANTEES,
@@ -35,9 +36,10 @@ def is_infinite(given: argparse.Namespace) -> bool:
             f"--epsilon is missing: --guarantee={INFINITE} needs what all releases may cost"
         )
     if not infinite and given.epsilon is not None:
+        instead = "for budgets over windows write --epsilons"
         raise ConfigurationError(
             f"--epsilon={given.epsilon} is one budget for ever: give --guarantee={INFINITE} as "
-            "well, or leave it out"
+            f"well, or {instead if hasattr(given, 'epsilons') else 'leave it out'}"
         )
     return infinite
 

@@ -1,120 +1,27 @@
-"""The options that say what is counted: which events, users, times, bins and requirements.
-
-Every command that reads events has those of :func:`add_event_options`, every one that makes
-histograms those of :func:`add_histogram_options` as well, each with one meaning.
-"""
+"""What is counted, read and checked: which events, users, times, bins and requirements."""
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from streamveil.io import SOURCE_FORMS, read_domain, read_requirements
-from streamveil.mechanisms.domains import Domain
-from streamveil.mechanisms.records import (
-    ConfigurationError,
-    Requirement,
-    Slots,
-    check_shares,
-    parse_time,
-)
+from streamveil.io import CsvDialect, read_domain, read_requirements
+from streamveil.mechanisms.checks import MAX_REJECTED
+from streamveil.mechanisms.domains import Domain, with_other
+from streamveil.mechanisms.records import Slots
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms import (
-    ADD_REMOVE,
-    REPLACE,
-    CollectHistograms,
-    Columns,
-    PrivateHistograms,
-)
+from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
+from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
 from streamveil.transforms.keys import NoiseKey
-from streamveil.transforms.times import UNITS
 
-REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
-
-
-def add_event_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where events come from and when they happened."""
-    add = parser.add_argument
-    add(
-        "--input",
-        metavar="FILES",
-        help="events: a file or glob of .parquet, .avro, .csv or "
-        ".jsonl (text also .gz), on any filesystem of Beam. All commands but `evaluate` also "
-        f"stream from {SOURCE_FORMS}",
-    )
-    add(
-        "--value_column",
-        metavar="NAME",
-        help="column of the value, or LONGITUDE,LATITUDE columns for a grid",
-    )
-    add("--time_column", metavar="NAME", help="column of the event time")
-    add(
-        "--time_zone",
-        metavar="ZONE",
-        help="zone of times without an offset (default UTC)",
-    )
-    add("--time_unit", choices=UNITS, help="unit of times given as numbers")
-    add("--slot", metavar="LENGTH", help="length of a slot: 1d, 1h, 5m, 60s")
-    add(
-        "--origin",
-        metavar="TIME",
-        default="1970-01-01T00:00:00Z",
-        help="start of slot 0 (default 1970-01-01T00:00:00Z)",
-    )
-    add(
-        "--start",
-        metavar="TIME",
-        help="release from the slot that holds this time; events "
-        "before it are rejected (default: from the first slot with an event)",
-    )
-    add(
-        "--end",
-        metavar="TIME",
-        help="release up to the slot before this time; events after "
-        "it are rejected (default: to the last slot with an event)",
-    )
-
-
-def add_histogram_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say whose events are counted, and in what bins.
-
-    Of these and those of :func:`add_event_options`, what `REQUIRED` names has no default.
-    """
-    add = parser.add_argument
-    add("--user_column", metavar="NAME", help="column of the user id")
-    add(
-        "--domain",
-        metavar="BINS",
-        help="a file with one value a line, a list A,B,C, "
-        "edges:0,10,20 for numbers, or grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS",
-    )
-    add("--requirements", metavar="FILE", help="table with the columns user, window, epsilon")
-    add(
-        "--rejected",
-        metavar="FILE",
-        help="dead letters: the raw record, why, and where it "
-        "stood; raw data, never to be published",
-    )
-    add(
-        "--default_requirement",
-        metavar="WINDOW,EPSILON,USERS",
-        help="requirement of users outside the table, and the public number of them",
-    )
-    add(
-        "--max_contributions",
-        type=int,
-        default=1,
-        metavar="N",
-        help="events of a user that count in a slot (default 1)",
-    )
-    add(
-        "--adjacency",
-        choices=(ADD_REMOVE, REPLACE),
-        default=ADD_REMOVE,
-        help="what one user may change in a window: all of that user's events added or "
-        "removed (add_remove, the default), or any of them replaced (replace, twice the noise)",
-    )
+# Delimiters that a shell or an eye does not take well, by other names.
+_DELIMITERS = {
+    **dict.fromkeys(("tab", "\\t"), "\t"),
+    "comma": ",",
+    "semicolon": ";",
+    "pipe": "|",
+    "space": " ",
+}
 
 
 @dataclass(frozen=True)
@@ -125,28 +32,32 @@ class Inputs:
     slots: Slots
     domain: Domain
     max_contributions: int
+    keep: str
     adjacency: str
     first_slot: int | None
     last_slot: int | None
 
     @classmethod
     def of(cls, given: Any) -> Inputs:
-        """Read both groups of options as parsed; `REQUIRED` must be there.
+        """Read the options of events and histograms as parsed; `REQUIRED` must be there.
 
         Raises ConfigurationError.
         """
         slots, first_slot, last_slot = range_of(given)
+        value = tuple(given.value_column.split(","))
         return cls(
             Columns(
                 given.user_column,
-                tuple(given.value_column.split(",")),
+                value,
                 given.time_column,
                 "UTC" if given.time_zone is None else given.time_zone,
                 given.time_unit,
+                given.time_format,
             ),
             slots,
-            read_domain(given.domain),
+            with_other(read_domain(given.domain, value[0]), given.other),
             given.max_contributions,
+            given.keep,
             given.adjacency,
             first_slot,
             last_slot,
@@ -159,6 +70,7 @@ class Inputs:
         noise_key: NoiseKey | None = None,
         shards: int = 1,
         allowed_lateness: int | str = 0,
+        max_rejected: float = MAX_REJECTED,
     ) -> CollectHistograms:
         """The transform that plays the local setting. Raises ConfigurationError."""
         return CollectHistograms(
@@ -172,6 +84,8 @@ class Inputs:
             last_slot=self.last_slot,
             shards=shards,
             allowed_lateness=allowed_lateness,
+            keep=self.keep,
+            max_rejected=max_rejected,
         )
 
     def transform(
@@ -182,6 +96,7 @@ class Inputs:
         shards: int = 1,
         longest_window: int | None = None,
         allowed_lateness: int | str = 0,
+        max_rejected: float = MAX_REJECTED,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -198,19 +113,18 @@ class Inputs:
             shards=shards,
             longest_window=longest_window,
             allowed_lateness=allowed_lateness,
+            keep=self.keep,
+            max_rejected=max_rejected,
         )
 
 
-def range_of(given: Any) -> tuple[Slots, int | None, int | None]:
-    """How time is cut, and the first and the last slot, None where not given.
-
-    Raises ConfigurationError.
-    """
-    slots = Slots(Slots.of(given.slot).length, _time("origin", given.origin))
-    return (
-        slots,
-        None if given.start is None else slots.index(_time("start", given.start)),
-        None if given.end is None else slots.index(_time("end", given.end) - 1),
+def dialect_of(given: Any) -> CsvDialect:
+    """How the CSV files of the input are written. Raises ConfigurationError."""
+    delimiter, columns = given.delimiter, given.columns
+    return CsvDialect(
+        "," if delimiter is None else _DELIMITERS.get(delimiter, delimiter),
+        None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        any_name=not (delimiter is None and columns is None),
     )
 
 
@@ -219,34 +133,8 @@ def registry_of(given: Any) -> Registry | None:
 
     Raises ConfigurationError.
     """
-    default = _default_requirement(given.default_requirement)
+    default = default_requirement_of(given.default_requirement)
     if given.requirements:
-        return read_requirements(given.requirements, default=default)
+        columns = requirement_columns_of(given.requirement_columns)
+        return read_requirements(given.requirements, default=default, columns=columns)
     return Registry.of(default=default) if default else None
-
-
-def _default_requirement(text: str | None) -> tuple[Requirement, int] | None:
-    if text is None:
-        return None
-    try:
-        window, epsilon, users = (float(part) for part in text.split(","))
-        if not users.is_integer():
-            raise ValueError
-    except ValueError:
-        raise ConfigurationError(
-            f"--default_requirement={text} is not WINDOW,EPSILON,USERS: write for example "
-            "7,1.0,5000 for 5000 users with epsilon 1 over 7 slots"
-        ) from None
-    try:
-        requirement = Requirement(window, epsilon)  # type: ignore[arg-type]
-        check_shares([requirement])
-        return requirement, int(users)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--default_requirement={text}: {error}") from None
-
-
-def _time(option: str, text: str) -> int:
-    try:
-        return parse_time(text)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--{option}: {error}") from None

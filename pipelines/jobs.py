@@ -17,7 +17,9 @@ from apache_beam.options.pipeline_options import (
 )
 
 from streamveil.io import (
+    LAYOUTS,
     SINK_FORMS,
+    CsvDialect,
     WriteLedger,
     WriteRejected,
     check_events,
@@ -26,22 +28,17 @@ from streamveil.io import (
     sink_of,
     source_of,
 )
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
-from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS
-from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
+from streamveil.mechanisms.records import ConfigurationError, InputLost
 from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.flink import FlinkOptions
-from streamveil.pipelines.inputs import (
-    REQUIRED,
-    add_event_options,
-    add_histogram_options,
-    registry_of,
-)
-from streamveil.pipelines.keys import ENVIRONMENT, PLACES
-from streamveil.pipelines.launch import Summary, run
+from streamveil.pipelines.foreign import refuse_foreign
+from streamveil.pipelines.inputs import registry_of
+from streamveil.pipelines.launch import run
+from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
+from streamveil.pipelines.summary import Summary, check_summary, write_summary
+from streamveil.pipelines.values import check_required
 from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.transforms.loss import tally_in
 
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"
@@ -56,8 +53,7 @@ class EventOptions(PipelineOptions):
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_event_options(parser)
-        _add_output_options(parser)
+        add_shared_options(parser)
 
 
 class JobOptions(PipelineOptions):
@@ -65,55 +61,13 @@ class JobOptions(PipelineOptions):
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add_histogram_options(parser)
-        add = parser.add_argument
-        add("--ledger", metavar="FILE", help="what every slot cost every class of users")
-        add(
-            "--shards",
-            type=int,
-            default=1,
-            metavar="N",
-            help="split the users of a busy slot among so many workers (default 1)",
-        )
+        add_job_options(parser)
 
 
 def given_by(options: PipelineOptions, *kinds: type[PipelineOptions]) -> argparse.Namespace:
     """The options of several classes, as parsed, in one place."""
     views = (options.view_as(kind).get_all_options(current_only=True) for kind in kinds)
     return argparse.Namespace(**{name: value for view in views for name, value in view.items()})
-
-
-def _add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say where releases go and how they are made."""
-    add = parser.add_argument
-    add(
-        "--output",
-        metavar="PLACE",
-        help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
-    )
-    add(
-        "--mechanism",
-        metavar="NAME",
-        help=f"of release: {', '.join(MECHANISMS)} (default {DEFAULT}), where requirements change "
-        f"{', '.join(DYNAMIC_MECHANISMS)}, with one budget for ever "
-        f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT}); of collect: "
-        f"{', '.join(LOCAL_MECHANISMS)} (default "
-        f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
-    )
-    add(
-        "--noise_key",
-        metavar="PLACE",
-        help=f"where 32 or more secret bytes are: {PLACES}; the same key on the same input gives "
-        "the same releases; PLACE,PLACE@TIME takes another key from the slot on that starts then "
-        f"(default: the variable {ENVIRONMENT}, or else fresh randomness)",
-    )
-    add(
-        "--allowed_lateness",
-        default="0s",
-        metavar="LENGTH",
-        help="how long a slot stays open for late events where time closes it: 30s, 10m, 2h "
-        "(default 0s)",
-    )
 
 
 def refuse_options(
@@ -129,20 +83,8 @@ def refuse_options(
         saying: what stands between the option and the reason.
     """
     for kind, reasons in refused.items():
-        given, usual = options.view_as(kind), PipelineOptions([]).view_as(kind)
-        for name, why in reasons.items():
-            value = getattr(given, name)
-            if value != getattr(usual, name):
-                raise ConfigurationError(f"--{name}={value} {saying} {why}")
-
-
-def check_required(
-    command: str, given: Any, names: Sequence[str] = ("input", "output", *REQUIRED)
-) -> None:
-    """Raise ConfigurationError where an option is missing that has no default."""
-    for name in names:
-        if not getattr(given, name):
-            raise ConfigurationError(f"--{name} is missing: see streamveil {command} --help")
+        usual = PipelineOptions([]).view_as(kind)
+        refuse_foreign(options.view_as(kind), usual, reasons, saying)
 
 
 def required_registry(command: str, given: Any) -> Registry:
@@ -158,14 +100,6 @@ def required_registry(command: str, given: Any) -> Registry:
     return registry
 
 
-def _per_record_mechanisms() -> str:
-    """By statistic, the default first."""
-    return "; ".join(
-        f"{kind}: {', '.join(sorted(known, key=lambda name: name != DEFAULTS[kind]))}"
-        for kind, known in PER_RECORD_MECHANISMS.items()
-    )
-
-
 @dataclass(frozen=True)
 class Job(Generic[Transform]):
     """What to read, how to count, where to write."""
@@ -175,12 +109,28 @@ class Job(Generic[Transform]):
     transform: Transform
     ledger: str | None = None
     rejected: str | None = None
+    summary: str | None = None
+    dialect: CsvDialect | None = None
+    """How CSV files of the input are written, where that is said."""
+    layout: str = LAYOUTS[0]
+    """Of a file of releases."""
 
     @property
     def files(self) -> list[str]:
         """All files that the run writes."""
         given = [place for place in (self.output, self.ledger, self.rejected) if place]
         return [place for place in given if not is_stream(place)]
+
+    @property
+    def places(self) -> list[str]:
+        """What the run writes, and where."""
+        named = {
+            "releases": self.output,
+            "the ledger": self.ledger,
+            "dead letters": self.rejected,
+            "the summary": self.summary,
+        }
+        return [f"{what} to {place}" for what, place in named.items() if place]
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
@@ -189,14 +139,17 @@ class Job(Generic[Transform]):
         if is_stream(self.input):
             self._refuse_files()
         check_outputs(self.files)
+        check_summary(self.summary)
         if not is_stream(self.input):
-            check_events(self.input, self.transform.columns.names)
+            check_events(self.input, self.transform.columns.names, dialect=self.dialect)
 
     def _source(self) -> beam.PTransform:
-        return source_of(self.input, self.transform.columns.names)
+        return source_of(self.input, self.transform.columns.names, dialect=self.dialect)
 
     def _sink(self) -> beam.PTransform:
-        return sink_of(self.output, self.transform.domain.labels, shares=self._shares)
+        return sink_of(
+            self.output, self.transform.domain.labels, shares=self._shares, layout=self.layout
+        )
 
     def _refuse_files(self) -> None:
         for name in ("output", "ledger", "rejected"):
@@ -253,9 +206,10 @@ def run_whole(
         return summary
     except Exception as error:
         whole = [path for path in files if FileSystems.exists(path)]
-        if not whole:
+        if not whole or isinstance(error, InputLost):
             raise
-        raise RuntimeError(
+        kind = ConfigurationError if isinstance(error, ConfigurationError) else RuntimeError
+        raise kind(
             f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
             "them away before the next run, which spends the budget again unless it has the "
             "same noise key"
@@ -264,12 +218,18 @@ def run_whole(
 
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
     """Run the job of a command and tell the operator what came of it."""
-    summary = job.run(options, title)
+    try:
+        summary = job.run(options, title)
+    except InputLost as error:
+        write_summary(job.summary, Summary.of_tally(tally_in(str(error))).figures())
+        letters = job.rejected and FileSystems.exists(job.rejected)
+        raise InputLost(f"{error}. Dead letters: {job.rejected}" if letters else error) from error
     if summary.handed_over:
         print(HANDED_OVER)
         return
+    write_summary(job.summary, summary.figures())
     print(summary.text(dead_letters=job.rejected))
-    for path in dict.fromkeys([job.output, *job.files]):
+    for path in dict.fromkeys([job.output, *job.files, *filter(None, [job.summary])]):
         print(f"wrote {path}")
 
 
@@ -298,6 +258,19 @@ def in_time(job: J, options: PipelineOptions) -> J:
         raise ConfigurationError(
             f"--checkpointing_mode={flink.checkpointing_mode} would let Flink count events twice: "
             "leave it out, or write EXACTLY_ONCE"
+        )
+    concurrent = flink.num_concurrent_checkpoints
+    if concurrent is not None and concurrent > 1:
+        raise ConfigurationError(
+            f"--num_concurrent_checkpoints={concurrent} would let Flink release a slot twice and "
+            "differently, since it does not say which of several checkpoints it has ended: leave "
+            "it out, or write 1"
+        )
+    if flink.allow_non_restored_state:
+        raise ConfigurationError(
+            "--allow_non_restored_state would let Flink drop the users' ledgers, and the stream "
+            "spend their budgets again: leave it out, and go on with the streamveil that wrote "
+            "the savepoint"
         )
     standard.streaming = True
     interval = flink.checkpointing_interval or 0

@@ -15,10 +15,8 @@ from apache_beam.transforms.util import GcpSecret
 from streamveil.io.optional import require_google
 from streamveil.mechanisms.noise import KEY_BYTES, NoiseKeys
 from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
+from streamveil.pipelines.options import ENVIRONMENT, KEY_PLACES
 from streamveil.transforms.keys import RotatedKey
-
-ENVIRONMENT = "STREAMVEIL_NOISE_KEY"
-PLACES = "file:PATH, env:VARIABLE or secret:projects/P/secrets/S/versions/N"
 
 _REMEDY = (
     "make one with: python -c 'import secrets; print(secrets.token_hex(32))' > KEYFILE; "
@@ -147,7 +145,7 @@ def _source_of(place: str) -> Callable[[], bytes]:
     kind, _, name = place.partition(":")
     if kind not in _KINDS or not name:
         raise ConfigurationError(
-            f"--noise_key is not the key but its place: write {PLACES}; a key that was written "
+            f"--noise_key is not the key but its place: write {KEY_PLACES}; a key that was written "
             "there has been seen by others, so make a new one"
         )
     return _KINDS[kind](name)

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import apache_beam as beam
@@ -22,48 +21,51 @@ from apache_beam.runners.runner import PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.records import STATUSES, ConfigurationError
-from streamveil.pipelines.flags import StrictParser, help_parser, refuse_unknown, show_help
+from streamveil.mechanisms.records import ConfigurationError, InputLost
+from streamveil.pipelines.commands import COMMANDS
+from streamveil.pipelines.flags import StrictParser, refuse_unknown
 from streamveil.pipelines.flink import FlinkOptions
+from streamveil.pipelines.options import add_dry_run
 from streamveil.pipelines.progress import progress
+from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 
 # Errors of ours that a worker raised, inside the text that a runner reports.
-_OURS = re.compile(
-    rf"(?:\w+[.])*({ConfigurationError.__name__}|{BudgetExceeded.__name__}): (.+?)(?:\\n|\n|$)"
-)
+_KINDS = {kind.__name__: kind for kind in (ConfigurationError, BudgetExceeded, InputLost)}
+_OURS = re.compile(rf"(?:\w+[.])*({'|'.join(_KINDS)}): (.+?)(?:\\n|\n|$)")
 _WHILE = re.compile(r" \[while running [^\]]*\]")
 
 
 def parse_flags(
-    command: str,
-    options: Sequence[type[PipelineOptions]],
-    argv: Sequence[str],
-    refused: Sequence[type[PipelineOptions]] = (),
+    command: str, argv: Sequence[str], passed: Sequence[str] | None = None
 ) -> PipelineOptions:
     """Read a command's flags and Beam's; an unknown one is an error, not a warning.
 
-    Exits with help for --help, which begins with the first docstring of `options`. Those of
-    `refused` are left to the command, which can say why they do not fit. Raises
-    ConfigurationError.
+    Of a command whose own options Beam does not read, only the flags `passed` are for Beam.
+    Raises ConfigurationError.
     """
-    own = help_parser(
-        command,
-        options[0].__doc__ or "",
-        "All options of Apache Beam pass through, such as --runner; without it the pipeline "
-        "runs in this process.",
-    )
-    for kind in options:
-        kind._add_argparse_args(own)
-    show_help(own, argv)
-    everything = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+    refuse_unknown_to_beam(command, argv)
+    known = StrictParser(add_help=False, allow_abbrev=False)
+    add_dry_run(known)
+    _, others = known.parse_known_args(list(argv if passed is None else passed))
+    return PipelineOptions(others)
+
+
+def refuse_unknown_to_beam(command: str, argv: Sequence[str]) -> None:
+    """Raise ConfigurationError for a flag that neither the command nor Beam knows."""
+    _, others = COMMANDS[command].strict().parse_known_args(list(argv))
+    beams = beams_parser()
+    _, unknown = beams.parse_known_args(others)
+    refuse_unknown(command, unknown, COMMANDS[command].help(), beams)
+
+
+def beams_parser() -> StrictParser:
+    """A parser of all flags that pass through to Beam."""
+    parser = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
     for kind in _all_subclasses(PipelineOptions):
-        if kind in (*options, *refused, FlinkOptions) or not kind.__module__.startswith(
-            "streamveil."
-        ):
-            kind._add_argparse_args(everything)
-    refuse_unknown(command, argv, own, everything)
-    return PipelineOptions(list(argv))
+        if kind is FlinkOptions or not kind.__module__.startswith("streamveil."):
+            kind._add_argparse_args(parser)
+    return parser
 
 
 def _all_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
@@ -73,60 +75,13 @@ def _all_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
         yield from _all_subclasses(child)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a finished run counted; empty where the runner keeps no counters."""
-
-    counters: dict[str, int] = field(default_factory=dict)
-    largest_window_use: float | None = None
-    """Largest share of any class's window that was spent, from 0 to 1."""
-    handed_over: bool = False
-    """Whether nothing ran yet: Dataflow's --template_location has somebody else submit the job."""
-
-    def text(self, dead_letters: str | None = None) -> str:
-        """A few lines for the operator."""
-        counted = self.counters.get
-        reasons = {
-            name.removeprefix(metrics.REJECTED_PREFIX): number
-            for name, number in sorted(self.counters.items())
-            if name.startswith(metrics.REJECTED_PREFIX)
-        }
-        lines = [
-            f"events:   {counted(metrics.EVENTS_READ, 0):,} read, "
-            f"{counted(metrics.EVENTS_ACCEPTED, 0):,} accepted, "
-            f"{counted(metrics.EVENTS_BOUNDED_AWAY, 0):,} of them over the users' contribution "
-            "bound"
-        ]
-        if reasons:
-            listed = ", ".join(f"{reason} {number:,}" for reason, number in reasons.items())
-            where = "" if dead_letters else " (give --rejected=FILE to keep them)"
-            lines.append(f"rejected: {listed}{where}")
-        if counted(metrics.CHANGES_READ, 0):
-            lines.append(
-                f"changes:  {counted(metrics.CHANGES_READ, 0):,} read, "
-                f"{counted(metrics.CHANGES_ACCEPTED, 0):,} accepted, "
-                f"{counted(metrics.CHANGES_LATE, 0):,} of them late"
-            )
-        numbers = {status: counted(metrics.SLOTS_PREFIX + status, 0) for status in STATUSES}
-        if any(numbers.values()):  # some runners lose what is counted in a timer
-            listed = ", ".join(
-                f"{number:,} {status}" for status, number in numbers.items() if number
-            )
-            lines.append(f"slots:    {listed}")
-        if self.largest_window_use is not None:
-            lines.append(
-                f"budget:   at most {self.largest_window_use:.1%} of any user's window was spent"
-            )
-        return "\n".join(lines)
-
-
 def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title: str) -> Summary:
     """Run a pipeline to its end, or hand it over, and sum up its counters.
 
     Without a runner chosen it runs in this process: Beam's own default would first try to
-    download one. Raises ConfigurationError or BudgetExceeded with the text of what a worker
-    raised, ConfigurationError where Prism does not start, RuntimeError for a pipeline that ended
-    otherwise than done.
+    download one. Raises ConfigurationError, InputLost or BudgetExceeded with the text of what a
+    worker raised, ConfigurationError where Prism does not start, RuntimeError for a pipeline that
+    ended otherwise than done.
     """
     chosen = options.view_as(StandardOptions).runner
     try:
@@ -213,7 +168,6 @@ def _plain_errors(quiet: bool) -> Iterator[None]:
         if not found:
             raise
         name, text = found[-1]
-        kind = BudgetExceeded if name == BudgetExceeded.__name__ else ConfigurationError
-        raise kind(text) from error
+        raise _KINDS[name](text) from error
     finally:
         logger.setLevel(level)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import re
 import shlex
@@ -25,7 +26,11 @@ streamveil COMMAND --help lists a command's options.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code: 0 done, 1 failed, 2 asked for what cannot be done."""
+    """Run a command.
+
+    Returns its exit code: 0 done, 1 failed, 2 asked for what cannot be done, 3 nothing released
+    because most of the input was lost.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
@@ -35,26 +40,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     command, rest = arguments[0], arguments[1:]
     if command not in _COMMANDS:
-        print(f"streamveil: unknown command {command!r}\n\n{USAGE}", file=sys.stderr)
+        near = difflib.get_close_matches(command, _COMMANDS, n=1)
+        hint = f"did you mean {near[0]}?" if near else "see streamveil --help"
+        print(f"streamveil: unknown command {command!r}: {hint}", file=sys.stderr)
         return 2
     _quiet_beam()
-    from streamveil.mechanisms import BudgetExceeded, ConfigurationError
+    from streamveil.mechanisms.odometer import BudgetExceeded
+    from streamveil.mechanisms.records import ConfigurationError, InputLost
 
     try:
         return _COMMANDS[command](rest)
-    except ConfigurationError as error:
+    except InputLost as error:
         print(f"streamveil {command}: {error}", file=sys.stderr)
+        return 3
+    except ConfigurationError as error:
+        print(f"streamveil {command}: {_one_line(str(error))}", file=sys.stderr)
         return 2
     except BudgetExceeded as error:
-        print(f"streamveil {command}: {error}", file=sys.stderr)
+        print(f"streamveil {command}: {_one_line(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"streamveil {command}: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
         logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
-        print(f"streamveil {command}: failed: {_reason(error)}", file=sys.stderr)
+        print(f"streamveil {command}: failed: {_one_line(_reason(error))}", file=sys.stderr)
         return 1
+
+
+def _one_line(text: str) -> str:
+    """A message as one line, whatever the names and values in it hold."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def _reason(error: Exception) -> str:
@@ -67,43 +85,52 @@ def _reason(error: Exception) -> str:
 
 
 def _release(argv: Sequence[str]) -> int:
-    from streamveil.pipelines import jobs, release
+    from streamveil.pipelines.commands import read
+
+    given, _ = read("release", argv)
+    from streamveil.pipelines import release
     from streamveil.pipelines.launch import parse_flags
 
-    options = (jobs.JobOptions, jobs.EventOptions, release.ReleaseOptions)
-    return release.main(parse_flags("release", options, argv))
+    return release.main(parse_flags("release", argv), dry=given.dry_run)
 
 
 def _collect(argv: Sequence[str]) -> int:
-    from streamveil.pipelines import collect, jobs, release
+    from streamveil.pipelines.commands import read
+
+    given, _ = read("collect", argv)
+    from streamveil.pipelines import collect
     from streamveil.pipelines.launch import parse_flags
 
-    options, refused = (jobs.JobOptions, jobs.EventOptions), (release.ReleaseOptions,)
-    return collect.main(parse_flags("collect", options, argv, refused))
+    return collect.main(parse_flags("collect", argv), dry=given.dry_run)
 
 
 def _per_record(argv: Sequence[str]) -> int:
-    from streamveil.pipelines import jobs, per_record, release
+    from streamveil.pipelines.commands import read
+
+    given, _ = read("per-record", argv)
+    from streamveil.pipelines import per_record
     from streamveil.pipelines.launch import parse_flags
 
-    options = (per_record.PerRecordOptions, jobs.EventOptions)
-    refused = (jobs.JobOptions, release.ReleaseOptions)
-    return per_record.main(parse_flags("per-record", options, argv, refused))
+    return per_record.main(parse_flags("per-record", argv), dry=given.dry_run)
 
 
 def _evaluate(argv: Sequence[str]) -> int:
-    from streamveil.pipelines import evaluate
-    from streamveil.pipelines.flags import parse_own_flags
+    from streamveil.pipelines.commands import read
 
-    given = parse_own_flags("evaluate", evaluate.DESCRIPTION, evaluate.add_options, argv)
+    given, _ = read("evaluate", argv)
+    from streamveil.pipelines import evaluate
+
     return evaluate.main(given, shlex.join(["streamveil", "evaluate", *argv]))
 
 
 def _demo(argv: Sequence[str]) -> int:
+    from streamveil.pipelines.commands import read
+
+    given, others = read("demo", argv)
     from streamveil.pipelines import demo
     from streamveil.pipelines.launch import parse_flags
 
-    return demo.main(parse_flags("demo", (demo.DemoOptions,), argv))
+    return demo.main(given, parse_flags("demo", argv, others))
 
 
 # Commands import what they need when they run: --help does not wait for Beam.

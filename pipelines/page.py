@@ -84,6 +84,7 @@ def _context(report: Report) -> dict[str, Any]:
         "statuses": {s: report.slots_with(s) for s in STATUSES},
         "alarms": sum(release.alarm for release in report.releases),
         "mean_true": float(report.true_counts.mean()),
+        "uncounted": report.uncounted_share > 0,
         "panels": _panels(report, part),
         "part": {
             "slots": part.stop - part.start,

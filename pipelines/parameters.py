@@ -8,6 +8,11 @@ from collections.abc import Collection, Sequence
 from apache_beam.options.pipeline_options import PipelineOptions
 
 
+def meaning_of(action: argparse.Action) -> str:
+    """The help of an option, in which argparse has percent signs twice."""
+    return (action.help or "").replace("%%", "%")
+
+
 def parameters_of(
     kinds: Sequence[type[PipelineOptions]], without: Collection[str] = ()
 ) -> dict[str, argparse.Action]:

@@ -7,28 +7,35 @@ import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
+    LAYOUTS,
+    CsvDialect,
     ReadEvents,
+    UserTable,
     WriteLedger,
     WriteRejected,
     WriteReleases,
     WriteState,
     WriteTable,
+    change_columns,
     read_state,
     read_table,
 )
 from streamveil.mechanisms.registry import only_dynamic
-from streamveil.pipelines.launch import Summary, run
-from streamveil.transforms import PrivateHistograms
+from streamveil.pipelines.launch import run
+from streamveil.pipelines.summary import Summary
+from streamveil.transforms import CollectHistograms, PrivateHistograms
 from streamveil.transforms.due import WAITING_SCHEMA, Pass, TakeDue
 
 _STATE = "state.parquet"
 _WAITING = "waiting.parquet"
+_USERS = "users.parquet"
 
 
 def state_after(folder: Path) -> tuple[int, bytes]:
@@ -36,12 +43,17 @@ def state_after(folder: Path) -> tuple[int, bytes]:
     return read_state(str(folder / _STATE))
 
 
+def users_after(folder: Path) -> UserTable | None:
+    """The users of a stream after a pass; None where they cannot change."""
+    return UserTable.read(folder / _USERS) if (folder / _USERS).exists() else None
+
+
 @dataclass(frozen=True)
 class PassJob:
     """What one pass reads, releases and writes."""
 
     due: Pass
-    transform: PrivateHistograms
+    transform: PrivateHistograms | CollectHistograms
     """For the whole stream."""
     fresh: Sequence[str]
     """Files that no pass has read."""
@@ -51,15 +63,29 @@ class PassJob:
     """Where the pass writes, empty."""
     results: Mapping[str, str]
     """`releases`, and `ledger` and `rejected` if wanted, to the name of the file in the folder."""
+    command: str
+    """What the run is called."""
     resume: bytes | None
     """State after the last pass; None for the first."""
+    users: UserTable | None = None
+    """The users after the changes of this pass; None where they cannot change."""
+    moved: pa.RecordBatch | None = None
+    """What differs in the table of users from this pass on, as changes of requirements."""
+    changes: Sequence[str] = ()
+    """Files with changes of requirements that no pass has read."""
+    dialect: CsvDialect | None = None
+    """How CSV files of the input are written, where that is said."""
+    layout: str = LAYOUTS[0]
+    """Of the releases."""
 
     def run(self, options: PipelineOptions) -> Summary:
         """Write the results, the state after them, and what waits.
 
         Raises ConfigurationError or BudgetExceeded, and RuntimeError for a pass that is not whole.
         """
-        summary = run(self._build, options, "streamveil release")
+        if self.users is not None:
+            self.users.write(self.folder / _USERS)
+        summary = run(self._build, options, f"streamveil {self.command}")
         for name in (*self.results.values(), _STATE, _WAITING):
             if not (self.folder / name).exists():
                 raise RuntimeError(f"the runner is done, but {self.folder / name} was not written")
@@ -76,6 +102,16 @@ class PassJob:
             first[row["source"]] = min(row["slot"], first.get(row["source"], row["slot"]))
         return first
 
+    @property
+    def _changing(self) -> bool:
+        """Whether requirements may change."""
+        return isinstance(self.transform, PrivateHistograms) and self.transform.changing
+
+    @property
+    def _shares(self) -> bool:
+        """Whether releases have shares."""
+        return isinstance(self.transform, PrivateHistograms) and self.transform.population.forever
+
     def _build(self, pipeline: beam.Pipeline) -> None:
         whole, due = self.transform, self.due
         batches, waiting, rejected = [], [], []
@@ -84,7 +120,10 @@ class PassJob:
                 continue
             label = "Again" if again else "New"
             read = pipeline | f"Read{label}" >> ReadEvents(
-                [glob.escape(path) for path in files], columns=whole.columns.names
+                [glob.escape(path) for path in files],
+                columns=whole.columns.names,
+                again=again,
+                dialect=self.dialect,
             )
             taken = read.batches | f"TakeDue{label}" >> TakeDue(
                 due, whole.columns, whole.slots, again
@@ -95,20 +134,55 @@ class PassJob:
                 rejected += [read.rejected, taken.rejected]
         events = batches | "Events" >> beam.Flatten(pipeline=pipeline)
         events.element_type = pa.RecordBatch
-        outputs = events | "PrivateHistograms" >> dataclasses.replace(
-            whole, first_slot=due.first_slot, last_slot=due.last_slot, resume=self.resume
+        registry = whole.registry
+        if self.users is not None:
+            registry = self.users.registry(self.folder / _USERS)
+        transform = dataclasses.replace(
+            whole,
+            registry=registry,
+            first_slot=due.first_slot,
+            last_slot=due.last_slot,
+            resume=self.resume,
+            may_be_empty=True,
         )
+        inputs: Any = events
+        if self._changing:
+            changes, unread = self._changes(pipeline)
+            inputs = (events, changes)
+            rejected += unread
+        outputs = inputs | type(transform).__name__ >> transform
         outputs.state | "WriteState" >> WriteState(str(self.folder / _STATE))
         later = waiting | "Waiting" >> beam.Flatten(pipeline=pipeline)
         later.element_type = pa.RecordBatch
-        later | "WriteWaiting" >> WriteTable(str(self.folder / _WAITING), WAITING_SCHEMA)
+        later | "WriteWaiting" >> WriteTable(
+            str(self.folder / _WAITING), WAITING_SCHEMA, private=True
+        )
         paths = {kind: str(self.folder / name) for kind, name in self.results.items()}
         outputs.releases | "WriteReleases" >> WriteReleases(
-            paths["releases"], labels=whole.domain.labels, shares=whole.population.forever
+            paths["releases"],
+            labels=whole.domain.labels,
+            shares=self._shares,
+            layout=self.layout,
         )
         if "ledger" in paths:
-            dynamic = only_dynamic(whole.mechanism)
+            dynamic = self._changing or only_dynamic(whole.mechanism)
             outputs.ledger | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
         if "rejected" in paths:
             letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(paths["rejected"])
+
+    def _changes(
+        self, pipeline: beam.Pipeline
+    ) -> tuple[beam.PCollection[pa.RecordBatch], list[beam.PCollection[pa.RecordBatch]]]:
+        """All changes of requirements, and dead letters of what cannot be read."""
+        moved = [] if self.moved is None else [self.moved]
+        batches = [pipeline | "TableChanges" >> beam.Create(moved, reshuffle=False)]
+        rejected = []
+        if self.changes:
+            paths = [glob.escape(path) for path in self.changes]
+            read = pipeline | "ReadChanges" >> ReadEvents(paths, columns=change_columns(paths))
+            batches.append(read.batches)
+            rejected.append(read.rejected)
+        changes = batches | "Changes" >> beam.Flatten()
+        changes.element_type = pa.RecordBatch
+        return changes, rejected

@@ -11,6 +11,7 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
+    CsvDialect,
     check_events,
     check_outputs,
     is_stream,
@@ -20,21 +21,34 @@ from streamveil.io import (
 )
 from streamveil.mechanisms.domains import Categories
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.pipelines.budgets import TABLE, add_budget_options, budget_of, lookup_of
-from streamveil.pipelines.follow import FOLLOW_OPTIONS
-from streamveil.pipelines.inputs import range_of
+from streamveil.mechanisms.words import number_of
+from streamveil.pipelines.budgets import budget_of, lookup_of
+from streamveil.pipelines.dry_run import preview_per_record
+from streamveil.pipelines.flags import is_true
+from streamveil.pipelines.foreign import (
+    NOT_PER_RECORD,
+    NOT_PER_RECORD_RELEASE,
+    PER_RECORD_SAYING,
+)
+from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.jobs import (
     HANDED_OVER,
     EventOptions,
     JobOptions,
-    check_required,
     given_by,
     in_time,
     refuse_options,
     run_whole,
 )
 from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.options import (
+    COUNT,
+    RUNNING_COUNT,
+    TABLE,
+    add_per_record_options,
+)
 from streamveil.pipelines.release import ReleaseOptions
+from streamveil.pipelines.values import check_required, range_of
 from streamveil.transforms.per_record import (
     Budget,
     CategoryBudget,
@@ -46,7 +60,6 @@ from streamveil.transforms.per_record import (
     ValueBudget,
 )
 
-COUNT, RUNNING_COUNT = "count", "running-count"
 STATISTICS: Mapping[str, Callable[..., beam.PTransform]] = {
     COUNT: PerRecordCount,
     "sum": PerRecordSum,
@@ -61,84 +74,24 @@ _WITHOUT_WINDOW = {
     **dict.fromkeys((RUNNING_COUNT, "running-sum"), "a running total is from the first slot on"),
 }
 
-# Options of other commands that have no meaning here, and why.
-_SILENT = "bad records leave no trace: telling of one would cost it all of its protection"
-_REFUSED: dict[type[PipelineOptions], dict[str, str]] = {
-    JobOptions: {
-        "rejected": _SILENT,
-        "ledger": "every record pays its budget at most once, and what it is is secret",
-        "user_column": "the unit is the record; say --max_records_per_user",
-        "requirements": "a record's budget is --budget of the record",
-        "default_requirement": "a record's budget is --budget of the record",
-        "domain": "there are no bins; public groups are --key_column and --keys",
-        "max_contributions": "say --max_records_per_user",
-        "adjacency": "neighbouring inputs differ in one record",
-        "shards": "records need not be gathered by user",
-    },
-    ReleaseOptions: {
-        **dict.fromkeys(("requirement_changes", "longest_window"), "there are no requirements"),
-        **dict.fromkeys(("guarantee", "epsilon"), "a record's budget is --budget of the record"),
-        **dict.fromkeys(FOLLOW_OPTIONS, "a run keeps no state for a later one"),
-    },
+# Options that say something only where there are slots.
+_ABOUT_TIME = (
+    *("time_column", "time_zone", "time_unit", "time_format"),
+    *("slot_zone", "origin", "start", "end"),
+)
+
+_REFUSED: dict[type[PipelineOptions], Mapping[str, str]] = {
+    JobOptions: NOT_PER_RECORD,
+    ReleaseOptions: NOT_PER_RECORD_RELEASE,
 }
 
 
 class PerRecordOptions(PipelineOptions):
-    """Statistics that protect each record by a budget of its own, a public function of the record.
-
-    There is no --rejected: a record that cannot be read or used counts nowhere and is told of
-    nowhere, for whatever told of it would cost it all of its protection. There is no --ledger: what
-    a record pays is secret, and at most its budget.
-    """
+    """What only this command can, beside `EventOptions`."""
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add = parser.add_argument
-        add("--statistic", metavar="NAME", help=f"{', '.join(STATISTICS)}")
-        add_budget_options(
-            parser, f"; or {TABLE}FILE, a table with the columns category and epsilon"
-        )
-        add(
-            "--budget_column",
-            metavar="NAME",
-            help="column that the budget is a function of (default: --value_column)",
-        )
-        add(
-            "--epsilon_min",
-            type=float,
-            metavar="E",
-            help=f"with --budget={TABLE}FILE: smallest budget that counts, public (default: the "
-            "smallest of the table)",
-        )
-        add(
-            "--window",
-            type=int,
-            default=1,
-            metavar="SLOTS",
-            help="release a window of so many slots with every slot; each record still pays once "
-            "(default 1)",
-        )
-        add("--key_column", metavar="NAME", help="column of keys: a statistic for each")
-        add(
-            "--keys",
-            metavar="KEYS",
-            help="all keys, public: A,B,C or a file as of --domain; records of others count "
-            "nowhere",
-        )
-        add(
-            "--beta",
-            type=float,
-            metavar="P",
-            help="probability that a dropped_bound may fail (default: the mechanism's)",
-        )
-        add(
-            "--max_records_per_user",
-            type=int,
-            default=1,
-            metavar="N",
-            help="records of one person at most, which you must see to: budgets are divided by it "
-            "(default 1)",
-        )
+        add_per_record_options(parser)
 
 
 @dataclass(frozen=True)
@@ -149,6 +102,8 @@ class PerRecordJob:
     output: str
     columns: tuple[str, ...]
     transform: beam.PTransform
+    dialect: CsvDialect | None = None
+    """How CSV files of the input are written, where that is said."""
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
@@ -156,7 +111,7 @@ class PerRecordJob:
         per_record_sink_of(self.output)
         if not is_stream(self.input):
             check_outputs(self._files)
-            check_events(self.input, self.columns, silent=True)
+            check_events(self.input, self.columns, silent=True, dialect=self.dialect)
         elif self._files:
             raise ConfigurationError(
                 f"--output={self.output}: a file is written when the input has ended, and --input="
@@ -168,7 +123,7 @@ class PerRecordJob:
         return [] if is_stream(self.output) else [self.output]
 
     def _source(self) -> beam.PTransform:
-        return source_of(self.input, self.columns, silent=True)
+        return source_of(self.input, self.columns, silent=True, dialect=self.dialect)
 
     def build(self, pipeline: beam.Pipeline) -> None:
         """Compose source, transform and sink."""
@@ -185,10 +140,11 @@ class PerRecordJob:
     def summary(self) -> str:
         """What was released: public, whatever the records were."""
         made = self.transform
-        slots, keys = "one window of all times", f"{len(made.keys):,} keys" if made.keys else ""
+        slots = "one window of all times"
+        keys = number_of(len(made.keys), "key") if made.keys else ""
         if made.slots is not None and None not in (made.first_slot, made.last_slot):
             number = made.last_slot - made.first_slot + 2 - getattr(made, "sliding", 1)
-            slots = f"{number:,} windows"
+            slots = number_of(number, "window")
         elif made.slots is not None:
             slots = "a window with every slot"
         shared = made.max_records_per_user
@@ -201,11 +157,12 @@ class PerRecordJob:
 
 def job_of(options: PipelineOptions) -> PerRecordJob:
     """Read and check all options; nothing is run yet. Raises ConfigurationError."""
-    refuse_options(options, _REFUSED, "is not for per-record:")
+    refuse_options(options, _REFUSED, PER_RECORD_SAYING)
     given = given_by(options, EventOptions, PerRecordOptions)
     check_required("per-record", given, ("input", "output"))
     transform = transform_of(given)
-    job = PerRecordJob(given.input, given.output, columns_of(given), transform)
+    columns, dialect = columns_of(given), dialect_of(given)
+    job = PerRecordJob(given.input, given.output, columns, transform, dialect)
     job.check()
     return in_time(job, options)
 
@@ -277,7 +234,7 @@ def _times(given: Any) -> dict[str, Any]:
     """Arguments that say how time is cut. Raises ConfigurationError."""
     usual = PipelineOptions([]).view_as(EventOptions)
     if not given.slot:
-        for name in ("time_column", "time_zone", "time_unit", "origin", "start", "end"):
+        for name in _ABOUT_TIME:
             if getattr(given, name) != getattr(usual, name):
                 raise ConfigurationError(
                     f"--{name}={getattr(given, name)} is about slots of time: give --slot as well"
@@ -300,6 +257,7 @@ def _times(given: Any) -> dict[str, Any]:
         "time": given.time_column,
         "time_zone": "UTC" if given.time_zone is None else given.time_zone,
         "time_unit": given.time_unit,
+        "time_format": given.time_format,
         "slots": slots,
         "first_slot": first,
         "last_slot": last,
@@ -322,7 +280,7 @@ def _keys(given: Any) -> dict[str, Any]:
     if not given.keys:
         return {}
     try:
-        found = read_domain(given.keys)
+        found = read_domain(given.keys, given.key_column)
     except ConfigurationError as error:
         raise ConfigurationError(f"--keys={given.keys}: {error}") from None
     if not isinstance(found, Categories):
@@ -330,7 +288,11 @@ def _keys(given: Any) -> dict[str, Any]:
     return {"key": given.key_column, "keys": found.values}
 
 
-def main(options: PipelineOptions) -> int:
-    """Run the command; returns the exit code."""
-    print(job_of(options).run(options))
+def main(options: PipelineOptions, dry: str = "false") -> int:
+    """Run the command, or if `dry` only tell what it would do; returns the exit code."""
+    job = job_of(options)
+    if is_true("dry_run", dry):
+        print(preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect))
+    else:
+        print(job.run(options))
     return 0

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
+from streamveil.mechanisms.words import number_of
+
 _LOGGER = logging.getLogger("streamveil.progress")
 _SECONDS_BETWEEN_LINES = 5.0
 
@@ -38,11 +40,14 @@ class _ProgressHandler(logging.Handler):
         if self._bar is not None:
             self._bar.update(getattr(record, "events", 0))
             if self._totals["slots"]:
-                self._bar.set_postfix_str(f"{self._totals['slots']:,} slots", refresh=False)
+                self._bar.set_postfix_str(number_of(self._totals["slots"], "slot"), refresh=False)
         elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             events, slots = self._totals["events"], self._totals["slots"]
-            print(f"{self._title}: {events:,} events read, {slots:,} slots", file=sys.stderr)
+            print(
+                f"{self._title}: {number_of(events, 'event')} read, {number_of(slots, 'slot')}",
+                file=sys.stderr,
+            )
 
     def close(self) -> None:
         if self._bar is not None:

@@ -9,30 +9,29 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import StateFolder, is_stream, requirement_changes_of
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT
-from streamveil.mechanisms.records import ConfigurationError, Lifetime
+from streamveil.io import is_stream, requirement_changes_of
+from streamveil.mechanisms.infinite.gated import Gated
+from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, mechanism_forever
+from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, only_dynamic
 from streamveil.mechanisms.users import Registry
-from streamveil.pipelines.follow import Follow, Following, add_follow_options
-from streamveil.pipelines.guarantees import (
-    INFINITE,
-    add_guarantee_options,
-    epsilons_of,
-    is_infinite,
-)
-from streamveil.pipelines.inputs import REQUIRED, Inputs
+from streamveil.pipelines.dry_run import preview
+from streamveil.pipelines.flags import is_true
+from streamveil.pipelines.follow import Following, follow
+from streamveil.pipelines.guarantees import is_infinite
+from streamveil.pipelines.inputs import Inputs, dialect_of
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
-    check_required,
     given_by,
     in_time,
     required_registry,
     run_and_tell,
 )
 from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.options import REQUIRED, add_release_options
+from streamveil.pipelines.values import budget_for_ever, check_required
 from streamveil.transforms import PrivateHistograms
 
 
@@ -41,23 +40,7 @@ class ReleaseOptions(PipelineOptions):
 
     @classmethod
     def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        add = parser.add_argument
-        add(
-            "--requirement_changes",
-            metavar="PLACE",
-            help="changes of requirements, from files or a stream as --input: columns user, slot "
-            "or time, window_backward, epsilon_backward, window_forward, epsilon_forward; without "
-            "the four figures the user leaves",
-        )
-        add(
-            "--longest_window",
-            type=int,
-            metavar="N",
-            help="longest window, in slots, that a change may ask for; public (default: the "
-            "longest of the requirements)",
-        )
-        add_guarantee_options(parser)
-        add_follow_options(parser)
+        add_release_options(parser)
 
 
 @dataclass(frozen=True)
@@ -81,6 +64,9 @@ class ReleaseJob(Job[PrivateHistograms]):
             transform_of(given, own),
             given.ledger,
             given.rejected,
+            given.summary,
+            dialect_of(given),
+            given.layout,
             own.requirement_changes,
         )
         job.check()
@@ -131,10 +117,10 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         registry, default = _one_class(given, own), INFINITE_DEFAULT
     else:
         registry, default = required_registry("release", given), DEFAULT
-    if own.longest_window is not None and not own.requirement_changes:
+    if own.longest_window is not None and not (own.requirement_changes or own.state):
         raise ConfigurationError(
             f"--longest_window={own.longest_window} is about changes: give "
-            "--requirement_changes as well, or leave it out"
+            "--requirement_changes or --state as well, or leave it out"
         )
     inputs = Inputs.of(given)
     return inputs.transform(
@@ -144,47 +130,52 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         given.shards,
         own.longest_window,
         given.allowed_lateness,
+        given.max_rejected,
     )
 
 
 def _one_class(given: Any, own: Any) -> Registry:
     """Everybody, with one budget for ever."""
     check_required("release", given, REQUIRED)
-    for holder, names in (
-        (given, ("requirements", "default_requirement")),
-        (own, ("requirement_changes", "longest_window")),
-    ):
-        for name in names:
-            if getattr(holder, name) is not None:
-                raise ConfigurationError(
-                    f"--{name}={getattr(holder, name)} is about windows: leave it out with "
-                    f"--guarantee={INFINITE}, where everybody has the budget --epsilon for ever"
-                )
-    epsilons = epsilons_of(own.epsilon)
-    if len(epsilons) > 1:
-        raise ConfigurationError(
-            f"--epsilon={own.epsilon} are several budgets: a release has one, which all users share"
+    return Registry.of(default=(budget_for_ever(given, own), 0))
+
+
+def tell_least_total(transform: PrivateHistograms) -> None:
+    """Say, before anything is read, of how many events a slot must be to be worth measuring.
+
+    It follows from what is public. Where a public total is smaller, say that all is in vain.
+    """
+    if not transform.population.forever:
+        return
+    mechanism = mechanism_forever(transform.mechanism, transform.population)
+    if not isinstance(mechanism, Gated):
+        return
+    least, total = mechanism.least_total, mechanism.public_total
+    told = f"slots need about {least:,} events or more for anything to be measured"
+    if total and total < least:
+        told = (
+            f"warning: {told}, and the public total is {total:,}: every slot will be unmeasured; "
+            "give longer slots, fewer bins or a larger --epsilon, or choose --guarantee=w-event"
         )
-    return Registry.of(default=(Lifetime(epsilons[0]), 0))
+    print(told)
 
 
-def main(options: PipelineOptions) -> int:
-    """Run the command; returns the exit code."""
+def main(options: PipelineOptions, dry: str = "false") -> int:
+    """Run the command, or if `dry` only tell what it would do; returns the exit code."""
     given = given_by(options, EventOptions, JobOptions)
     own = options.view_as(ReleaseOptions)
     following = Following.of(given, own)
+    if is_true("dry_run", dry):
+        job = ReleaseJob.of(options)
+        print(preview(job.input, job.transform, job.places, job.dialect, own.state))
+        return 0
     if following is not None:
         check_required("release", given)
-        outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
-        wanted = {kind: path for kind, path in outputs.items() if path}
-        if own.requirement_changes:
-            raise ConfigurationError(
-                f"--requirement_changes={own.requirement_changes} does not go with --state: who "
-                "asks for what is not kept between runs; leave one of them out"
-            )
         transform = transform_of(given, own)
-        with StateFolder.held(following.state, create=not following.resume) as folder:
-            Follow(given.input, wanted, transform, following, folder).run(options)
+        tell_least_total(transform)
+        follow("release", given, transform, following, options, own.requirement_changes)
         return 0
-    run_and_tell(ReleaseJob.of(options), options, "streamveil release")
+    job = ReleaseJob.of(options)
+    tell_least_total(job.transform)
+    run_and_tell(job, options, "streamveil release")
     return 0

@@ -50,7 +50,11 @@ class Report:
     ledger: Sequence[LedgerEntry]
     """What every slot cost every class, in slot order."""
     true_counts: npt.NDArray[np.int64]
-    """The counts before any protection, shape (T, bins), aligned with `releases`."""
+    """Every event in a bin, before any protection and whoever it is of, shape (T, bins), aligned
+    with `releases`."""
+    counted: npt.NDArray[np.int64]
+    """Of these the events that count: of users with a requirement, and within their bound. The
+    mechanism saw nothing else. Shape (T, bins)."""
     facts: Mapping[str, str]
     """Lines of the footer, such as events read and rejected."""
     bin_name: str = "bin"
@@ -62,12 +66,13 @@ class Report:
         """Check the shapes."""
         if not self.releases:
             raise ConfigurationError("a report needs at least one release")
-        shape, expected = np.shape(self.true_counts), (len(self.releases), len(self.labels))
-        if shape != expected:
-            raise ConfigurationError(
-                f"true counts have shape {shape}, but there are {expected[0]} releases of "
-                f"{expected[1]} labels"
-            )
+        expected = (len(self.releases), len(self.labels))
+        for name, counts in (("true counts", self.true_counts), ("counted", self.counted)):
+            if np.shape(counts) != expected:
+                raise ConfigurationError(
+                    f"{name} have shape {np.shape(counts)}, but there are {expected[0]} releases "
+                    f"of {expected[1]} labels"
+                )
         for release in self.releases:
             if release.counts.shape != expected[1:]:
                 raise ConfigurationError(
@@ -131,6 +136,22 @@ class Report:
     def mean_error(self) -> float:
         """Mean absolute error per bin and slot."""
         return float(self.absolute_error.mean())
+
+    @property
+    def uncounted_share(self) -> float:
+        """Share of all events that do not count; NaN when there are none."""
+        total = int(self.true_counts.sum())
+        return 1 - int(self.counted.sum()) / total if total else math.nan
+
+    @property
+    def uncounted_error(self) -> float:
+        """Mean absolute error per bin and slot that events which do not count make alone."""
+        return float(np.abs(self.counted - self.true_counts).mean())
+
+    @property
+    def noise_error(self) -> float:
+        """Mean absolute error per bin and slot of the release, against what counts."""
+        return float(np.abs(self.released - self.counted).mean())
 
     def slots_with(self, status: str) -> int:
         """Count the slots with this status."""

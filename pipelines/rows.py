@@ -141,7 +141,9 @@ def _python_type(kind: pa.DataType, nullable: bool = False) -> Any:
     if nullable:
         return _python_type(kind) | None
     if pa.types.is_list(kind):
-        return Sequence[_python_type(kind.value_type)]  # type: ignore[misc]
+        item = kind.value_field
+        return Sequence[_python_type(item.type, item.nullable)]  # type: ignore[misc]
     if pa.types.is_map(kind):
-        return Mapping[str, _python_type(kind.item_type)]  # type: ignore[misc]
+        item = kind.item_field
+        return Mapping[str, _python_type(item.type, item.nullable)]  # type: ignore[misc]
     return str if pa.types.is_timestamp(kind) else _PYTHON[kind]

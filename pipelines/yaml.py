@@ -27,14 +27,14 @@ from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines import collect, per_record, release
 from streamveil.pipelines.flags import StrictParser
-from streamveil.pipelines.follow import FOLLOW_OPTIONS
+from streamveil.pipelines.foreign import NOT_LOCAL
 from streamveil.pipelines.jobs import EventOptions, JobOptions
-from streamveil.pipelines.parameters import parameters_of
+from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS
+from streamveil.pipelines.parameters import meaning_of, parameters_of
 from streamveil.pipelines.rows import Objects, OnRows, Output
 
 # Where rows come from and go to is said by the pipeline.
-_PLACES = ("input", "output", "rejected", "ledger")
-_CHANGES = ("requirement_changes", "longest_window")
+_PLACES = ("input", "output", "rejected", "ledger", "summary", "layout", "delimiter", "columns")
 # Options here alone: the type and the meaning of each.
 _OUTPUTS: Mapping[str, tuple[Any, str]] = {
     "ledger": (str | None, "name of an output for what every slot cost every class of users"),
@@ -79,7 +79,7 @@ def _configured_by(
 def _described(action: argparse.Action) -> tuple[Any, str]:
     """The type of an option, and what it means."""
     kind: Any = action.type or str
-    return kind | None, action.help or ""
+    return kind | None, meaning_of(action)
 
 
 def _parsed(
@@ -102,7 +102,9 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-@_configured_by((EventOptions, JobOptions, release.ReleaseOptions), (*_CHANGES, *FOLLOW_OPTIONS))
+@_configured_by(
+    (EventOptions, JobOptions, release.ReleaseOptions), (*CHANGE_OPTIONS, *FOLLOW_OPTIONS)
+)
 def private_histograms(
     given: Any,
     ledger: str | None = None,
@@ -123,7 +125,7 @@ def private_histograms(
     )
 
 
-@_configured_by((EventOptions, JobOptions), tuple(collect.NOT_LOCAL[JobOptions]))
+@_configured_by((EventOptions, JobOptions), tuple(NOT_LOCAL))
 def collect_histograms(
     given: Any,
     ledger: str | None = None,

@@ -1,14 +1,10 @@
 """Beam transforms: events in, private releases out."""
 
+from streamveil.mechanisms.records import ADD_REMOVE, REPLACE
 from streamveil.transforms.asking import CollectedReports, CollectReports
 from streamveil.transforms.collecting import Collected, CollectHistograms
 from streamveil.transforms.heartbeat import Heartbeat
-from streamveil.transforms.histograms import (
-    ADD_REMOVE,
-    REPLACE,
-    Outputs,
-    PrivateHistograms,
-)
+from streamveil.transforms.histograms import Outputs, PrivateHistograms
 from streamveil.transforms.keys import RotatedKey
 from streamveil.transforms.mapping import Columns
 from streamveil.transforms.per_record import (

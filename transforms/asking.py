@@ -10,12 +10,15 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.typehints import KV
 
+from streamveil.mechanisms.checks import check_range, lateness
 from streamveil.mechanisms.domains import Domain
+from streamveil.mechanisms.identity import encoded
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.local.wire import Assignment, encode_assignment
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry, Release, Slots
+from streamveil.mechanisms.saved import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms.checks import check_range, lateness, refuse_windows
+from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.heartbeat import open_slots
 from streamveil.transforms.keys import NoiseKey, SameKey
@@ -109,14 +112,19 @@ class CollectReports(beam.PTransform):
     @property
     def setting(self) -> LocalSetting:
         """What makes the server."""
-        context = (self.stream, self.domain, self.slots, self.registry.fingerprint)
+        context = {
+            STREAM: encoded(self.stream),
+            BINS: self.domain.identity(),
+            SLOTS: self.slots.identity(),
+            USERS: self.registry.identity(),
+        }
         return LocalSetting(
             self.mechanism,
             self.registry,
             self.domain.bins,
             self._key,
             self.stream,
-            repr(context).encode(),
+            context,
         )
 
     def expand(self, reports: beam.PCollection[bytes]) -> CollectedReports:

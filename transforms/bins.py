@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.mechanisms.domains import Categories, Domain, Grid
+from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid, WithOther
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.transforms.numbers import as_numbers
 from streamveil.transforms.text import TextIndex, as_text
@@ -26,13 +26,15 @@ class DomainMap:
     """Maps values to bins of a domain, vectorised."""
 
     def __init__(self, domain: Domain, columns: tuple[str, ...]) -> None:
-        wanted = 2 if isinstance(domain, Grid) else 1
+        self._other = domain.bins - 1 if isinstance(domain, WithOther) else _OUTSIDE
+        listed = domain.domain if isinstance(domain, WithOther) else domain
+        wanted = 2 if isinstance(listed, Grid) else 1
         if len(columns) != wanted:
             raise ConfigurationError(
-                f"a {type(domain).__name__} domain reads {wanted} value column(s), not "
+                f"a {type(listed).__name__} domain reads {wanted} value column(s), not "
                 f"{', '.join(columns)}" + ("; give longitude,latitude" if wanted == 2 else "")
             )
-        self.domain = domain
+        self.domain = listed
         self.columns = columns
 
     @cached_property
@@ -44,12 +46,19 @@ class DomainMap:
 
         Raises ConfigurationError for a column whose type the domain cannot hold.
         """
+        bins = self._listed(arrays)
+        bins[bins == _OUTSIDE] = self._other
+        return bins
+
+    def _listed(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
+        """Bin of each row without one for other values."""
         if isinstance(self.domain, Categories):
             return self._categories(arrays[0])
         numbers = [self._numbers(a, c) for a, c in zip(arrays, self.columns, strict=True)]
         if isinstance(self.domain, Grid):
             bins = self._cells(*numbers)
         else:
+            assert isinstance(self.domain, Edges)
             edges = np.array(self.domain.edges)
             bins = np.searchsorted(edges, numbers[0], side="right") - 1
             bins[(numbers[0] < edges[0]) | (numbers[0] >= edges[-1])] = _OUTSIDE

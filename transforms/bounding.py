@@ -1,39 +1,173 @@
 """Contribution bounding: at most so many events of a user in a slot, whatever the order of input.
 
-Of a user's events in a slot those are kept that come first in this order: an event in a bin
-before a repeat of it, then the bins by a pseudo-random rank that depends on user, slot and bin
-alone. So the choice looks at that user's events only, and bounding the parts of an input first
-never changes what bounding the whole keeps.
+By default the events that are kept are drawn: each set of so many of a user's events in a slot is
+as likely as any other, so that the shares of the bins are to be expected as they are among all
+events. The draw is a function of a key, of user and slot, and of how many events the user has there
+in each bin. So it looks at that user's events only, and neither their order nor how they came in
+batches has any part in it. It is made once, when all of a slot is there: until then events of one
+bin are counted, not dropped.
+
+Who asks only where a user was at all keeps `distinct` bins: an event in a bin comes before a repeat
+of it, then the bins by a pseudo-random rank that depends on user, slot and bin alone. Bounding the
+parts of an input first never changes what that keeps of the whole.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.noise import KEY_BYTES, Words, keyed_words
+from streamveil.mechanisms.records import DISTINCT, KEEPS, UNIFORM, ConfigurationError
+
 Integers = npt.NDArray[np.int64]
 
+EVERYTHING = 1 << 62
+"""More than any user has events."""
 
-def bound(
+Naming = Callable[[Integers], npt.NDArray[np.uint64]]
+"""Gives a number of each of some groups of like events, by row."""
+
+
+@dataclass(frozen=True)
+class Bounding:
+    """How many events of a user in a slot count, and which.
+
+    Raises ConfigurationError for a rule that is not one of `KEEPS`.
+    """
+
+    most: int
+    keep: str = UNIFORM
+    key: bytes = field(default=bytes(KEY_BYTES), repr=False)
+    """Secret of the draws, 32 bytes. No guarantee rests on it."""
+
+    def __post_init__(self) -> None:
+        """Check the rule."""
+        if self.keep not in KEEPS:
+            raise ConfigurationError(f"keep {self.keep!r} is unknown: choose {' or '.join(KEEPS)}")
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether parts of an input can be bounded before all of a slot is there."""
+        return self.keep == DISTINCT
+
+    def __call__(
+        self, visits: npt.NDArray[np.integer], repeats: Integers, visitor: Naming, rank: Naming
+    ) -> Integers:
+        """Number of events to keep of each group of like events.
+
+        Args:
+            visits: the user and slot of each group as one number, ascending, shape (n,).
+            repeats: events in the group, that is in the same bin, shape (n,). The groups of a
+                visit are in order of their bins.
+            visitor: gives a number that tells user and slot from all others.
+            rank: gives the pseudo-random rank of user, slot and bin; the groups of one visit have
+                different ranks.
+
+        Returns:
+            int64, shape (n,), at most `repeats`; the sum over a visit is at most `most`.
+        """
+        if self.keep == DISTINCT:
+            return bound_distinct(visits, repeats, self.most, rank)
+
+        def draw(rows: Integers, draws: Integers) -> Words:
+            return keyed_words(self.key, visitor(rows), draws.astype(np.uint64))
+
+        return bound_uniform(visits, repeats, self.most, draw)
+
+
+def bound_uniform(
     visits: npt.NDArray[np.integer],
     repeats: Integers,
     most: int,
-    rank: Callable[[Integers], npt.NDArray[np.uint64]],
+    draw: Callable[[Integers, Integers], Words],
 ) -> Integers:
-    """Number of events to keep of each group of like events.
+    """Number of events to keep of each group, drawn from all of a visit without replacement.
 
     Args:
-        visits: the user and slot of each group as one number, ascending, shape (n,).
-        repeats: events in the group, that is in the same bin, shape (n,).
+        visits: as in :class:`Bounding`.
+        repeats: as there.
         most: events to keep of a visit.
-        rank: gives the pseudo-random rank of the user, slot and bin of some groups, by number;
-            the groups of one visit have different ranks.
+        draw: gives uniform words, of the visit that begins in some rows, by the number of the draw.
 
     Returns:
-        int64, shape (n,), at most `repeats`; the sum over a visit is at most `most`.
+        int64, shape (n,): exactly `most` of a visit with more events, all of any other.
+    """
+    starts, lengths = runs(visits)
+    totals = np.add.reduceat(repeats, starts) if len(starts) else repeats
+    crowded = totals > most
+    if not crowded.any():
+        return repeats
+    groups = np.flatnonzero(np.repeat(crowded, lengths))
+    totals, starts, lengths = totals[crowded], starts[crowded], lengths[crowded]
+    # Those to keep are drawn or those to drop, whichever are fewer: at least every second draw then
+    # finds an event that was not drawn before.
+    dropping = totals - most < most
+    drawn = _drawn(totals, np.where(dropping, totals - most, most), partial(_of, draw, starts))
+    ends = np.cumsum(repeats[groups])  # the events of crowded visits stand in line, group by group
+    chosen = np.bincount(np.searchsorted(ends, drawn, side="right"), minlength=len(groups))
+    kept = repeats.copy()
+    kept[groups] = np.where(np.repeat(dropping, lengths), repeats[groups] - chosen, chosen)
+    return kept
+
+
+def _of(
+    draw: Callable[[Integers, Integers], Words], starts: Integers, at: Integers, draws: Integers
+) -> Words:
+    return draw(starts[at], draws)
+
+
+def _drawn(
+    totals: Integers, wanted: Integers, draw: Callable[[Integers, Integers], Words]
+) -> Integers:
+    """Draw `wanted` of `totals` things each, all sets alike likely; the things stand in line.
+
+    Returns the places of those drawn, ascending.
+    """
+    first = np.cumsum(totals) - totals
+    if (wanted == 1).all():  # the usual case needs no sorting
+        places, fair = _places(draw(np.arange(len(totals)), np.zeros_like(totals)), totals)
+        if fair.all():
+            return first + places
+    tried = np.zeros(len(totals), np.int64)
+    missing, taken = wanted, np.zeros(0, np.int64)
+    while missing.any():
+        at = np.repeat(np.arange(len(totals)), missing)
+        places, fair = _places(draw(at, tried[at] + _positions(missing)), totals[at])
+        tried += missing
+        taken = np.unique(np.concatenate((taken, (first[at] + places)[fair])))
+        has = np.searchsorted(first, taken, side="right") - 1
+        missing = wanted - np.bincount(has, minlength=len(totals))
+    return taken
+
+
+def _places(words: Words, sizes: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """A place below each size, and which of them are exactly as likely as any other.
+
+    The last (2**64 mod size) words would make some places likelier than others.
+    """
+    size = sizes.astype(np.uint64)
+    last = ~np.uint64(0)
+    fair = words <= last - size
+    doubtful = np.flatnonzero(~fair)
+    fair[doubtful] = words[doubtful] <= last - (np.uint64(0) - size[doubtful]) % size[doubtful]
+    return (words % size).astype(np.int64), fair
+
+
+def bound_distinct(
+    visits: npt.NDArray[np.integer],
+    repeats: Integers,
+    most: int,
+    rank: Naming,
+) -> Integers:
+    """Number of events to keep of each group: different bins before repeats of one.
+
+    Arguments and result are those of :class:`Bounding`.
     """
     kept = np.minimum(repeats, most)
     if not len(visits):

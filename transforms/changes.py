@@ -200,7 +200,7 @@ class ChangeMapper:
             for row, reason in bad.items():
                 if given[1, row]:
                     faults.add(np.array([row]), reason)
-            started = -((self.slots.origin - micros) // self.slots.length)
+            started = self.slots.indices(micros - 1) + 1
             slots[given[1]] = started[given[1]]
         faults.add(np.flatnonzero(given[0] == given[1]), NO_SLOT)
         return slots

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam.typehints import KV, Tuple
 
-from streamveil.mechanisms.records import ConfigurationError
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import Layout
@@ -23,8 +22,8 @@ from streamveil.transforms.gathering import (
     open_blocks,
 )
 from streamveil.transforms.heartbeat import open_slots
+from streamveil.transforms.loss import TALLIES
 from streamveil.transforms.mapping import EventMapper
-from streamveil.transforms.rejects import reasons_of
 from streamveil.transforms.release import REJECTED
 from streamveil.transforms.wire import start_to_bytes
 
@@ -37,13 +36,15 @@ class Counted(NamedTuple):
     """What there is to release."""
 
     counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, BlockCounts as bytes), or ShardCounts where requirements change: in a bounded
+    """(stream, part of BlockCounts), or ShardCounts where requirements change: in a bounded
     input where there is anything to tell, in one without end of every slot from each of the
     `layout.parts` shards."""
     ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
     """More of them: empty ones for slots of a bounded input that are released in any case, and
     what tells the first slot of one without end."""
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
+    tallies: tuple[beam.PCollection[bytes], ...]
+    """Of a bounded input: what became of its events."""
     clock: Clock
     layout: Layout
     bounded: bool
@@ -80,20 +81,23 @@ def count_events(
     refuse_windows(batches)
     real_time = not bounded and heartbeat is None
     mapped = batches | "MapEvents" >> beam.ParDo(
-        _MapEventsFn(make_mapper, counter.layout, counter.most, real_time=real_time)
-    ).with_outputs(REJECTED, main="codes")
+        _MapEventsFn(make_mapper, counter, bounded=bounded, real_time=real_time)
+    ).with_outputs(REJECTED, TALLIES, main="codes")
     mapped.codes.element_type = _CODES
     mapped[REJECTED].element_type = pa.RecordBatch
+    mapped[TALLIES].element_type = bytes
     if bounded:
-        counted = count_at_end(mapped.codes, mapped[REJECTED], counter, clock, asked)
+        counted = count_at_end(mapped.codes, counter, clock, asked)
     else:
         counted = count_in_time(mapped.codes, counter, clock, asked, heartbeat)
-    return counted._replace(rejected=(mapped[REJECTED], *counted.rejected))
+    return counted._replace(
+        rejected=(mapped[REJECTED], *counted.rejected),
+        tallies=(mapped[TALLIES], *counted.tallies) if bounded else (),
+    )
 
 
 def count_at_end(
     codes: beam.PCollection[tuple[BlockKey, bytes]],
-    rejected: beam.PCollection[pa.RecordBatch],
     counter: Counter,
     clock: Clock,
     asked: Asked,
@@ -104,13 +108,22 @@ def count_at_end(
             "the range of slots is taken from the events, so a single event can extend it: "
             "give its start and end to keep that private"
         )
-    counts = (
+    counted = (
         codes
         | "GatherBlocks" >> beam.GroupByKey()
-        | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_output_types(counter.told_type)
+        | "CountBlocks" >> beam.ParDo(_CountBlocksFn(counter)).with_outputs(TALLIES, main="counts")
     )
-    ticks = tuple(_ticks(counts, rejected, counter, asked))
-    return Counted(counts, ticks, (), clock, counter.layout, bounded=True)
+    counted.counts.element_type = counter.told_type
+    counted[TALLIES].element_type = bytes
+    return Counted(
+        counted.counts,
+        tuple(_ticks(codes.pipeline, counter, asked)),
+        (),
+        (counted[TALLIES],),
+        clock,
+        counter.layout,
+        bounded=True,
+    )
 
 
 def count_in_time(
@@ -135,51 +148,20 @@ def count_in_time(
     counted[REJECTED].element_type = pa.RecordBatch
     start = first | "Start" >> beam.MapTuple(_start).with_output_types(tuple[str, bytes])
     return Counted(
-        counted.counts, (start,), (counted[REJECTED],), clock, counter.layout, bounded=False
+        counted.counts, (start,), (counted[REJECTED],), (), clock, counter.layout, bounded=False
     )
 
 
 def _ticks(
-    counts: beam.PCollection[tuple[str, bytes]],
-    rejected: beam.PCollection[pa.RecordBatch],
-    counter: Counter,
-    asked: Asked,
+    pipeline: beam.Pipeline, counter: Counter, asked: Asked
 ) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
-    """Empty counts at the given ends of a bounded range: it is released without events too.
-
-    With an end missing, an input without events is refused: nothing says which slots.
-    """
+    """Empty counts at the given ends of a bounded range: it is released without events too."""
     ends = [slot for slot in asked if slot is not None]
     if ends:
-        yield counts.pipeline | "Ticks" >> beam.Create(
+        yield pipeline | "Ticks" >> beam.Create(
             [(counter.stream, data) for data in counter.nothing(ends)]
         ).with_output_types(tuple[str, bytes])
-    if len(ends) < 2:
-        by_reason = (
-            rejected
-            | "Reasons" >> beam.FlatMap(reasons_of).with_output_types(tuple[str, int])
-            | "CountReasons" >> beam.CombinePerKey(sum)
-        )
-        yield (
-            counts
-            | "CountParts" >> beam.combiners.Count.Globally()
-            | "RefuseNothing"
-            >> beam.FlatMap(_refuse_nothing, beam.pvalue.AsDict(by_reason)).with_output_types(
-                tuple[str, bytes]
-            )
-        )
 
 
 def _start(stream: str, slot: int) -> tuple[str, bytes]:
     return stream, start_to_bytes(slot)
-
-
-def _refuse_nothing(parts: int, reasons: dict[str, int]) -> Iterable[tuple[str, bytes]]:
-    if not parts:
-        found = ", ".join(f"{reason} {number}" for reason, number in sorted(reasons.items()))
-        raise ConfigurationError(
-            "no event was accepted, so nothing says which slots to release; rejected: "
-            f"{found or 'none'}. Mend the events or the options, or give the range to release "
-            "(--start and --end)"
-        )
-    return ()

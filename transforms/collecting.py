@@ -7,24 +7,39 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.typehints import KV
 
+from streamveil.mechanisms.checks import MAX_REJECTED, check_range, lateness, share, whole
 from streamveil.mechanisms.domains import Domain
+from streamveil.mechanisms.identity import encoded
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.mechanisms.records import LedgerEntry, Release, Slots
+from streamveil.mechanisms.records import UNIFORM, LedgerEntry, Release, Slots
+from streamveil.mechanisms.saved import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.checks import check_range, lateness, settling, whole
+from streamveil.transforms.bounding import Bounding
+from streamveil.transforms.checks import check_resume, settling
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.closing import Asked, Counted, count_events
 from streamveil.transforms.counting import Layout
-from streamveil.transforms.edge import EdgeConfiguration, _EdgeAtOnceFn, _EdgeInTimeFn
+from streamveil.transforms.edge import (
+    Edge,
+    EdgeConfiguration,
+    EdgeState,
+    PopulationMoves,
+    _EdgeAtOnceFn,
+    _EdgeInTimeFn,
+)
 from streamveil.transforms.gathering import VisitCounter
 from streamveil.transforms.keys import NoiseKey, SameKey
+from streamveil.transforms.loss import LossLimit, refuse_loss
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
+    STATE,
     ReleaseConfig,
     _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
@@ -46,6 +61,9 @@ class Collected(NamedTuple):
     user of the class whom they cost most. Public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+    state: beam.PCollection[tuple[int, bytes]]
+    """Of a bounded input, as :class:`PrivateHistograms` has it: what all devices and the server
+    remember, in one."""
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -99,6 +117,23 @@ class CollectHistograms(beam.PTransform):
     """What opens the slots of an input without end, as in :class:`PrivateHistograms`."""
     settle: int | str | beam.PTransform | None = None
     """As in :class:`PrivateHistograms`."""
+    keep: str = UNIFORM
+    """Which of several events of a user in a slot is the symbol, as there."""
+    max_rejected: float = MAX_REJECTED
+    """As there."""
+    may_be_empty: bool = False
+    """As there."""
+    resume: bytes | None = field(default=None, repr=False)
+    """The state of an earlier run over the slots before `first_slot`, with the same options."""
+    longest_window: int | None = None
+    """The longest window that anybody may ask for, in slots, where `moves` may come: None where
+    there are none."""
+    begun: int | None = None
+    """How many users of the registry, the first ones, are in the stream from its beginning, with
+    the first classes; None for all. The others joined later, so their class there says nothing."""
+    moves: PopulationMoves | None = field(default=None, repr=False)
+    """Who comes, leaves or asks for something else since `resume` was written, where users after
+    that are those of `registry`. For the mechanism `rotation`."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -108,21 +143,67 @@ class CollectHistograms(beam.PTransform):
         self.settle = settling(self.settle)
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
+        self.max_rejected = share("max_rejected", self.max_rejected)
         self._key = SameKey.of(self.noise_key)
-        self.setting.server()
+        self.bounding()
+        server = self.setting.server()
+        if self.longest_window is not None:
+            server.start()  # refuses one that is shorter than a window of the table
+        self._edge_resume: bytes | None = None
+        self._server_resume: bytes | None = None
+        self._away: npt.NDArray[np.int32] | None = None
+        if self.resume is not None:
+            edge = self._edge(self.setting)
+            state = self._resumed(edge, self.resume)
+            check_resume(edge.next_slot(state), self.first_slot)
+            self._edge_resume = edge.encode(state)
+            self._server_resume = server.encode(state.server)
+            self._away = edge.stream.away(state.server)
+
+    def _edge(self, setting: LocalSetting) -> Edge:
+        return EdgeConfiguration(setting, self._layout(bounded=True)).make()
+
+    def _resumed(self, edge: Edge, written: bytes) -> EdgeState:
+        """The state that was written, remembering enough and after the moves."""
+        moves = self.moves
+        before = edge if moves is None else self._edge(self._setting(moves.before))
+        state = before.decode(written)
+        if self.longest_window is not None:
+            state = before.remembering(state, self.longest_window)
+        return state if moves is None else edge.changed(state, moves)
 
     @property
     def setting(self) -> LocalSetting:
         """What server and devices agree on."""
-        context = (_STREAM, self.domain, self.slots, self.columns, self.registry.fingerprint)
+        return self._setting(self.registry)
+
+    def _setting(self, registry: Registry) -> LocalSetting:
+        """The same over a table of users as it was, or is now."""
+        users = registry.identity()
+        if self.begun not in (None, len(registry.users)):
+            users += encoded(self.begun)
+        context = {
+            STREAM: encoded(_STREAM),
+            BINS: self.domain.identity(),
+            SLOTS: self.slots.identity(),
+            COLUMNS: self.columns.identity(),
+            USERS: users,
+            **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
+        }
         return LocalSetting(
             self.mechanism,
-            self.registry,
+            registry,
             self.domain.bins,
             self._key,
             _STREAM,
-            repr(context).encode(),
+            context,
+            self.begun,
+            self.longest_window,
         )
+
+    def bounding(self) -> Bounding:
+        """Which event of a user in a slot is the symbol, with the secret of the draw."""
+        return Bounding(1, self.keep, self._key.of_bounding())
 
     def event_mapper(self) -> EventMapper:
         """What maps batches of events as this transform does."""
@@ -134,31 +215,39 @@ class CollectHistograms(beam.PTransform):
             self._key.of_strangers(),
             self.first_slot,
             self.last_slot,
+            away=self._away,
         )
 
     def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Collected:
         """Build the pipeline: batches -> visits -> tallies -> releases."""
         visits = self._visits(batches)
         edge = EdgeConfiguration(self.setting, visits.layout)
-        counts = visits.counts
-        if not visits.bounded:
-            counts = settled(counts, [_STREAM], self.settle)
-        events = (counts, *visits.ticks) | "AddTicks" >> beam.Flatten()
+        counts, ticks = visits.counts, visits.ticks
         if visits.bounded:
-            tallies = (
+            ticks = (*ticks, refuse_loss(visits.tallies, self._loss_limit))
+        else:
+            counts = settled(counts, [_STREAM], self.settle)
+        events = (counts, *ticks) | "AddTicks" >> beam.Flatten()
+        if visits.bounded:
+            answered = (
                 events
                 | "GatherVisits" >> beam.GroupByKey()
                 | "Edge"
-                >> beam.ParDo(_EdgeAtOnceFn(self._staged(edge, visits))).with_output_types(
-                    _BY_STREAM
+                >> beam.ParDo(_EdgeAtOnceFn(self._staged(edge, visits))).with_outputs(
+                    STATE, main="tallies"
                 )
             )
-            crossing = tallies | "GatherTallies" >> beam.GroupByKey()
-            server = _ReleaseAtOnceFn(ReleaseConfig(self.setting, visits.clock))
+            answered.tallies.element_type = _BY_STREAM
+            state = answered[STATE]
+            crossing = answered.tallies | "GatherTallies" >> beam.GroupByKey()
+            server = _ReleaseAtOnceFn(
+                ReleaseConfig(self.setting, visits.clock, resume=self._server_resume)
+            )
         else:
             tallies = events | "Edge" >> beam.ParDo(
                 _EdgeInTimeFn(self._staged(edge, visits))
             ).with_output_types(_BY_STREAM)
+            state = batches.pipeline | "NoState" >> beam.Create([])
             # Slots come in any order, so the server must know the first.
             crossing = (tallies, *visits.ticks) | "AddStart" >> beam.Flatten()
             server = _ReleaseInTimeFn(ReleaseConfig(self.setting, visits.clock))
@@ -166,21 +255,47 @@ class CollectHistograms(beam.PTransform):
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         rejected = visits.rejected | "AllRejected" >> beam.Flatten()
-        return Collected(released.releases, released[LEDGER], rejected)
+        state.element_type = tuple[int, bytes]
+        return Collected(released.releases, released[LEDGER], rejected, state)
+
+    @property
+    def _loss_limit(self) -> LossLimit:
+        return LossLimit(
+            self.max_rejected,
+            self.may_be_empty,
+            self.slots,
+            self.first_slot,
+            self.last_slot,
+            self.columns.time_unit,
+            self.columns.time_format,
+        )
 
     def _staged(self, edge: EdgeConfiguration, visits: Counted) -> ReleaseConfig:
-        return ReleaseConfig(edge, visits.clock, self.first_slot, self.last_slot)
+        return ReleaseConfig(edge, visits.clock, self.first_slot, self.last_slot, self._edge_resume)
+
+    def _layout(self, bounded: bool) -> Layout:
+        return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
 
     def _visits(self, batches: beam.PCollection[pa.RecordBatch]) -> Counted:
         """Batches -> codes -> visits of registered users."""
         bounded = batches.is_bounded
-        layout = Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+        layout = self._layout(bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
+        # Nor is the state for them.
+        on_workers.resume = on_workers._edge_resume = on_workers._server_resume = None
+        on_workers.moves = None
         return count_events(
             batches,
             on_workers.event_mapper,
-            VisitCounter(self.registry, layout, 1, _STREAM, dynamic=False),
+            VisitCounter(
+                self.registry,
+                layout,
+                on_workers.bounding,
+                _STREAM,
+                dynamic=False,
+                max_rejected=self.max_rejected,
+            ),
             Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
             Asked(self.first_slot, self.last_slot),
             self.heartbeat,

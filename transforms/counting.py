@@ -1,22 +1,23 @@
 """From events to counts per slot, class and bin, in two steps around one shuffle.
 
-Before the shuffle, a batch becomes a few narrow arrays of codes, one for each block of slots,
-with what one user sent too much of already dropped. After it, the codes of a block are bounded
-once more and counted.
+Before the shuffle, a batch becomes a few narrow arrays of codes, one for each block of slots, where
+events of one user in one slot and bin share a code. After it, the codes of a block are bounded and
+counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.cohorts import Moves
+from streamveil.mechanisms.noise import Words
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms.bounding import bound, mix, runs
+from streamveil.transforms.bounding import Bounding, mix, runs
 from streamveil.transforms.mapping import Events
 
 Integers = npt.NDArray[np.int64]
@@ -70,6 +71,10 @@ class Layout:
         """Parts in which a block is counted: the shards of members, and those of strangers."""
         return 2 * self.shards
 
+    def part(self, kind: int, shard: int) -> int:
+        """Number of the part that a shard of MEMBERS or STRANGERS tells, from 0."""
+        return kind * self.shards + shard
+
     @property
     def span(self) -> int:
         """Codes in a block."""
@@ -85,19 +90,37 @@ class Layout:
         return np.dtype(np.uint32 if self.span <= 1 << 32 else np.uint64)
 
 
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Events of some users in a block, to shuffle: a group is a user's in a slot and bin."""
+
+    codes: Codes
+    """Of members distinct and ascending, shape (n,); rows of strangers, one for each event, of
+    shape (n, 3), uint64."""
+    at: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Where in `codes` those groups are that have more than one event, shape (m,)."""
+    more: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Events beyond the first of each of these, shape (m,)."""
+
+    @classmethod
+    def of(cls, codes: Codes, repeats: Integers) -> Packed:
+        """Members' groups with so many events each, from 1 on."""
+        at = np.flatnonzero(repeats > 1)
+        return cls(codes, at, repeats[at] - 1)
+
+
 def pack(
-    events: Events, layout: Layout, most: int
-) -> Iterator[tuple[int, tuple[int, int], Codes, int]]:
+    events: Events, layout: Layout, bounding: Bounding
+) -> Iterator[tuple[int, tuple[int, int], Packed, int]]:
     """Turn a batch of events into arrays to shuffle.
 
     Args:
         events: the batch.
         layout: how events are coded.
-        most: contributions to keep of a user in a slot.
+        bounding: which contributions of a user in a slot are kept.
 
     Yields:
-        (block, (MEMBERS or STRANGERS, shard), codes, number of events dropped). Codes of members
-        ascend and have shape (n,); those of strangers have shape (n, 3), uint64.
+        (block, (MEMBERS or STRANGERS, shard), events, number of events dropped).
     """
     member = events.members >= 0
     everyone = bool(member.all())
@@ -105,16 +128,16 @@ def pack(
         (events.slots, events.bins) if everyone else (events.slots[member], events.bins[member])
     )
     users = events.members if everyone else events.members[member]
-    for block, codes, dropped in _member_codes(slots, users, bins, layout, most):
+    for block, codes, repeats, dropped in _member_codes(slots, users, bins, layout, bounding):
         if layout.shards == 1:
-            yield block, (MEMBERS, 0), codes, dropped
+            yield block, (MEMBERS, 0), Packed.of(codes, repeats), dropped
             continue
         shard = codes // codes.dtype.type(layout.bins) % codes.dtype.type(layout.users)
         shard %= codes.dtype.type(layout.shards)
         for s in range(layout.shards):
-            mine = codes[shard == s]
-            if len(mine):
-                yield block, (MEMBERS, s), mine, dropped
+            mine = shard == s
+            if mine.any():
+                yield block, (MEMBERS, s), Packed.of(codes[mine], repeats[mine]), dropped
                 dropped = 0
     if not everyone:
         yield from _stranger_rows(
@@ -123,9 +146,9 @@ def pack(
 
 
 def _member_codes(
-    slots: Integers, users: Integers, bins: Integers, layout: Layout, most: int
-) -> Iterator[tuple[int, Codes, int]]:
-    """Bounded, ascending codes of each block of a batch."""
+    slots: Integers, users: Integers, bins: Integers, layout: Layout, bounding: Bounding
+) -> Iterator[tuple[int, Codes, Integers, int]]:
+    """Distinct, ascending codes of each block of a batch, events of each, and dropped events."""
     if not len(slots):
         return
     blocks = slots // layout.block
@@ -134,7 +157,7 @@ def _member_codes(
         # Times far apart: a code could not hold them, so take the blocks one by one.
         for block in np.unique(blocks):
             there = blocks == block
-            yield from _member_codes(slots[there], users[there], bins[there], layout, most)
+            yield from _member_codes(slots[there], users[there], bins[there], layout, bounding)
         return
     codes = ((slots - first * layout.block) * layout.users + users) * layout.bins + bins
     narrow = max(int(codes.max()), layout.span) < 1 << 32
@@ -145,34 +168,40 @@ def _member_codes(
             part.sort()
     else:
         wide.sort()
-    starts, lengths = runs(wide)
+    starts, repeats = runs(wide)
     distinct: Codes = wide[starts]
-    kept = bound_members(distinct, lengths, first, layout, most)
-    total = np.repeat(distinct, kept) if most > 1 else distinct[kept > 0]
-    edges = np.flatnonzero(np.diff(total // distinct.dtype.type(layout.span)))
-    dropped = len(wide) - len(total)
-    for part in np.split(total, edges + 1):
+    if bounding.in_parts:
+        repeats = bound_members(distinct, repeats, first, layout, bounding)
+        distinct, repeats = distinct[repeats > 0], repeats[repeats > 0]
+    dropped = len(wide) - int(repeats.sum())
+    edges = np.flatnonzero(np.diff(distinct // distinct.dtype.type(layout.span))) + 1
+    for part, events in zip(np.split(distinct, edges), np.split(repeats, edges), strict=True):
         block = int(part[0]) // layout.span
         own = (part - part.dtype.type(block * layout.span)).astype(layout.dtype)
-        yield first + block, own, dropped
+        yield first + block, own, events, dropped
         dropped = 0
 
 
 def bound_members(
-    codes: Codes, repeats: Integers, first_block: int, layout: Layout, most: int
+    codes: Codes, repeats: Integers, first_block: int, layout: Layout, bounding: Bounding
 ) -> Integers:
     """Bound ascending distinct codes that count from the start of `first_block`."""
+    bins = codes.dtype.type(layout.bins)
     start = np.uint64(first_block * layout.span % (1 << 64))
+    first_visit = np.uint64(first_block * layout.block * layout.users % (1 << 64))
 
-    def rank(groups: Integers) -> npt.NDArray[np.uint64]:
+    def visitor(groups: Integers) -> Words:
+        return (codes[groups] // bins).astype(np.uint64) + first_visit
+
+    def rank(groups: Integers) -> Words:
         return mix(codes[groups].astype(np.uint64) + start)
 
-    return bound(codes // codes.dtype.type(layout.bins), repeats, most, rank)
+    return bounding(codes // bins, repeats, visitor, rank)
 
 
 def _stranger_rows(
     slots: Integers, digests: npt.NDArray[np.uint64], bins: Integers, layout: Layout
-) -> Iterator[tuple[int, tuple[int, int], Codes, int]]:
+) -> Iterator[tuple[int, tuple[int, int], Packed, int]]:
     blocks = slots // layout.block
     cells = ((slots - blocks * layout.block) * layout.bins + bins).astype(np.uint64)
     rows = np.column_stack((digests, cells))
@@ -181,7 +210,7 @@ def _stranger_rows(
     rows, blocks, shard = rows[order], blocks[order], shard[order]
     edges = np.flatnonzero((np.diff(blocks) != 0) | (np.diff(shard) != 0)) + 1
     for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
-        yield int(blocks[start]), (STRANGERS, int(shard[start])), rows[start:end], 0
+        yield int(blocks[start]), (STRANGERS, int(shard[start])), Packed(rows[start:end]), 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,32 +252,36 @@ class Visits:
 
 
 def bound_block(
-    kind: int, block: int, arrays: Iterable[Codes], layout: Layout, most: int
+    kind: int, block: int, parts: Iterable[Packed], layout: Layout, bounding: Bounding
 ) -> Visits:
     """Bound one block's events of one shard.
 
     Args:
         kind: MEMBERS or STRANGERS.
         block: number of the block.
-        arrays: what :func:`pack` made of every batch, in any order.
+        parts: what :func:`pack` made of every batch, in any order.
         layout: how events are coded.
-        most: contributions to keep of a user in a slot.
+        bounding: which contributions of a user in a slot are kept.
     """
-    codes = np.concatenate(list(arrays))
-    total = len(codes)
+    parts = list(parts)
+    codes = np.concatenate([part.codes for part in parts])
     if kind == MEMBERS:
         codes.sort(kind="stable")  # a merge: each part ascends
         starts, repeats = runs(codes)
         codes = codes[starts]
-        kept = bound_members(codes, repeats, block, layout, most)
+        for part in parts:
+            if len(part.at):  # the codes of one part are distinct
+                repeats[np.searchsorted(codes, part.codes[part.at])] += part.more
+        kept = bound_members(codes, repeats, block, layout, bounding)
     else:
+        total = len(codes)
         codes = codes[np.lexsort((codes[:, 2], codes[:, 1], codes[:, 0]))]
         fresh = (codes[1:] != codes[:-1]).any(axis=1)
         starts = np.flatnonzero(np.append(True, fresh))
         repeats = np.diff(starts, append=total)
         codes = codes[starts]
-        kept = _bound_strangers(codes, repeats, block, layout, most)
-    return Visits(block, codes, kept, total - int(kept.sum()))
+        kept = _bound_strangers(codes, repeats, block, layout, bounding)
+    return Visits(block, codes, kept, int(repeats.sum()) - int(kept.sum()))
 
 
 def read_codes(
@@ -279,18 +312,24 @@ def count(
 
 
 def _bound_strangers(
-    rows: npt.NDArray[np.uint64], repeats: Integers, block: int, layout: Layout, most: int
+    rows: Words, repeats: Integers, block: int, layout: Layout, bounding: Bounding
 ) -> Integers:
     """Kept events of distinct rows in order of user, slot and bin."""
     slots, bins = np.divmod(rows[:, 2].astype(np.int64), layout.bins)
     fresh = (rows[1:, :2] != rows[:-1, :2]).any(axis=1) | (np.diff(slots) != 0)
     visits = np.cumsum(np.append(0, fresh))
 
-    def rank(groups: Integers) -> npt.NDArray[np.uint64]:
-        cells = (slots[groups] + block * layout.block) * layout.bins + bins[groups]
-        return mix(mix(mix(rows[groups, 0]) ^ rows[groups, 1]) + cells.astype(np.uint64))
+    def user(groups: Integers) -> Words:
+        return mix(mix(rows[groups, 0]) ^ rows[groups, 1])
 
-    return bound(visits, repeats, most, rank)
+    def visitor(groups: Integers) -> Words:
+        return mix(user(groups) + (slots[groups] + block * layout.block).astype(np.uint64))
+
+    def rank(groups: Integers) -> Words:
+        cells = (slots[groups] + block * layout.block) * layout.bins + bins[groups]
+        return mix(user(groups) + cells.astype(np.uint64))
+
+    return bounding(visits, repeats, visitor, rank)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,17 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.mechanisms.records import Slots
+from streamveil.mechanisms.tallies import LATE, EventTally
 from streamveil.transforms import metrics
 from streamveil.transforms.mapping import Columns, slots_of
-from streamveil.transforms.rejects import LATE, naming_source, rejected_rows, source_of
+from streamveil.transforms.rejects import (
+    losses_of,
+    naming_source,
+    rejected_rows,
+    source_of,
+    tally_of,
+    with_tally,
+)
 from streamveil.transforms.release import REJECTED
 
 WAITING = "waiting"
@@ -40,7 +48,7 @@ class DueEvents(NamedTuple):
     """What :class:`TakeDue` gives."""
 
     batches: beam.PCollection[pa.RecordBatch]
-    """What the pass has to count or to reject."""
+    """What the pass has to count or to reject; they say what was lost on the way to them."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters of events whose slot was released before they came."""
     waiting: beam.PCollection[pa.RecordBatch]
@@ -93,20 +101,25 @@ class _TakeDueFn(beam.DoFn):
         timed[list(bad_times)] = False
         ahead = timed & (slots > due.last_slot)
         take = timed & (slots >= due.first_slot) & ~ahead
+        lost = tally_of(element)
         if not self._again:
             take |= ~timed | (slots < due.stream_start)
             late = ~take & ~ahead
             if late.any():
                 rows = np.flatnonzero(late).tolist()
+                metrics.count(metrics.EVENTS_READ, len(rows))
                 metrics.count(metrics.EVENTS_LATE, len(rows))
                 letters = rejected_rows(element, dict.fromkeys(rows, LATE), self._detail)
                 yield beam.pvalue.TaggedOutput(REJECTED, letters)
+                lost = EventTally.total([lost, EventTally(len(rows), losses_of(letters))])
         if ahead.any():
+            metrics.count(metrics.EVENTS_WAITING, int(ahead.sum()))
             row = {"source": source_of(element), "slot": int(slots[ahead].min())}
             waiting = pa.RecordBatch.from_pylist([row], WAITING_SCHEMA)
             yield beam.pvalue.TaggedOutput(WAITING, waiting)
-        if take.any():
-            yield element if take.all() else element.filter(pa.array(take))
+        if take.any() or lost.read:
+            taken = element if take.all() else element.filter(pa.array(take))
+            yield with_tally(taken, lost)
 
     def _detail(self, reason: str, record: dict[str, Any]) -> str:
         name = self._columns.time

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,18 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import state as state_bytes
+from streamveil.mechanisms.identity import encoded
 from streamveil.mechanisms.local.devices import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
-from streamveil.mechanisms.noise import NoiseKeys
+from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
+from streamveil.mechanisms.saved import KIND, Keeper
+from streamveil.mechanisms.users import Registry
 from streamveil.transforms.counting import MEMBERS, Layout, read_codes
-from streamveil.transforms.release import _ReleaseAtOnceFn, _ReleaseInTimeFn
+from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseInTimeFn
 from streamveil.transforms.server import LocalSetting
 from streamveil.transforms.transcripts import Transcript, transcript_to_bytes
-from streamveil.transforms.wire import visits_from_bytes
+from streamveil.transforms.wire import Part, part_to_bytes, visits_from_bytes
 
 Symbols = npt.NDArray[np.int32]
 
@@ -47,6 +51,18 @@ class EdgeConfiguration:
         """The devices and a server like the real one."""
         keys = self.setting.noise_key().derived("local devices")
         return Edge(self.setting.name, self.setting.server(), keys, self.layout)
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationMoves:
+    """Who comes, leaves or asks for something else from the next slot on: public."""
+
+    before: Registry
+    """The users until then, the first ones of those after; so with the classes."""
+    users: Symbols
+    """Positions of those who move, ascending, each once, shape (c,)."""
+    classes: Symbols
+    """The new class of each, or `rota.AWAY` for one who leaves, shape (c,)."""
 
 
 @dataclass
@@ -78,6 +94,11 @@ class Edge:
     device_keys: NoiseKeys
     layout: Layout
 
+    @cached_property
+    def keeper(self) -> Keeper:
+        """Of states; what they hold says for which configuration it is."""
+        return Keeper(NoiseSource(self.device_keys, self.name), {KIND: encoded("edge")})
+
     @property
     def block(self) -> int:
         """Slots that come together."""
@@ -96,18 +117,45 @@ class Edge:
 
     def start(self) -> EdgeState:
         """State before the first slot."""
-        return EdgeState(self.stream.start(), Devices(self.stream.users, self.device_keys))
+        server = self.stream.start()
+        devices = Devices(self.stream.users, self.device_keys, server.ledger.longest)
+        return EdgeState(server, devices)
 
     def encode(self, state: EdgeState) -> bytes:
         """Bytes of the state, with a version."""
         server, devices = self.stream.encode(state.server), state.devices.encode()
-        return state_bytes.pack(self.SCHEMAS, {"server": server, "devices": devices})
+        written = state_bytes.pack(self.SCHEMAS, {"server": server, "devices": devices})
+        return self.keeper.write(written)
 
     def decode(self, data: bytes) -> EdgeState:
-        """State of bytes."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
-        devices = Devices.decode(record["devices"], self.stream.users, self.device_keys)
-        return EdgeState(self.stream.decode(record["server"]), devices)
+        """State of bytes. Raises ConfigurationError for bytes that were changed."""
+        _, record = state_bytes.unpack(self.SCHEMAS, self.keeper.read(data))
+        server = self.stream.decode(record["server"])
+        ledger = server.ledger
+        devices = Devices.decode(record["devices"], ledger.users, self.device_keys, ledger.longest)
+        return EdgeState(server, devices)
+
+    def remembering(self, state: EdgeState, longest_window: int) -> EdgeState:
+        """The same, that will follow changes of windows so long; `state` is consumed.
+
+        Whom a stream asked follows from its state, so what ledger and devices had forgotten of
+        these slots comes back, and is checked against what they remember.
+        """
+        if state.server.ledger.longest is None:
+            asks = self.stream.asked(state.server, longest_window)
+            state.server.ledger.remember(longest_window, asks)
+            state.devices.remember(longest_window, asks)
+        return state
+
+    def changed(self, state: EdgeState, moves: PopulationMoves) -> EdgeState:
+        """Let users come, leave or ask for something else from the next slot on.
+
+        See :meth:`LocalStream.change`; `state` is consumed.
+        """
+        server = self.stream.change(state.server, moves.users, moves.classes)
+        assert server.next_slot is not None
+        state.devices.change(server.next_slot, server.ledger.users)
+        return EdgeState(server, state.devices)
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:
         """Every user's symbol in the slots of a block, None where nobody had an event."""
@@ -144,16 +192,17 @@ class Edge:
 
 
 class _Tells:
-    """In place of a release, (stream, transcript as bytes)."""
+    """In place of a release, (stream, the one part of a slot: its transcript)."""
 
     _ledgers: Any
 
     def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
-        yield TimestampedValue((self._ledgers.name, transcript_to_bytes(release)), at)
+        part = part_to_bytes(Part(slot, 0, 1), transcript_to_bytes(release))
+        yield TimestampedValue((self._ledgers.name, part), at)
 
 
-class _EdgeAtOnceFn(_Tells, _ReleaseAtOnceFn):
-    """Answers all slots of a bounded input."""
+class _EdgeAtOnceFn(_Tells, _ReleaseAtEndFn):
+    """Answers all slots of a bounded input, and tells the state that a later run goes on from."""
 
 
 class _EdgeInTimeFn(_Tells, _ReleaseInTimeFn):

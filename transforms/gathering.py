@@ -18,8 +18,10 @@ from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.records import MICROSECONDS
+from streamveil.mechanisms.tallies import EventTally
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
+from streamveil.transforms.bounding import Bounding
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import (
     MEMBERS,
@@ -32,13 +34,16 @@ from streamveil.transforms.counting import (
     count,
     pack,
 )
+from streamveil.transforms.loss import TALLIES, LossWatch
 from streamveil.transforms.mapping import EventMapper
-from streamveil.transforms.rejects import late_slots, reasons_of
+from streamveil.transforms.rejects import late_slots, losses_of, tally_of
 from streamveil.transforms.release import REJECTED
 from streamveil.transforms.wire import (
-    array_from_bytes,
-    array_to_bytes,
+    Part,
     counts_to_bytes,
+    packed_from_bytes,
+    packed_to_bytes,
+    part_to_bytes,
     shard_counts_to_bytes,
     visits_to_bytes,
 )
@@ -61,39 +66,57 @@ def open_blocks(tick: tuple[str, int], layout: Layout) -> Iterator[tuple[BlockKe
 
 
 class _MapEventsFn(beam.DoFn):
-    """Record batches to ((kind, shard, block), codes as bytes), and dead letters on the side."""
+    """Record batches to ((kind, shard, block), codes as bytes).
+
+    On the side dead letters, and of a bounded input tallies as bytes.
+    """
 
     def __init__(
         self,
         make_mapper: Callable[[], EventMapper],
-        layout: Layout,
-        most: int,
+        counter: Counter,
         *,
+        bounded: bool,
         real_time: bool,
     ) -> None:
         self._make_mapper = make_mapper
-        self._layout = layout
-        self._most = most
+        self._counter = counter
+        self._bounded = bounded
         self._real_time = real_time
 
     def setup(self) -> None:
         self._mapper = self._make_mapper()
         self._mapper.warm()
+        self._watch = LossWatch(self._counter.max_rejected)
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
+        lost = tally_of(element)
+        if not element.num_rows:  # of no rows a column may have any type
+            if self._bounded and lost.read:
+                yield beam.pvalue.TaggedOutput(TALLIES, lost.to_bytes())
+            return
         latest = None
         if self._real_time:
             latest = self._mapper.slots.index(Timestamp.now().micros + MOST_AHEAD)
         events, rejected = self._mapper.map(element, latest)
         metrics.count(metrics.EVENTS_READ, element.num_rows)
-        metrics.count(metrics.EVENTS_ACCEPTED, len(events.slots))
-        if rejected.num_rows:
-            for reason, number in reasons_of(rejected):
-                metrics.count(metrics.REJECTED_PREFIX + reason, number)
+        losses = losses_of(rejected) if rejected.num_rows else {}
+        if losses:
+            for reason, some in losses.items():
+                metrics.count(metrics.REJECTED_PREFIX + reason, some.events)
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        for block, (kind, shard), codes, dropped in pack(events, self._layout, self._most):
-            metrics.count(metrics.EVENTS_BOUNDED_AWAY, dropped)
-            yield (kind, shard, block), array_to_bytes(codes)
+        beyond = 0
+        counter = self._counter
+        for block, (kind, shard), packed, dropped in pack(events, counter.layout, counter.bounding):
+            beyond += dropped
+            yield (kind, shard, block), packed_to_bytes(packed)
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY, beyond)
+        tally = EventTally(element.num_rows, losses, beyond)
+        if self._bounded:
+            told = EventTally.total([lost, tally]).to_bytes()
+            yield beam.pvalue.TaggedOutput(TALLIES, told)
+        else:
+            self._watch.see(tally)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +125,18 @@ class Counter:
 
     registry: Registry
     layout: Layout
-    most: int
-    """Contributions to keep of a user in a slot."""
+    make_bounding: Callable[[], Bounding]
+    """Gives, on a worker, which contributions of a user in a slot are kept: it holds a secret."""
     stream: str
     dynamic: bool
     """Whether requirements change, so that users cannot be counted by class here."""
+    max_rejected: float = 1.0
+    """Share of the events that may be lost before somebody has to look."""
+
+    @cached_property
+    def bounding(self) -> Bounding:
+        """Which contributions of a user in a slot are kept."""
+        return self.make_bounding()
 
     @cached_property
     def _class_of(self) -> npt.NDArray[np.int32]:
@@ -115,10 +145,21 @@ class Counter:
     def bound(self, key: BlockKey, codes: Iterable[bytes]) -> Visits:
         """Bounded events of some of the block's users."""
         kind, _, block = key
-        arrays = list(map(array_from_bytes, codes))
-        if not arrays:
+        parts = list(map(packed_from_bytes, codes))
+        if not parts:
             return Visits.none(kind, block, self.layout)
-        return bound_block(kind, block, arrays, self.layout, self.most)
+        return bound_block(kind, block, parts, self.layout, self.bounding)
+
+    def tally(self, visits: Visits) -> EventTally:
+        """What became of a block's events, and tell the counters.
+
+        Where requirements change, some of those kept may still be rejected: they are not counted
+        yet.
+        """
+        counted = 0 if self.dynamic else int(visits.kept.sum())
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
+        metrics.count(metrics.EVENTS_COUNTED, counted)
+        return EventTally(beyond_bound=visits.dropped, counted=counted)
 
     @property
     def told_type(self) -> Any:
@@ -126,19 +167,31 @@ class Counter:
         return KV[Tuple[int, int], bytes] if self.dynamic else KV[str, bytes]
 
     def told(self, key: BlockKey, visits: Visits) -> tuple[Any, bytes]:
-        """(stream, BlockCounts as bytes), or ((kind, shard), Visits as bytes) if dynamic."""
+        """(stream, part of BlockCounts), or ((kind, shard), Visits as bytes) if dynamic."""
         kind, shard, _ = key
         if self.dynamic:
             return (kind, shard), visits_to_bytes(visits)
         counts = count(kind, visits, self.layout, self._class_of)
-        return self.stream, counts_to_bytes(counts)
+        return self.stream, self._part(key, counts_to_bytes(counts))
+
+    def _part(self, key: BlockKey, content: bytes) -> bytes:
+        kind, shard, block = key
+        return part_to_bytes(Part(block, self.layout.part(kind, shard), self.layout.parts), content)
 
     def nothing(self, slots: Iterable[int]) -> list[bytes]:
         """What says that slots are to be released without telling of any event."""
         if self.dynamic:
-            return [shard_counts_to_bytes(ShardCounts.empty(slot)) for slot in slots]
-        blocks = sorted({slot // self.layout.block for slot in slots})
-        return [counts_to_bytes(BlockCounts.empty(block)) for block in blocks]
+            return [
+                self._part((MEMBERS, 0, slot), shard_counts_to_bytes(ShardCounts.empty(slot)))
+                for slot in slots
+            ]
+        return [
+            self._part((MEMBERS, 0, block), counts_to_bytes(BlockCounts.empty(block)))
+            for block in self._blocks(slots)
+        ]
+
+    def _blocks(self, slots: Iterable[int]) -> list[int]:
+        return sorted({slot // self.layout.block for slot in slots})
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,24 +204,31 @@ class VisitCounter(Counter):
         return KV[str, bytes]
 
     def told(self, key: BlockKey, visits: Visits) -> tuple[Any, bytes]:
-        """(stream, Visits of registered users as bytes)."""
-        return self.stream, visits_to_bytes(visits)
+        """(stream, part of Visits of registered users)."""
+        return self.stream, self._part(key, visits_to_bytes(visits))
 
     def nothing(self, slots: Iterable[int]) -> list[bytes]:
         """Visits of nobody."""
-        blocks = sorted({slot // self.layout.block for slot in slots})
-        return [visits_to_bytes(Visits.none(MEMBERS, block, self.layout)) for block in blocks]
+        return [
+            self._part(
+                (MEMBERS, 0, block), visits_to_bytes(Visits.none(MEMBERS, block, self.layout))
+            )
+            for block in self._blocks(slots)
+        ]
 
 
 class _CountBlocksFn(beam.DoFn):
-    """All codes of a block and shard to what :class:`Counter` tells, in a bounded input."""
+    """All codes of a block and shard to what :class:`Counter` tells, in a bounded input.
+
+    On the side tallies as bytes.
+    """
 
     def __init__(self, counter: Counter) -> None:
         self._counter = counter
 
-    def process(self, element: tuple[BlockKey, Iterable[bytes]]) -> Iterator[tuple[Any, bytes]]:
+    def process(self, element: tuple[BlockKey, Iterable[bytes]]) -> Iterator[Any]:
         visits = self._counter.bound(*element)
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
+        yield beam.pvalue.TaggedOutput(TALLIES, self._counter.tally(visits).to_bytes())
         yield self._counter.told(element[0], visits)
 
 
@@ -216,11 +276,11 @@ class _CountSlotsFn(beam.DoFn):
         some = [data for data in waiting if data != _OPEN]
         visits = self._counter.bound(key, some)
         if len(some) == len(waiting):
-            late = int(visits.kept.sum())
+            late = int(visits.kept.sum()) + visits.dropped
             metrics.count(metrics.EVENTS_LATE, late)
             # The slot's own time is behind the watermark: windows after this would drop it.
             letters = TimestampedValue(late_slots({key[2]: late}), Timestamp.now())
             yield beam.pvalue.TaggedOutput(REJECTED, letters)
             return
-        metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
+        self._counter.tally(visits)
         yield self._counter.told(key, visits)

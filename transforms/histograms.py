@@ -11,9 +11,21 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 
+from streamveil.mechanisms.checks import (
+    MAX_REJECTED,
+    check_horizon,
+    check_range,
+    lateness,
+    share,
+    whole,
+)
 from streamveil.mechanisms.domains import Domain
+from streamveil.mechanisms.identity import encoded
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.records import (
+    ADD_REMOVE,
+    REPLACE,
+    UNIFORM,
     ConfigurationError,
     DynamicLedgerEntry,
     LedgerEntry,
@@ -22,37 +34,31 @@ from streamveil.mechanisms.records import (
     check_shares,
 )
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
+from streamveil.mechanisms.saved import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS, Parts
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
+from streamveil.transforms.bounding import Bounding
 from streamveil.transforms.changes import ChangeMapper
-from streamveil.transforms.checks import (
-    check_horizon,
-    check_range,
-    lateness,
-    refuse_windows,
-    settling,
-    whole,
-)
+from streamveil.transforms.checks import check_resume, refuse_windows, settling
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.closing import Asked, Counted, count_events
 from streamveil.transforms.counting import Layout
 from streamveil.transforms.gathering import Counter
-from streamveil.transforms.joining import JoinConfig
+from streamveil.transforms.joining import JoinConfig, ShardKey
 from streamveil.transforms.keys import NoiseKey, SameKey
-from streamveil.transforms.ledgers import Configuration, Ledgers
+from streamveil.transforms.ledgers import Configuration, is_joined
+from streamveil.transforms.loss import LossLimit, refuse_loss
 from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.release import (
     LEDGER,
     STATE,
     ReleaseConfig,
     _ReleaseAtEndFn,
+    _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.requirements import JoinRequirements
 from streamveil.transforms.settling import settled
-
-ADD_REMOVE = "add_remove"
-REPLACE = "replace"
 
 _STREAM = "histogram"
 
@@ -71,7 +77,8 @@ class Outputs(NamedTuple):
     """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
     state: beam.PCollection[tuple[int, bytes]]
     """Of a bounded input: the slot that comes next and what a run that goes on from there takes
-    as `resume`. The largest slot counts. It is private: it holds a digest of the true counts."""
+    as `resume`. The largest slot counts. It is private: it holds a digest of the true counts. Where
+    changes are given, only a transform that is `changing` tells it."""
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)
@@ -114,9 +121,11 @@ class PrivateHistograms(beam.PTransform):
 
     Raises:
         ConfigurationError: at construction for options that do not fit; when the pipeline runs,
-            for columns that are missing or of a wrong type, and for an input without any accepted
-            event when no range was given. A bounded input fails before anything is released; in
-            one without end, slots that were released before the fault stay released.
+            for columns that are missing or of a wrong type. A bounded input fails before anything
+            is released; in one without end, slots that were released before the fault stay
+            released.
+        InputLost: when the pipeline runs, for a bounded input of which no event is counted, or more
+            is lost than `max_rejected`.
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
 
@@ -132,8 +141,11 @@ class PrivateHistograms(beam.PTransform):
     """A name of `MECHANISMS`, of `DYNAMIC_MECHANISMS` where requirements change, or of
     `INFINITE_MECHANISMS` with one budget for ever."""
     max_contributions: int = 1
-    """Events of a user that count in a slot; more are dropped by a rule that looks only at that
-    user's events."""
+    """Events of a user that count in a slot. Which of more do is decided by that user's events
+    alone."""
+    keep: str = UNIFORM
+    """Which of more events than that: `uniform`, drawn so that all are as likely; `distinct`, those
+    in different bins before repeats of a bin."""
     adjacency: str = ADD_REMOVE
     """What neighbouring inputs differ in, for one user and any w consecutive slots: `add_remove`,
     all of that user's events added or removed; `replace`, any of them replaced, which doubles the
@@ -163,19 +175,35 @@ class PrivateHistograms(beam.PTransform):
     longest_window: int | None = None
     """The longest window that a change of requirement may ask for, in slots: public. The longest
     of the registry when None."""
+    max_rejected: float = MAX_REJECTED
+    """Share of the events of a bounded input, from 0 to 1, that may be rejected, or were late
+    before they came here. If more are, or none is counted, the run fails before anything is
+    released. With 1 and a range of slots nothing fails. What is beyond `max_contributions` is not
+    among them."""
+    may_be_empty: bool = False
+    """Whether a bounded input without any event is quiet, rather than lost."""
     resume: bytes | None = field(default=None, repr=False)
     """The state of an earlier run, whose users' ledgers go on in this one; `first_slot` must be
-    the slot that came next there, and all options of the release must be the same."""
+    the slot that came next there, and all options of the release must be the same, the registry
+    too: what it said when the stream began. Users who join, leave or ask for something else are
+    changes, which an earlier run need not have had."""
+
+    changing: bool = False
+    """Whether requirements change in a stream that goes on from state to state, in this run or a
+    later one. What goes on from such a state does so in any case."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
+        self._key = SameKey.of(self.noise_key)
         self.max_contributions = whole("max_contributions", self.max_contributions)
         self.shards = whole("shards", self.shards)
         if self.adjacency not in (ADD_REMOVE, REPLACE):
             raise ConfigurationError(
                 f"adjacency {self.adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
             )
+        self.max_rejected = share("max_rejected", self.max_rejected)
+        self.bounding()
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
         check_range(self.slots, self.first_slot, self.last_slot)
@@ -185,9 +213,15 @@ class PrivateHistograms(beam.PTransform):
             self.longest_window = whole("longest_window", self.longest_window)
             check_horizon(self.longest_window, self.registry)
         self._key = SameKey.of(self.noise_key)
-        ledgers = self._ledgers(self._layout(bounded=True)).make()
+        self.bounding()
+        self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
+        ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
+        self._kept: list[tuple[ShardKey, bytes]] = []
+        self._resumes = self.resume is not None
         if self.resume is not None:
-            self._check_resume(ledgers, self.resume)
+            check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
+            if is_joined(self.resume):
+                self._kept = ledgers.kept(self.resume)
 
     def restarted(self, state: bytes) -> bytes:
         """The state of an earlier run, for `resume`, with the whole budget granted once more.
@@ -203,34 +237,29 @@ class PrivateHistograms(beam.PTransform):
         ledgers: Any = self._ledgers(self._layout(bounded=True)).make()
         return bytes(ledgers.encode(ledgers.restart(ledgers.decode(state))))
 
-    def _check_resume(self, ledgers: Ledgers[Any, Any], written: bytes) -> None:
-        following = ledgers.next_slot(ledgers.decode(written))
-        if following != self.first_slot:
-            raise ConfigurationError(
-                f"the run starts at slot {self.first_slot}, but slot {following} comes next after "
-                "the state that it goes on from: start there"
-            )
-
     @property
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
         return Population(self.registry.classes, self.registry.sizes, self.domain.bins, sensitivity)
 
+    def bounding(self) -> Bounding:
+        """Which events of a user in a slot count, with the secret of the draws."""
+        return Bounding(self.max_contributions, self.keep, self._key.of_bounding())
+
     @property
-    def context(self) -> bytes:
+    def context(self) -> Parts:
         """What the counts mean, beyond :attr:`population`: the noise is bound to all of it."""
-        return repr(
-            (
-                _STREAM,
-                self.domain,
-                self.slots,
-                self.columns,
-                self.adjacency,
-                self.max_contributions,
-                self.registry.fingerprint,
-            )
-        ).encode()
+        return {
+            STREAM: encoded(_STREAM),
+            BINS: self.domain.identity(),
+            SLOTS: self.slots.identity(),
+            COLUMNS: self.columns.identity(),
+            "adjacency": encoded(self.adjacency),
+            "contributions of a user in a slot": encoded(self.max_contributions),
+            USERS: self.registry.identity(),
+            **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
+        }
 
     def event_mapper(self, dynamic: bool = False) -> EventMapper:
         """What maps batches of events as this transform does; `dynamic` if requirements change."""
@@ -257,6 +286,22 @@ class PrivateHistograms(beam.PTransform):
             self.population.sensitivity,
         )
 
+    def join_config(self, layout: Layout, clock: Clock, *, keeps: bool) -> JoinConfig:
+        """How changes are joined with events; see :class:`JoinConfig`."""
+        assert self.first_slot is not None
+        return JoinConfig(
+            self.registry,
+            clock,
+            layout,
+            self.change_mapper,
+            self._horizon,
+            self.first_slot,
+            self.last_slot,
+            _STREAM,
+            keeps=keeps,
+            resumed=self._resumes,
+        )
+
     @property
     def _horizon(self) -> int:
         """The longest window that anybody may ask for."""
@@ -270,6 +315,9 @@ class PrivateHistograms(beam.PTransform):
     ) -> Outputs:
         """Build the pipeline: batches -> codes -> counts -> releases."""
         batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        if changes is None and self._dynamic:
+            changes = batches.pipeline | "NoChanges" >> beam.Create([], reshuffle=False)
+            changes.element_type = pa.RecordBatch
         counted = self._count(batches, changes)
         config = ReleaseConfig(
             self._ledgers(counted.layout, changes is not None),
@@ -281,11 +329,16 @@ class PrivateHistograms(beam.PTransform):
         told = counted.counts
         if not counted.bounded:
             told = settled(told, [_STREAM], self.settle)
-        counts = (told, *counted.ticks) | "AddTicks" >> beam.Flatten()
+        ticks = counted.ticks
+        if counted.bounded:
+            ticks = (*ticks, refuse_loss(counted.tallies, self._loss_limit))
+        counts = (told, *ticks) | "AddTicks" >> beam.Flatten()
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
             counts |= "GatherCounts" >> beam.GroupByKey()
-            releasing = _ReleaseAtEndFn(config)
+            # A state without who is in which cohort would be none.
+            whole = changes is None or self._dynamic
+            releasing = (_ReleaseAtEndFn if whole else _ReleaseAtOnceFn)(config)
         released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
             LEDGER, STATE, main="releases"
         )
@@ -294,6 +347,18 @@ class PrivateHistograms(beam.PTransform):
         released[STATE].element_type = tuple[int, bytes]
         rejected = counted.rejected | "AllRejected" >> beam.Flatten()
         return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
+
+    @property
+    def _loss_limit(self) -> LossLimit:
+        return LossLimit(
+            self.max_rejected,
+            self.may_be_empty,
+            self.slots,
+            self.first_slot,
+            self.last_slot,
+            self.columns.time_unit,
+            self.columns.time_format,
+        )
 
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
@@ -331,10 +396,13 @@ class PrivateHistograms(beam.PTransform):
         layout = self._layout(bounded)
         on_workers = copy.copy(self)
         on_workers.heartbeat = None  # it may hold parts of the pipeline
+        on_workers.resume, on_workers._kept = None, []  # nor is the state for them
         counted = count_events(
             batches,
             partial(on_workers.event_mapper, dynamic),
-            Counter(self.registry, layout, self.max_contributions, _STREAM, dynamic),
+            Counter(
+                self.registry, layout, on_workers.bounding, _STREAM, dynamic, self.max_rejected
+            ),
             Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
             Asked(self.first_slot, self.last_slot),
             self.heartbeat,
@@ -348,17 +416,13 @@ class PrivateHistograms(beam.PTransform):
                 "must be known: give --start"
             )
         # ((kind, shard), Visits as bytes) become (stream, ShardCounts as bytes)
-        joined = (counted.counts, changes) | "JoinRequirements" >> JoinRequirements(
-            JoinConfig(
-                self.registry,
-                counted.clock,
-                layout,
-                on_workers.change_mapper,
-                self._horizon,
-                self.first_slot,
-                self.last_slot,
-                _STREAM,
-            )
+        join = JoinRequirements(
+            on_workers.join_config(counted.layout, counted.clock, keeps=bounded and self._dynamic),
+            self._kept,
         )
-        rejected = (*counted.rejected, joined.rejected)
-        return counted._replace(counts=joined.counts, rejected=rejected)
+        joined = (counted.counts, changes) | "JoinRequirements" >> join
+        return counted._replace(
+            counts=joined.counts,
+            rejected=(*counted.rejected, joined.rejected),
+            tallies=(*counted.tallies, *joined.tallies),
+        )

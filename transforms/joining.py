@@ -20,8 +20,11 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms.budgets import units_of
+from streamveil.mechanisms.seal import seal, unseal
+from streamveil.mechanisms.tallies import EventTally, Lost
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
+from streamveil.transforms.arrivals import contradiction
 from streamveil.transforms.bounding import runs
 from streamveil.transforms.changes import (
     NEVER,
@@ -40,13 +43,23 @@ from streamveil.transforms.counting import (
     Layout,
     read_codes,
 )
+from streamveil.transforms.loss import TALLIES
 from streamveil.transforms.mapping import NO_REQUIREMENT
 from streamveil.transforms.rejects import rejected_slots
-from streamveil.transforms.wire import block_of, shard_counts_to_bytes, visits_from_bytes
+from streamveil.transforms.wire import (
+    Part,
+    arrays_from_bytes,
+    arrays_to_bytes,
+    block_of,
+    kept_to_bytes,
+    part_to_bytes,
+    shard_counts_to_bytes,
+    visits_from_bytes,
+)
 
 REJECTED = "rejected"
 
-VISITS, CHANGES = b"v", b"c"
+VISITS, CHANGES, KEPT = b"v", b"c", b"k"
 
 ShardKey = tuple[int, int]
 
@@ -66,6 +79,12 @@ class JoinConfig:
     last_slot: int | None = None
     stream: str = ""
     """Key of the counts that come out."""
+    keeps: bool = False
+    """Whether shards of a bounded input tell last what the run that goes on needs to know: who is
+    in which cohort, and the changes from slots after the last one."""
+    resumed: bool = False
+    """Whether an earlier run released the slot before the first one: changes from before are late.
+    """
 
     @cached_property
     def _classes(self) -> Integers:
@@ -79,8 +98,8 @@ class JoinConfig:
         kind, shard = key
         return Cohorts(
             kind,
-            kind * self.layout.shards + shard,
-            2 * self.layout.shards,
+            self.layout.part(kind, shard),
+            self.layout.parts,
             self._classes,
             self.registry.class_of,
             self.registry.default_class,
@@ -119,8 +138,8 @@ def _close(
     slot: int,
     changes: Changes,
     busy: list[_Busy],
-) -> tuple[CohortState, list[Any]]:
-    """The shard's state in a slot, and what it tells of it: always one message."""
+) -> tuple[CohortState, list[Any], EventTally]:
+    """The shard's state in a slot, what it tells of it, always one message, and a tally."""
     state, moves = cohorts.move(state, slot, changes)
     nothing = np.zeros(0, np.int64)
     users, bins, kept = (
@@ -129,17 +148,23 @@ def _close(
     )
     counts, homeless = cohorts.count(state, slot, moves, users, bins, kept)
     at = config.clock.closing(slot)
-    outputs: list[Any] = [TimestampedValue((config.stream, shard_counts_to_bytes(counts)), at)]
+    counted = int(counts.counts.sum())
+    metrics.count(metrics.EVENTS_COUNTED, counted)
+    lost = {}
+    part = Part(slot, counts.shard, config.layout.parts)
+    told = config.stream, part_to_bytes(part, shard_counts_to_bytes(counts))
+    outputs: list[Any] = [TimestampedValue(told, at)]
     if homeless:
         metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, homeless)
         detail = "slot {slot}: these events are of users with no requirement in force"
         letters = rejected_slots(NO_REQUIREMENT, detail, {slot: homeless})
         outputs.append(beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at)))
-    return state, outputs
+        lost[NO_REQUIREMENT] = Lost(homeless, detail=detail.format(slot=slot))
+    return state, outputs, EventTally(lost=lost, counted=counted)
 
 
 class _JoinAtEndFn(beam.DoFn):
-    """All visits and changes of a shard to its counts, slot by slot."""
+    """All visits and changes of a shard to its counts, slot by slot; on the side tallies."""
 
     def __init__(self, config: JoinConfig) -> None:
         self._config = config
@@ -154,9 +179,15 @@ class _JoinAtEndFn(beam.DoFn):
             data = message[1:]
             if message[:1] == VISITS:
                 blocks[block_of(data)] = data
+            elif message[:1] == KEPT:
+                written, waiting = arrays_from_bytes(data)
+                state = cohorts.decode(written.tobytes())
+                asked.append(changes_from_bytes(waiting.tobytes()))
             else:
                 asked.append(changes_from_bytes(data))
         changes = Changes.joined(asked)
+        if config.resumed:
+            metrics.count(metrics.CHANGES_LATE, int((changes.slots < config.first_slot).sum()))
         events = chain.from_iterable(
             _busy_slots(key[0], blocks.pop(block), config.layout) for block in sorted(blocks)
         )
@@ -168,13 +199,19 @@ class _JoinAtEndFn(beam.DoFn):
                 cohorts.next_forgotten(state),
             )
             if slot == NEVER or (config.last_slot is not None and slot > config.last_slot):
-                return
+                break
             due, changes = changes.split(slot)
             there = [busy] if busy is not None and busy.slot == slot else []
             if there:
                 busy = next(events, None)
-            state, outputs = _close(config, cohorts, state, slot, due, there)
+            state, outputs, tally = _close(config, cohorts, state, slot, due, there)
             yield from outputs
+            if there:
+                yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
+        if config.keeps and (state.made or len(changes.users)):
+            parts = (cohorts.encode(state), changes_to_bytes(changes))
+            kept = arrays_to_bytes(*(np.frombuffer(part, np.uint8) for part in parts))
+            yield config.stream, kept_to_bytes(key, kept)
 
 
 class _Progress(NamedTuple):
@@ -195,8 +232,10 @@ class _JoinInTimeFn(beam.DoFn):
     timers of two steps overtake each other. So it is told by every shard.
 
     Input: ((kind, shard), visits or changes as bytes), in any order; visits of every slot, once,
-    perhaps none, in blocks of one slot. State, per shard: the visits and the changes that wait,
-    how far it is, and its cohorts as bytes.
+    perhaps none, in blocks of one slot. Those that come again are dropped, or fail the stage if
+    they differ and their slot is not closed: see `arrivals.py`. State, per shard: the visits and
+    the changes that wait, how far it is, and its cohorts as bytes, sealed: whose budget pays hangs
+    on them.
 
     Timer `close`, in event time, armed by `process` and by itself when there are visits of the
     next slot: it waits for the slot's closing time, which the visits have seen and the changes may
@@ -211,6 +250,9 @@ class _JoinInTimeFn(beam.DoFn):
 
     def __init__(self, config: JoinConfig) -> None:
         self._config = config
+
+    def setup(self) -> None:
+        self._sealing_key = self._config.change_mapper().stranger_key
 
     def process(
         self,
@@ -228,6 +270,9 @@ class _JoinInTimeFn(beam.DoFn):
                 metrics.count(metrics.CHANGES_LATE, int((asked.slots < at.next_slot).sum()))
             changes.add(data)
             at = at._replace(changes=min(at.changes, asked.first))
+        elif block_of(data) < at.next_slot:
+            metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
+            return
         else:
             visits.add(data)
             at = at._replace(busy=min(at.busy, block_of(data)))
@@ -253,8 +298,10 @@ class _JoinInTimeFn(beam.DoFn):
     ) -> Iterator[Any]:
         config, at = self._config, self._read(progress)
         slot, mine = at.next_slot, config.cohorts(key)
-        written = cohorts.read()
-        state = mine.start() if written is None else mine.decode(written)
+        written, purpose = cohorts.read(), b"cohorts %d %d" % tuple(key)
+        state = mine.start()
+        if written is not None:
+            state = mine.decode(unseal(self._sealing_key, purpose, written))
         due, busy = mine.no_changes(), []
         if at.changes <= slot:
             due, rest = Changes.joined(list(map(changes_from_bytes, changes.read()))).split(slot)
@@ -269,11 +316,15 @@ class _JoinInTimeFn(beam.DoFn):
             for data in later:
                 visits.add(data)
             at = at._replace(busy=min(map(block_of, later), default=NEVER))
-            there = (data for data in waiting if block_of(data) == slot)
-            busy = [one for data in there for one in _busy_slots(key[0], data, config.layout)]
+            there = [data for data in waiting if block_of(data) == slot]
+            if len(set(there)) > 1:
+                number, parts = config.layout.part(*key), config.layout.parts
+                raise contradiction(Part(slot, number, parts))
+            metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
+            busy = list(_busy_slots(key[0], there[0], config.layout)) if there else []
         moved = len(due.users) > 0 or mine.next_forgotten(state) <= slot
-        state, outputs = _close(config, mine, state, slot, due, busy)
+        state, outputs, _ = _close(config, mine, state, slot, due, busy)
         if moved:
-            cohorts.write(mine.encode(state))
+            cohorts.write(seal(self._sealing_key, purpose, mine.encode(state)))
         self._write(progress, close, at._replace(next_slot=slot + 1))
         yield from outputs

@@ -83,6 +83,10 @@ class SameKey:
         """The key of users outside the registry, whose codes must not change within a stream."""
         return derived_key(self().first, "strangers")
 
+    def of_bounding(self) -> bytes:
+        """The key of the draws of which of a user's events count."""
+        return derived_key(self().first, "bounding")
+
     def refuse_later(self, why: str) -> None:
         """Raise ConfigurationError if the key changes with a slot."""
         if self.check.later:

@@ -6,7 +6,7 @@ Both have one face, so that the steps which wait for slots need not know which i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,19 +20,32 @@ from streamveil.mechanisms.mechanism import Population, Setting, SlotRelease
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
+from streamveil.mechanisms.saved import Parts
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.thawing import thawed
 from streamveil.transforms.counting import Layout, slot_tables
 from streamveil.transforms.wire import (
+    arrays_from_bytes,
+    arrays_to_bytes,
     compressed,
     counts_from_bytes,
     expanded,
+    kept_from_bytes,
     shard_counts_from_bytes,
 )
+
+# What the state of a stream whose requirements may change begins with.
+_JOINED = b"j"
 
 Integers = npt.NDArray[np.int64]
 S = TypeVar("S")
 Counted = TypeVar("Counted")
 Out = TypeVar("Out", covariant=True)
+
+
+def is_joined(state: bytes) -> bool:
+    """Whether the bytes of a state are those of a stream whose requirements may change."""
+    return state.startswith(_JOINED)
 
 
 class SlotDriver(Protocol[S, Counted, Out]):
@@ -99,7 +112,7 @@ class Configuration:
     layout: Layout
     noise_key: Callable[[], NoiseKeys]
     stream: str = ""
-    context: bytes = b""
+    context: Parts = field(default_factory=dict)
     """What the counts mean, so that the noise of streams with the same counts is independent."""
     changing: bool = False
     """Whether counts come by cohort, with who moved."""
@@ -111,10 +124,13 @@ class Configuration:
     def make(self) -> Ledgers[Any, Any]:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
         noise = NoiseSource(self.noise_key(), self.stream)
-        if not self.changing and not only_dynamic(self.mechanism):
+        fixed = None
+        if not only_dynamic(self.mechanism):
             make = mechanism_forever if self.population.forever else mechanism
             made = make(self.mechanism, self.population)
-            return ByClass(ReleaseStream(made, noise, context=self.context), self.layout)
+            fixed = ReleaseStream(made, noise, context=self.context)
+            if not self.changing:
+                return ByClass(fixed, self.layout)
         stream = DynamicStream(
             dynamic_mechanism(self.mechanism, self._setting),
             constant_requirements(self.population),
@@ -123,7 +139,7 @@ class Configuration:
             default=self.default_class,
             context=self.context,
         )
-        return ByCohort(stream, self.layout, self.changing)
+        return ByCohort(stream, self.layout, self.changing, fixed)
 
     @property
     def _setting(self) -> Setting:
@@ -227,6 +243,8 @@ class ByCohort:
     layout: Layout
     joined: bool
     """Whether counts come by cohort, with who moved."""
+    fixed: ReleaseStream | None = None
+    """What may have released the slots before, over requirements that did not change yet."""
 
     @property
     def block(self) -> int:
@@ -248,13 +266,32 @@ class ByCohort:
         """State before the first slot."""
         return self.stream.start()
 
-    def encode(self, state: DynamicState) -> bytes:
-        """Bytes of the state, compressed: many ledgers have much in common."""
-        return compressed(self.stream.encode(state))
+    def encode(self, state: DynamicState, kept: Iterable[bytes] = ()) -> bytes:
+        """Bytes of the state, compressed: many ledgers have much in common.
+
+        With them goes what shards keep (`wire.kept_to_bytes`), in any order.
+        """
+        written = self.stream.pack(state)
+        if not self.joined:
+            return self.stream.keeper.write(compressed(written))
+        parts = (np.frombuffer(part, np.uint8) for part in (written, *sorted(kept)))
+        return _JOINED + self.stream.keeper.write(compressed(arrays_to_bytes(*parts)))
 
     def decode(self, data: bytes) -> DynamicState:
-        """State of bytes."""
-        return self.stream.decode(expanded(data))
+        """State of bytes, also of those that were written while nobody could change."""
+        if is_joined(data):
+            return self.stream.unpack(self._parts(data)[0])
+        if self.joined and self.fixed is not None:
+            return thawed(self.fixed, self.fixed.decode(data), self.stream)
+        return self.stream.unpack(expanded(self.stream.keeper.read(data)))
+
+    def kept(self, data: bytes) -> list[tuple[tuple[int, int], bytes]]:
+        """What each shard kept, of the bytes of a state."""
+        return list(map(kept_from_bytes, self._parts(data)[1:]))
+
+    def _parts(self, data: bytes) -> list[bytes]:
+        written = expanded(self.stream.keeper.read(data.removeprefix(_JOINED)))
+        return [part.tobytes() for part in arrays_from_bytes(written)]
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, _SlotCounts | None]]:
         """Counts and moves of all shards in a slot; or of a block of slots without moves."""

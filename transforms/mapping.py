@@ -11,12 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.mechanisms.domains import Domain
+from streamveil.mechanisms.identity import Form, Identified
 from streamveil.mechanisms.records import Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import REASON_OF_CODE, DomainMap
 from streamveil.transforms.people import NULL_USER, UserIndex
 from streamveil.transforms.rejects import column_of, naming_source, rejected_rows
-from streamveil.transforms.times import Reasons, check_reading, to_micros
+from streamveil.transforms.times import Reasons, check_reading, is_number, to_micros
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
@@ -26,11 +27,17 @@ Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(Identified):
     """Which columns of a batch hold what, and how times are read.
 
     Raises ConfigurationError for an unknown time zone or unit.
     """
+
+    IDENTITY = Form(
+        "columns",
+        ("user", "value", "time", "time_zone", "time_unit"),
+        later={"time_format": None},
+    )
 
     user: str
     value: tuple[str, ...]
@@ -40,10 +47,12 @@ class Columns:
     """IANA zone of times without an offset."""
     time_unit: str | None = None
     """Unit of times given as numbers: `s`, `ms`, `us` or `ns`."""
+    time_format: str | None = None
+    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`."""
 
     def __post_init__(self) -> None:
         """Check how times are read."""
-        check_reading(self.time_zone, self.time_unit)
+        check_reading(self.time_zone, self.time_unit, self.time_format)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -60,9 +69,10 @@ def slots_of(batch: pa.RecordBatch, columns: Columns, slots: Slots) -> tuple[Int
         column_of(batch, columns.time),
         zone=columns.time_zone,
         unit=columns.time_unit,
+        form=columns.time_format,
         name=columns.time,
     )
-    return (micros - slots.origin) // slots.length, bad_times
+    return slots.indices(micros), bad_times
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +116,8 @@ class EventMapper:
     """Events after this slot are rejected."""
     dynamic: bool = False
     """Whether users outside the registry may have joined, so that none is rejected here."""
+    away: npt.NDArray[np.int32] | None = None
+    """Positions of users in the registry who are rejected like those outside it, as they left."""
 
     @cached_property
     def _users(self) -> UserIndex:
@@ -131,6 +143,22 @@ class EventMapper:
         with naming_source(batch):
             return self._map(batch, latest)
 
+    def located(self, batch: pa.RecordBatch) -> tuple[Integers, Integers]:
+        """Slot and bin of each event that has both, in the range, whoever it is of: shapes (n,).
+
+        Raises ConfigurationError as :meth:`map`.
+        """
+        with naming_source(batch):
+            slots, faults = slots_of(batch, self.columns, self.slots)
+            bins = self._bins.bins([column_of(batch, name) for name in self.columns.value])
+        good = bins >= 0
+        good[list(faults)] = False
+        if self.first_slot is not None:
+            good &= slots >= self.first_slot
+        if self.last_slot is not None:
+            good &= slots <= self.last_slot
+        return slots[good], bins[good]
+
     def _map(self, batch: pa.RecordBatch, latest: int | None) -> tuple[Events, pa.RecordBatch]:
         columns = self.columns
         arrays = {name: column_of(batch, name) for name in columns.names}
@@ -151,6 +179,8 @@ class EventMapper:
                 fault(np.flatnonzero(bins == code), reason)
         if self.registry.default_class is None and not self.dynamic:
             fault(np.flatnonzero(members < 0), NO_REQUIREMENT)
+        if self.away is not None and self.away.size:
+            fault(np.flatnonzero(np.isin(members, self.away)), NO_REQUIREMENT)
         if latest is not None:
             fault(np.flatnonzero(slots > latest), AHEAD)
         for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
@@ -170,6 +200,9 @@ class EventMapper:
             names = columns.value
         else:
             names = (columns.time,)
+            time = record[columns.time]
+            if columns.time_unit is None and isinstance(time, str) and is_number(time):
+                return f"{columns.time} is {time}, a number: say its unit (--time_unit)"
         return ", ".join(
             f"{name} is {'null' if record[name] is None else record[name]}" for name in names
         )

@@ -1,7 +1,7 @@
 """The counters of a pipeline, all in one namespace.
 
-All but those of slots and of window use count raw events: they are for the operator who may see
-the input, never for publication.
+All but those of slots, of their parts and of window use count raw events: they are for the operator
+who may see the input, never for publication.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from streamveil.mechanisms.records import EVENTS_READ, METRICS_NAMESPACE, REJECT
 
 __all__ = ["EVENTS_READ", "METRICS_NAMESPACE", "REJECTED_PREFIX"]
 
-EVENTS_ACCEPTED = "events_accepted"
+EVENTS_COUNTED = "events_counted"
 EVENTS_BOUNDED_AWAY = "events_bounded_away"
 EVENTS_LATE = "events_late"
+EVENTS_WAITING = "events_waiting"
 CHANGES_READ = "changes_read"
 CHANGES_ACCEPTED = "changes_accepted"
 CHANGES_LATE = "changes_late"
@@ -22,6 +23,8 @@ CHANGES_REJECTED_PREFIX = "rejected changes: "
 REPORTS_READ = "reports_read"
 REPORTS_ACCEPTED = "reports_accepted"
 REPORTS_REJECTED_PREFIX = "rejected reports: "
+PARTS_REPEATED = "parts_repeated"
+PARTS_AFTER_RELEASE = "parts_after_release"
 SLOTS_PREFIX = "slots_"
 WINDOW_USE = "largest_window_use_ppm"
 

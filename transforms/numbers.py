@@ -14,6 +14,8 @@ def as_numbers(array: pa.Array) -> npt.NDArray[np.float64] | None:
     """Numbers of a column, shape (n,), NaN for what is none; None for a type that holds none."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.large_string())
     kind = array.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         good = pc.match_substring_regex(array, _NUMERIC)

@@ -9,27 +9,54 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamveil.mechanisms.records import (
+    LOST_METADATA,
     REJECTED_COLUMNS,
     ROW_COLUMN,
     SOURCE_METADATA,
     ConfigurationError,
 )
+from streamveil.mechanisms.tallies import LATE, EventTally, Lost
 
 REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
-LATE = "late"
 
 
 def column_of(batch: pa.RecordBatch, name: str, what: str = "events") -> pa.Array:
-    """A column by name; raises ConfigurationError when there is none."""
+    """A column by name, as :func:`usable`; raises ConfigurationError when there is none."""
     at = batch.schema.get_field_index(name)
     if at < 0:
         raise ConfigurationError(
             f"the {what} have no column {name!r}; there are: "
             f"{', '.join(n for n in batch.schema.names if n != ROW_COLUMN)}"
         )
-    return batch.column(at)
+    return usable(batch.column(at))
+
+
+def usable(array: pa.Array) -> pa.Array:
+    """The same values in a type that Arrow's functions know: views become large text or bytes.
+
+    An index outside its dictionary becomes null, so that its row is at fault and no other.
+    """
+    kind = array.type
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    if pa.types.is_binary_view(kind):
+        return array.cast(pa.large_binary())
+    if not pa.types.is_dictionary(kind):
+        return array
+    values, indices = usable(array.dictionary), array.indices
+    ends = pc.min_max(indices)
+    inside = len(indices) == indices.null_count or (
+        ends["min"].as_py() >= 0 and ends["max"].as_py() < len(values)
+    )
+    if inside and values is array.dictionary:
+        return array
+    if not inside:
+        good = pc.and_(pc.greater_equal(indices, 0), pc.less(indices, len(values)))
+        indices = pc.if_else(good, indices, None)
+    return pa.DictionaryArray.from_arrays(indices, values)
 
 
 def source_of(batch: pa.RecordBatch) -> str | None:
@@ -114,17 +141,48 @@ def reasons_of(rejected: pa.RecordBatch) -> Iterator[tuple[str, int]]:
         yield reason["values"], reason["counts"]
 
 
+def losses_of(rejected: pa.RecordBatch) -> dict[str, Lost]:
+    """How many dead letters have each reason, and the first one that has it."""
+    reasons = rejected.column("reason").to_pylist()
+    found = {}
+    for reason, number in reasons_of(rejected):
+        first = rejected.slice(reasons.index(reason), 1).to_pylist()[0]
+        row = -1 if first["row"] is None else first["row"]
+        found[reason] = Lost(number, first["source"] or "", row, first["detail"] or "")
+    return found
+
+
+def tally_of(batch: pa.RecordBatch) -> EventTally:
+    """What a batch says was lost on the way to it."""
+    data = (batch.schema.metadata or {}).get(LOST_METADATA)
+    return EventTally() if data is None else EventTally.of_bytes(data)
+
+
+def with_tally(batch: pa.RecordBatch, tally: EventTally) -> pa.RecordBatch:
+    """The batch, saying that this was lost on the way to it; without a word of it if nothing."""
+    metadata = dict(batch.schema.metadata or {})
+    metadata.pop(LOST_METADATA, None)
+    if tally.read:
+        metadata[LOST_METADATA] = tally.to_bytes()
+    return batch.replace_schema_metadata(metadata)
+
+
 def _json_values(column: pa.Array, rows: list[int]) -> list[Any]:
     """Values of some rows as strict JSON has them: times and what it lacks become text."""
-    picked = column.take(pa.array(rows, pa.int64()))
+    picked = usable(column).take(pa.array(rows, pa.int64()))
     if pa.types.is_dictionary(picked.type):
         picked = picked.dictionary_decode()
     kind = picked.type
     if pa.types.is_temporal(kind):
         try:
             return picked.cast(pa.string()).to_pylist()  # Python's own times are narrower
-        except pa.ArrowInvalid:
-            return picked.cast(pa.int64()).cast(pa.string()).to_pylist()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            wide = pa.int32() if kind.bit_width == 32 else pa.int64()
+            return picked.view(wide).cast(pa.string()).to_pylist()
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        # Not all text that a caller makes is UTF-8.
+        raw = picked.cast(pa.large_binary()).to_pylist()
+        return [None if each is None else each.decode(errors="replace") for each in raw]
     try:
         return [_plain(value) for value in picked.to_pylist()]
     except (OverflowError, ValueError):  # a far time inside a list or a struct

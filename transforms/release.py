@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,16 @@ from apache_beam.utils.timestamp import Timestamp
 from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.records import ConfigurationError, Release, format_time
 from streamveil.transforms import metrics
+from streamveil.transforms.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.ledgers import MakesDriver
-from streamveil.transforms.wire import block_of, start_from_bytes
+from streamveil.transforms.wire import (
+    block_of,
+    content_of,
+    is_kept,
+    part_of,
+    start_from_bytes,
+)
 
 LEDGER = "ledger"
 REJECTED = "rejected"
@@ -28,6 +35,7 @@ STATE = "state"
 # Without a range to release, a gap this long is a mistake, not a quiet time.
 MOST_QUIET_SLOTS = 100_000
 
+_LOGGER = logging.getLogger("streamveil")
 _PROGRESS = logging.getLogger("streamveil.progress")
 
 
@@ -115,10 +123,10 @@ class _ReleaseFn(beam.DoFn):
 class _ReleaseAtOnceFn(_ReleaseFn):
     """Releases a bounded input whose counts are gathered, quiet slots included; without state.
 
-    Input: (stream, all counts as bytes that `ledgers.py` reads), gathered by a GroupByKey: what a
-    GroupByKey gives has the time of the end of all times, so a timer that waited for counts at the
-    end of a slot would fire before them. The event time of a release is the end of its slot. Two
-    such stages may follow each other, where each waits for all that the other tells.
+    Input: (stream, all parts, of counts as bytes that `ledgers.py` reads), gathered by a
+    GroupByKey: what that gives has the time of the end of all times, so a timer that waited for
+    counts at the end of a slot would fire before them. The event time of a release is the end of
+    its slot. Two such stages may follow each other, where each waits for all that the other tells.
     """
 
     def _time(self, slot: int) -> Timestamp:
@@ -126,11 +134,15 @@ class _ReleaseAtOnceFn(_ReleaseFn):
 
     def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[Any]:
         ended: dict[int, list[bytes]] = {}
+        kept: list[bytes] = []
         for data in element[1]:
-            ended.setdefault(block_of(data), []).append(data)
+            if is_kept(data):
+                kept.append(data)
+            else:
+                ended.setdefault(block_of(data), []).append(content_of(data))
         slots = self._every_slot(self._busy(ended))
         state = yield from self._driven(self._begun(None), slots)
-        yield from self._left(state)
+        yield from self._left(state, kept)
 
     def _busy(self, ended: dict[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
         """The slots of whole blocks that anything came of, in order."""
@@ -170,28 +182,29 @@ class _ReleaseAtOnceFn(_ReleaseFn):
                 "which rejects what is outside it"
             )
 
-    def _left(self, state: Any) -> Iterator[Any]:
-        """What is told of the state after the last slot."""
+    def _left(self, state: Any, kept: list[bytes]) -> Iterator[Any]:
+        """What is told of the state after the last slot, and of what shards keep."""
         return iter(())
 
 
 class _ReleaseAtEndFn(_ReleaseAtOnceFn):
     """The same, and tells the state that a later run goes on from."""
 
-    def _left(self, state: Any) -> Iterator[Any]:
+    def _left(self, state: Any, kept: list[bytes]) -> Iterator[Any]:
         next_slot = self._ledgers.next_slot(state)
         if next_slot is not None:
-            written = self._ledgers.encode(state)
+            written = self._ledgers.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
 
 
 class _ReleaseInTimeFn(_ReleaseFn):
     """Releases a stream that never ends, each slot as soon as all shards have told their counts.
 
-    Input: (stream, counts as bytes that `ledgers.py` reads), one of every slot and shard, empty or
-    not, blocks of one slot; and what tells the first slot (:func:`start_to_bytes`); all in any
-    order. State, per stream: the counts that wait; the next slot to release, and how many counts of
-    which slots wait.
+    Input: (stream, part of counts as bytes that `ledgers.py` reads), all parts of every slot, empty
+    or not, blocks of one slot; and what tells the first slot (:func:`start_to_bytes`); all in any
+    order. What comes again is dropped and counted, or fails the stage: see `arrivals.py`. State,
+    per stream: the parts that wait; the next slot to release, and which parts of which slots wait;
+    what the parts of the slots released last were.
 
     There is no timer: a slot's counts come when it closes, or later if they had to settle. The
     event time of a release is that moment, since the watermark is there: what is before it, windows
@@ -200,6 +213,7 @@ class _ReleaseInTimeFn(_ReleaseFn):
 
     WAITING = BagStateSpec("waiting", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
+    TAKEN = ReadModifyWriteStateSpec("taken", FastPrimitivesCoder())
 
     def _time(self, slot: int) -> Timestamp:
         closing = self._config.clock.closing(slot)
@@ -211,45 +225,62 @@ class _ReleaseInTimeFn(_ReleaseFn):
         now: Any = beam.DoFn.TimestampParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
+        taken: Any = beam.DoFn.StateParam(TAKEN),
         stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
     ) -> Iterator[Any]:
-        self._now = now
-        before: tuple[int | None, dict[int, int]] = progress.read() or (None, {})
-        next_slot, told = before
-        start = start_from_bytes(element[1])
-        if start is None:
-            waiting.add(element[1])
-            slot = block_of(element[1])
-            told = {**told, slot: told.get(slot, 0) + 1}
+        self._now, data = now, element[1]
+        arrivals = Arrivals.read(self._ledgers.parts, progress.read())
+        start = start_from_bytes(data)
+        if start is not None:
+            arrivals.start(start)
         else:
-            next_slot = start
-        whole = list(self._whole(next_slot, told))
+            arrival = arrivals.arrive(data, waiting.read, taken.read)
+            if arrival is not Arrival.NEW:
+                self._dropped(data, arrival)
+                return
+            waiting.add(data)
+        whole = list(arrivals.whole())
         if whole:
-            slots, rest = self._counted(whole, waiting.read())
-            next_slot = yield from self._release(stream, slots)
+            parts, rest = _split(whole, waiting.read())
+            next_slot = yield from self._release(stream, self._counted(parts))
+            arrivals.take(whole, next_slot)
             waiting.clear()
             for data in rest:
                 waiting.add(data)
-        progress.write((next_slot, {slot: n for slot, n in told.items() if slot not in whole}))
+            taken.write(remembered(taken.read(), parts))
+        progress.write(arrivals.written)
 
-    def _whole(self, slot: int | None, told: dict[int, int]) -> Iterator[int]:
-        """Slots from this one on that miss nothing."""
-        while slot is not None and told.get(slot) == self._ledgers.parts:
-            yield slot
-            slot += 1
-
-    def _counted(
-        self, slots: list[int], waiting: Iterable[bytes]
-    ) -> tuple[Iterator[tuple[int, Any]], list[bytes]]:
-        """Counts of some slots, and what waits for others."""
-        parts: dict[int, list[bytes]] = {slot: [] for slot in slots}
-        rest: list[bytes] = []
-        for data in waiting:
-            parts.get(block_of(data), rest).append(data)
-        ledgers = self._ledgers
-        every = (
-            (slot, ledgers.quiet if counted is None else counted)
-            for block in slots
-            for slot, counted in ledgers.slots(block, parts[block])
+    def _dropped(self, data: bytes, arrival: Arrival) -> None:
+        """Count a part that is dropped, and tell of it."""
+        slot, number, parts = part_of(data)
+        if arrival is Arrival.REPEATED:
+            metrics.count(metrics.PARTS_REPEATED, 1)
+            _LOGGER.info("part %d of %d of slot %d came again: dropped", number, parts, slot)
+            return
+        metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
+        _LOGGER.warning(
+            "part %d of %d of slot %d came after the slot was released, not as it was, or long "
+            "after: dropped, the release stays; the runner does not process each element exactly "
+            "once",
+            number,
+            parts,
+            slot,
         )
-        return every, rest
+
+    def _counted(self, parts: Mapping[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
+        """Slots in order, each with its counts."""
+        ledgers = self._ledgers
+        for block, some in parts.items():
+            for slot, counted in ledgers.slots(block, map(content_of, some)):
+                yield slot, ledgers.quiet if counted is None else counted
+
+
+def _split(
+    slots: Iterable[int], waiting: Iterable[bytes]
+) -> tuple[dict[int, list[bytes]], list[bytes]]:
+    """The parts of some slots, in order, and what waits for others."""
+    parts: dict[int, list[bytes]] = {slot: [] for slot in slots}
+    rest: list[bytes] = []
+    for data in waiting:
+        parts.get(block_of(data), rest).append(data)
+    return parts, rest

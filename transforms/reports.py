@@ -6,7 +6,7 @@ import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -21,12 +21,19 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.local.oracles import supports
+from streamveil.mechanisms.local.oracles import Reports, supports
 from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.stream import LocalStreamState
-from streamveil.mechanisms.local.wire import decode_report, read_answer
+from streamveil.mechanisms.local.wire import (
+    check_answer,
+    decode_report,
+    largest_report,
+    read_answer,
+)
+from streamveil.mechanisms.tallies import LATE
 from streamveil.transforms import metrics
-from streamveil.transforms.rejects import LATE, REJECTED_SCHEMA
+from streamveil.transforms.arrivals import another_start
+from streamveil.transforms.rejects import REJECTED_SCHEMA
 from streamveil.transforms.release import REJECTED, ReleaseConfig, _ReleaseFn
 from streamveil.transforms.server import LocalSetting, Server
 from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
@@ -50,8 +57,12 @@ _SYMBOL = struct.Struct("<i")
 
 _ORACLES = (GRR, OUE)
 
-# Of a message that cannot be read so many bytes are kept.
-_MOST_BYTES = 1000
+# Of a message that cannot be read so many bytes are kept, in a dead letter.
+_MOST_BYTES = 64
+
+# Reports of those asked may come again. So many times as many as were asked wait for the end of the
+# round, then one of each user is kept.
+_MOST_EACH = 2
 
 # Users whose assignments are made together.
 _USERS_IN_A_PART = 10_000
@@ -97,20 +108,31 @@ def rejected_reports(reason: str, detail: str, records: Iterable[Any]) -> pa.Rec
 
 
 class _CheckReportsFn(beam.DoFn):
-    """Messages of devices to (stream, Answer as bytes); what is none leaves on the side."""
+    """Messages of devices to (stream, Answer as bytes); what is none leaves on the side.
+
+    What is longer than any report of so many symbols is not even read, and only what has a right
+    token goes on: nobody else can make the state of the server grow.
+    """
 
     def __init__(self, setting: LocalSetting) -> None:
         self._setting = setting
 
     def setup(self) -> None:
         self._tokens = self._setting.tokens()
+        self._symbols = self._setting.users.symbols
+        self._most = largest_report(self._symbols)
 
     def process(self, element: bytes) -> Iterator[Any]:
         metrics.count(metrics.REPORTS_READ, 1)
         try:
+            if len(element) > self._most:
+                raise ValueError(
+                    f"a message of {len(element)} bytes is no report of {self._symbols} symbols, "
+                    f"which has {self._most} at most"
+                )
             report = decode_report(element)
         except ValueError as error:
-            record = {"bytes": element[:_MOST_BYTES].hex()}
+            record = {"bytes": element[:_MOST_BYTES].hex(), "size": len(element)}
             yield _aside(rejected_reports(MALFORMED, str(error), [record]))
             return
         user = self._tokens.user_of(report.slot, report.round, report.token)
@@ -118,6 +140,12 @@ class _CheckReportsFn(beam.DoFn):
             place = {"slot": report.slot, "round": report.round, "token": report.token.hex()}
             detail = "the token is not that of an assignment for this slot and round"
             yield _aside(rejected_reports(FORGED, detail, [place]))
+            return
+        try:
+            check_answer(self._symbols, report.answer)
+        except ValueError as error:
+            record = {"slot": report.slot, "round": report.round, "user": user}
+            yield _aside(rejected_reports(MALFORMED, str(error), [record]))
             return
         answer = Answer(report.slot, report.round, user, report.answer)
         yield self._setting.name, _REPORT + answer_to_bytes(answer)
@@ -133,8 +161,28 @@ def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list
 
     Of different answers of one user one counts, whatever the order in which they came.
     """
+    taken, rejected = one_each(ask, users, told)
+    answers: list[list[Any]] = [[] for _ in users.classes]
+    for user, (_, read) in taken.items():
+        answers[users.class_of[user]].append(read)
+    tally = Tally(
+        np.zeros((len(users.classes), users.symbols), np.int64),
+        np.array([len(some) for some in answers], np.int64),
+    )
+    for k in np.flatnonzero(tally.reports):
+        tally.supports[k] = supports(ask.oracles[k], users.symbols, np.concatenate(answers[k]))
+    return tally, rejected
+
+
+def one_each(
+    ask: Ask, users: Users, told: Iterable[bytes]
+) -> tuple[dict[int, tuple[bytes, Reports]], list[pa.RecordBatch]]:
+    """One answer of each user to an ask, as it was told and as it is read; the others' letters.
+
+    Done again with some more answers, it gives what it would have given of all at once.
+    """
     asked = set(ask.users.tolist())
-    taken: dict[int, Any] = {}
+    taken: dict[int, tuple[bytes, Reports]] = {}
     rejected: dict[tuple[str, str], list[Any]] = {}
     for data in sorted(told):
         answer = answer_from_bytes(data)
@@ -144,23 +192,14 @@ def tally_of(ask: Ask, users: Users, told: Iterable[bytes]) -> tuple[Tally, list
         else:
             kind = ask.oracles[users.class_of[answer.user]]
             try:
-                read = read_answer(kind, users.symbols, answer.answer)
-                if taken.setdefault(answer.user, read) is read:
+                one = data, read_answer(kind, users.symbols, answer.answer)
+                if taken.setdefault(answer.user, one) is one:
                     continue
                 fault = DUPLICATE, "the user's report to this ask counts already"
             except ValueError as error:
                 fault = MALFORMED, str(error)
         rejected.setdefault(fault, []).append(record)
-    answers: list[list[Any]] = [[] for _ in users.classes]
-    for user, read in taken.items():
-        answers[users.class_of[user]].append(read)
-    tally = Tally(
-        np.zeros((len(users.classes), users.symbols), np.int64),
-        np.array([len(some) for some in answers], np.int64),
-    )
-    for k in np.flatnonzero(tally.reports):
-        tally.supports[k] = supports(ask.oracles[k], users.symbols, np.concatenate(answers[k]))
-    return tally, [rejected_reports(*fault, found) for fault, found in rejected.items()]
+    return taken, [rejected_reports(*fault, found) for fault, found in rejected.items()]
 
 
 def ask_parts(ask: Ask) -> Iterator[bytes]:
@@ -179,14 +218,31 @@ def ask_from_bytes(data: bytes) -> Ask:
     return Ask(slot, round, users, epsilons, tuple(_ORACLES[i] for i in oracles))
 
 
+class _Progress(NamedTuple):
+    """Where the server stands."""
+
+    first: int | None = None
+    """First slot of the stream; None before it is told."""
+    next_slot: int | None = None
+    """First slot of which nobody was asked."""
+    last_begun: int | None = None
+    """Last slot that has begun."""
+    open_round: tuple[int, int] | None = None
+    """Slot and number of the round that is open."""
+    asked: int = 0
+    """Users asked in it."""
+    waiting: int = 0
+    """Reports to it that wait."""
+
+
 class _AskFn(_ReleaseFn):
     """Asks for reports and releases slots, in order, each once.
 
     Input: (stream, what begins slots, or an Answer as bytes), in any order. Output: what
     :class:`_ReleaseFn` gives; on the side parts of asks as bytes, and rejected reports.
 
-    State, per stream: the server's bytes; the reports of the round that is open; which round that
-    is, the next slot, and the last slot that has begun.
+    State, per stream: the server's bytes; the reports of the round that is open, of which there are
+    at most about twice as many as users asked; :class:`_Progress`.
 
     Timer `deadline`, in event time, armed when a round opens: closes it. The first round of a slot
     opens when the slot has begun and the one before it is released, and closes `first` after its
@@ -213,35 +269,52 @@ class _AskFn(_ReleaseFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
-        open_round, next_slot, last_begun = progress.read() or (None, None, None)
+        at = _Progress(*(progress.read() or ()))
         kind, data = element[1][:1], element[1][1:]
         if kind == _REPORT:
-            fault = self._misplaced(answer_from_bytes(data), open_round, next_slot)
-            if fault is None:
-                reports.add(data)
-            else:
+            fault = self._misplaced(answer_from_bytes(data), at)
+            if fault is not None:
                 yield fault
+                return
+            reports.add(data)
+            at = at._replace(waiting=at.waiting + 1)
+            if at.waiting > _MOST_EACH * at.asked:
+                rejected, waiting = self._thin_out(stream, reports)
+                at = at._replace(waiting=waiting)
+                yield from rejected
+            progress.write(tuple(at))
             return
         (slot,) = _SLOT.unpack(data)
-        if kind == _START:
-            next_slot = slot
-        else:
-            last_begun = slot if last_begun is None else max(last_begun, slot)
-        progress.write((open_round, next_slot, last_begun))
-        if open_round is None:
+        if kind == _BEGUN:
+            at = at._replace(last_begun=max(slot, slot if at.last_begun is None else at.last_begun))
+        elif at.first is None:
+            at = at._replace(first=slot, next_slot=slot)
+        elif at.first != slot:
+            raise another_start(slot, at.first)
+        progress.write(tuple(at))
+        if at.open_round is None:
             written = stream.read()
             state = self._ledgers.start() if written is None else self._ledgers.decode(written)
             yield from self._begin(state, stream, progress, deadline)
 
-    def _misplaced(
-        self, answer: Answer, open_round: tuple[int, int] | None, next_slot: int | None
-    ) -> beam.pvalue.TaggedOutput | None:
+    def _thin_out(self, stream: Any, reports: Any) -> tuple[list[beam.pvalue.TaggedOutput], int]:
+        """Keep one report of each user; the rejected others, and how many are kept."""
+        server = self._ledgers
+        asked = server.decode(stream.read()).asked
+        assert asked is not None
+        taken, rejected = one_each(asked, server.stream.users, reports.read())
+        reports.clear()
+        for data, _ in taken.values():
+            reports.add(data)
+        return list(map(_aside, rejected)), len(taken)
+
+    def _misplaced(self, answer: Answer, at: _Progress) -> beam.pvalue.TaggedOutput | None:
         """Reject a report to any round but the open one."""
-        if (answer.slot, answer.round) == open_round:
+        if (answer.slot, answer.round) == at.open_round:
             return None
-        opens = open_round or (next_slot, 1)
+        opens = at.open_round or (at.next_slot, 1)
         record = {"slot": answer.slot, "round": answer.round, "user": answer.user}
-        if next_slot is None or (answer.slot, answer.round) > opens:
+        if at.next_slot is None or (answer.slot, answer.round) > opens:
             return _aside(rejected_reports(UNSOLICITED, "nobody was asked in this round", [record]))
         return _aside(rejected_reports(LATE, "the round was closed before", [record]))
 
@@ -249,16 +322,18 @@ class _AskFn(_ReleaseFn):
         self, state: LocalStreamState, stream: Any, progress: Any, deadline: Any
     ) -> Iterator[Any]:
         """Open the first round of the next slot, if it has begun."""
-        _, next_slot, last_begun = progress.read()
-        if next_slot is None or last_begun is None or last_begun < next_slot:
+        at = _Progress(*progress.read())
+        if at.next_slot is None or at.last_begun is None or at.last_begun < at.next_slot:
             return
-        state, ask = self._ledgers.stream.begin(state, next_slot)
-        progress.write(((next_slot, 1), next_slot + 1, last_begun))
-        yield from self._opened(state, ask, stream, deadline)
+        state, ask = self._ledgers.stream.begin(state, at.next_slot)
+        yield from self._opened(state, ask, stream, progress, deadline)
 
     def _opened(
-        self, state: LocalStreamState, ask: Ask, stream: Any, deadline: Any
+        self, state: LocalStreamState, ask: Ask, stream: Any, progress: Any, deadline: Any
     ) -> Iterator[Any]:
+        at = _Progress(*progress.read())
+        at = at._replace(next_slot=ask.slot + 1, open_round=(ask.slot, ask.round))
+        progress.write(tuple(at._replace(asked=ask.users.size, waiting=0)))
         stream.write(self._ledgers.encode(state))
         deadline.set(self._closing(ask.slot, ask.round))
         for part in ask_parts(ask):
@@ -285,13 +360,12 @@ class _AskFn(_ReleaseFn):
         for letters in rejected:
             yield _aside(letters)
         state, answer = server.stream.take(state, tally)
-        _, next_slot, last_begun = progress.read()
         if not isinstance(answer, LocalRelease):
-            progress.write(((slot, answer.round), next_slot, last_begun))
-            yield from self._opened(state, answer, stream, deadline)
+            yield from self._opened(state, answer, stream, progress, deadline)
             return
-        at = self._closing(slot, round)
-        yield from self._outputs(slot, server.counted(state, answer), state, at)
-        progress.write((None, next_slot, last_begun))
+        closed = self._closing(slot, round)
+        yield from self._outputs(slot, server.counted(state, answer), state, closed)
+        at = _Progress(*progress.read())
+        progress.write(tuple(at._replace(open_round=None, asked=0, waiting=0)))
         stream.write(server.encode(state))
         yield from self._begin(state, stream, progress, deadline)

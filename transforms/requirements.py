@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +13,7 @@ from streamveil.transforms import metrics
 from streamveil.transforms.changes import changes_to_bytes, spread
 from streamveil.transforms.joining import (
     CHANGES,
+    KEPT,
     REJECTED,
     VISITS,
     JoinConfig,
@@ -20,6 +21,7 @@ from streamveil.transforms.joining import (
     _JoinAtEndFn,
     _JoinInTimeFn,
 )
+from streamveil.transforms.loss import TALLIES
 from streamveil.transforms.rejects import reasons_of
 
 
@@ -27,10 +29,12 @@ class Joined(NamedTuple):
     """What :class:`JoinRequirements` gives."""
 
     counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, ShardCounts as bytes). In a stream one of each shard and slot; in a bounded input
+    """(stream, part of ShardCounts). In a stream one of each shard and slot; in a bounded input
     only those where a shard has anything to tell, all before its end."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Dead letters: bad changes, and events of users without a requirement."""
+    tallies: tuple[beam.PCollection[bytes], ...]
+    """In a bounded input, what became of its events."""
 
 
 @dataclass(eq=False)
@@ -44,6 +48,8 @@ class JoinRequirements(beam.PTransform):
     """
 
     config: JoinConfig
+    kept: Sequence[tuple[ShardKey, bytes]] = ()
+    """What shards kept in the run that this one goes on from."""
 
     def __post_init__(self) -> None:
         """Name the transform."""
@@ -56,6 +62,7 @@ class JoinRequirements(beam.PTransform):
         """Build the steps: map the changes, gather by shard, join."""
         visits, batches = inputs
         config = self.config
+        tallies: tuple[beam.PCollection[bytes], ...] = ()
         mapped = batches | "MapChanges" >> beam.ParDo(_MapChangesFn(config)).with_outputs(
             REJECTED, main="changes"
         )
@@ -64,12 +71,21 @@ class JoinRequirements(beam.PTransform):
         tagged = visits | "TagVisits" >> beam.MapTuple(_tag_visits).with_output_types(
             tuple[ShardKey, bytes]
         )
-        everything = (tagged, mapped.changes) | "AddChanges" >> beam.Flatten()
+        everything = [tagged, mapped.changes]
+        if self.kept:
+            tagged_kept = [(key, KEPT + data) for key, data in self.kept]
+            everything.append(
+                visits.pipeline
+                | "Kept" >> beam.Create(tagged_kept).with_output_types(tuple[ShardKey, bytes])
+            )
+        everything = everything | "AddChanges" >> beam.Flatten()
         if visits.is_bounded and batches.is_bounded:
             gathered = everything | "GatherShards" >> beam.GroupByKey()
             joined = gathered | "JoinAtEnd" >> beam.ParDo(_JoinAtEndFn(config)).with_outputs(
-                REJECTED, main="counts"
+                REJECTED, TALLIES, main="counts"
             )
+            joined[TALLIES].element_type = bytes
+            tallies = (joined[TALLIES],)
         else:
             joined = everything | "JoinInTime" >> beam.ParDo(_JoinInTimeFn(config)).with_outputs(
                 REJECTED, main="counts"
@@ -77,7 +93,7 @@ class JoinRequirements(beam.PTransform):
         joined.counts.element_type = tuple[str, bytes]
         joined[REJECTED].element_type = pa.RecordBatch
         rejected = (mapped[REJECTED], joined[REJECTED]) | "AllRejected" >> beam.Flatten()
-        return Joined(joined.counts, rejected)
+        return Joined(joined.counts, rejected, tallies)
 
 
 def _tag_visits(key: ShardKey, data: bytes) -> tuple[ShardKey, bytes]:
@@ -96,6 +112,8 @@ class _MapChangesFn(beam.DoFn):
         self._mapper.warm()
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
+        if not element.num_rows:  # of no rows a column may have any type
+            return
         found, rejected = self._mapper.map(element)
         metrics.count(metrics.CHANGES_READ, element.num_rows)
         metrics.count(metrics.CHANGES_ACCEPTED, element.num_rows - rejected.num_rows)

@@ -6,7 +6,7 @@ It is driven by the release stage, like counts: see `ledgers.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry
+from streamveil.mechanisms.saved import Parts
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.transcripts import Transcript, transcript_from_bytes
 
@@ -32,8 +33,13 @@ class LocalSetting:
     noise_key: Callable[[], NoiseKeys]
     name: str
     """Of the stream, which randomness is bound to."""
-    context: bytes = b""
+    context: Parts = field(default_factory=dict)
     """What the bins mean, to which randomness is bound as well."""
+    begun: int | None = None
+    """How many users of the registry, the first ones, are in the stream from its beginning; None
+    for all."""
+    longest_window: int | None = None
+    """The longest window that anybody may ask for, in slots; None while nobody changes."""
 
     def __post_init__(self) -> None:
         """Refuse users who cannot be known.
@@ -51,12 +57,15 @@ class LocalSetting:
     def users(self) -> Users:
         """The population. A device reports one of the bins, or last that there was no event."""
         registry = self.registry
-        return Users(registry.classes, registry.class_of, self.bins + 1)
+        return Users(registry.classes, registry.class_of, self.bins + 1, self.begun)
 
     def server(self) -> LocalStream:
         """The server's side. Raises ConfigurationError for a mechanism that does not fit."""
         noise = NoiseSource(self.noise_key().derived("local server"), self.name)
-        return LocalStream(local_mechanism(self.mechanism, self.users), noise, context=self.context)
+        mechanism = local_mechanism(self.mechanism, self.users)
+        return LocalStream(
+            mechanism, noise, context=self.context, longest_window=self.longest_window
+        )
 
     def tokens(self) -> Tokens:
         """What ties reports to assignments."""
@@ -122,9 +131,8 @@ class Server:
         raise ValueError(f"slot {slot} was told in {len(counted.tallies)} rounds, asked in others")
 
     def counted(self, state: LocalStreamState, release: LocalRelease) -> SlotRelease:
-        """Frequencies of the bins scaled up to all users; that of no event is left out."""
-        users = self.stream.users
-        n, bins = users.class_of.size, users.symbols - 1
+        """Frequencies of the bins scaled up to all users there are; no event is left out."""
+        n, bins = int(self.stream.sizes(state).sum()), self.stream.users.symbols - 1
         return SlotRelease(
             np.rint(n * release.frequencies[:bins]).astype(np.int64),
             release.status,
@@ -145,8 +153,11 @@ class Server:
 
     def entry(self, state: LocalStreamState, slot: int, release: SlotRelease) -> LedgerEntry:
         """What the slot cost every class: the user of it whom it cost most."""
-        users = self.stream.users
         in_window = self.stream.ledger.spent_in_window(state.ledger)
         return LedgerEntry(
-            slot, users.classes, users.sizes, to_epsilon(release.spent), to_epsilon(in_window)
+            slot,
+            self.stream.users.classes,
+            self.stream.sizes(state),
+            to_epsilon(release.spent),
+            to_epsilon(in_window),
         )

@@ -24,10 +24,13 @@ from apache_beam.utils.timestamp import Timestamp
 PULSE = b""
 _NAME = 16  # bytes
 
-# A runner may tell of a checkpoint those bundles too that ended between its barrier and its end, as
-# Flink's does. What a bundle finds after that and is told of again is in a later one, which it is
-# in front of.
-COMMITS = 2
+# A runner may tell of a checkpoint every bundle that has ended, also those behind its barrier, as
+# Flink's does. So a commit says nothing of what came behind the barriers of checkpoints that were
+# not told of yet. If the runner takes one checkpoint at a time, those are two at most: the one
+# under way, and the one before it, whose end may still be on its way here. The third commit is of
+# one whose barrier came later. What a checkpoint that is not aligned keeps of what was on its way
+# here comes again as it was, so there it is no worse.
+COMMITS = 3
 
 # By the name of what waits, how often its bundles were committed. Of the process, not of a DoFn:
 # the runner keeps a DoFn for each bundle that waits for its commit. Names are drawn where something
@@ -40,8 +43,9 @@ class Settle(beam.PTransform):
     """Hold back (key, bytes) until the runner has committed that they are there.
 
     For inputs without end, on runners that go back to checkpoints and tell bundles of commits
-    (`DoFn.BundleFinalizerParam`), such as Flink's. What still waits when the input ends, or the
-    pipeline is drained, is let go then; where commits are never told, so is everything.
+    (`DoFn.BundleFinalizerParam`), such as Flink's, with one checkpoint at a time. What still waits
+    when the input ends, or the pipeline is drained, is let go then; where commits are never told,
+    so is everything.
     """
 
     keys: Sequence[Any]

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.records import ConfigurationError
-from streamveil.transforms.counting import BlockCounts, ShardCounts, Visits
+from streamveil.transforms.counting import BlockCounts, Packed, ShardCounts, Visits
 
 _HEADER = struct.Struct("<cBB")
 _COUNTS = struct.Struct("<qqq")
 _FIRST = struct.Struct("<q")
 _TWO = struct.Struct("<qq")
-_COMPRESSED = b"z"  # no version of anything
+_NO_BLOCK = -(1 << 63)
+_KEY = struct.Struct("<qqq")
+_PART = struct.Struct("<qii")
 
 
 def array_to_bytes(array: np.ndarray[Any, Any]) -> bytes:
@@ -52,19 +53,26 @@ def arrays_from_bytes(data: bytes) -> list[np.ndarray[Any, Any]]:
 
 
 def compressed(data: bytes) -> bytes:
-    """A mark, the size of `data`, and `data` compressed by zstd."""
-    return _COMPRESSED + _FIRST.pack(len(data)) + pa.compress(data, codec="zstd", asbytes=True)
+    """The size of `data`, and `data` compressed by zstd."""
+    return _FIRST.pack(len(data)) + pa.compress(data, codec="zstd", asbytes=True)
 
 
 def expanded(data: bytes) -> bytes:
-    """What :func:`compressed` was given. Raises ConfigurationError for other bytes."""
-    if data[:1] != _COMPRESSED:
-        raise ConfigurationError(
-            "the state is not compressed: a run over requirements that never change wrote it; go "
-            "on with the options that it was written with, or start a new run"
-        )
-    (size,) = _FIRST.unpack_from(data, 1)
-    return pa.decompress(data[1 + _FIRST.size :], size, codec="zstd", asbytes=True)
+    """What :func:`compressed` was given."""
+    (size,) = _FIRST.unpack_from(data)
+    return pa.decompress(data[_FIRST.size :], size, codec="zstd", asbytes=True)
+
+
+def packed_to_bytes(events: Packed) -> bytes:
+    """The codes alone, where no group has more than one event."""
+    more = (_narrow(events.at), _narrow(events.more)) if len(events.at) else ()
+    return arrays_to_bytes(events.codes, *more)
+
+
+def packed_from_bytes(data: bytes) -> Packed:
+    """The events, the codes read-only over the bytes themselves."""
+    codes, *more = arrays_from_bytes(data)
+    return Packed(codes, *(array.astype(np.int64) for array in more))
 
 
 def visits_to_bytes(visits: Visits) -> bytes:
@@ -95,12 +103,6 @@ def shard_counts_to_bytes(counts: ShardCounts) -> bytes:
     )
 
 
-def slot_of(data: bytes) -> int:
-    """Slot of cohort counts, without reading them."""
-    slot: int = _FIRST.unpack_from(data)[0]
-    return slot
-
-
 def shard_counts_from_bytes(data: bytes) -> ShardCounts:
     """The counts, as int64 again."""
     slot, shard = _TWO.unpack_from(data)
@@ -114,8 +116,33 @@ def counts_to_bytes(counts: BlockCounts) -> bytes:
     return _COUNTS.pack(counts.block, counts.dropped, len(cells)) + cells + events
 
 
+class Part(NamedTuple):
+    """Which part of a slot a message is, or of a block of slots where these come together."""
+
+    slot: int
+    number: int
+    """From 0."""
+    parts: int
+    """In how many parts every slot comes."""
+
+
+def part_to_bytes(part: Part, content: bytes) -> bytes:
+    """Which part it is, then its content: what goes to a stage that takes slots."""
+    return _PART.pack(*part) + content
+
+
+def part_of(data: bytes) -> Part:
+    """Which part it is, without reading its content."""
+    return Part(*_PART.unpack_from(data))
+
+
+def content_of(data: bytes) -> bytes:
+    """The content of a part."""
+    return data[_PART.size :]
+
+
 def block_of(data: bytes) -> int:
-    """Block of counts or visits, without reading them."""
+    """Block of counts or visits, or of a part, without reading them."""
     block: int = _FIRST.unpack_from(data)[0]
     return block
 
@@ -129,6 +156,22 @@ def counts_from_bytes(data: bytes) -> BlockCounts:
         for part in (data[_COUNTS.size : middle], data[middle:])
     )
     return BlockCounts(block, cells, events, dropped)
+
+
+def kept_to_bytes(key: tuple[int, int], kept: bytes) -> bytes:
+    """What a shard keeps for the run that goes on, among its counts."""
+    return _KEY.pack(_NO_BLOCK, *key) + kept
+
+
+def is_kept(data: bytes) -> bool:
+    """Whether this is what a shard keeps, and no counts."""
+    return block_of(data) == _NO_BLOCK
+
+
+def kept_from_bytes(data: bytes) -> tuple[tuple[int, int], bytes]:
+    """The shard, and what it keeps."""
+    _, kind, shard = _KEY.unpack_from(data)
+    return (kind, shard), data[_KEY.size :]
 
 
 def start_to_bytes(slot: int) -> bytes:

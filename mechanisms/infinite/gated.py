@@ -171,7 +171,7 @@ class Gated:
         self._spans = SPANS if spans else SPANS[-1:]
         self._latest = latest
         self._shrink = SHRINKAGES[shrink]
-        self._public_total = total
+        self.public_total = total
         units = to_units(lifetime_of(name, population).epsilon)
         self.total_price = 0 if total else units * TOTAL_PARTS // PARTS
         self._units = units - self.total_price
@@ -209,6 +209,18 @@ class Gated:
         return max(1, math.isqrt(int(2 * total / opens)))
 
     @property
+    def least_total(self) -> int:
+        """About how many events a slot must have for any change to be measured; public.
+
+        With fewer, the first gate stays shut even if all of them leave their bins.
+        """
+        prices = self.prices(1, self.public_total)
+        if prices is None:
+            return MAX_EVENTS
+        opens = self.guard(prices, TYPICAL_AGE) + self._least(prices)
+        return math.ceil(opens / 2)  # the largest distance is two totals
+
+    @property
     def _step(self) -> int:
         """Sensitivity of a distance in units of 1 / `GRID` counts."""
         return 2 * self.population.sensitivity * GRID
@@ -225,7 +237,7 @@ class Gated:
 
     def start(self) -> GatedState:
         """Nothing measured yet."""
-        total = self._public_total
+        total = self.public_total
         held = Held.uniform(self.population.bins, total)
         return GatedState(self._reference(held, total), total=total)
 

@@ -15,6 +15,7 @@ from streamveil.mechanisms.mechanism import Population, SlotRelease
 from streamveil.mechanisms.records import (
     PUBLISHED,
     SKIPPED,
+    UNMEASURED,
     ConfigurationError,
     Lifetime,
 )
@@ -95,9 +96,10 @@ class Held:
             diagnostics: what the mechanism tells beside the age.
         """
         age = lived if self.slot is None else slot - self.slot
+        status = PUBLISHED if self.slot == slot else SKIPPED
         return SlotRelease(
             self.counts,
-            PUBLISHED if self.slot == slot else SKIPPED,
+            UNMEASURED if self.slot is None else status,
             self.slot,
             self.epsilon,
             self.stderr,

@@ -5,126 +5,122 @@ It is made of public facts, whom the server asked at what price, and holds whate
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.budgets import Units, to_units
-from streamveil.mechanisms.local.history import ENTRY, Entry, History
+from streamveil.mechanisms.budgets import Units
+from streamveil.mechanisms.local.history import ENTRY, History
+from streamveil.mechanisms.local.odometers import Odometers
+from streamveil.mechanisms.local.promises import Promises
 from streamveil.mechanisms.local.protocol import Ask, Users
-from streamveil.mechanisms.odometer import refusal
 
-
-@dataclass
-class AskLedgerState:
-    """The asks that somebody's window still reaches, and what they add up to."""
-
-    in_window: Units
-    """Asked of each user in the window that ends with the slot opened last, shape (n,), units."""
-    history: History = field(default_factory=History)
-    slot: int | None = None
-    """The slot opened last."""
+_ASKS = [
+    {"name": "slot", "type": ["null", "long"]},
+    {"name": "history", "type": {"type": "array", "items": ENTRY}},
+]
 
 
 class AskLedger:
-    """Books asks against every user's window.
+    """Books asks against every user's window, by the rule of `odometers.py`.
 
     Guarantee: after any sequence of :meth:`open` and :meth:`book` that did not raise, what any
     user was asked for in any `window` consecutive slots is at most the user's `epsilon`, in exact
-    integers.
+    integers; where requirements change, as :class:`Odometers` has it.
+
+    Args:
+        users: the population.
+        longest_window: of any requirement, at any time, in slots; None while none changes.
     """
 
     SCHEMAS = {
-        1: {
+        1: {"type": "record", "name": "AskLedger", "fields": _ASKS},
+        2: {
             "type": "record",
             "name": "AskLedger",
             "fields": [
-                {"name": "slot", "type": ["null", "long"]},
-                {"name": "history", "type": {"type": "array", "items": ENTRY}},
+                *_ASKS,
+                {"name": "longest", "type": ["null", "long"]},
+                {"name": "class_of", "type": "bytes"},
+                {"name": "since", "type": "bytes"},
+                {"name": "promises", "type": "bytes"},
             ],
-        }
+        },
     }
 
-    def __init__(self, users: Users) -> None:
+    def __init__(self, users: Users, longest_window: int | None = None) -> None:
         self._users = users
-        self._windows = np.array([r.window for r in users.classes], np.int64)
-        self._caps = np.array([to_units(r.epsilon) for r in users.classes], np.int64)
+        self._longest = longest_window
 
-    def start(self) -> AskLedgerState:
+    def start(self) -> Odometers:
         """Nothing asked yet."""
-        return AskLedgerState(np.zeros(self._users.class_of.size, np.int64))
+        return Odometers(self._users, self._longest)
 
-    def open(self, state: AskLedgerState, slot: int) -> AskLedgerState:
+    def open(self, state: Odometers, slot: int) -> Odometers:
         """Move the windows on to the slot after the last; `state` is consumed."""
-        for window in np.unique(self._windows).tolist():
-            same = self._windows == window
-            for entry in state.history.between(slot - window, slot - window):
-                users, amounts = entry.spending(same)
-                state.in_window[users] -= amounts
-            state.history.forget(slot - window, slot - window, same)
-        state.slot = slot
+        state.advance(slot)
         return state
 
-    def book(self, state: AskLedgerState, ask: Ask) -> AskLedgerState:
+    def book(self, state: Odometers, ask: Ask) -> Odometers:
         """Book an ask in the slot that is open, or refuse it; `state` is consumed.
 
         Raises:
             BudgetExceeded: when it would break anybody's requirement.
         """
-        classes = self._users.class_of[ask.users]
-        amounts = ask.epsilons[classes]
-        remaining = self._caps[classes] - state.in_window[ask.users]
-        over = np.flatnonzero(amounts > remaining)
-        if over.size:
-            user = ask.users[over[0]]
-            raise refusal(
-                f"round {ask.round} of slot {ask.slot} was not asked: user {user} has "
-                f"{self._users.classes[classes[over[0]]]}",
-                int(amounts[over[0]]),
-                int(remaining[over[0]]),
-            )
-        counts = np.bincount(classes, minlength=len(self._caps))
-        by_class = ask.users[np.argsort(classes, kind="stable")]
-        state.history.add(Entry.of(ask, self._users, by_class, counts))
-        state.in_window[ask.users] += amounts
+        state.charge(ask, f"round {ask.round} of slot {ask.slot} was not asked:")
         return state
 
-    def spent(self, state: AskLedgerState) -> Units:
+    def spent(self, state: Odometers) -> Units:
         """The most asked of any user of each class in the slot opened last, shape (K,), units."""
-        assert state.slot is not None
-        spent = np.zeros_like(state.in_window)
-        for entry in state.history.between(state.slot, state.slot):
-            users, amounts = entry.spending()
-            spent[users] += amounts
-        return self._largest(spent)
+        return self._largest(state, state.spent)
 
-    def spent_in_window(self, state: AskLedgerState) -> Units:
-        """The same in the window that ends with that slot, shape (K,), units."""
-        return self._largest(state.in_window)
+    def spent_in_window(self, state: Odometers) -> Units:
+        """The same in the window that ends with that slot, shape (K,), units.
 
-    def _largest(self, amounts: Units) -> Units:
-        largest = np.zeros(len(self._caps), np.int64)
-        np.maximum.at(largest, self._users.class_of, amounts)
+        Of who asked for something else before, it is what was asked for since.
+        """
+        return self._largest(state, state.since_change)
+
+    def _largest(self, state: Odometers, amounts: Units) -> Units:
+        largest = np.zeros(len(state.caps), np.int64)
+        np.maximum.at(largest, state.users.class_of, amounts)
         return largest
 
-    def largest_use(self, state: AskLedgerState) -> float:
+    def largest_use(self, state: Odometers) -> float:
         """Largest share of anybody's window that is spent, from 0 to 1."""
-        return float((self.spent_in_window(state) / np.maximum(self._caps, 1)).max())
+        return float((self.spent_in_window(state) / np.maximum(state.caps, 1)).max())
 
-    def encode(self, state: AskLedgerState) -> bytes:
-        """Bytes of the state: the asks, of which the sums follow."""
-        history = state.history.to_records(self._users.class_of)
-        return state_bytes.pack(self.SCHEMAS, {"slot": state.slot, "history": history})
+    def encode(self, state: Odometers) -> bytes:
+        """Bytes of the state: the asks, of which the sums follow, and what changed."""
+        class_of = state.users.class_of
+        return state_bytes.pack(
+            self.SCHEMAS,
+            {
+                "slot": state.slot,
+                "history": state.history.to_records(class_of),
+                "longest": state.longest,
+                "class_of": class_of.astype("<i4").tobytes() if state.since.size else b"",
+                "since": state_bytes.table_to_bytes(state.since),
+                "promises": state.promises.to_bytes(),
+            },
+        )
 
-    def decode(self, data: bytes) -> AskLedgerState:
+    def decode(self, data: bytes) -> Odometers:
         """State of bytes, with the sums added up anew."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
-        state = self.start()
+        version, record = state_bytes.unpack(self.SCHEMAS, data)
+        users, longest = self._users, None
+        if version > 1:
+            longest = record["longest"]
+            if record["class_of"]:
+                class_of = np.frombuffer(record["class_of"], "<i4").astype(np.int32)
+                users = Users(users.classes, class_of, users.symbols)
+        state = Odometers(users, longest)
         state.slot = record["slot"]
-        state.history = History.from_records(record["history"], self._users.class_of)
-        if state.slot is not None:  # what is out of a window was forgotten
-            for entry in state.history.between(state.slot - int(self._windows.max()), state.slot):
-                users, amounts = entry.spending()
-                state.in_window[users] += amounts
+        state.history = History.from_records(record["history"], users.class_of)
+        if version > 1:
+            state.since = state_bytes.table_from_bytes(record["since"], (-1,))
+            state.promises = Promises.from_bytes(record["promises"])
+        if state.slot is not None:
+            everybody = np.arange(users.class_of.size)
+            firsts = state.slot - state.windows[users.class_of] + 1
+            state.in_window = state.history.spent(everybody, firsts)
         return state

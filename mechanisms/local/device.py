@@ -25,7 +25,9 @@ from streamveil.mechanisms.local.wire import Assignment, Report, decode_assignme
 from streamveil.mechanisms.noise import NoiseSource, digest
 from streamveil.mechanisms.odometer import refusal
 from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.seal import seal, unseal
 
+_PURPOSE = b"device"
 _ALWAYS = np.iinfo(np.int64).min // 2
 
 
@@ -108,7 +110,8 @@ class Device:
         self.symbols = symbols
         self.stream = stream
         self.longest_window = requirement.window if longest_window is None else longest_window
-        self._noise = NoiseSource(key, f"device {stream}")
+        self._key = bytes(key)
+        self._noise = NoiseSource(self._key, f"device {stream}")
         self._since = _ALWAYS
         self._slot: int | None = None
         self._answers: dict[int, tuple[bytes, bytes, bytes]] = {}  # token, assignment, report
@@ -180,8 +183,8 @@ class Device:
         return min(cap - self._spent(max(first, slot - w + 1)) for w, cap, first in limits)
 
     def encode(self) -> bytes:
-        """Bytes of everything but the key."""
-        return state_bytes.pack(
+        """Bytes of everything but the key, with a checksum that takes it."""
+        written = state_bytes.pack(
             self.SCHEMAS,
             {
                 "stream": self.stream,
@@ -199,11 +202,16 @@ class Device:
                 "promises": [list(promise) for promise in self._promises],
             },
         )
+        return seal(self._key, _PURPOSE, written)
 
     @classmethod
     def decode(cls, data: bytes, key: bytes) -> Device:
-        """The device that wrote these bytes."""
-        _, record = state_bytes.unpack(cls.SCHEMAS, data)
+        """The device that wrote these bytes, made with the same key.
+
+        Raises ConfigurationError for bytes that were changed, or another key.
+        """
+        written = unseal(key, _PURPOSE, data, "the state of the device")
+        _, record = state_bytes.unpack(cls.SCHEMAS, written)
         device = cls(
             key,
             Requirement(record["window"], record["epsilon"]),

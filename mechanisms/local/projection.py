@@ -16,7 +16,10 @@ def on_simplex(frequencies: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     It is max(f_j - shift, 0) for the one shift that makes it add up to 1.
     """
     falling = np.sort(frequencies)[::-1]
+    falling = falling - falling[0]  # a shift of all changes nothing, and these sums round least
     shifts = (np.cumsum(falling) - 1) / np.arange(1, len(falling) + 1)
     last = np.flatnonzero(falling > shifts)[-1]
-    projected: npt.NDArray[np.float64] = np.maximum(frequencies - shifts[last], 0)
+    projected: npt.NDArray[np.float64] = np.maximum(
+        frequencies - frequencies.max() - shifts[last], 0
+    )
     return projected

@@ -60,8 +60,11 @@ class Promises:
         rows, spent = self._rows(users, amounts)
         self.spent[rows] += spent
 
-    def check(self, users: npt.NDArray[np.integer], amounts: Units, slot: int) -> None:
-        """Raise BudgetExceeded if spending of some users in a slot would break a promise."""
+    def check(self, users: npt.NDArray[np.integer], amounts: Units, refused: str) -> None:
+        """Raise BudgetExceeded if spending of some users would break a promise.
+
+        `refused` is what the message begins with, before the user.
+        """
         rows, asked = self._rows(users, amounts)
         remaining = self.caps[rows] - self.spent[rows]
         over = np.flatnonzero(asked > remaining)
@@ -69,8 +72,8 @@ class Promises:
             row = rows[over[0]]
             former = f"{to_epsilon(self.caps[row]):g} over {self.windows[row]} slots"
             raise refusal(
-                f"report refused in slot {slot} by user {self.users[row]}, who was promised "
-                f"{former} before the requirement changed",
+                f"{refused} user {self.users[row]}, who was promised {former} before the "
+                "requirement changed",
                 int(asked[over[0]]),
                 int(remaining[over[0]]),
             )

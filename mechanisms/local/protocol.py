@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import Units
-from streamveil.mechanisms.noise import SlotNoise
+from streamveil.mechanisms.identity import encoded
+from streamveil.mechanisms.noise import SlotNoise, digest
 from streamveil.mechanisms.records import Requirement
 
 S = TypeVar("S")
@@ -35,11 +36,19 @@ class Users:
     """Class of each user, shape (n,). A user is the index in this array."""
     symbols: int
     """Number d of values of which a device reports one: bins, and perhaps that there is none."""
+    begun: int | None = None
+    """How many of them, the first ones, take part from the beginning, and at least one of every
+    class that there was then; None for all. The others are away until they join, and what their
+    class is before that says nothing. Classes that nobody began with are behind the others."""
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """Users of each class, shape (K,)."""
         return np.bincount(self.class_of, minlength=len(self.classes)).astype(np.int64)
+
+    def identity(self) -> bytes:
+        """Of who has which requirement: see `mechanisms/identity.py`."""
+        return encoded("users") + digest(np.ascontiguousarray(self.class_of, "<i4").tobytes())
 
 
 @dataclass(frozen=True, eq=False)

@@ -100,7 +100,8 @@ class Rota:
     """The turns of all users.
 
     Args:
-        users: the population, as it was in the beginning.
+        users: the population, as it was in the beginning. Users who joined later, and classes,
+            leave the turns of those who began as they are.
         words: where the groups come from: the same words give the same groups.
     """
 
@@ -109,12 +110,16 @@ class Rota:
         self.users = users
         self._windows = np.array([r.window for r in users.classes], np.int64)
         self._budgets: Units = whole_budgets(users.classes)
-        self._offsets = random.integers(0, self._windows)
-        self._sizes = users.sizes
+        begun = users.class_of[: users.begun]
+        self._begun, count = begun.size, self._windows.size
+        known = count if users.begun is None else int(begun.max()) + 1
+        self._offsets = np.zeros(count, np.int64)
+        self._offsets[:known] = random.integers(0, self._windows[:known])
+        self._sizes = np.bincount(begun, minlength=count).astype(np.int64)
         self._starts = np.cumsum(self._sizes) - self._sizes
-        shuffled = random.permutation(users.class_of.size).astype(np.int32)
+        shuffled = random.permutation(begun.size).astype(np.int32)
         # By class, at random within it: 4 bytes a user, and all that is kept for them.
-        self._order = shuffled[np.argsort(users.class_of[shuffled], kind="stable")]
+        self._order = shuffled[np.argsort(begun[shuffled], kind="stable")]
 
     @cached_property
     def _places(self) -> Indexes:
@@ -140,7 +145,7 @@ class Rota:
         return np.sort(users)
 
     def classes(self, users: Indexes, changes: Changes) -> Indexes:
-        """Class of each of some users, away or not: shape (m,)."""
+        """Class of each of some users, away or not, who have joined: shape (m,)."""
         classes = self.users.class_of[users].astype(np.int32)
         found, place = changes.moved.find(users)
         classes[found] = changes.moved.classes[place]
@@ -149,7 +154,8 @@ class Rota:
     def sizes(self, changes: Changes) -> Integers:
         """Users of each class who are not away, shape (K,)."""
         moved, count = changes.moved, len(self._sizes)
-        before = np.bincount(self.users.class_of[moved.users], minlength=count)
+        begun = moved.users[moved.users < self._begun]
+        before = np.bincount(self.users.class_of[begun], minlength=count)
         here = moved.classes[moved.first != _NO_TURN]
         return np.asarray(self._sizes - before + np.bincount(here, minlength=count))
 
@@ -166,8 +172,10 @@ class Rota:
             words: where groups are drawn from.
         """
         moved = changes.moved
-        old, here = self.classes(users, changes), np.ones(users.size, bool)
+        old, here = self.classes(users, changes), users < self._begun
         found, place = moved.find(users)
+        new = ~here & ~found
+        old[new] = classes[new]
         here[found] = moved.first[place] != _NO_TURN
         now = np.where(classes == AWAY, old, classes)
         fresh = np.where(classes == AWAY, here, (now != old) | ~here)
@@ -183,6 +191,13 @@ class Rota:
         kept = _chosen(moved, ~entries.find(moved.users)[0])
         joined = _joined(kept, entries)
         return Changes(_chosen(joined, np.argsort(joined.users, kind="stable")), former)
+
+    def away(self, changes: Changes) -> Indexes:
+        """Users who have left, or not joined yet: ascending."""
+        later = np.arange(self._begun, self.users.class_of.size, dtype=np.int32)
+        never = later[~changes.moved.find(later)[0]]
+        left = changes.moved.users[changes.moved.first == _NO_TURN]
+        return np.sort(np.concatenate([left, never]))
 
     def _bind(
         self, former: Former, slot: int, users: Indexes, old: Indexes, now: Indexes
@@ -211,10 +226,12 @@ class Rota:
         """The last turn of each user before a slot."""
         found, place = moved.find(users)
         windows = self._windows[classes]
-        base = self.users.class_of[users]
-        spread = (self._places[users] - self._starts[base]) * self._windows[base]
+        begun = users < self._begun
+        base = self.users.class_of[users[begun]]
+        spread = (self._places[users[begun]] - self._starts[base]) * self._windows[base]
         turn = self._offsets[base] + spread // self._sizes[base]
-        first, before = turn % windows, np.full(users.size, _NEVER, np.int64)
+        first, before = np.full((2, users.size), [[_NO_TURN], [_NEVER]], np.int64)
+        first[begun] = turn % self._windows[base]
         first[found], before[found] = moved.first[place], moved.last[place]
         last = slot - 1 - (slot - 1 - first) % windows
         return np.where(last < first, before, last)

@@ -26,6 +26,7 @@ differential privacy for infinite data stream" (PFO).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -78,8 +79,8 @@ class Rotation:
 
     Args:
         name: what releases say.
-        users: the population. Those who come later belong to it from the beginning, and are away:
-            see :meth:`change`.
+        users: the population. Those who come later may belong to it from the beginning, and be
+            away, or be appended to it between two slots: see :meth:`change` and `Users.begun`.
         robust: weigh classes by their numbers of users, not by how much their reports tell.
         filtered: release what the filter makes of a slot and those before it, not the slot alone.
         project: release the nearest frequencies that are possible.
@@ -126,7 +127,9 @@ class Rotation:
         self._robust = robust
         self._filtered = filtered
         self._project = project
-        self._bank = kalman.Bank(users.class_of.size, users.symbols, MEMORY)
+        # A scale of frequencies, so that it must stay: whoever comes or leaves.
+        scale = users.class_of[: users.begun].size
+        self._bank = kalman.Bank(scale, users.symbols, MEMORY)
         self._windows = np.array([r.window for r in users.classes], np.int64)
         self._prices = whole_budgets(users.classes)
         given = (oracle,) * len(users.classes)
@@ -209,6 +212,27 @@ class Rotation:
         words = random.words("groups of users who change")
         changes = self._rota(state).change(state.changes, slot - state.first, who, what, words)
         return replace(state, changes=changes)
+
+    def sizes(self, state: RotationState) -> npt.NDArray[np.int64]:
+        """Users of each class who take part, shape (K,)."""
+        if state.seed is None:
+            return np.bincount(
+                self.users.class_of[: self.users.begun], minlength=len(self.users.classes)
+            )
+        return self._rota(state).sizes(state.changes)
+
+    def away(self, state: RotationState) -> npt.NDArray[np.int32]:
+        """Users who take no part, ascending. Raises ValueError before the first slot."""
+        if state.seed is None:
+            raise ValueError("nobody has turns before the first slot")
+        return self._rota(state).away(state.changes)
+
+    def asked(self, state: RotationState, first: int, last: int) -> Iterator[Ask]:
+        """The asks of slots from `first` to `last` that the stream has, while nobody changed."""
+        rota = self._rota(state)
+        for slot in range(max(first, state.first), last + 1):
+            users = rota.turn(slot - state.first, state.changes)
+            yield replace(self._nobody, slot=slot, users=users)
 
     def _opened(self, state: RotationState, slot: int, random: SlotNoise) -> RotationState:
         """The state with groups: they are drawn when the first slot begins or changes."""

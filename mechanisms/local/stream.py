@@ -6,18 +6,35 @@ devices, which must foresee whom the server asks, and the server itself both tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.budgets import Units
-from streamveil.mechanisms.local.ask_ledger import AskLedger, AskLedgerState
+from streamveil.mechanisms.identity import encoded, of_mechanism
+from streamveil.mechanisms.local.ask_ledger import AskLedger
 from streamveil.mechanisms.local.awaited import ASKED, asked_of, asked_record
-from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Tally
-from streamveil.mechanisms.noise import NoiseSource, SlotNoise, digest
-from streamveil.mechanisms.stream import check_configuration, check_order
+from streamveil.mechanisms.local.odometers import Odometers
+from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.rota import AWAY
+from streamveil.mechanisms.local.rotation import Rotation
+from streamveil.mechanisms.noise import NoiseSource, SlotNoise
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.saved import (
+    BINS,
+    KIND,
+    MECHANISM,
+    NOTHING_MORE,
+    REQUIREMENTS,
+    USERS,
+    Keeper,
+    Parts,
+    of_parts,
+)
+from streamveil.mechanisms.stream import check_order
 
 
 @dataclass
@@ -25,7 +42,7 @@ class LocalStreamState:
     """All that the server remembers."""
 
     mechanism: Any
-    ledger: AskLedgerState
+    ledger: Odometers
     next_slot: int | None = None
     """The slot to begin next, None before the first."""
     asked: Ask | None = None
@@ -40,11 +57,10 @@ class LocalStream:
     """
 
     SCHEMAS = {
-        1: {
+        2: {
             "type": "record",
             "name": "LocalStream",
             "fields": [
-                {"name": "configuration", "type": "bytes"},
                 {"name": "next_slot", "type": ["null", "long"]},
                 {"name": "ledger", "type": "bytes"},
                 {"name": "mechanism", "type": "bytes"},
@@ -54,20 +70,29 @@ class LocalStream:
     }
 
     def __init__(
-        self, mechanism: LocalMechanism[Any], noise: NoiseSource, *, context: bytes = b""
+        self,
+        mechanism: LocalMechanism[Any],
+        noise: NoiseSource,
+        *,
+        context: Parts = NOTHING_MORE,
+        longest_window: int | None = None,
     ) -> None:
         """Drive a mechanism.
 
         Args:
             mechanism: what asks and releases.
             noise: where its randomness comes from.
-            context: everything else that shapes what is released, such as what the bins mean.
+            context: everything else that shapes what is released, such as what the bins mean, by
+                name; what it says of a part takes the place of what is known without it.
+            longest_window: of any requirement, at any time, in slots; None while none changes.
         """
         self.mechanism = mechanism
         self.users = mechanism.users
-        self.ledger = AskLedger(mechanism.users)
+        self.ledger = AskLedger(mechanism.users, longest_window)
         self._noise = noise
-        self._configuration = digest(_public_facts(mechanism), context)
+        parts = {**_public_facts(mechanism), **context}
+        self._configuration = of_parts(parts)
+        self._keeper = Keeper(noise, parts)
 
     def start(self) -> LocalStreamState:
         """State before the first slot."""
@@ -99,7 +124,7 @@ class LocalStream:
         asked = state.asked
         if asked is None:
             raise ValueError("reports came before anybody was asked: begin the slot first")
-        self._check(asked, tally)
+        self._check(state.ledger.users, asked, tally)
         inner, answer = self.mechanism.take(state.mechanism, tally, self._random(asked.slot))
         if isinstance(answer, LocalRelease):
             return LocalStreamState(inner, state.ledger, state.next_slot), answer
@@ -109,9 +134,59 @@ class LocalStream:
     def _random(self, slot: int) -> SlotNoise:
         return self._noise.slot(slot, self._configuration)
 
-    def _check(self, asked: Ask, tally: Tally) -> None:
-        classes, symbols = len(self.users.classes), self.users.symbols
-        most = np.bincount(self.users.class_of[asked.users], minlength=classes)
+    def asked(self, state: LocalStreamState, slots: int) -> list[Ask]:
+        """The asks of the last slots, so many or since the beginning, while nobody changed."""
+        assert state.next_slot is not None
+        last = state.next_slot - 1
+        return list(self._rotation().asked(state.mechanism, last - slots + 1, last))
+
+    def change(
+        self, state: LocalStreamState, users: npt.NDArray[np.int32], classes: npt.NDArray[np.int32]
+    ) -> LocalStreamState:
+        """Let users come, leave or ask for something else from the next slot on.
+
+        Args:
+            state: between two slots, consumed; it may be that of a stream with fewer users and
+                classes, the first ones of this one. Its ledger remembers the longest window.
+            users: who, ascending, each once, shape (c,).
+            classes: the new class of each, or `rota.AWAY` for one who leaves.
+
+        Raises:
+            ConfigurationError: for a mechanism that does not follow changes.
+        """
+        assert state.next_slot is not None
+        slot, ledger = state.next_slot, state.ledger
+        inner = self._rotation().change(state.mechanism, slot, users, classes, self._random(slot))
+        size = ledger.users.class_of.size
+        class_of = np.append(ledger.users.class_of, self.users.class_of[size:])
+        here = classes != AWAY
+        class_of[users[here]] = classes[here]
+        ledger.change(slot, replace(self.users, class_of=class_of, begun=None))
+        return LocalStreamState(inner, ledger, slot)
+
+    def sizes(self, state: LocalStreamState) -> npt.NDArray[np.int64]:
+        """Users of each class who take part, shape (K,)."""
+        if isinstance(self.mechanism, Rotation):
+            return self.mechanism.sizes(state.mechanism)
+        return self.users.sizes
+
+    def away(self, state: LocalStreamState) -> npt.NDArray[np.int32]:
+        """Users who take no part, ascending; `state` is not before the first slot."""
+        if isinstance(self.mechanism, Rotation):
+            return self.mechanism.away(state.mechanism)
+        return np.zeros(0, np.int32)
+
+    def _rotation(self) -> Rotation:
+        if not isinstance(self.mechanism, Rotation):
+            raise ConfigurationError(
+                f"{self.mechanism.name} does not follow requirements that change: use the "
+                "mechanism rotation"
+            )
+        return self.mechanism
+
+    def _check(self, users: Users, asked: Ask, tally: Tally) -> None:
+        classes, symbols = len(users.classes), users.symbols
+        most = np.bincount(users.class_of[asked.users], minlength=classes)
         fits = tally.supports.shape == (classes, symbols) and tally.reports.shape == (classes,)
         if (
             not fits
@@ -130,21 +205,25 @@ class LocalStream:
 
     def encode(self, state: LocalStreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
-        return state_bytes.pack(
-            self.SCHEMAS,
-            {
-                "configuration": self._configuration,
-                "next_slot": state.next_slot,
-                "ledger": self.ledger.encode(state.ledger),
-                "mechanism": self.mechanism.encode(state.mechanism),
-                "asked": asked_record(state.asked),
-            },
+        return self._keeper.write(
+            state_bytes.pack(
+                self.SCHEMAS,
+                {
+                    "next_slot": state.next_slot,
+                    "ledger": self.ledger.encode(state.ledger),
+                    "mechanism": self.mechanism.encode(state.mechanism),
+                    "asked": asked_record(state.asked),
+                },
+            )
         )
 
     def decode(self, data: bytes) -> LocalStreamState:
-        """State of bytes. Raises ConfigurationError when another configuration wrote them."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
-        check_configuration(record["configuration"], self._configuration)
+        """State of bytes.
+
+        Raises ConfigurationError for bytes that were changed, or that another configuration wrote:
+        see :meth:`Keeper.read`.
+        """
+        _, record = state_bytes.unpack(self.SCHEMAS, self._keeper.read(data))
         return LocalStreamState(
             self.mechanism.decode(record["mechanism"]),
             self.ledger.decode(record["ledger"]),
@@ -153,7 +232,12 @@ class LocalStream:
         )
 
 
-def _public_facts(mechanism: LocalMechanism[Any]) -> bytes:
+def _public_facts(mechanism: LocalMechanism[Any]) -> Parts:
     users = mechanism.users
-    of_users = digest(np.ascontiguousarray(users.class_of, "<i4").tobytes())
-    return repr((mechanism.name, users.classes, of_users, users.symbols)).encode()
+    return {
+        KIND: encoded("server of devices"),
+        MECHANISM: of_mechanism(mechanism.name),
+        REQUIREMENTS: encoded(users.classes),
+        USERS: users.identity(),
+        BINS: encoded(users.symbols),
+    }

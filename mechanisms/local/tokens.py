@@ -14,6 +14,7 @@ from streamveil.mechanisms.noise import NoiseKeys
 
 _USER = struct.Struct("<i")
 _CODE_BYTES = 16
+TOKEN_BYTES = _USER.size + _CODE_BYTES
 
 
 class Tokens:
@@ -35,7 +36,7 @@ class Tokens:
 
     def user_of(self, slot: int, round: int, token: bytes) -> int | None:
         """The user whose token of that slot and round this is; None if it is nobody's."""
-        if len(token) != _USER.size + _CODE_BYTES:
+        if len(token) != TOKEN_BYTES:
             return None
         (user,) = _USER.unpack_from(token)
         try:

@@ -7,7 +7,7 @@ schemas of their own can hold the plain records instead (`ASSIGNMENT_SCHEMA`, `R
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.local.oracles import Reports
 from streamveil.mechanisms.local.protocol import GRR, OUE
+from streamveil.mechanisms.local.tokens import TOKEN_BYTES
 
 ASSIGNMENT_SCHEMA: state_bytes.Schema = {
     "type": "record",
@@ -96,6 +97,20 @@ def decode_report(data: bytes) -> Report:
     return Report(**_read(_REPORTS, data, "report"))
 
 
+def largest_report(symbols: int) -> int:
+    """Bytes of the longest report that an honest device can make of so many symbols.
+
+    Whatever is longer need not be read.
+    """
+    longest = Report(bytes(TOKEN_BYTES), -(1 << 63), (1 << 31) - 1, bytes(-(-symbols // 8)))
+    return max(len(encode_report(longest)), len(encode_report(replace(longest, answer=symbols))))
+
+
+def check_answer(symbols: int, answer: int | bytes) -> None:
+    """Raise ValueError for an answer that no honest device gives, whatever its oracle."""
+    read_answer(GRR if isinstance(answer, int) else OUE, symbols, answer)
+
+
 def read_answer(kind: str, symbols: int, answer: int | bytes) -> Reports:
     """An answer as a chunk of one report, as `oracles.supports` counts it.
 
@@ -108,7 +123,8 @@ def read_answer(kind: str, symbols: int, answer: int | bytes) -> Reports:
         padding = -symbols % 8
         if bits.size == -(-symbols // 8) and not bits[-1] & ((1 << padding) - 1):
             return bits[None]
-    raise ValueError(f"answer {answer!r} is no report by {kind} of {symbols} symbols")
+    shown = f"{len(answer)} bytes" if isinstance(answer, bytes) else str(answer)
+    raise ValueError(f"answer {shown} is no report by {kind} of {symbols} symbols")
 
 
 def _read(schemas: Mapping[int, state_bytes.Schema], data: bytes, what: str) -> dict[str, Any]:

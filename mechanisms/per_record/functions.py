@@ -16,10 +16,14 @@ from typing import Protocol
 
 import numpy as np
 
+from streamveil.mechanisms.identity import Form, Identified
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats, Integers
 from streamveil.mechanisms.records import ConfigurationError
 
 _GRID = 4096  # values on which a function is tried
+
+
+_FIGURES = ("scale", "value_max", "epsilon_max")
 
 
 class BudgetFunction(Protocol):
@@ -34,7 +38,7 @@ class BudgetFunction(Protocol):
 
 
 @dataclass(frozen=True)
-class _Decreasing:
+class _Decreasing(Identified):
     """A budget that falls with the value: the larger, the better protected."""
 
     scale: float
@@ -66,6 +70,8 @@ class _Decreasing:
 class Inverse(_Decreasing):
     """scale / v."""
 
+    IDENTITY = Form("inverse", _FIGURES)
+
     def _plain(self, values: Floats) -> Floats:
         return self.scale / np.abs(values)
 
@@ -73,6 +79,8 @@ class Inverse(_Decreasing):
 @dataclass(frozen=True)
 class SquareRoot(_Decreasing):
     """scale / sqrt(v)."""
+
+    IDENTITY = Form("square root", _FIGURES)
 
     def _plain(self, values: Floats) -> Floats:
         return self.scale / np.sqrt(values)
@@ -82,6 +90,8 @@ class SquareRoot(_Decreasing):
 class Logarithmic(_Decreasing):
     """scale / ln(v)**power, which is `epsilon_max` up to v = 1."""
 
+    IDENTITY = Form("logarithmic", (*_FIGURES, "power"))
+
     power: float = 4.0
 
     def _plain(self, values: Floats) -> Floats:
@@ -89,8 +99,10 @@ class Logarithmic(_Decreasing):
 
 
 @dataclass(frozen=True)
-class Lookup:
+class Lookup(Identified):
     """A budget for each category. Raises ConfigurationError for budgets that cannot be."""
+
+    IDENTITY = Form("lookup", ("table", "default"))
 
     table: Mapping[str, float]
     """Epsilon by category."""
@@ -118,8 +130,10 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Divided:
+class Divided(Identified):
     """A share of a budget, for somebody who has several records."""
+
+    IDENTITY = Form("divided", ("function", "by"))
 
     function: BudgetFunction
     by: int

@@ -25,6 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
+from streamveil.mechanisms.identity import Form
 from streamveil.mechanisms.noise import FINE_BITS, FINE_RATES
 from streamveil.mechanisms.per_record.hats import gap_select, hat_weights
 from streamveil.mechanisms.per_record.node_totals import Contribution, NodeTotals
@@ -34,6 +35,9 @@ from streamveil.mechanisms.records import ConfigurationError
 
 # Values that differ by less than this part of the largest one share the last node.
 _RESOLUTION = Fraction(1, 1 << 40)
+
+
+_FIELDS = ("name", "bounds", "beta", "base", "beta0", "slope", "beta_far")
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class _Hat(NodeTotals):
 class HatCount(_Hat):
     """How many records there are. `epsilon_tau`: less strict records are counted in full."""
 
+    IDENTITY = Form("hat count", _FIELDS)
+
     _: KW_ONLY
     base: int = 2
 
@@ -113,6 +119,8 @@ class HatSum(_Hat):
     What decides whether a record is covered is its budget per value: one of value v is summed up
     in full if its budget is at least `epsilon_tau` * v / `value_max`.
     """
+
+    IDENTITY = Form("hat sum", _FIELDS)
 
     _: KW_ONLY
     base: int = 4

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from streamveil.mechanisms.identity import Identified
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.per_record.nodes import Grid, Nodes
 from streamveil.mechanisms.per_record.protocol import (
@@ -31,7 +32,7 @@ class Contribution(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NodeTotals:
+class NodeTotals(Identified):
     """An additive statistic: each node's total gets noise, and the upper nodes are summed up.
 
     A record adds what it can afford to one or two nodes, as the mechanism splits it; its loss is at

@@ -21,6 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
+from streamveil.mechanisms.identity import Form
 from streamveil.mechanisms.per_record.domains import (
     domain_index,
     partition,
@@ -31,6 +32,8 @@ from streamveil.mechanisms.per_record.node_totals import Contribution, NodeTotal
 from streamveil.mechanisms.per_record.nodes import Grid, Nodes
 from streamveil.mechanisms.per_record.protocol import Floats, Integers, Noisy
 from streamveil.mechanisms.records import ConfigurationError
+
+_FIELDS = ("name", "bounds", "beta")
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class _Prdp(NodeTotals):
 class PrdpCount(_Prdp):
     """How many records there are. `epsilon_tau`: records of smaller budgets are not counted."""
 
+    IDENTITY = Form("prdp count", _FIELDS)
+
     @property
     def grid(self) -> Grid:
         """Presence."""
@@ -93,6 +98,8 @@ class PrdpSum(_Prdp):
 
     Raises ConfigurationError for scales that are not one number above 0 for each domain.
     """
+
+    IDENTITY = Form("prdp sum", (*_FIELDS, "budget", "scales"))
 
     budget: Callable[[Floats], Floats] | None = None
     """From values to budgets, falling."""

@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.identity import Form, Identified
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.records import MAX_EPSILON, ConfigurationError
 
@@ -32,12 +33,14 @@ Part = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Identified):
     """The public bounds of what records hold and ask for.
 
     Raises ConfigurationError for bounds that are not 0 < epsilon_min <= epsilon_max <= 4096 and
     0 < value_max, all finite.
     """
+
+    IDENTITY = Form("bounds", ("epsilon_min", "epsilon_max", "value_max"))
 
     epsilon_min: float
     """Smallest budget of any record; one that asks for less is not counted at all."""
@@ -130,6 +133,9 @@ class Additive(Statistic, Protocol):
     So totals of disjoint sets of records, each with its noise once, can be added up to totals of
     sliding windows, and released again and again.
     """
+
+    def identity(self) -> bytes:
+        """All that shapes its totals and estimates: see `mechanisms/identity.py`."""
 
     def noisy(self, part: Part, noise: SlotNoise, shares: int = 1) -> Noisy:
         """Totals with noise: a record pays 1 / `shares` of its budget for them."""

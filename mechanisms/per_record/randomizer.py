@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from streamveil.mechanisms.identity import Form, Identified
 from streamveil.mechanisms.noise import RandomWords, fine_laplace
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Floats, Integers
@@ -30,8 +31,10 @@ _CHUNK = 1 << 22
 
 
 @dataclass(frozen=True)
-class Randomizer:
+class Randomizer(Identified):
     """Reports for a statistic: `HatCount`, or `PrdpCount` for the source's."""
+
+    IDENTITY = Form("randomizer", ("statistic",))
 
     statistic: NodeTotals
 

@@ -28,7 +28,7 @@ import numpy as np
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.noise import NoiseSource, digest
 from streamveil.mechanisms.per_record.protocol import Additive, Noisy, Part, PerRecordRelease
-from streamveil.mechanisms.stream import check_configuration
+from streamveil.mechanisms.records import ConfigurationError
 
 # On the way to a leaf of epoch m: 3 m ones among 4 m bits.
 _ONES = 3
@@ -97,8 +97,7 @@ class RunningTotal:
             context: everything else that shapes what is released, such as a key.
         """
         self.statistic = statistic
-        facts = repr((statistic.name, statistic.bounds)).encode()
-        self._configuration = digest(type(statistic).__qualname__.encode(), facts, context)
+        self._configuration = digest(statistic.identity(), context)
 
     def start(self) -> RunningState:
         """State before the first tick."""
@@ -155,7 +154,12 @@ class RunningTotal:
     def decode(self, data: bytes) -> RunningState:
         """State of bytes. Raises ConfigurationError when another configuration wrote them."""
         _, record = state_bytes.unpack(self.SCHEMAS, data)
-        check_configuration(record["configuration"], self._configuration)
+        if record["configuration"] != self._configuration:
+            raise ConfigurationError(
+                "this state belongs to another configuration: the statistic or what it is of "
+                "changed since it was written; go on with the options that it was written with, "
+                "or start a new run"
+            )
         nodes = [
             Complete(state_bytes.table_from_bytes(part, (-1,)), _noisy(noisy))
             for part, noisy in zip(record["parts"], record["noisy"], strict=True)

@@ -102,13 +102,14 @@ def run(task: Task) -> list[Run]:
     key = noise_key(task.seed)
     lanes = [(_LocalLane if is_local(n) else _Lane)(n, public, key) for n in task.mechanisms]
     slots = 0
-    for slots, counts in enumerate(task.source.tables(task.epsilon, task.window, task.seed), 1):
-        true = counts.sum(axis=0)
+    stream = task.source.slots_of(task.epsilon, task.window, task.seed)
+    for slots, (counts, events) in enumerate(stream, 1):
+        counted = counts.sum(axis=0)
         for lane in lanes:
             started = time.process_time()
             release = lane.release(slots - 1, counts)
             lane.seconds += time.process_time() - started
-            lane.meter.add(true, release)
+            lane.meter.add(events, counted, release)
     return [
         Run(
             task.source.name,

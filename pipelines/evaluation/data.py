@@ -16,16 +16,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.io import read_events
+from streamveil.io import CsvDialect, read_events
+from streamveil.mechanisms.noise import KEY_BYTES
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.evaluation.populations import population
-from streamveil.pipelines.evaluation.sources import Counted
+from streamveil.pipelines.evaluation.sources import Bound, Counted
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import PrivateHistograms
-from streamveil.transforms.exact import class_counts
+from streamveil.transforms.exact import Beyond, exact
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
 _UNIT_EPSILON, _UNIT_WINDOW, _KINDS = 1.0, 3, 9
@@ -61,6 +62,8 @@ class Data:
     inputs: Inputs
     registry: Registry | None
     """Who asks for what; None spreads the users that are found over nine kinds of requirements."""
+    dialect: CsvDialect | None = None
+    """How CSV files are written, where that is said."""
 
     def count(self, folder: Path, letters: Letters) -> Counted:
         """Count all events by slot, class and bin into a file.
@@ -76,23 +79,31 @@ class Data:
         if registry is None:
             with progress("streamveil evaluate, looking for users"):
                 registry = spread(self._users())
-        transform = self.inputs.transform(registry, DEFAULT)
-        path = folder / "counts.npy"
+        transform = self.inputs.transform(registry, DEFAULT, bytes(KEY_BYTES))  # the same draws
+        path, events_path = folder / "counts.npy", folder / "events.npy"
+        beyond = Beyond()
         with progress("streamveil evaluate, counting"):
-            self._write(transform, path, letters)
+            cells = self._write(transform, path, events_path, letters, beyond)
         return Counted(
             self.name,
             str(path),
+            str(events_path),
             registry.classes,
             registry.sizes,
             transform.population.sensitivity,
+            Bound(
+                transform.max_contributions,
+                beyond.accepted,
+                beyond.dropped,
+                {most: square / cells for most, square in sorted(beyond.squares.items())},
+            ),
         )
 
     def _users(self) -> pa.Array:
         """Every user that the events name, as text, each once."""
         column = self.inputs.columns.user
         found: dict[Any, None] = {}
-        for batch, _ in read_events(self.files, [column], self.dataset):
+        for batch, _ in read_events(self.files, [column], self.dataset, self.dialect):
             found.update(dict.fromkeys(batch.column(0).unique().to_pylist()))
         users = list(dict.fromkeys(str(user) for user in found if user not in (None, "")))
         if not users:
@@ -103,41 +114,59 @@ class Data:
 
     def _batches(self, letters: Letters) -> Iterator[pa.RecordBatch]:
         names = self.inputs.columns.names
-        for batch, rejected in read_events(self.files, names, self.dataset):
+        for batch, rejected in read_events(self.files, names, self.dataset, self.dialect):
             if rejected is not None:
                 letters.add(rejected)
             if batch.num_rows:
                 yield batch
 
-    def _write(self, transform: PrivateHistograms, path: Path, letters: Letters) -> None:
-        """Write the counts from the first slot to the last, in as few bytes as hold them."""
+    def _write(
+        self,
+        transform: PrivateHistograms,
+        path: Path,
+        events_path: Path,
+        letters: Letters,
+        beyond: Beyond,
+    ) -> int:
+        """Write counts from the first slot to the last, in as few bytes as hold them.
+
+        Returns the number of slots and bins.
+        """
         found = {
-            slot: table.astype(np.min_scalar_type(int(table.max())))
-            for slot, table in class_counts(transform, self._batches(letters), letters.add)
-            if table.any()
+            one.slot: (_narrow(one.counts), _narrow(one.events))
+            for one in exact(transform, self._batches(letters), letters.add, beyond)
+            if one.events.any()
         }
         first, last = transform.first_slot, transform.last_slot
-        if not found and (first is None or last is None):
+        busy = [slot for slot, (counts, _) in found.items() if counts.any()]
+        if not busy and None in (first, last):
             listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
             raise ConfigurationError(
                 f"{self.files}: no event was accepted; rejected: {listed or 'none'}. Mend the "
                 "events or the options, or give the range to count (--start and --end)"
             )
-        first = min(found) if first is None else first
-        last = max(found) if last is None else last
-        dtype = np.result_type(np.uint8, *{table.dtype for table in found.values()})
+        first = min(busy) if first is None else first
+        last = max(busy) if last is None else last
+        found = {slot: tables for slot, tables in found.items() if first <= slot <= last}
         shape = (last - first + 1, len(transform.registry.classes), transform.domain.bins)
-        size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if size > _MOST_BYTES:
-            raise ConfigurationError(
-                f"{self.files}: counts of {shape[0]:,} slots, {shape[1]} classes and {shape[2]:,} "
-                f"bins need {size / 1e9:,.0f} GB: shorten the range (--start and --end), or use "
-                "longer slots or fewer bins"
-            )
-        counts = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=shape)
-        for slot, table in found.items():
-            counts[slot - first] = table
-        counts.flush()
+        for place, file, form in ((0, path, shape), (1, events_path, (shape[0], shape[2]))):
+            dtype = np.result_type(np.uint8, *{tables[place].dtype for tables in found.values()})
+            size = int(np.prod(form, dtype=object)) * dtype.itemsize
+            if size > _MOST_BYTES:
+                raise ConfigurationError(
+                    f"{self.files}: counts of {shape[0]:,} slots, {shape[1]} classes and "
+                    f"{shape[2]:,} bins need {size / 1e9:,.0f} GB: shorten the range (--start and "
+                    "--end), or use longer slots or fewer bins"
+                )
+            written = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=form)
+            for slot, tables in found.items():
+                written[slot - first] = tables[place]
+            written.flush()
+        return shape[0] * shape[2]
+
+
+def _narrow(table: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    return table.astype(np.min_scalar_type(int(table.max())))
 
 
 def spread(users: pa.Array) -> Registry:

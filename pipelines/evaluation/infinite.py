@@ -1,7 +1,8 @@
 """Mechanisms with one budget for a whole stream side by side on the same counts.
 
-What is compared are released distributions with each slot's own. Mechanisms with a horizon are
-told the length of the stream, which nobody knows of a stream without end: they are marked.
+What is compared are released distributions with each slot's own, of every event. Mechanisms with a
+horizon are told the length of the stream, which nobody knows of a stream without end: they are
+marked.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.pipelines.evaluation.compare import noise_key
 from streamveil.pipelines.evaluation.infinite_streams import BINS, infinite_stream
 from streamveil.pipelines.evaluation.measures import Measure
-from streamveil.pipelines.evaluation.sources import Counted
+from streamveil.pipelines.evaluation.sources import Counted, SlotCounts
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -63,8 +64,8 @@ class Histograms(Protocol):
     def sensitivity(self) -> int:
         """How much one user can change a slot's histogram in L1."""
 
-    def slots(self, seed: int) -> Iterator[Counts]:
-        """Counts of one slot after the other, int64, shape (d,)."""
+    def slots(self, seed: int) -> Iterator[SlotCounts]:
+        """One slot after the other, with all users in one class."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,11 @@ class Drawn:
         """Slots and bins."""
         return self.length, BINS
 
-    def slots(self, seed: int) -> Iterator[Counts]:
-        """The stream of a seed."""
-        return infinite_stream(self.name, self.length, np.random.default_rng(seed), self.events)
+    def slots(self, seed: int) -> Iterator[SlotCounts]:
+        """The stream of a seed, in which nobody is beyond the bound."""
+        random = np.random.default_rng(seed)
+        for counts in infinite_stream(self.name, self.length, random, self.events):
+            yield SlotCounts(counts[None], counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +112,10 @@ class Summed:
         slots, _, bins = np.load(self.counted.path, mmap_mode="r").shape
         return slots, bins
 
-    def slots(self, seed: int) -> Iterator[Counts]:
+    def slots(self, seed: int) -> Iterator[SlotCounts]:
         """The counts, whatever the seed."""
-        for table in np.load(self.counted.path, mmap_mode="r"):
-            yield table.sum(axis=0, dtype=np.int64)
+        for table, events in self.counted.slots():
+            yield SlotCounts(table.sum(axis=0, keepdims=True), events)
 
 
 @dataclass(frozen=True)
@@ -184,9 +187,9 @@ def run(task: InfiniteTask) -> list[InfiniteRun]:
     """Do a task: a run of each mechanism. Raises BudgetExceeded when an odometer refuses."""
     source = task.source
     lanes = [_Lane(name, source, task.epsilon, task.seed) for name in task.mechanisms]
-    for slot, counts in enumerate(source.slots(task.seed)):
+    for slot, counted in enumerate(source.slots(task.seed)):
         for lane in lanes:
-            lane.take(slot, counts)
+            lane.take(slot, counted)
     return [
         InfiniteRun(
             source.name,
@@ -229,16 +232,16 @@ class _Lane:
         self.stream = ReleaseStream(made, NoiseSource(noise_key(self.seed)))
         self.state = self.stream.start()
 
-    def take(self, slot: int, counts: Counts) -> None:
+    def take(self, slot: int, counted: SlotCounts) -> None:
         started = time.process_time()
-        self.state, release = self.stream.release(self.state, slot, counts[None])
+        self.state, release = self.stream.release(self.state, slot, counted.counts)
         self.seconds += time.process_time() - started
         self.spent += int(release.spent.sum())
         self.ages += int(release.diagnostics["age"])
-        events = int(counts.sum())
-        self.course.append(squared_error(counts, release) if events else math.nan)
-        if events:
-            self.divergences.append(divergence(counts, release))
+        true = counted.events
+        self.course.append(squared_error(true, release) if true.any() else math.nan)
+        if true.any():
+            self.divergences.append(divergence(true, release))
 
     def measured(self, epsilon: float) -> InfiniteFigures:
         known = [error for error in self.course if not math.isnan(error)]

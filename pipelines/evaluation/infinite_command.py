@@ -9,6 +9,7 @@ from pathlib import Path
 
 from streamveil.io import write_text
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.words import number_of
 from streamveil.pipelines.evaluation.infinite import (
     Drawn,
     Histograms,
@@ -24,30 +25,20 @@ from streamveil.pipelines.evaluation.infinite_tables import (
     markdown,
     rows_of,
 )
-from streamveil.pipelines.evaluation.real import REAL, real_stream
+from streamveil.pipelines.evaluation.real import real_stream
 from streamveil.pipelines.evaluation.sources import Counted
+from streamveil.pipelines.evaluation.streams import REAL
 from streamveil.pipelines.evaluation.tables import write_rows
 from streamveil.pipelines.evaluation.workers import all_results
-from streamveil.pipelines.guarantees import INFINITE, add_guarantee_options, epsilons_of
+from streamveil.pipelines.guarantees import INFINITE, epsilons_of
+from streamveil.pipelines.options import TABLE_OPTIONS
 from streamveil.pipelines.progress import progress, steps
 
 DEFAULT_SLOTS = 1000
 OPTIONS = ("events",)
 """Those that have no meaning with another guarantee."""
-REFUSED = ("epsilons", "windows", "users", "requirements", "default_requirement")
+REFUSED = ("epsilons", "windows", "users", *TABLE_OPTIONS)
 """Those that have none with this one."""
-
-
-def add_infinite_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this form of the command."""
-    add_guarantee_options(parser)
-    parser.add_argument(
-        "--events",
-        type=int,
-        metavar="N",
-        help=f"with --guarantee={INFINITE}: events of a slot of a synthetic stream (default: each "
-        "stream's own)",
-    )
 
 
 def compare(
@@ -110,12 +101,12 @@ def compare(
 def about(source: Histograms) -> str:
     """What a stream is, for people."""
     slots, bins = source.shape
-    size = f"{slots:,} slots, {bins:,} bins"
+    size = f"{number_of(slots, 'slot')}, {number_of(bins, 'bin')}"
     if not isinstance(source, Drawn):
         return size
     stream = INFINITE_STREAMS[source.name]
     events = stream.events if source.events is None else source.events
-    return f"{stream.about}; {events:,} events a slot, {size}"
+    return f"{stream.about}; {number_of(events, 'event')} a slot, {size}"
 
 
 def _streams(given: argparse.Namespace) -> tuple[list[Drawn], list[str]]:

@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.intervals import interval
 from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.records import PUBLISHED, Requirement
 
 Counts = npt.NDArray[np.int64]
-
-# Half the width of an interval that holds 90 % of a normal distribution, in standard errors.
-NINETY_PERCENT = 1.645
 
 
 class Measure(NamedTuple):
@@ -32,6 +30,8 @@ class Measure(NamedTuple):
 
 MEASURES = (
     Measure("amre", "AMRE", "mean squared error of a count, per bin and slot"),
+    Measure("bounding", "of bounding", "what the users' bound alone makes of AMRE"),
+    Measure("noise", "of noise", "what the mechanism alone makes of AMRE"),
     Measure("amse", "AMSE", "the same of a share of all users: AMRE / users squared"),
     Measure("relative_error", "relative error", "sum of absolute errors / sum of true counts"),
     Measure("ajsd", "AJSD", "mean Jensen-Shannon divergence of the shares of the bins, 0 to ln 2"),
@@ -47,6 +47,11 @@ class Measured:
     """The figures of one run; see `MEASURES`."""
 
     amre: float
+    """Against every event; so are all but the next two."""
+    bounding: float
+    """Between every event and those that count: 0 where nobody is beyond the bound."""
+    noise: float
+    """Between those that count and the release."""
     amse: float
     relative_error: float
     """NaN when nothing was counted."""
@@ -66,25 +71,30 @@ class Meter:
         self._requirements = requirements
         self._users = users
         self._spent: list[Counts] = []
-        self._squares = self._distance = self._divergence = 0.0
+        self._squares = self._bounding = self._noise = 0.0
+        self._distance = self._divergence = 0.0
         self._true = self._published = self._cells = self._known = self._covered = 0
 
-    def add(self, true: Counts, release: SlotRelease) -> None:
+    def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
         """Add the next slot.
 
         Args:
-            true: counts before any protection, all classes together, int64, shape (d,).
-            release: what was made of them.
+            true: every event, before any protection, int64, shape (d,).
+            counted: those within the users' bound, all classes together, int64, shape (d,).
+            release: what was made of these.
         """
         error = (release.counts - true).astype(np.float64)
-        self._squares += float(error @ error)
+        self._squares += _square(release.counts - true)
+        self._bounding += _square(counted - true)
+        self._noise += _square(release.counts - counted)
         self._distance += float(np.abs(error).sum())
         self._true += int(true.sum())
         self._divergence += divergence(true, release.counts)
         self._published += release.status == PUBLISHED
         self._cells += true.size
-        known = np.isfinite(release.stderr)
-        within = np.abs(error) <= NINETY_PERCENT * release.stderr  # false for NaN
+        low, high = interval(release.counts, release.stderr)
+        known = np.isfinite(low)
+        within = (low <= true) & (true <= high)  # false for NaN
         self._known += int(known.sum())
         self._covered += int((within & known).sum())
         self._spent.append(release.spent)
@@ -94,6 +104,8 @@ class Meter:
         slots = len(self._spent)
         return Measured(
             amre=self._squares / self._cells,
+            bounding=self._bounding / self._cells,
+            noise=self._noise / self._cells,
             amse=self._squares / self._cells / self._users**2,
             relative_error=self._distance / self._true if self._true else math.nan,
             ajsd=self._divergence / slots,
@@ -102,6 +114,11 @@ class Meter:
             coverage=self._covered / self._known if self._known else math.nan,
             seconds=seconds,
         )
+
+
+def _square(difference: Counts) -> float:
+    wide = difference.astype(np.float64)
+    return float(wide @ wide)
 
 
 def divergence(true: Counts, released: Counts) -> float:

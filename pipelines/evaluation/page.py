@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from markupsafe import Markup
 
+from streamveil.mechanisms.words import number_of
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import (
     SERIES,
@@ -54,15 +55,16 @@ class _Advice(NamedTuple):
     """The best mechanism that is not advised, and how many times the error it has."""
 
 
-def page_of(runs: Sequence[Run], command: str = "") -> str:
+def page_of(runs: Sequence[Run], command: str = "", bounds: Sequence[str] = ()) -> str:
     """The page as HTML.
 
     Args:
         runs: one or more, of the same mechanisms and seeds in every case.
         command: what to run to make the page again.
+        bounds: what the users' bound leaves out, and which one to choose: lines of text.
     """
     with matplotlib.rc_context(STYLE):
-        context = _context(runs, command)
+        context = {**_context(runs, command), "bounds": bounds}
     return template(Path(__file__).parent / "evaluation.html.jinja").render(context)
 
 
@@ -173,5 +175,9 @@ def _trends(rows: Sequence[Row], styles: dict[str, Look]) -> Iterator[tuple[str,
 def _facts(rows: Sequence[Row]) -> dict[str, str]:
     """Size of each stream."""
     return {
-        row.stream: f"{row.users:,} users, {row.slots:,} slots, {row.bins:,} bins" for row in rows
+        row.stream: ", ".join(
+            number_of(size, noun)
+            for size, noun in ((row.users, "user"), (row.slots, "slot"), (row.bins, "bin"))
+        )
+        for row in rows
     }

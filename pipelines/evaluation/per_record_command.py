@@ -14,7 +14,8 @@ from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import parse
-from streamveil.pipelines.budgets import add_budget_options, budget_of
+from streamveil.pipelines.budgets import budget_of
+from streamveil.pipelines.evaluation.options import DEFAULT_RUNS, DEFAULT_STATISTICS, INPUT
 from streamveil.pipelines.evaluation.per_record import (
     Data,
     PerRecordRun,
@@ -25,43 +26,9 @@ from streamveil.pipelines.evaluation.per_record import (
 from streamveil.pipelines.evaluation.per_record_tables import SCHEMA, markdown
 from streamveil.pipelines.evaluation.records import EPSILON_MAX, PER_RECORD_DATA, RECORDS, VALUE_MAX
 from streamveil.pipelines.evaluation.tables import write_rows
+from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.progress import steps
 from streamveil.transforms.numbers import as_numbers
-
-DEFAULT_STATISTICS = ("count", "sum", "max")
-DEFAULT_RUNS = 200
-INPUT = "input"
-
-
-def add_per_record_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of this form of the command."""
-    add = parser.add_argument
-    add(
-        "--per_record",
-        metavar="DATA",
-        help="compare statistics under per-record privacy instead, on: "
-        f"{', '.join(PER_RECORD_DATA)}, or {INPUT}, the --value_column of --input",
-    )
-    add(
-        "--statistics",
-        metavar="NAMES",
-        help=f"with --per_record: of {', '.join(PER_RECORD_MECHANISMS)} (default "
-        f"{','.join(DEFAULT_STATISTICS)})",
-    )
-    add(
-        "--runs",
-        type=int,
-        metavar="N",
-        help=f"with --per_record: releases of each draw (default {DEFAULT_RUNS})",
-    )
-    add(
-        "--records",
-        type=int,
-        metavar="N",
-        help=f"with --per_record: records of the synthetic data (default {RECORDS})",
-    )
-    add_budget_options(parser)
-
 
 OPTIONS = ("statistics", "runs", "records", "budget", "value_max", "epsilon_max")
 """Those that have no meaning without --per_record."""
@@ -145,9 +112,10 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
                 "--help"
             )
     column = given.value_column
-    check_events(given.input, [column])
+    dialect = dialect_of(given)
+    check_events(given.input, [column], dialect=dialect)
     values = []
-    for batch, _ in read_events(given.input, [column]):
+    for batch, _ in read_events(given.input, [column], dialect=dialect):
         numbers = as_numbers(batch.column(0))
         if numbers is None:
             raise ConfigurationError(

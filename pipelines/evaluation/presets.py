@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+# As `streamveil.io` reads them; it needs Beam.
+FORMATS = ("tdrive", "foursquare")
+
 
 @dataclass(frozen=True)
 class Preset:

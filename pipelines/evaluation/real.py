@@ -6,22 +6,20 @@ from pathlib import Path
 
 from streamveil.io import read_requirements
 from streamveil.mechanisms.domains import Categories
-from streamveil.mechanisms.records import Slots, parse_time
+from streamveil.mechanisms.records import UNIFORM, Slots, parse_time
 from streamveil.pipelines.evaluation.data import Data, Letters
 from streamveil.pipelines.evaluation.sources import Counted
+from streamveil.pipelines.evaluation.streams import REAL
 from streamveil.pipelines.flights import DESTINATIONS, TIME, USER, VALUE, YEAR, write_demo_input
 from streamveil.pipelines.inputs import Inputs
 from streamveil.transforms import ADD_REMOVE, Columns
-
-REAL = {"flights": "1d", "flights-hourly": "1h"}
-"""Names and lengths of their slots."""
 
 
 def real_stream(name: str, folder: Path) -> Counted:
     """Count a year of flights from New York: 105 airports, 4,043 aircraft, each a user.
 
     Args:
-        name: a key of `REAL`.
+        name: a key of `streams.REAL`.
         folder: where the counts go; it must outlive what is returned.
 
     Raises:
@@ -36,6 +34,7 @@ def real_stream(name: str, folder: Path) -> Counted:
         slots,
         Categories(DESTINATIONS),
         max_contributions=1,
+        keep=UNIFORM,
         adjacency=ADD_REMOVE,
         first_slot=slots.index(parse_time(YEAR[0])),
         last_slot=slots.index(parse_time(YEAR[1])),

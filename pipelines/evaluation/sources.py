@@ -5,10 +5,10 @@ Both are small enough to be sent to another process, and give the counts slot by
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,15 @@ from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.streams import make_stream
 
 Counts = npt.NDArray[np.int64]
+
+
+class SlotCounts(NamedTuple):
+    """What a slot is counted as, and what it really was."""
+
+    counts: Counts
+    """Within the users' bound, which mechanisms see: int64, shape (K, d), K classes."""
+    events: Counts
+    """Every event in a bin, whoever it is of: int64, shape (d,)."""
 
 
 class Source(Protocol):
@@ -34,8 +43,8 @@ class Source(Protocol):
         Raises ConfigurationError for a requirement out of range.
         """
 
-    def tables(self, epsilon: float, window: int, seed: int) -> Iterator[Counts]:
-        """Counts of one slot after the other: int64, shape (K, d), K classes of `population`."""
+    def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
+        """One slot after the other; classes are those of `population`."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +61,26 @@ class Synthetic:
         first = next(make_stream(self.name, sizes, 1, 0))
         return Population(tuple(requirements), sizes, first.shape[1])
 
-    def tables(self, epsilon: float, window: int, seed: int) -> Iterator[Counts]:
-        """The stream of a seed."""
+    def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
+        """The stream of a seed, in which nobody is beyond the bound."""
         _, sizes = population(epsilon, window, self.users)
-        yield from make_stream(self.name, sizes, self.slots, seed)
+        for counts in make_stream(self.name, sizes, self.slots, seed):
+            yield SlotCounts(counts, counts.sum(axis=0))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a bound on the events of a user in a slot leaves out of a stream."""
+
+    most: int
+    """Events that count of each user in a slot."""
+    events: int
+    """All that could count."""
+    beyond: int
+    """Those of them beyond the bound."""
+    errors: Mapping[int, float] = field(default_factory=dict)
+    """By bound: expected mean square of what it leaves out of a bin and slot. `most` and all powers
+    of two are there, but for those that leave nothing out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,12 +91,16 @@ class Counted:
     path: str
     """File of NumPy's own format: counts by slot, class and bin, any integers, shape (T, K, d).
     It is mapped into memory, so that processes share it and need none of their own."""
+    events_path: str
+    """The same of every event, whoever it is of and however many the user has: shape (T, d)."""
     requirements: tuple[Requirement, ...]
     """Requirement of each class as counted, K of them."""
     sizes: Counts
     """Users of each class, shape (K,)."""
     sensitivity: int = 1
     """How much one user can change a slot's histogram in L1."""
+    bound: Bound | None = None
+    """What the users' bound leaves out; None where it is not known."""
 
     @cached_property
     def epsilon(self) -> float:
@@ -91,14 +120,20 @@ class Counted:
         bins = np.load(self.path, mmap_mode="r").shape[2]
         return Population(tuple(classes), sizes, bins, self.sensitivity)
 
-    def tables(self, epsilon: float, window: int, seed: int) -> Iterator[Counts]:
+    def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
         """The counts, whatever the seed."""
         classes, place = self._classes(epsilon, window)
+        for counts, events in self.slots():
+            merged = np.zeros((len(classes), len(events)), dtype=np.int64)
+            np.add.at(merged, place, counts)
+            yield SlotCounts(merged, events)
+
+    def slots(self) -> Iterator[SlotCounts]:
+        """The counts, in the classes as counted."""
         counts = np.load(self.path, mmap_mode="r")
-        for table in counts:
-            merged = np.zeros((len(classes), counts.shape[2]), dtype=np.int64)
-            np.add.at(merged, place, table.astype(np.int64))
-            yield merged
+        events = np.load(self.events_path, mmap_mode="r")
+        for table, every in zip(counts, events, strict=True):
+            yield SlotCounts(table.astype(np.int64), every.astype(np.int64))
 
     def _classes(self, epsilon: float, window: int) -> tuple[list[Requirement], Counts]:
         """Distinct scaled requirements, sorted, and where each class is among them."""

@@ -131,6 +131,10 @@ STREAMS: Mapping[str, Callable[[Counts, int, Random], Iterator[Counts]]] = {
 }
 
 
+REAL = {"flights": "1d", "flights-hourly": "1h"}
+"""Names of real streams, and lengths of their slots."""
+
+
 def make_stream(name: str, sizes: Counts, slots: int, seed: int) -> Iterator[Counts]:
     """Draw a stream, slot by slot.
 

@@ -11,11 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io import (
+    CsvDialect,
     ReadEvents,
     check_events,
+    delimited,
     lines,
     match_files,
     parquet,
+    read_events,
     read_part,
     split_file,
     write_table,
@@ -235,6 +238,69 @@ def test_csv_with_an_open_quote_loses_one_line(tmp_path):
     assert rejected == [(3, "a quoted field does not end", b'b,"2\n')]
 
 
+def test_csv_quotes_that_do_not_close_swallow_nobody(tmp_path):
+    """Two of them made one row of all lines between, whosever they were."""
+    rows = [f"u{i},A{i}" for i in range(2000)]
+    stray = ['u,"A', 'v,A"', 'w,"', 'x,"A', '"y,B', 'z,"",', '","', 'u,"A']
+    for index, line in enumerate(stray):
+        rows.insert(200 * index + 7, line)
+    found, _, rejected = csv(tmp_path, "\n".join(["user,value", *rows]) + "\n")
+    kept = [row for row in rows if row not in stray]
+    assert [f"{user},{value}" for _, user, value in found if user[1:].isdigit()] == kept
+    assert {(line[2].decode().rstrip("\n"), line[1]) for line in rejected} >= {
+        ('u,"A', "a quoted field does not end"),
+        ('x,"A', "a quoted field does not end"),
+    }
+
+
+@pytest.mark.parametrize("other", ["c,3", '"c",3', '"c","3"', '"c\nd",3', '"c,"",",3'])
+def test_csv_one_stray_quote_before_rows_of_every_writing(tmp_path, other):
+    text = f"user,value\na,1\n{other}\n{other}\nz,9\n"
+    want = [row[1:] for row in csv(tmp_path, text)[0]]
+    assert len(want) == 4
+    stray = text.replace("a,1\n", 'a,1\nb,"2\n')
+    rows, _, rejected = csv(tmp_path, stray)
+    assert [row[1:] for row in rows] == want
+    assert rejected == [(3, "a quoted field does not end", b'b,"2\n')]
+
+
+def test_csv_long_fields_whatever_else_is_there(tmp_path):
+    """Above 131,072 characters a row was read or not, by what else was in its block."""
+    long = "x" * 200_000
+    for other in ("b,2", 'b,"2', 'b,"2\n3"', "b,\xff"):
+        text = f'user,value\na,{long}\n{other}\nc,"{long}"\n'
+        rows, _, _ = csv(tmp_path, text.encode("latin-1"))
+        assert {("a", long), ("c", long)} <= {row[1:] for row in rows}
+
+
+def test_csv_a_row_over_too_many_lines_is_one_bad_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(delimited, "MAX_BYTES_OVER_LINES", 1000)
+    good, long = '"' + "p\n" * 300 + '"', '"' + "p\n" * 600 + '"'
+    rows, _, rejected = csv(tmp_path, f"user,value\na,{good}\nb,{long}\nc,3\n")
+    assert [row[1] for row in rows] == ["a", "c"]
+    assert rejected[0][1:] == ("a quoted field does not end", b'b,"p\n')
+
+
+def test_csv_with_line_ends_of_two_returns(tmp_path):
+    rows, _, rejected = csv(tmp_path, 'user,value\r\r\na,1\r\r\nb,"2\n3"\r\r\n')
+    assert [row[1:] for row in rows] == [("a", "1"), ("b", "2\n3")]
+    assert rejected == []
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", " ", "^", "]"])
+def test_csv_of_another_delimiter_without_a_header(tmp_path, delimiter):
+    path = tmp_path / "u.data"
+    lines = [["a", "1,5", "x"], ["b", f'"{delimiter}"', "y"], ["c", "3"], ["d", '"4\n5"', "z"]]
+    path.write_text("\n".join(map(delimiter.join, lines)) + "\n")
+    dialect = CsvDialect(delimiter, ("user", "value", "more"), any_name=True)
+    check_events(str(path), COLUMNS, dialect=dialect)
+    ((batch, rejected),) = read_events(str(path), COLUMNS, dialect=dialect)
+    assert batch.column("user").to_pylist() == ["a", "b", "d"]
+    assert batch.column("value").to_pylist() == ["1,5", delimiter, "4\n5"]
+    assert batch.column("__row__").to_pylist() == [1, 2, 4]
+    assert rejected.column("detail").to_pylist() == ["2 fields where the header has 3"]
+
+
 def test_csv_with_a_bare_carriage_return_in_a_row(tmp_path):
     rows, _, rejected = csv(tmp_path, "user,value\na,1\nb\r,2\nc,3\n")
     assert rows == [(2, "a", "1"), (4, "c", "3")]
@@ -263,7 +329,7 @@ def jsonl(tmp_path, *rows, columns=COLUMNS):
     return read(path, columns)
 
 
-def test_json_keeps_strings_and_types(tmp_path):
+def test_json_columns_are_text(tmp_path):
     rows, batches, rejected = jsonl(
         tmp_path,
         {"user": 1, "value": 1, "time": "2024-01-01 00:00:00", "other": [1, {"x": 2}]},
@@ -273,10 +339,10 @@ def test_json_keeps_strings_and_types(tmp_path):
         columns=("time", "user", "value", "absent"),
     )
     assert rejected == []
-    assert [str(t) for t in batches[0].schema.types[:3]] == ["string", "int64", "double"]
+    assert set(batches[0].schema.types[:4]) == {pa.string()}
     assert rows == [
-        (1, "2024-01-01 00:00:00", 1, 1.0, None),
-        (3, "2024-01-01", 2, 2.5, None),
+        (1, "2024-01-01 00:00:00", "1", "1", None),
+        (3, "2024-01-01", "2", "2.5", None),
         (4, None, None, None, None),
     ]
 
@@ -308,16 +374,13 @@ def test_json_whole_numbers_among_strings_have_one_text(tmp_path):
     ]  # fmt: skip
 
 
-def test_json_types_may_change_from_block_to_block(tmp_path, small_blocks):
+def test_json_rows_do_not_hang_on_their_block(tmp_path, small_blocks):
     values = [*range(20), *[0.5] * 20, *["x"] * 20, *range(20)]
     rows, batches, rejected = jsonl(tmp_path, *({"user": "u", "value": v} for v in values))
     assert rejected == []
-    assert [str(row[2]) for row in rows] == [
-        str(float(v)) if isinstance(row[2], float) else str(v)
-        for v, row in zip(values, rows, strict=True)
-    ]
+    assert [row[2] for row in rows] == list(map(str, values))
     assert [row[0] for row in rows] == list(range(1, 81))
-    assert {str(b.schema.field("value").type) for b in batches} == {"int64", "double", "string"}
+    assert len(batches) > 10
 
 
 # Avro

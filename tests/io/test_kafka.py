@@ -105,8 +105,21 @@ def test_events_are_read_from_records(service, keep):
     assert asked["consumer_config"] == {"bootstrap.servers": "h1:9092,h2:9092", "group.id": "g"}
     assert asked["topics"] == ["a", "b"]
     assert asked["max_num_records"] == 4
-    assert asked["timestamp_policy"] == "CreateTime"
+    assert asked["timestamp_policy"] == "LogAppendTime"
     assert asked["value_deserializer"].endswith("ByteArrayDeserializer")
+
+
+def test_producers_times_are_used_on_request_only_with_a_warning(service, caplog):
+    for policy in ("LogAppendTime", "ProcessingTime", "CreateTime"):
+        pipeline = beam.Pipeline(runner=FnApiRunner())
+        assert not caplog.records
+        _ = pipeline | ReadKafkaEvents(
+            "h:9092", ["t"], columns=NAMES, timestamp_policy=policy, expansion_service=service
+        )
+        assert _Read.asked["timestamp_policy"] == policy
+    (record,) = (r for r in caplog.records if r.name == "streamveil")
+    for words in ("kafka:h:9092/t: with timestamp_policy=CreateTime", "take LogAppendTime"):
+        assert words in record.getMessage()
 
 
 def test_a_record_without_a_value_is_no_event():

@@ -61,7 +61,7 @@ def test_a_message_is_one_object_of_texts(text, row):
         (b"5", "not a JSON object"),
         (b'{"user":"\xff"}', "not UTF-8"),
         (b'{"user":true}', "'user' is a boolean"),
-        (b'{"user":{"id":1}}', "'user' is a object"),
+        (b'{"user":{"id":1}}', "'user' is an object"),
         (b'{"user":"\\ud800"}', "surrogate"),
     ],
 )

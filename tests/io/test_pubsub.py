@@ -38,7 +38,7 @@ def subscriber():
 
 @pytest.mark.parametrize("place", [{"subscription": SUBSCRIPTION}, {"topic": TOPIC}])
 @pytest.mark.parametrize("attribute", [None, "time"])
-def test_events_are_read_from_pubsub(subscriber, keep, until, place, attribute):
+def test_events_are_read_from_pubsub(subscriber, keep, until, caplog, place, attribute):
     now = int(time.time())
     subscriber.pulls = [
         [
@@ -51,6 +51,8 @@ def test_events_are_read_from_pubsub(subscriber, keep, until, place, attribute):
     options = PipelineOptions(["--streaming"])
     pipeline = beam.Pipeline(runner=BundleBasedDirectRunner(), options=options)
     events = pipeline | ReadPubSubEvents(**place, columns=NAMES, timestamp_attribute=attribute)
+    warned = [r.getMessage() for r in caplog.records if r.name == "streamveil"]
+    assert [("timestamp_attribute=time" in told) for told in warned] == [True] * bool(attribute)
     assert not events.batches.is_bounded
     assert not events.rejected.is_bounded
     batches, rejected = keep(events.batches, "batches"), keep(events.rejected, "rejected")

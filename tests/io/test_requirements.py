@@ -88,7 +88,7 @@ def test_an_empty_table_needs_a_default(tmp_path):
         ("bob,1,0", ["line 3", "epsilon '0'", "above 0"]),
         ("bob,1,-0.5", ["line 3", "epsilon '-0.5'", "above 0"]),
         ("bob,1,nan", ["line 3", "epsilon 'nan'", "not a number"]),
-        ("bob,1,inf", ["line 3", "epsilon 'inf'", "not a number"]),
+        ("bob,1,inf", ["line 3", "epsilon 'inf'", "not a finite number"]),
         ("bob,1,1e999", ["line 3", "epsilon '1e999'", "above 0 and at most"]),
         (f"bob,1,{MAX_EPSILON + 1}", ["line 3", "at most", f"{MAX_EPSILON:g}"]),
         ("bob,1", ["line 3", "cannot be parsed", "'bob,1'"]),
@@ -133,3 +133,19 @@ def test_a_missing_column_or_file_is_named(tmp_path):
         read_requirements(str(tmp_path / "r.csv"))
     with pytest.raises(ConfigurationError, match="no file matches"):
         read_requirements(str(tmp_path / "s.csv"))
+
+
+def test_columns_may_have_other_names(tmp_path):
+    path = tmp_path / "wishes.csv"
+    path.write_text("id,user,days,eps\n01,x,7,1.0\n2,y,3,0.5\n")
+    names = ("id", "days", "eps")
+    registry = read_requirements(str(path), columns=names)
+    assert registry.users.to_pylist() == ["01", "2"]
+    assert [(r.window, r.epsilon) for r in registry.classes] == [(3, 0.5), (7, 1.0)]
+    again = pickle.loads(pickle.dumps(registry))
+    assert again.fingerprint == registry.fingerprint
+    path.write_text("id,user,days,eps\n1,x,7,inf\n")
+    with pytest.raises(ConfigurationError, match="line 2: eps 'inf' is not a finite number"):
+        read_requirements(str(path), columns=names)
+    with pytest.raises(ConfigurationError, match="'user'"):
+        read_requirements(str(tmp_path / "wishes.csv"), columns=("id", "window", "epsilon"))

@@ -2,6 +2,8 @@ import csv
 import datetime as dt
 import json
 import math
+import os
+import stat
 
 import apache_beam as beam
 import pyarrow as pa
@@ -112,6 +114,33 @@ def test_a_failing_write_leaves_nothing_and_a_second_one_replaces(tmp_path, kind
         rows = read_table(str(path)).drop_columns("map").to_pylist()
         assert rows == [{k: v for k, v in row.items() if k != "map"} for row in ROWS[:3]]
     assert names_in(tmp_path) == [path.name]
+
+
+# It is not even readable while it is written, before it has its name.
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_private_file_was_never_readable_by_others(tmp_path, kind, umask):
+    modes = set()
+
+    def look():
+        modes.update(stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir())
+
+    def watched():
+        yield from batches()
+        look()
+
+    path = tmp_path / f"out.{kind}"
+    path.touch(0o600)
+    before = os.umask(umask)
+    try:
+        write_table(str(path), SCHEMA, watched(), private=True)
+        look()
+    finally:
+        os.umask(before)
+    assert modes == {0o600}
+    assert names_in(tmp_path) == [path.name]
+    write_table(str(path), SCHEMA, batches())
+    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~before  # others are as before
 
 
 def test_what_json_lacks_becomes_null(tmp_path):

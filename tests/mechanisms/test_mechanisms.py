@@ -27,6 +27,7 @@ from streamveil.mechanisms import (
     pwsm,
     simulate,
 )
+from streamveil.mechanisms.identity import encoded
 from streamveil.mechanisms.noise import SlotNoise
 from streamveil.mechanisms.obs import keep_probability
 from streamveil.mechanisms.pba import PBA, AbsorptionState
@@ -51,8 +52,10 @@ def population(requirements, sizes=None, bins=2, sensitivity=1) -> Population:
     return Population(requirements, sizes, bins, sensitivity)
 
 
-def stream_of(name, people, key=KEY, stream="", context=b"") -> ReleaseStream:
-    return ReleaseStream(mechanism(name, people), NoiseSource(key, stream), context=context)
+def stream_of(name, people, key=KEY, stream="", context="") -> ReleaseStream:
+    return ReleaseStream(
+        mechanism(name, people), NoiseSource(key, stream), context={"test": encoded(context)}
+    )
 
 
 def run(stream, counts, state=None, first=0):
@@ -653,21 +656,23 @@ def test_state_is_small(monkeypatch, name, windows, path):
 @NAMES
 def test_unknown_version_is_refused(name):
     stream = stream_of(name, population([(2, 1.0)]))
-    for part, state in ((stream, stream.start()), (stream.mechanism, stream.mechanism.start())):
+    inner = stream.mechanism
+    newer = b"\x09" + inner.encode(inner.start())[1:]
+    for part, data in ((stream, stream._keeper.write(newer)), (inner, newer)):
         with pytest.raises(ValueError, match=r"version 9 .*newer"):
-            part.decode(b"\x09" + part.encode(state)[1:])
+            part.decode(data)
 
 
 # State goes on under the configuration that wrote it, and under no other.
 @NAMES
 def test_state_of_another_configuration_is_refused(name):
     facts = {"requirements": [(2, 1.0), (3, 2.0)], "sizes": [5, 6], "bins": 2}
-    stream = stream_of(name, population(**facts), context=b"places")
+    stream = stream_of(name, population(**facts), context="places")
     state, _ = stream.release(stream.start(), 0, np.ones((2, 2), np.int64))
     data = stream.encode(state)
-    assert stream_of(name, population(**facts), context=b"places").decode(data).next_slot == 1
+    assert stream_of(name, population(**facts), context="places").decode(data).next_slot == 1
     others = [
-        stream_of(name, population(**{**facts, **change}), context=b"places")
+        stream_of(name, population(**{**facts, **change}), context="places")
         for change in (
             {"requirements": [(2, 1.0), (3, 2.5)]},
             {"requirements": [(2, 1.0)], "sizes": [5]},
@@ -676,9 +681,9 @@ def test_state_of_another_configuration_is_refused(name):
             {"sensitivity": 2},
         )
     ]
-    others.append(stream_of(name, population(**facts), context=b"ages"))
+    others.append(stream_of(name, population(**facts), context="ages"))
     another = "pbd" if name == "pba" else "pba"
-    others.append(stream_of(another, population(**facts), context=b"places"))
+    others.append(stream_of(another, population(**facts), context="places"))
     for other in others:
         with pytest.raises(ConfigurationError, match=r"another configuration: .* start a new run"):
             other.decode(data)

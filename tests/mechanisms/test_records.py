@@ -53,6 +53,7 @@ def test_what_is_no_requirement_is_named(value):
 @pytest.mark.parametrize(
     ("text", "microseconds"),
     [
+        ("1w", 604_800_000_000),
         ("1d", 86_400_000_000),
         ("1h", 3_600_000_000),
         ("5m", 300_000_000),
@@ -66,10 +67,10 @@ def test_slot_lengths(text, microseconds):
 
 
 @pytest.mark.parametrize(
-    "text", ["0h", "0ms", "", "1", "h", "-1h", "1.5h", "1w", "1H", "1h30m", "one hour", "1 h x"]
+    "text", ["0h", "0ms", "", "1", "h", "-1h", "1.5h", "1y", "1H", "1h30m", "one hour", "1 h x"]
 )
 def test_bad_slot_length_is_named(text):
-    with pytest.raises(ConfigurationError, match=rf"{re.escape(repr(text))}.*write 1d, 1h"):
+    with pytest.raises(ConfigurationError, match=rf"{re.escape(repr(text))}.*write 1w, 1d, 1h"):
         Slots.of(text)
 
 

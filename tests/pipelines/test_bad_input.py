@@ -180,30 +180,67 @@ def test_reserved_column(job):
     job.refused("__row__", "rename", input=path, user_column="__row__")
 
 
+# ---- how CSV files are written -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "header", "words"),
+    [
+        ({}, "user;value;time", ["parted by ';'", "--delimiter=';'"]),
+        ({}, "user\tvalue\ttime", ["parted by 'tab'", "--delimiter='tab'"]),
+        ({"delimiter": ";"}, "user,value,time", ["parted by 'comma'", "--delimiter='comma'"]),
+        ({}, "u1,A,2024-01-01", ["no column 'user'", "line 1 is an event already", "--columns="]),
+        ({"columns": "who,value,time"}, "u1,A,2024-01-01", ["no column 'user'", "of --columns"]),
+        ({"delimiter": ";;"}, "user;;value", ["';;'", "--delimiter", "not one character", "tab"]),
+        ({"delimiter": '"'}, "user", ["--delimiter", "not one character"]),
+        ({"columns": "user,value,,time"}, "u1,A", ["--columns", "name every field"]),
+        ({"columns": "user,value,user"}, "u1,A", ["--columns", "name every field"]),
+    ],
+)
+def test_how_csv_is_written(job, flags, header, words):
+    path = job.write("events.csv", f"{header}\n")
+    job.refused(*words, input=path, **flags)
+
+
+def test_dialects_are_of_csv_alone(job):
+    path = job.write("events.parquet", table())
+    job.refused(path, "about CSV files", "leave them out", input=path, delimiter=";")
+    job.refused("no CSV files", input="kafka:h:1/t", output="kafka:h:1/u", columns="a,b")
+
+
+def test_a_table_of_requirements_parted_otherwise(job):
+    path = job.write("users.csv", "user;window;epsilon\nu1;1;1\n")
+    outcome = job.refused(path, "parted by ';'", "write commas")
+    assert "--delimiter" not in outcome.message
+
+
+def test_names_with_line_breaks_stay_in_one_line(job):
+    outcome = job.refused("a\\nb.csv", input="a\nb.csv")
+    assert len(outcome.message.splitlines()) == 1
+
+
 # ---- nothing to count ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["parquet", "avro", "csv", "jsonl"])
 def test_no_rows(job, kind):
     if kind == "jsonl":  # a line without content: a file of no bytes is refused as such
-        path = job.write("events.jsonl", "\n")
-        words = ["JSON object"]
-    else:
-        path = job.events([], f"events.{kind}")
-        words = ["no event was accepted", "--start", "--end"]
-    job.refused(*words, input=path)
+        job.refused("JSON object", input=job.write("events.jsonl", "\n"))
+        return
+    path = job.events([], f"events.{kind}")
+    job.refused("no event was accepted", "--start", "--end", code=3, input=path)
 
 
 def test_all_rows_rejected(job):
     job.lines("who,A,2024-01-01", "u1,D,2024-01-01", "u1,A,tomorrow")
-    job.refused("no event was accepted", "--start and --end")
+    job.refused("no event was accepted", "--start and --end", code=3)
 
 
 def test_all_rows_rejected_says_why(job):
     """Nobody can check rejected events that were not written: the message must say it."""
     job.lines(*["who,A,2024-01-01"] * 7)
     outcome = job(rejected=job.path("no.jsonl"))
-    assert outcome.code == 2
+    assert outcome.code == 3
     kept = Path(job.path("no.jsonl")).exists()
     assert kept or "no requirement" in outcome.message, outcome.message
 
@@ -281,7 +318,7 @@ EPSILON = "number above 0 and at most 4096"
         ("u1,1,0", ["line 2", "epsilon", "'0'", EPSILON]),
         ("u1,1,-1", ["line 2", "'-1'", EPSILON]),
         ("u1,1,NaN", ["line 2", "'NaN'", "not a number"]),
-        ("u1,1,inf", ["line 2", "'inf'", "not a number"]),
+        ("u1,1,inf", ["line 2", "'inf'", "not a finite number"]),
         ("u1,1,5000", ["line 2", "'5000'", EPSILON]),
         ("u1,1,", ["line 2", "epsilon", "missing"]),
         ('u1,1,"1,5"', ["line 2", "'1,5'", "not a number"]),
@@ -308,7 +345,10 @@ def test_requirements(job, lines, words):
         ({"user": [None], "window": [1], "epsilon": [1.0]}, ["row 0", "user", "missing"]),
         ({"user": [1.5], "window": [1], "epsilon": [1.0]}, ["column 'user'", "double"]),
         ({"user": ["u1"], "window": [[1]], "epsilon": [1.0]}, ["column 'window'", "list"]),
-        ({"user": ["u1"], "window": [1]}, ["no column 'epsilon'", "'user', 'window'"]),
+        (
+            {"user": ["u1"], "window": [1]},
+            ["no column 'epsilon'", "'user', 'window'", "--requirement_columns"],
+        ),
     ],
 )
 def test_requirements_in_parquet(job, columns, words):
@@ -406,7 +446,7 @@ def test_longest_window_without_changes(job):
 # ---- time ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("slot", ["0", "0d", "1", "1w", "-1d", "1.5h", "1d1h", "1us", "day"])
+@pytest.mark.parametrize("slot", ["0", "0d", "1", "1y", "-1d", "1.5h", "1d1h", "1us", "day"])
 def test_slot(job, slot):
     job.refused(f"'{slot}'", "slot length", "1d, 1h, 5m, 60s", slot=slot)
 
@@ -505,8 +545,8 @@ def test_unknown_mechanism(job, name):
     [
         ("max_contributions", "0", ["max_contributions", "0", "1 or more"]),
         ("max_contributions", "-1", ["max_contributions", "-1", "1 or more"]),
-        ("max_contributions", "some", ["--max_contributions", "'some'", "int"]),
-        ("max_contributions", "1.5", ["--max_contributions", "'1.5'"]),
+        ("max_contributions", "some", ["--max_contributions=some", "no whole number"]),
+        ("max_contributions", "1.5", ["--max_contributions=1.5", "no whole number"]),
         ("adjacency", "bounded", ["--adjacency", "'bounded'", "'add_remove', 'replace'"]),
         ("time_unit", "h", ["--time_unit", "'h'", "'s', 'ms', 'us', 'ns'"]),
         ("shards", "0", ["shards", "0", "1 or more"]),

@@ -2,6 +2,8 @@
 
 import datetime as dt
 import json
+import os
+import stat
 from collections import defaultdict
 from pathlib import Path
 
@@ -50,7 +52,7 @@ def test_rotation_is_the_default_and_keeps_every_requirement(local):
     # Rotation leaves nobody's budget unused.
     assert all(max(found) == epsilon for (_, epsilon), found in spent.items())
     events = len(visits())
-    assert f"{events} read, {events} accepted" in outcome.out
+    assert f"{events} events read: {events} counted" in outcome.out
     assert "at most 100.0% of any user's window was spent" in outcome.out
     assert outcome.out.count("wrote") == 2
 
@@ -79,6 +81,7 @@ def test_formats_give_the_same_with_one_key(local):
     assert told == [told[0]] * 2
     assert costs == [costs[0]] * 2
     for kind in kinds:
+        assert stat.S_IMODE(os.stat(local.path(f"rejected.{kind}")).st_mode) == 0o600
         reasons = {row["reason"] for row in local.rows(f"rejected.{kind}")}
         assert reasons == {"no requirement", "outside the domain", "outside the released slots"}
     labels = pa.parquet.read_schema(local.path("out.parquet")).metadata[b"streamveil.bins"]
@@ -101,9 +104,10 @@ def test_an_output_that_is_there_is_never_replaced(local):
         ({"adjacency": "replace"}, ["--adjacency=replace", "one guarantee"]),
         ({"default_requirement": "7,1.0,50"}, ["--default_requirement", "whom it can ask"]),
         ({"requirement_changes": "c.csv"}, ["--requirement_changes=c.csv"]),
-        ({"state": "folder"}, ["--state=folder"]),
+        ({"resume": True}, ["--resume", "--state"]),
+        ({"restart_budget": True}, ["--restart_budget"]),
         ({"mechnism": "plpa"}, ["unknown option", "--mechanism"]),
-        ({"slot": "1w"}, ["'1w'"]),
+        ({"slot": "1y"}, ["'1y'"]),
         ({"end": "2023-01-01"}, ["the range of slots is empty"]),
         ({"input": "kafka:host:9092/topic"}, ["does not end"]),
         ({"noise_key": "file:none"}, ["none"]),

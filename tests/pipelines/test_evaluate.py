@@ -2,6 +2,7 @@
 
 import math
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -154,7 +155,8 @@ def test_flights_with_the_demos_requirements(command):
     assert 0 < row["window_use"] <= 1
     assert 0 < row["relative_error"] < 0.6
     out = command.done(*flags, "--epsilons=5,1", "--windows=7").out
-    assert out.count("flights, E 5, w 7") == out.count("flights, E 1, w 7") == 1
+    # What to choose, and what the users' bound costs.
+    assert out.count("flights, E 5, w 7") == out.count("flights, E 1, w 7") == 2
 
 
 def test_hourly_flights_are_counted():
@@ -186,6 +188,7 @@ def test_events_with_requirements(command):
         assert (row["stream"], row["epsilon"], row["window"]) == ("visits", 0.5, 7)
         assert (row["users"], row["slots"], row["bins"]) == (29, 12, 3)
     assert "rejected: no requirement 12\n" in out
+    assert stat.S_IMODE(os.stat(command.path("rejected.jsonl")).st_mode) == 0o600
     letters = read_table(command.path("rejected.jsonl")).to_pylist()
     assert {letter["reason"] for letter in letters} == {"no requirement"}
     assert len(letters) == 12
@@ -209,7 +212,7 @@ def test_requirements_are_scaled(command):
         f"--output={command.path('t.csv')}",
     ).out
     (row,) = read_table(command.path("t.csv")).to_pylist()
-    assert (row["epsilon"], row["window"], row["amre"]) == (2000, 1, 0)  # so much that it is exact
+    assert (row["epsilon"], row["window"], row["noise"]) == (2000, 1, 0)  # so much that it is exact
     assert row["published"] == 1
     assert "give --rejected=FILE" in out
 

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.io import read_table
+from streamveil.io import StateFolder, read_table
+
+pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
 UTC = dt.timezone.utc
 USERS = {f"u{u}": (1 + u % 4, 0.5 + u % 2) for u in range(20)}
@@ -46,7 +49,9 @@ class Stream:
         }
 
     def clock(self, time):
-        (self.folder / "clock").write_text(time.isoformat())
+        beside = self.folder / "clock.new"  # whoever follows reads it at any time
+        beside.write_text(time.isoformat())
+        beside.replace(self.folder / "clock")
 
     def events(self, name, rows):
         self.job.events(rows, f"in/{name}")
@@ -117,13 +122,12 @@ def test_passes_add_up_to_one_run(stream, extension):
     ]
     assert letters(found["rejected"]) == letters(rejected)
     assert len(rejected) == 7
-    assert (
-        stream.state_files()
-        == [
-            *("state", "state/manifest.json", "state/pass-00000004"),
-            *("state/pass-00000004/state.parquet", "state/pass-00000004/waiting.parquet"),
-        ][1:]
-    )
+    folder = "state/pass-00000004"
+    kept = ("manifest.json", "state.parquet", "users.parquet", "waiting.parquet")
+    assert stream.state_files() == [
+        *("state/manifest.json", folder),
+        *(f"{folder}/{name}" for name in kept),
+    ]
 
 
 def test_a_slot_closes_with_its_lateness_and_quiet_slots_too(stream):
@@ -170,6 +174,133 @@ def test_the_end_may_move_on_and_what_lies_beyond_it_waits(stream):
     assert stream.rows("rejected.jsonl") == []
 
 
+# ---- what closes a slot ------------------------------------------------------------------------
+
+MARKER = "marker:done/%Y-%m-%d.ok"
+FILES = "files:in/%Y-%m-%d*.csv"
+
+
+@pytest.fixture
+def drops(stream, monkeypatch):
+    """The stream in its folder, with a folder of markers."""
+    monkeypatch.chdir(stream.folder)
+    (stream.folder / "done").mkdir()
+    return stream
+
+
+def released(stream):
+    return [row["start"] for row in stream.rows("out.jsonl")]
+
+
+def mark(stream, n):
+    (stream.folder / "done" / f"2024-01-{n:02}.ok").touch()
+
+
+def test_a_drop_that_is_late_is_waited_for_with_markers(drops):
+    """By the clock its slot was released as empty, and its events were late."""
+    stream, flags = drops, {"close_by": MARKER}
+    stream.events("1.csv", visits(1))
+    mark(stream, 1)
+    stream.clock(day(3, 12))
+    outcome = stream(**flags)
+    assert released(stream) == [day(1)]
+    assert "2024-01-02T00:00:00Z waits for its marker done/2024-01-02.ok" in outcome.out
+    outcome = stream(**flags)
+    assert "nothing to do" in outcome.out
+    assert "waits for its marker" in outcome.out
+    stream.events("3.csv", visits(3))
+    mark(stream, 3)
+    stream.clock(day(4))
+    outcome = stream(**flags)
+    assert released(stream) == [day(1)]
+    assert "that of a later slot, done/2024-01-03.ok, is there" in outcome.out
+    stream.events("2.csv", visits(2))
+    mark(stream, 2)
+    mark(stream, 4)  # not before its time is over
+    outcome = stream(**flags)
+    assert "waits" not in outcome.out
+    assert stream.rows("rejected.jsonl") == []
+    assert stream.rows("out.jsonl") == once(stream)[0][:3]
+
+
+def test_a_file_of_a_later_slot_closes_those_before_it(drops):
+    stream, flags = drops, {"close_by": FILES}
+    stream.events("2024-01-01.csv", visits(1))
+    stream.clock(day(3, 12))
+    outcome = stream(**flags)
+    assert released(stream) == []
+    assert "2024-01-01T00:00:00Z waits for a file of a later slot, such as in/2024-01-02*.csv" in (
+        outcome.out
+    )
+    stream.events("2024-01-09.csv", visits(9))  # from a broken clock: its time has not come
+    assert "waits" in stream(**flags).out
+    stream.events("2024-01-03-early.csv", visits(3))
+    stream(**flags)
+    assert released(stream) == [day(1), day(2)]
+    stream.clock(day(4))
+    assert "such as in/2024-01-04*.csv" in stream(**flags).out
+    stream.clock(day(10))
+    stream(**flags)
+    assert released(stream) == [day(d) for d in range(1, 9)]
+    assert stream.rows("rejected.jsonl") == []
+
+
+def test_when_a_slot_closes_does_not_hang_on_what_is_in_the_files(drops):
+    """A file of nobody's events closes as any other does."""
+    stream, flags = drops, {"close_by": FILES}
+    stream.events("2024-01-01.csv", visits(1))
+    stream.events("2024-01-02.csv", [])
+    stream.clock(day(3))
+    stream(**flags)
+    assert released(stream) == [day(1)]
+
+
+def test_names_tell_the_day_of_a_calendar(drops):
+    """Days of Berlin begin on the day before in UTC; that of 31 March has 23 hours."""
+    stream, flags = drops, {"close_by": MARKER, "start": "2024-03-30", "slot_zone": "Europe/Berlin"}
+    stream.clock(dt.datetime(2024, 4, 5, tzinfo=UTC))
+    (stream.folder / "done" / "2024-03-30.ok").touch()
+    stream.events("a.csv", [("u1", "A", dt.datetime(2024, 3, 30, 9, tzinfo=UTC))])
+    assert "waits for its marker done/2024-03-31.ok" in stream(**flags).out
+    assert released(stream) == [dt.datetime(2024, 3, 29, 23, tzinfo=UTC)]
+    for name in ("2024-03-31", "2024-04-01"):
+        (stream.folder / "done" / f"{name}.ok").touch()
+    assert "waits for its marker done/2024-04-02.ok" in stream(**flags).out
+    assert [(at.day, at.hour) for at in released(stream)] == [(29, 23), (30, 23), (31, 22)]
+
+
+def test_the_clock_alone_says_which_slots_no_file_came_for(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    words = "no input file has come since the slot of"
+    assert words not in stream().log
+    stream.clock(day(3))
+    outcome = stream()
+    assert f"{words} 2024-01-02T00:00:00Z began" in outcome.log
+    assert "--close_by" in outcome.log
+    stream.events("c.csv", visits(3))
+    written = day(3, 22).timestamp()
+    os.utime(stream.folder / "in" / "c.csv", (written, written))
+    stream.clock(day(6))
+    assert f"{words} 2024-01-04T00:00:00Z began, nor for the next 1:" in stream().log
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        ("files", ["--close_by=files says nothing", "files:PATTERN"]),
+        ("marker:done", ["--close_by=marker:done says nothing"]),
+        ("noon", ["clock, marker:PATTERN"]),
+        ("marker:%H.ok", ["2024-01-01", "2024-01-02", "one name, 00.ok"]),
+        ("files:in/%m-%d.csv", ["2024-01-01", "one name", "write the year"]),
+    ],
+)
+def test_a_rule_that_cannot_tell_slots_apart_is_refused(stream, rule, words):
+    stream.clock(day(2))
+    stream.refused(*words, close_by=rule)
+    assert stream.state_files() == [] or "state/manifest.json" not in stream.state_files()
+
+
 # ---- files come and go -------------------------------------------------------------------------
 
 
@@ -183,10 +314,12 @@ def test_a_finished_file_is_not_read_again_and_one_that_vanished_is_forgotten(st
     path.write_bytes(b"\0" * path.stat().st_size)
     (stream.folder / "in" / "c.csv").unlink()
     stream.clock(day(3))
-    stream()
+    log = stream().log
+    assert "1 file of the input is gone" in log
+    assert "c.csv: the events from 2024-01-02T00:00:00Z on, which waited there, are lost" in log
     path.unlink()
     stream.clock(day(4))
-    stream()
+    assert "gone" not in stream().log
     manifest = (stream.folder / "state" / "manifest.json").read_text()
     assert "b.csv" in manifest
     assert "a.csv" not in manifest
@@ -220,7 +353,7 @@ def test_a_pass_that_failed_is_run_again(stream):
     outcome = stream.job(**stream.flags_with({}))
     assert outcome.code == 2
     assert "c.csv: the file is empty" in outcome.message
-    assert "state/pass-00000002" in stream.state_files()
+    assert "state/pass-00000002.part" in stream.state_files()
     empty.unlink()
     stream()
     assert stream.rows("out.jsonl") == once(stream)[0]
@@ -248,13 +381,31 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.refused("holds the state of a stream", "--resume", resume=None)
     stream.refused("holds the state of a stream", "--resume", resume="false")
     stream.refused("--start", "2024-01-01", start="2024-01-02")
-    stream.refused("another configuration", mechanism="pba")
-    stream.refused("another configuration", domain="A,B")
+    stream.refused("another configuration: the mechanism changed", mechanism="pba")
+    stream.refused("another configuration: ", "the mechanism", mechanism="dpbd")
+    stream.refused("another configuration: the slots changed", slot="2d")
+    stream.refused("the choice of the events that are kept changed", keep="distinct")
+    stream.refused("another configuration: the bins changed", domain="A,B")
     stream.refused("noise key", noise_key=stream.job.key("77" * 32, "other"))
     stream.refused("neither true nor false", resume="maybe")
     stream.clock(day(3))
     stream(start=None)
-    stream(start="2024-01-01T12:00:00Z")
+    # Slots begin at --start.
+    stream.refused("another configuration: the slots changed", start="2024-01-01T12:00:00Z")
+
+
+# Two rows of the table exchange their users: who was promised 0.5 would be charged 1.5.
+def test_a_state_is_not_gone_on_from_with_users_who_exchanged_classes(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream(mechanism="pba")
+    first, second, *others = USERS
+    exchanged = zip((second, first, *others), USERS.values(), strict=True)
+    stream.job.requirements(dict(exchanged))
+    stream.clock(day(3))
+    stream.refused("another configuration: the table of users changed (2 users:", mechanism="pba")
+    stream.job.requirements(USERS)
+    stream(mechanism="pba")
 
 
 # A key that no slot was released with can change; one that was used cannot, nor be left out.
@@ -301,6 +452,7 @@ def test_a_stream_that_failed_in_its_first_pass_may_begin_again(stream):
         ({"state": None, "clock_file": None, "resume": True}, ["--resume", "--state"]),
         ({"state": None, "clock_file": None, "follow": "1s"}, ["--follow", "--state"]),
         ({"state": None}, ["--clock_file", "--state"]),
+        ({"state": None, "clock_file": None, "close_by": "clock"}, ["--close_by", "--state"]),
         ({"follow": "0s"}, ["--follow", "above 0"]),
         ({"follow": "often"}, ["--follow", "often"]),
         ({"allowed_lateness": "1"}, ["--allowed_lateness"]),
@@ -347,6 +499,158 @@ def test_without_a_key_the_state_keeps_one(stream):
     assert stream.rows("out.jsonl") == once(stream, noise_key=f"file:{key}")[0]
 
 
+# ---- what happens to a folder -----------------------------------------------------------------
+
+
+def test_one_run_at_a_time(stream):
+    stream.clock(day(2))
+    stream.events("a.csv", visits(1))
+    stream()
+    with StateFolder.held(str(stream.folder / "state")):
+        stream.refused("in use by another run")
+
+
+def put_back(stream, copy):
+    shutil.rmtree(stream.folder / "state")
+    shutil.copytree(copy, stream.folder / "state")
+
+
+# Seen by what is beside the results: a witness, and the numbers of the results themselves.
+def test_an_old_copy_of_the_folder_is_refused_as_long_as_anything_tells(stream):
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    for n in (1, 2, 3):
+        stream.clock(day(n + 1))
+        stream()
+        shutil.copytree(stream.folder / "state", stream.folder / f"copy{n}")
+    witness = stream.folder / ".out.jsonl.witness"
+    put_back(stream, stream.folder / "copy1")
+    stream.refused("out-00000002.jsonl exists already", "knows of 1 passes", "old copy")
+    seen = witness.read_bytes()
+    witness.unlink()
+    stream.refused("out-00000002.jsonl exists already")
+    witness.write_bytes(seen)
+    archive = stream.folder / "archive"
+    archive.mkdir()
+    for path in stream.folder.glob("*-0000000?.jsonl"):
+        path.rename(archive / path.name)
+    stream.refused("has seen pass 3", "knows of 1", "bring back the newest")
+    stream.refused("has seen pass 3", output=stream.job.path("other.jsonl"))
+    shutil.rmtree(stream.folder / "state")
+    stream.refused("has seen results of a stream", "--resume")
+    # The newest copy, with the results of all passes moved away, goes on and has no complaint.
+    put_back(stream, stream.folder / "copy3")
+    stream.clock(day(5))
+    assert "witness" not in stream().log
+    # Nothing is left that could tell: that is said.
+    witness.unlink()
+    put_back(stream, stream.folder / "copy3")
+    stream.refused("out-00000004.jsonl exists already")
+    for path in stream.folder.glob("*-00000004.jsonl"):
+        path.unlink()
+    outcome = stream()
+    assert "there is no witness" in outcome.log
+    for path in archive.glob("*.jsonl"):
+        path.rename(stream.folder / path.name)
+    assert stream.rows("out.jsonl") == once(stream)[0][:4]
+
+
+def test_an_old_copy_is_refused_where_results_were_before_they_went_elsewhere(stream):
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    stream.clock(day(2))
+    stream()
+    shutil.copytree(stream.folder / "state", stream.folder / "copy")
+    (stream.folder / "new").mkdir()
+    elsewhere = {
+        name: stream.job.path(f"new/{name}.jsonl") for name in ("output", "ledger", "rejected")
+    }
+    stream.clock(day(3))
+    stream(**elsewhere)
+    put_back(stream, stream.folder / "copy")
+    stream.refused("has seen pass 2", "knows of 1 only", "old copy")
+
+
+def test_no_manifest_or_an_older_one_keeps_the_ledgers(stream):
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    manifest = stream.folder / "state" / "manifest.json"
+    manifests = []
+    for n in (1, 2):
+        stream.clock(day(n + 1))
+        stream()
+        manifests.append(manifest.read_bytes())
+    stream.clock(day(10))
+    for words in (["older", "knows of 1 passes"], ["no manifest.json"]):
+        manifest.write_bytes(manifests[0])
+        if "no manifest.json" in words:
+            manifest.unlink()
+        for resume in (None, True):
+            outcome = stream.refused("holds pass-00000002", "cp ", *words, resume=resume)
+    command = outcome.message.partition("(")[2].partition(")")[0]
+    subprocess.run(command.split(), check=True)
+    assert manifest.read_bytes() == manifests[1]
+    stream()
+    assert stream.rows("out.jsonl") == once(stream)[0]
+
+
+def test_a_damaged_key_in_the_folder_is_told(stream):
+    stream.events("a.csv", visits(1))
+    stream.flags["noise_key"] = None
+    stream.clock(day(2))
+    stream()
+    key = stream.folder / "state" / "noise.key"
+    secret = key.read_text()
+    stream.refused("began with", "give that one", noise_key=stream.job.key())
+    for wrong, words in (
+        (secret[:-1], "damaged or exchanged"),
+        ("5e" * 32, "damaged or exchanged"),
+        (secret[:9], "it holds 9 bytes"),
+    ):
+        key.write_text(wrong)
+        stream.refused("noise", words, "backup")
+    key.write_text(secret)
+    key.chmod(0o644)
+    stream.refused("open to every user", "600")
+    key.unlink()
+    stream.refused("noise.key is missing")
+
+
+def test_two_streams_do_not_write_to_one_place(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream(
+        output=stream.job.path("b.jsonl"),
+        ledger=None,
+        rejected=None,
+        state=stream.job.path("b"),
+        resume=None,
+    )
+    stream()
+    stream.clock(day(3))
+    (stream.folder / "b-00000001.jsonl").unlink()
+    stream.refused("of another stream", output=stream.job.path("b.jsonl"))
+    stream()
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_state_and_dead_letters_are_for_their_owner_alone(stream, umask):
+    stream.events("a.csv", [*visits(1), ("nobody", "A", day(1))])
+    stream.clock(day(2))
+    stream.flags["noise_key"] = None
+    before = os.umask(umask)
+    try:
+        stream()
+    finally:
+        os.umask(before)
+    modes = {
+        str(path.relative_to(stream.folder)): stat.S_IMODE(path.stat().st_mode)
+        for path in stream.folder.rglob("*")
+    }
+    state = {name: mode for name, mode in modes.items() if name.startswith("state")}
+    assert set(state.values()) == {0o600, 0o700}
+    assert state["state"] == state["state/pass-00000001"] == 0o700
+    assert modes["rejected-00000001.jsonl"] == modes[".out.jsonl.witness"] == 0o600
+    assert modes["out-00000001.jsonl"] == modes["ledger-00000001.jsonl"] == 0o666 & ~umask
+
+
 # ---- a run that goes on ------------------------------------------------------------------------
 
 
@@ -377,7 +681,7 @@ def test_a_signal_lets_the_pass_end(stream, number):
         child.kill()
         child.wait()
     assert child.returncode == 0, out
-    assert "2024-01-01T00:00:00Z to 2024-01-02T00:00:00Z: 1 slots released" in out
+    assert "2024-01-01T00:00:00Z to 2024-01-02T00:00:00Z: 1 slot released" in out
     stream.clock(day(10))
     stream()
     assert stream.rows("out.jsonl") == once(stream)[0]

@@ -89,7 +89,7 @@ def test_key_is_never_shown(noisy, caplog):
         outcome = noisy.done(**flags)
         failed = noisy(output=noisy.path("no.txt"), **flags)
         late = noisy("--value_column=time", noise_key=key, output=noisy.path("x.jsonl"))
-    assert (failed.code, late.code) == (2, 2)
+    assert (failed.code, late.code) == (2, 3)
     shown = [caplog.text]
     for each in (outcome, failed, late):
         shown += [each.out, each.err, each.log]

@@ -2,7 +2,10 @@
 
 import argparse
 import importlib
+import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,35 +15,55 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
+from streamveil import io
 from streamveil.io import tables
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.pipelines.demo import DemoOptions
-from streamveil.pipelines.jobs import EventOptions, JobOptions
-from streamveil.pipelines.launch import Summary, parse_flags, run
-from streamveil.pipelines.release import ReleaseOptions
+from streamveil.pipelines import options
+from streamveil.pipelines.commands import COMMANDS, read
+from streamveil.pipelines.evaluation.presets import FORMATS
+from streamveil.pipelines.flags import SURE_LIKENESS, nearest
+from streamveil.pipelines.jobs import EventOptions
+from streamveil.pipelines.launch import beams_parser, parse_flags, run
+from streamveil.pipelines.per_record import STATISTICS
+from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 
 # ---- commands and flags ----------------------------------------------------------------------
 
 
-def options_of(kind):
-    parser = argparse.ArgumentParser(add_help=False)
-    kind._add_argparse_args(parser)
-    return [action.option_strings[0] for action in parser._actions]
-
-
-@pytest.mark.parametrize(
-    ("command", "options"), [("release", ReleaseOptions), ("demo", DemoOptions)]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_lists_every_flag(toolbox, command, options, flag):
+def test_help_lists_every_flag_once(toolbox, command, flag):
     outcome = toolbox.run(command, flag)
     assert outcome.code == 0
-    for name in options_of(options):
-        assert f"{name} " in outcome.out
-    assert "Apache Beam" in outcome.out
+    declared = [
+        action.option_strings[-1]
+        for action in COMMANDS[command].strict()._actions
+        if action.help != argparse.SUPPRESS
+    ]
+    listed = re.findall(r"^  (?:-h, )?(--\w+)", outcome.out, re.MULTILINE)
+    own = [name for name in listed if name != "--help"]
+    assert len(own) == len(set(own))
+    assert set(own) <= set(declared)
+    assert ("Apache Beam" in outcome.out) == (command != "evaluate")
     assert outcome.err == ""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_what_is_required_first_and_an_example_last(toolbox, command):
+    """The example is whole: what it names there is, and nothing that is required is missing."""
+    out = toolbox.run(command, "--help").out
+    head, _, example = out.partition("\nexample:\n")
+    sections = re.findall(r"^([a-z ]+):$", head, re.MULTILINE)
+    required = COMMANDS[command].required
+    assert sections[0] == "required" or not required
+    assert len(sections) == len(set(sections))
+    given = shlex.split(example.replace("\\\n", " "))
+    assert given[:2] == ["streamveil", command]
+    known, unknown = COMMANDS[command].strict().parse_known_args(given[2:])
+    assert unknown == []
+    assert [name for name in required if not getattr(known, name)] == []
 
 
 def test_help_of_the_contract(toolbox):
@@ -78,8 +101,8 @@ def test_no_command(toolbox):
 def test_unknown_command(toolbox, command):
     outcome = toolbox.run(command)
     assert outcome.code == 2
-    assert f"unknown command '{command}'" in outcome.err
-    assert "release  " in outcome.err
+    hint = "see streamveil --help" if command[0] == "-" else "did you mean release?"
+    assert outcome.err == f"streamveil: unknown command '{command}': {hint}\n"
     assert outcome.out == ""
 
 
@@ -89,13 +112,125 @@ def test_version(toolbox):
     assert outcome.out.strip()[0].isdigit()
 
 
-def test_help_does_not_wait_for_beam():
-    code = (
-        "import sys; from streamveil.pipelines.main import main; main(['--help']);"
-        "sys.exit('apache_beam' in sys.modules)"
+WITHOUT_BEAM = """
+import json, sys
+from streamveil.pipelines.main import main
+def code_of(arguments):
+    try:
+        return main(arguments)
+    except SystemExit as stop:
+        return stop.code
+codes = [code_of(arguments) for arguments in json.load(sys.stdin)]
+print(json.dumps([codes, "apache_beam" in sys.modules]), file=sys.__stdout__)
+"""
+
+
+def without_beam(commands):
+    """Exit codes of commands that one process runs, whether it imported Beam, and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_BEAM],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    codes, imported = json.loads(done.stdout.splitlines()[-1])
+    return codes, imported, done.stderr.splitlines()
+
+
+def test_help_does_not_wait_for_beam():
+    commands = [["--help"], *([name, "--help"] for name in COMMANDS if name != "evaluate")]
+    codes, imported, _ = without_beam(commands)
+    assert codes == [0] * len(commands)
+    assert not imported
+
+
+WRONG = {
+    "input": ("nowhere.csv", "no file matches 'nowhere.csv'"),
+    "requirements": ("nobody.csv", "no file matches 'nobody.csv'"),
+    "output": (os.curdir, "exists already"),
+    "user_column": ("", "--user_column is missing"),
+    "domain": ("", "--domain is missing"),
+    "slot": ("1y", "slot length '1y'"),
+    "origin": ("yesterday", "--origin: time 'yesterday'"),
+    "start": ("May", "--start: time 'May'"),
+    "end": ("1900-01-01", "the range of slots is empty"),
+    "time_zone": ("Europe/Paname", "'Europe/Paname' (--time_zone)"),
+    "time_unit": ("h", "invalid choice"),
+    "mechanism": ("laplace", "mechanism 'laplace' is unknown"),
+    "max_contributions": ("two", "--max_contributions=two is no whole number: write one"),
+    "max_rejected": ("50%", "--max_rejected=50% is no number: write one, such as 0.5"),
+    "slot_zone": ("CEST", "time zone 'CEST' (--slot_zone)"),
+    "shards": ("0", "shards is 0"),
+    "allowed_lateness": ("soon", "allowed_lateness is 'soon'"),
+    "default_requirement": ("7,inf,5", "inf is not a finite number"),
+    "epsilon": ("1", "--guarantee=infinite"),
+    "follow": ("often", "--follow=often"),
+    "resume": ("perhaps", "--resume=perhaps"),
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "new"),
+    [
+        ("demo", "--demo_mechanism=bd", "--mechanism=bd"),
+        ("demo", "--output_dir=x", "--output=x"),
+        ("evaluate", "--mechanism=bd", "--mechanisms=bd"),
+        ("evaluate", "--streams=sin", "--stream=sin"),
+    ],
+)
+def test_other_names_of_options(command, old, new):
+    assert read(command, [old]) == read(command, [new])
+    assert read(command, [old]) != read(command, [])
+
+
+def test_what_is_declared_without_beam_is_what_is_read_with_it():
+    assert options.SOURCE_FORMS == io.SOURCE_FORMS
+    assert options.SINK_FORMS == io.SINK_FORMS
+    assert tuple(io.DATASETS) == FORMATS
+    assert tuple(STATISTICS) == options.STATISTICS
+
+
+def test_a_missing_library_of_google_is_no_news(job):
+    """Beam warns of it whenever it is imported, to people who have nothing to do with Google."""
+    folder = job.folder / "hidden" / "apitools"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise ImportError('not installed')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "streamveil.pipelines.main", *job.arguments("--dry_run")],
+        env={**os.environ, "PYTHONPATH": str(folder.parent)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "raw" in done.stdout
+
+
+def test_what_is_wrong_is_told_without_waiting_for_beam(job):
+    """A slip of the pen costs no seconds; and each is told in one line."""
+    fine = {"start": "2024-01-01"}
+    commands = [job.arguments(**{**fine, name: value}) for name, (value, _) in WRONG.items()]
+    commands += [
+        ["collect", "--slot=1d"],
+        ["per-record", "--statistic=count"],
+        ["demo", "--mechanism=laplace"],
+        job.arguments("--runner=FlinkRunner", slot="1y"),
+        job.arguments("--domian=a,b"),
+        ["collect", *job.arguments("--epsilon=1")[1:]],
+        ["collect", *job.arguments("--max_contributions=2")[1:]],
+        ["per-record", "--rejected=letters.csv"],
+    ]
+    words = [words for _, words in WRONG.values()]
+    words += ["--input is missing", "--input is missing", "'laplace'", "'1y'"]
+    words += ["did you mean --domain?", "every user has a requirement", "a device reports one"]
+    words += ["bad records leave no trace"]
+    codes, imported, said = without_beam(commands)
+    assert codes == [2] * len(commands)
+    assert len(said) == len(commands)
+    assert [(a, b) for a, b in zip(words, said, strict=True) if a not in b] == []
+    assert not imported
 
 
 @pytest.mark.parametrize(
@@ -106,6 +241,8 @@ def test_help_does_not_wait_for_beam():
         ("--user-column=x", "did you mean --user_column?"),
         ("--max_contribution=2", "did you mean --max_contributions?"),
         ("--runnr=x", "did you mean --runner?"),
+        ("--mech=bd", "did you mean --mechanism?"),
+        ("--windw=3", "streamveil release --help"),
         ("--wholly_unknown=1", "streamveil release --help"),
         ("stray", "streamveil release --help"),
         ("-x", "streamveil release --help"),
@@ -118,6 +255,17 @@ def test_unknown_flag(job, flag, hint):
     assert f"unknown option {flag}: " in outcome.message
     assert hint in outcome.message
     assert job.files() == before
+
+
+def test_no_flag_of_beam_is_taken_for_one_of_ours():
+    """A flag that is so much like one of ours is refused before Beam is asked."""
+    beams = {name for action in beams_parser()._actions for name in action.option_strings}
+    for command in COMMANDS.values():
+        own = command.help()
+        known = {name for action in own._actions for name in action.option_strings}
+        taken = [name for name in beams - known if nearest(name, own, SURE_LIKENESS)]
+        assert taken == [], command.name
+    assert "--runner" in beams
 
 
 def test_hint_is_no_other_thing(job):
@@ -138,16 +286,16 @@ def test_flag_without_its_value(job):
     assert "expected one argument" in outcome.message
 
 
-@pytest.mark.parametrize("flag", ["--mechanism=bd", "--slot=1h", "--output=x.csv"])
+@pytest.mark.parametrize("flag", ["--max_contributions=2", "--slot=1h", "--ledger=x.csv"])
 def test_flags_of_another_command_are_unknown(flag):
     """Taken and ignored, they would seem to have worked."""
     with pytest.raises(ConfigurationError, match="unknown option"):
-        parse_flags("demo", (DemoOptions,), [flag])
+        parse_flags("demo", [flag])
 
 
 def test_flags_reach_beam():
     given = ["--runner=SomeRunner", "--slot=1h"]
-    options = parse_flags("release", (EventOptions, JobOptions, ReleaseOptions), given)
+    options = parse_flags("release", given)
     assert options.view_as(StandardOptions).runner == "SomeRunner"
     assert options.view_as(EventOptions).slot == "1h"
 
@@ -157,7 +305,7 @@ def test_flags_reach_beam():
 )
 def test_flags_of_flink_reach_beam(flag, value):
     given = [f"--finish_bundle_before_checkpointing{flag}", "--checkpointing_interval=1000"]
-    known = parse_flags("release", (EventOptions, JobOptions, ReleaseOptions), given)
+    known = parse_flags("release", given)
     told = known.get_all_options(drop_default=True)
     assert told["finish_bundle_before_checkpointing"] is value
     assert told["checkpointing_interval"] == 1000
@@ -167,7 +315,7 @@ def test_flags_of_flink_reach_beam(flag, value):
     ("flag", "reason"),
     [
         ("--finish_bundle_before_checkpointing=maybe", "'maybe' is neither true nor false"),
-        ("--checkpointing_interval=soon", "invalid int value"),
+        ("--checkpointing_interval=soon", "is no whole number: write one"),
         ("--checkpoint_interval=1", "did you mean --checkpointing_interval?"),
     ],
 )
@@ -181,8 +329,8 @@ def test_all_commands_fit_into_one_process():
     """Beam reads the options of all classes that it knows, so none may be in two of them."""
     for module in ("collect", "demo", "per_record", "release"):
         importlib.import_module(f"streamveil.pipelines.{module}")
-    given = PipelineOptions(["--slot=1h", "--hourly=true", "--follow=1m"]).get_all_options()
-    assert [given[name] for name in ("slot", "hourly", "follow")] == ["1h", "true", "1m"]
+    given = PipelineOptions(["--slot=1h", "--window=3", "--follow=1m"]).get_all_options()
+    assert [given[name] for name in ("slot", "window", "follow")] == ["1h", 3, "1m"]
 
 
 # ---- summaries -------------------------------------------------------------------------------
@@ -191,7 +339,8 @@ def test_all_commands_fit_into_one_process():
 def test_summary():
     counters = {
         metrics.EVENTS_READ: 1_234_567,
-        metrics.EVENTS_ACCEPTED: 1_234_560,
+        metrics.EVENTS_COUNTED: 1_233_557,
+        metrics.EVENTS_LATE: 3,
         metrics.EVENTS_BOUNDED_AWAY: 1000,
         metrics.REJECTED_PREFIX + "null user": 2,
         metrics.REJECTED_PREFIX + "ambiguous time": 5,
@@ -200,8 +349,8 @@ def test_summary():
     }
     lines = Summary(counters, 0.98765).text(dead_letters="no.csv").splitlines()
     assert lines == [
-        "events:   1,234,567 read, 1,234,560 accepted, 1,000 of them over the users' contribution "
-        "bound",
+        "events:   1,234,567 events read: 1,233,557 counted, 7 rejected, 3 late, 1,000 beyond the "
+        "users' contribution bound",
         "rejected: ambiguous time 5, null user 2",
         "slots:    3 published, 1 nullified",
         "budget:   at most 98.8% of any user's window was spent",
@@ -331,7 +480,7 @@ def test_stopped_in_the_middle(job, number):
     assert len(job.rows()) == 3
 
 
-def test_an_error_in_java_is_told_by_its_causes(monkeypatch, toolbox):
+def test_an_error_in_java_is_told_by_its_causes(monkeypatch, job):
     trace = (
         "bundle failed: a.b.UserCodeException: java.io.IOException: not sent\n"
         "\tat a.b.C.d(C.java:1)\n"
@@ -342,11 +491,11 @@ def test_an_error_in_java_is_told_by_its_causes(monkeypatch, toolbox):
         "\t... 3 more\n"
     )
 
-    def fail(options):
+    def fail(options, dry):
         raise RuntimeError(trace)
 
     monkeypatch.setattr("streamveil.pipelines.release.main", fail)
-    outcome = toolbox.run("release")
+    outcome = job()
     assert outcome.code == 1
     assert outcome.message == (
         "streamveil release: failed: IOException: not sent; TimeoutException: Topic t not present"

@@ -6,8 +6,7 @@ import math
 import pytest
 
 from streamveil.io import read_per_record
-from streamveil.pipelines.launch import parse_flags
-from streamveil.pipelines.per_record import PerRecordOptions
+from streamveil.pipelines.commands import read
 
 DAYS = 3
 # What a bank would hold: branch, balance and day.
@@ -179,6 +178,9 @@ def test_formats_give_the_same_with_one_key(bank):
         ({"slot": "1d"}, ("--time_column is missing",)),
         ({"slot": "1d", "time_column": "opened"}, ("--start and --end are missing",)),
         ({"rejected": "x.jsonl"}, ("--rejected=x.jsonl", "no trace")),
+        ({"summary": "x.json"}, ("--summary=x.json", "no trace")),
+        ({"max_rejected": 0.1}, ("--max_rejected=0.1", "no trace")),
+        ({"other": "x"}, ("--other=x", "no bins")),
         ({"ledger": "x.csv"}, ("--ledger=x.csv", "secret")),
         ({"requirements": "x.csv"}, ("--requirements=x.csv", "--budget")),
         ({"domain": "A"}, ("--domain=A", "--keys")),
@@ -198,7 +200,7 @@ def test_some_statistics_have_no_sliding_windows(bank, statistic):
 
 def test_help_says_what_is_not_told(bank, capsys):
     with pytest.raises(SystemExit):
-        parse_flags("per-record", (PerRecordOptions,), ["--help"])
+        read("per-record", ["--help"])
     text = capsys.readouterr().out
     assert "There is no --rejected" in text
     assert "There is\nno --ledger" in text or "no --ledger" in text

@@ -4,7 +4,9 @@ import datetime as dt
 import gzip
 import json
 import math
+import os
 import re
+import stat
 import zoneinfo
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -114,10 +116,10 @@ def test_summary(exact):
     counted = Counter(row["status"] for row in exact.rows())
     out = exact.outcome.out
     events = len(visits())
-    assert f"{events} read, {events} accepted, 0 of them over" in out
+    assert f"{events} events read: {events} counted, 0 rejected, 0 late, 0 beyond" in out
     listed = ", ".join(f"{counted[status]} {status}" for status in STATUSES if counted[status])
     assert f"slots:    {listed}\n" in out
-    assert "rejected" not in out
+    assert "rejected:" not in out
     use = max(row["spent_in_window"] / row["epsilon"] for row in exact.rows("ledger.jsonl"))
     (percent,) = re.findall(r"at most (\d+\.\d)% of any user's window was spent", out)
     assert float(percent) == pytest.approx(100 * use, abs=0.06)
@@ -175,6 +177,7 @@ def test_formats_give_the_same(in_all_formats, kind):
 @pytest.mark.parametrize("kind", FORMATS)
 def test_dead_letters_in_every_format(in_all_formats, kind):
     job = in_all_formats
+    assert stat.S_IMODE(os.stat(job.path(f"rejected.{kind}")).st_mode) == 0o600
     rows = {row["reason"]: row for row in job.rows(f"rejected.{kind}")}
     assert set(rows) == {"no requirement", "outside the domain"}
     stranger, outside = rows["no requirement"], rows["outside the domain"]
@@ -210,7 +213,7 @@ def test_glob_of_files(job, toolbox):
 def test_glob_without_a_folder(job, monkeypatch):
     monkeypatch.chdir(job.folder)
     outcome = job.done(input="event*.csv")
-    assert "4 read" in outcome.out
+    assert "4 events read" in outcome.out
 
 
 def test_mixed_formats_and_column_order(job, toolbox):
@@ -291,13 +294,18 @@ def test_range_and_quiet_slots(job):
 
 def test_range_without_any_event(job):
     job.lines()
-    job.done(start="2024-01-01", end="2024-01-04", ledger=job.path("ledger.csv"))
+    job.done(start="2024-01-01", end="2024-01-04", ledger=job.path("ledger.csv"), max_rejected="1")
     assert list(job.counts().values()) == [[0, 0, 0]] * 3
     assert len(job.rows("ledger.csv")) == 3 * 3
 
 
 def test_end_within_a_slot_includes_it(job):
-    job.done(start="2024-01-01T12:00Z", end="2024-01-02T00:00:01Z", rejected=job.path("no.csv"))
+    job.done(
+        origin="2024-01-01",  # or the slots would begin at the start
+        start="2024-01-01T12:00Z",
+        end="2024-01-02T00:00:01Z",
+        rejected=job.path("no.csv"),
+    )
     assert job.counts() == {day(1): [1, 1, 0], day(2): [0, 1, 0]}
     assert [row["row"] for row in job.rows("no.csv")] == [5]
 
@@ -362,7 +370,7 @@ def test_default_requirement(job):
     job.lines("u1,A,2024-01-01", "guest,B,2024-01-01", "guest,B,2024-01-01", "other,B,2024-01-01")
     outcome = job.done(default_requirement="2,4000,50", ledger=job.path("ledger.jsonl"))
     assert job.counts() == {day(1): [1, 2, 0]}
-    assert "4 read, 4 accepted, 1 of them over" in outcome.out
+    assert "4 events read: 3 counted, 0 rejected, 0 late, 1 beyond" in outcome.out
     sizes = {row["window"]: row["users"] for row in job.rows("ledger.jsonl")}
     assert sizes == {1: 1, 2: 51, 3: 1}
 
@@ -374,11 +382,11 @@ def test_default_requirement_alone(job):
 
 
 def test_contributions(job):
-    """Of a user's events in a slot, those in different bins go first."""
+    """Of a user's events in a slot, those in different bins go first if they are to."""
     job.lines("u1,A,2024-01-01", *["u1,B,2024-01-01"] * 3, "u2,A,2024-01-01", "u1,C,2024-01-02")
-    outcome = job.done(max_contributions=2)
+    outcome = job.done(max_contributions=2, keep="distinct")
     assert job.counts() == {day(1): [2, 1, 0], day(2): [0, 0, 1]}
-    assert "6 read, 6 accepted, 2 of them over" in outcome.out
+    assert "6 events read: 4 counted, 0 rejected, 0 late, 2 beyond" in outcome.out
 
 
 @pytest.mark.parametrize(("adjacency", "sensitivity"), [("add_remove", 3), ("replace", 6)])
@@ -439,7 +447,7 @@ def faulty(toolbox, tmp_path_factory):
     job = toolbox.Job(tmp_path_factory.mktemp("faulty"))
     job.requirements({"u1": (1, 4000), "u2": (2, 4000)})
     job.lines(*(line for line, _, _ in FAULTS.values()), "u2,B,2024-01-01T12:00:00Z")
-    job.outcome = job.done(rejected=job.path("no.jsonl"))
+    job.outcome = job.done(rejected=job.path("no.jsonl"), max_rejected="1")
     return job
 
 
@@ -459,7 +467,7 @@ def test_every_fault_is_a_dead_letter(faulty):
 
 def test_summary_counts_every_dead_letter(faulty):
     out = faulty.outcome.out
-    assert f"{len(FAULTS) + 1} read, 1 accepted" in out
+    assert f"{len(FAULTS) + 1} events read: 1 counted, {len(FAULTS)} rejected" in out
     (line,) = re.findall(r"rejected: (.*)", out)
     said = dict(part.rsplit(" ", 1) for part in line.split(", "))
     counted = Counter(reason for _, reason, _ in FAULTS.values())
@@ -473,7 +481,7 @@ def test_numbers_that_are_none(job):
         "time": pa.array([day(1)] * 5, pa.timestamp("us", "UTC")),
     }
     path = job.write("events.parquet", pa.table(table))
-    job.done(input=path, domain="edges:0,2", rejected=job.path("no.jsonl"))
+    job.done(input=path, domain="edges:0,2", rejected=job.path("no.jsonl"), max_rejected="1")
     assert job.counts() == {day(1): [1]}
     reasons = {row["row"]: row["reason"] for row in job.rows("no.jsonl")}
     assert reasons == {
@@ -486,11 +494,9 @@ def test_numbers_that_are_none(job):
 
 def test_record_of_a_dead_letter_is_json(job):
     """NaN is no JSON: other readers stumble over it."""
-    job.write(
-        "events.jsonl",
-        '{"user":"u1","value":NaN,"time":"2024-01-01"}\n{"user":"u1","value":1,"time":"2024-01-01"}\n',
-    )
-    job.done(input=job.path("events.jsonl"), domain="edges:0,2", rejected=job.path("no.jsonl"))
+    table = {"user": ["u1", "u1"], "value": [float("nan"), 1.0], "time": ["2024-01-01"] * 2}
+    path = job.write("events.parquet", pa.table(table))
+    job.done(input=path, domain="edges:0,2", rejected=job.path("no.jsonl"))
     (letter,) = job.json_rows("no.jsonl")
 
     def refuse(name):
@@ -511,7 +517,7 @@ def test_json_lines_that_are_no_events(job):
         '{"user":"u2","value":"B"}\n'
         '{"user":"u2","value":"B"',
     )
-    job.done(input=job.path("events.jsonl"), rejected=job.path("no.jsonl"))
+    job.done(input=job.path("events.jsonl"), rejected=job.path("no.jsonl"), max_rejected="1")
     assert job.counts() == {day(1): [1, 0, 0]}
     letters = {row["row"]: (row["reason"], row["detail"]) for row in job.rows("no.jsonl")}
     assert set(letters) == {2, 4, 5, 6, 7, 8}
@@ -599,8 +605,65 @@ def test_changes_and_what_does_not_go_with_them(job, toolbox):
     changes = job.write("changes.csv", CHANGES)
     both = {"requirement_changes": changes, "start": "2024-01-01"}
     job.refused("'pba' is for requirements that never change", mechanism="pba", **both)
-    job.refused("does not go with --state", state=job.path("state"), **both)
     job.refused("give --start", requirement_changes=changes)
     job.refused("--longest_window=9 is about changes", longest_window=9)
     wrong = job.write("wrong.csv", "user,slot\nu0,3\n")
     job.refused("window_backward", requirement_changes=wrong, start="2024-01-01")
+
+
+@pytest.mark.parametrize(("delimiter", "state"), [("\\t", None), (";", "state")])
+def test_files_without_header_and_of_another_delimiter(job, delimiter, state):
+    parted = ";" if delimiter == ";" else "\t"
+    lines = [["u1", "A", "2024-01-01"], ["u2", "B", "2024-01-01"], ["u3", "B"]]
+    path = job.write("u.data", "\n".join(map(parted.join, lines)) + "\n")
+    given = {"delimiter": delimiter, "columns": "user,value,time", "domain": "A,B"}
+    outcome = job.done(
+        input=path,
+        start="2024-01-01",
+        end="2024-01-02",
+        state=state and job.path(state),
+        **given,
+    )
+    assert re.search("unparsable 1|1 rejected", outcome.out)
+    (made,) = (Path(file).name for file in job.files() if Path(file).match("out*.jsonl"))
+    assert job.rows(made)[0]["counts"] == [1, 1]
+
+
+def test_requirements_with_columns_of_other_names(job):
+    job.write("users.csv", "id,days,eps\nu1,1,4000\nu2,2,4000\nu3,3,4000\n")
+    job.done(requirement_columns="id,days,eps")
+    assert sum(map(sum, job.counts().values())) == 4
+    job.refused("eps,days", "USER,WINDOW,EPSILON", requirement_columns="eps,days")
+
+
+def test_weeks_begin_where_the_release_does(job):
+    """They began on Thursdays, as 1970 did, and the first one was half empty."""
+    job.done(slot="1w", start="2024-01-01", end="2024-01-15")
+    assert [f"{start:%A %d}" for start in job.counts()] == ["Monday 01", "Monday 08"]
+
+
+def test_days_of_a_calendar_and_times_in_a_form(job):
+    """On 31 March the clocks in Berlin went from 2 to 3: the day had 23 hours."""
+    job.lines("u1,A,30.03.2024 23:30", "u2,B,31.03.2024 23:30", "u3,C,01.04.2024 00:30")
+    job.done(
+        slot="1d",
+        slot_zone="Europe/Berlin",
+        time_zone="Europe/Berlin",
+        time_format="%d.%m.%Y %H:%M",
+        start="2024-03-30",
+        end="2024-04-02",
+    )
+    rows = job.rows()
+    assert [row["counts"] for row in rows] == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert [(row["end"] - row["start"]).total_seconds() / 3600 for row in rows] == [24, 23, 24]
+
+
+def test_a_tidy_file(job):
+    job.done(layout="tidy")
+    rows = job.rows()
+    assert [(row["slot"], row["bin"], row["count"]) for row in rows[:3]] == [
+        (19723, "A", 1),
+        (19723, "B", 1),
+        (19723, "C", 0),
+    ]
+    assert all(row["low"] <= row["count"] <= row["high"] for row in rows)

@@ -50,6 +50,7 @@ def make(true, released, *, labels=None, length="1d", **fields):
         releases=releases,
         ledger=ledger,
         true_counts=true,
+        counted=fields.pop("counted", true),
         facts={"Events read": "336,776"},
         **fields,
     )

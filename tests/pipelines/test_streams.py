@@ -12,14 +12,12 @@ from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from streamveil.mechanisms.records import format_time
 from streamveil.pipelines.flink import FlinkOptions
-from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.launch import parse_flags
-from streamveil.pipelines.release import ReleaseJob, ReleaseOptions
+from streamveil.pipelines.release import ReleaseJob
 
 SUBSCRIPTION = "pubsub:projects/a-project/subscriptions/events"
 TOPIC = "pubsub:projects/a-project/topics/releases"
 WATCHED = {"input": "watch:in/*.csv", "output": "folder:out"}
-RELEASE = (EventOptions, JobOptions, ReleaseOptions)
 
 
 @pytest.fixture
@@ -78,7 +76,6 @@ def test_a_subscription_to_a_topic(job, published):
 
     options = parse_flags(
         "release",
-        RELEASE,
         job.arguments(
             "--runner=BundleBasedDirectRunner",
             input=SUBSCRIPTION,
@@ -127,8 +124,9 @@ def test_a_stream_needs_a_runner(job, google, chosen):
 
 @pytest.mark.parametrize("chosen", ["FlinkRunner", "PortableRunner"])
 def test_slots_settle_where_there_are_checkpoints(job, chosen):
-    flags = (f"--runner={chosen}", "--checkpointing_interval=2500")
-    options = parse_flags("release", RELEASE, job.arguments(*flags, **WATCHED)[1:])
+    flags = ("--checkpointing_interval=2500", "--num_concurrent_checkpoints=1")
+    flags = (f"--runner={chosen}", *flags, "--unaligned_checkpoint_enabled")
+    options = parse_flags("release", job.arguments(*flags, **WATCHED)[1:])
     assert ReleaseJob.of(options).transform.settle == 2_500_000
     assert options.view_as(FlinkOptions).finish_bundle_before_checkpointing
 
@@ -136,7 +134,7 @@ def test_slots_settle_where_there_are_checkpoints(job, chosen):
 def test_slots_of_a_bounded_input_need_not_settle(job):
     job.lines("u1,A,2024-01-01T00:00:00Z")
     flags = ("--runner=FlinkRunner", "--checkpointing_interval=2500")
-    options = parse_flags("release", RELEASE, job.arguments(*flags)[1:])
+    options = parse_flags("release", job.arguments(*flags)[1:])
     assert ReleaseJob.of(options).transform.settle is None
 
 
@@ -147,6 +145,18 @@ def test_slots_of_a_bounded_input_need_not_settle(job):
         (
             {"runner": "PortableRunner", "checkpointing_mode": "AT_LEAST_ONCE"},
             ["--checkpointing_mode=AT_LEAST_ONCE", "twice", "EXACTLY_ONCE"],
+        ),
+        (
+            {"runner": "FlinkRunner", "checkpointing_interval": 9, "num_concurrent_checkpoints": 2},
+            ["--num_concurrent_checkpoints=2", "twice and differently", "leave it out"],
+        ),
+        (
+            {
+                "runner": "FlinkRunner",
+                "checkpointing_interval": 9,
+                "allow_non_restored_state": True,
+            },
+            ["--allow_non_restored_state", "drop the users' ledgers", "leave it out"],
         ),
     ],
 )

@@ -116,6 +116,7 @@ def test_one_budget_for_ever_gives_shares(config, run):
 
 
 def test_dead_letters_are_an_output_if_asked_for(config, run):
+    config["max_rejected"] = 1
     made = yaml.private_histograms(**config, error_handling={"output": "bad"})
     found = run(made, [*ROWS, *BAD])
     assert {row["reason"] for row in found["bad"]} == REASONS

@@ -100,7 +100,7 @@ def to_dataflow(tmp_path):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_launch_writes_the_job_and_ends(name, launch, to_dataflow, tmp_path, capsys):
     assert launch(name, *to_dataflow) == 0, capsys.readouterr().err
-    assert capsys.readouterr().out.startswith("handed over")
+    assert "\nhanded over" in f"\n{capsys.readouterr().out}"
     job = json.loads((tmp_path / "staged" / "job_object").read_text())
     streams = name == "release-streaming"
     assert job["type"] == ("JOB_TYPE_STREAMING" if streams else "JOB_TYPE_BATCH")

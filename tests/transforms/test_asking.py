@@ -11,6 +11,7 @@ from collections import Counter
 import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.runners.direct.direct_userstate import BagRuntimeState, DirectUserStateContext
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
@@ -18,10 +19,26 @@ from apache_beam.utils.timestamp import Timestamp
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.local.device import Device
 from streamveil.mechanisms.local.protocol import LocalRelease
-from streamveil.mechanisms.local.wire import decode_assignment, decode_report, encode_report
+from streamveil.mechanisms.local.tokens import TOKEN_BYTES
+from streamveil.mechanisms.local.wire import (
+    Report,
+    decode_assignment,
+    decode_report,
+    encode_report,
+    largest_report,
+)
 from streamveil.transforms import CollectReports, metrics
 from streamveil.transforms.asking import _AssignFn
-from streamveil.transforms.reports import Answer, answer_to_bytes, ask_parts, tally_of
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.release import ReleaseConfig
+from streamveil.transforms.reports import (
+    Answer,
+    _AskFn,
+    answer_to_bytes,
+    ask_parts,
+    begun,
+    tally_of,
+)
 
 KEY = bytes(range(60, 92))
 N = 40
@@ -301,3 +318,95 @@ def test_windows_are_refused():
         beam.Pipeline(runner="FnApiRunner") as pipeline,
     ):
         pipeline | beam.Create([b""]) | beam.WindowInto(FixedWindows(9)) | asking()
+
+
+# ---- what the server keeps ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def state_sizes(monkeypatch):
+    """Bytes of reports that BundleBasedDirectRunner holds after each bundle, as it commits."""
+    sizes = []
+    commit = DirectUserStateContext.commit
+
+    def noted(self):
+        for cell in self.cached_states.values():
+            if isinstance(cell, BagRuntimeState):
+                sizes.append(sum(map(len, cell.read())))
+        commit(self)
+
+    monkeypatch.setattr(DirectUserStateContext, "commit", noted)
+    return sizes
+
+
+def test_a_huge_report_never_enters_the_state(live, slots, state_sizes):
+    """Of 50 MB, for a question with 4 answers: not even its token is looked at."""
+    transform = asking()
+    good = slots[1].rounds[0][0]
+    most = largest_report(4)
+    extra = {
+        (1, 1): [
+            altered(good, answer=bytes(50_000_000)),
+            bytes(50_000_000),
+            altered(good, token=bytes(1_000_000)),
+            altered(good, answer=bytes(2)),  # as long as a report may be, but none
+        ]
+    }
+    ran, counted = live(transform, line_of(transform, slots, extra))
+    assert counted[metrics.REPORTS_REJECTED_PREFIX + "malformed"] == 4
+    assert max(state_sizes) <= 2 * N * most
+    letters = [letter for letter in ran.dead_letters if letter["reason"] == "malformed"]
+    assert [f"{most} at most" in letter["detail"] for letter in letters].count(True) == 3
+    assert all(len(letter["detail"]) + len(letter["record"]) < 500 for letter in letters)
+    assert_released(ran, slots)
+
+
+def test_a_report_that_comes_again_and_again_does_not_make_the_state_grow(live, slots, state_sizes):
+    transform = asking()
+    good, other = slots[1].rounds[0][:2]
+    extra = {(1, 1): [good, altered(other, answer=3)] * 300}
+    ran, counted = live(transform, line_of(transform, slots, extra))
+    assert counted[metrics.REPORTS_REJECTED_PREFIX + "duplicate"] == 600
+    assert max(state_sizes) <= (2 * N + 1) * largest_report(4)
+    assert_released(ran, slots)
+
+
+def test_the_longest_report_is_one_that_a_device_can_make():
+    for symbols in (2, 8, 9, 1000):
+        longest = max(
+            len(encode_report(Report(bytes(TOKEN_BYTES), 2**40, 2, answer)))
+            for answer in (symbols - 1, bytes(-(-symbols // 8)))
+        )
+        assert longest <= largest_report(symbols) <= longest + 20
+
+
+def test_a_start_that_is_told_again_asks_nobody_again(slots):
+    """It did set the server back to the first slot, which then never came."""
+    transform = asking()
+    fn = _AskFn(ReleaseConfig(transform.setting, Clock(transform.slots)), 600, 1200)
+    fn.setup()
+    state = [Kept() for _ in range(4)]
+
+    def tell(slot, first=False):
+        return [one.tag for one in fn.process(begun("s", slot, first), *state)]
+
+    assert tell(0, first=True) == []
+    assert tell(0) == ["asks"]
+    assert tell(0, first=True) == tell(0) == []
+    assert state[2].value[1] == 1
+    with pytest.raises(ConfigurationError, match="slot 7, and it started with slot 0"):
+        tell(7, first=True)
+
+
+class Kept:
+    """State as a runner keeps it, or a timer."""
+
+    value = None
+
+    def read(self):
+        return self.value
+
+    def write(self, value):
+        self.value = value
+
+    set = write

@@ -4,6 +4,7 @@ A visit is what one user sent in one slot.
 """
 
 import itertools
+import math
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -12,7 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from streamveil.transforms.bounding import bound, mix, runs
+from streamveil.mechanisms.noise import keyed_words
+from streamveil.transforms.bounding import (
+    DISTINCT,
+    KEEPS,
+    UNIFORM,
+    Bounding,
+    bound_distinct,
+    bound_uniform,
+    mix,
+    runs,
+)
 from streamveil.transforms.counting import MEMBERS, STRANGERS, Layout, bound_block, count, pack
 from streamveil.transforms.mapping import Events
 
@@ -48,7 +59,7 @@ def brute_force(groups, most, rank_of):
 def bounded(groups, most):
     visits, bins, repeats = np.array(groups, np.int64).reshape(-1, 3).T
     codes = (visits * 7 + bins).astype(np.uint64)
-    return bound(visits, repeats, most, lambda rows: mix(codes[rows])).tolist()
+    return bound_distinct(visits, repeats, most, lambda rows: mix(codes[rows])).tolist()
 
 
 @PROPERTY
@@ -110,9 +121,10 @@ def test_runs_cover_the_values(values):
 # ---- through pack and count -----------------------------------------------------------------
 
 CLASS_OF = np.zeros(2001, np.int32)
+BOUNDINGS = st.builds(Bounding, st.integers(1, 3), st.sampled_from(KEEPS))
 
 
-def kept_bins(kind, slots, users, bins, layout, most, seed=None, batches=1):
+def kept_bins(kind, slots, users, bins, layout, bounding, seed=None, batches=1):
     """(slot, bin) counts after both steps, the events shuffled and split into batches."""
     order, split = np.arange(len(slots)), np.zeros(len(slots), np.int64)
     if seed is not None:
@@ -127,12 +139,12 @@ def kept_bins(kind, slots, users, bins, layout, most, seed=None, batches=1):
             events = Events(slot, bin_, np.full(len(slot), -1), words)
         else:
             events = Events(slot, bin_, user, np.zeros((0, 2), np.uint64))
-        for block, key, codes, _ in pack(events, layout, most):
+        for block, key, codes, _ in pack(events, layout, bounding):
             parts[block, key].append(codes)
     found = Counter()
     for (block, (got, _)), arrays in parts.items():
         assert got == kind
-        counts = count(kind, bound_block(kind, block, arrays, layout, most), layout, CLASS_OF)
+        counts = count(kind, bound_block(kind, block, arrays, layout, bounding), layout, CLASS_OF)
         slots_of = layout.slots_of(counts).tolist()
         for slot, cell, n in zip(
             slots_of, counts.cells.tolist(), counts.counts.tolist(), strict=True
@@ -144,44 +156,46 @@ def kept_bins(kind, slots, users, bins, layout, most, seed=None, batches=1):
 @PROPERTY
 @given(
     st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 4), st.integers(0, 3)), max_size=60),
-    st.integers(1, 3),
+    BOUNDINGS,
     st.sampled_from([MEMBERS, STRANGERS]),
     st.integers(1, 5),
     st.sampled_from([1, 3]),
     st.integers(0, 2**32),
 )
-def test_order_and_batches_do_not_change_what_is_kept(events, most, kind, batches, shards, seed):
+def test_order_and_batches_do_not_change_what_is_kept(
+    events, bounding, kind, batches, shards, seed
+):
     slots, users, bins = np.array(events, np.int64).reshape(-1, 3).T
     layout = Layout(block=4, users=5, classes=1, bins=4, shards=shards)
-    whole = kept_bins(kind, slots, users, bins, layout, most)
-    assert kept_bins(kind, slots, users, bins, layout, most, seed, batches) == whole
+    whole = kept_bins(kind, slots, users, bins, layout, bounding)
+    assert kept_bins(kind, slots, users, bins, layout, bounding, seed, batches) == whole
     sent = Counter((slot, user) for slot, user, _ in events)
-    assert sum(whole.values()) == sum(min(n, most) for n in sent.values())
+    assert sum(whole.values()) == sum(min(n, bounding.most) for n in sent.values())
 
 
 @PROPERTY
 @given(
     st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 3)), min_size=1, max_size=12),
     st.lists(st.tuples(st.integers(-3, 3), st.integers(1, 4), st.integers(0, 3)), max_size=40),
-    st.integers(1, 3),
+    BOUNDINGS,
     st.sampled_from([MEMBERS, STRANGERS]),
 )
-def test_the_choice_for_a_user_ignores_everyone_else(mine, others, most, kind):
+def test_the_choice_for_a_user_ignores_everyone_else(mine, others, bounding, kind):
     layout = Layout(block=4, users=5, classes=1, bins=4, shards=1)
     with_me = [(slot, 0, bin_) for slot, bin_ in mine]
     counts = [
-        kept_bins(kind, *np.array(events, np.int64).reshape(-1, 3).T, layout, most)
+        kept_bins(kind, *np.array(events, np.int64).reshape(-1, 3).T, layout, bounding)
         for events in (with_me, others, with_me + others)
     ]
     assert counts[0] + counts[1] == counts[2]
 
 
-# Over many users the bin that is kept is uniform over those sent, however often each was
+# Over many users the distinct bin that is kept is uniform over those sent, however often each was
 # repeated: no bin is favoured by its place. The ranks are fixed, so this is not flaky; the
 # threshold is the one of a random choice.
 @pytest.mark.parametrize("kind", [MEMBERS, STRANGERS])
 @pytest.mark.parametrize("most", [1, 2])
-def test_the_kept_bin_is_uniform(kind, most):
+def test_the_kept_distinct_bin_is_uniform(kind, most):
     users, slots, bins = 2000, np.array([-5, 0, 1, 70]), 5
     layout = Layout(block=64, users=users, classes=1, bins=bins, shards=1)
     slot, user, bin_ = (
@@ -189,7 +203,7 @@ def test_the_kept_bin_is_uniform(kind, most):
     )
     repeats = 1 + 3 * (bin_ == 2)  # repeats of one bin do not make it likelier
     events = [np.repeat(column, repeats) for column in (slot, user, bin_)]
-    found = kept_bins(kind, *events, layout, most)
+    found = kept_bins(kind, *events, layout, Bounding(most, DISTINCT))
     for s in slots.tolist():
         observed = np.array([found[s, b] for b in range(bins)])
         assert observed.sum() == users * most
@@ -203,15 +217,102 @@ def test_the_kept_bin_is_uniform(kind, most):
 
 
 # The same user's choices in different slots are independent: pairs of kept bins are uniform.
-def test_choices_in_two_slots_are_independent():
+@pytest.mark.parametrize("keep", KEEPS)
+def test_choices_in_two_slots_are_independent(keep):
     bins, users = 3, 2000
     layout = Layout(block=2, users=users, classes=1, bins=bins, shards=1)
     pairs = Counter()
     for user in range(users):
         slot, bin_ = np.divmod(np.arange(2 * bins), bins)
-        found = kept_bins(MEMBERS, slot, np.full(2 * bins, user), bin_, layout, 1)
+        found = kept_bins(MEMBERS, slot, np.full(2 * bins, user), bin_, layout, Bounding(1, keep))
         pairs[tuple(b for s in (0, 1) for b in range(bins) if found[s, b])] += 1
     observed = np.array([pairs[a, b] for a in range(bins) for b in range(bins)])
     expected = users / bins**2
     assert observed.sum() == users
     assert ((observed - expected) ** 2 / expected).sum() < chi2.ppf(1 - 1e-6, bins**2 - 1)
+
+
+# ---- drawn from all of a visit --------------------------------------------------------------
+
+
+def draws(key=bytes(32)):
+    def draw(rows, numbers):
+        return keyed_words(key, rows.astype(np.uint64), numbers.astype(np.uint64))
+
+    return draw
+
+
+# Every set of events is as likely as any other, so the counts by bin are hypergeometric. Many
+# visits of one kind, each with draws of its own; the key is fixed, so this is not flaky, and the
+# threshold is one that random draws pass but once in a million.
+@pytest.mark.parametrize(
+    ("repeats", "most"),
+    [((3, 1), 1), ((3, 1), 2), ((1, 2, 2), 3), ((2, 2, 1), 4), ((9, 1, 5), 1), ((30, 10), 2)],
+)
+def test_every_set_of_events_is_as_likely(repeats, most):
+    visits, bins = 20_000, len(repeats)
+    kept = bound_uniform(
+        np.repeat(np.arange(visits), bins), np.tile(repeats, visits), most, draws()
+    ).reshape(visits, bins)
+    assert (kept.sum(axis=1) == most).all()
+    ways = {
+        split: math.prod(math.comb(n, k) for n, k in zip(repeats, split, strict=True))
+        for split in itertools.product(*(range(min(n, most) + 1) for n in repeats))
+        if sum(split) == most
+    }
+    observed = Counter(map(tuple, kept.tolist()))
+    assert set(observed) <= set(ways)
+    expected = {split: visits * n / sum(ways.values()) for split, n in ways.items()}
+    statistic = sum((observed[split] - n) ** 2 / n for split, n in expected.items())
+    assert statistic < chi2.ppf(1 - 1e-6, len(ways) - 1)
+
+
+# As many draws of one visit as of another, however large the first: time must not grow with a user.
+def test_a_user_with_very_many_events_costs_no_more_than_others():
+    kept = bound_uniform(np.zeros(2, np.int64), np.array([10**15, 3 * 10**15]), 1000, draws())
+    assert kept.sum() == 1000
+    assert 150 < kept[0] < 350  # 250 are expected, the standard deviation is 14
+
+
+@PROPERTY
+@given(GROUPS, st.integers(1, 8))
+def test_all_but_crowded_visits_keep_everything(groups, most):
+    visits, _, repeats = np.array(groups, np.int64).reshape(-1, 3).T
+    kept = bound_uniform(visits, repeats, most, draws())
+    assert ((kept >= 0) & (kept <= repeats)).all()
+    for visit in set(visits.tolist()):
+        there = visits == visit
+        assert kept[there].sum() == min(most, repeats[there].sum())
+
+
+# Who knows the rule but not the key cannot tell which of their events will count.
+def test_the_draws_hang_on_the_key():
+    visits, repeats = np.repeat(np.arange(300), 2), np.ones(600, np.int64)
+    one, other = (bound_uniform(visits, repeats, 1, draws(bytes([i]) * 32)) for i in (1, 2))
+    assert not np.array_equal(one, other)
+
+
+# A user of MovieLens rates 20 to 700 films, all in one slot. Whoever rates much rates low here, so
+# that bins kept for being there would tell other shares than the events.
+def test_shares_are_those_of_the_events():
+    random = np.random.default_rng(5)
+    users, bins = 943, 5
+    rates = np.minimum(20 + random.exponential(85, users), 700).astype(np.int64)
+    user = np.repeat(np.arange(users), rates)
+    usual = np.array([0.06, 0.11, 0.27, 0.34, 0.22])
+    bin_ = random.choice(bins, size=len(user), p=usual)
+    layout = Layout(block=1, users=users, classes=1, bins=bins, shards=1)
+    mine = np.zeros((users, bins))
+    np.add.at(mine, (user, bin_), 1)
+    mine /= mine.sum(axis=1, keepdims=True)  # what a user is expected to give when one counts
+
+    def shares(keep, most):
+        found = kept_bins(
+            MEMBERS, np.zeros_like(user), user, bin_, layout, Bounding(most, keep), 1, 4
+        )
+        return np.array([found[0, b] for b in range(bins)]) / sum(found.values())
+
+    for most in (1, 3, 10):
+        error = np.abs(shares(UNIFORM, most) - mine.mean(axis=0))
+        assert (error < 5 * np.sqrt(usual * (1 - usual) / (users * most))).all()
+    assert shares(DISTINCT, 3)[0] > 0.1  # as it was: nearly as often as any other bin

@@ -23,6 +23,8 @@ from streamveil.mechanisms.mechanism import Setting
 from streamveil.mechanisms.records import CHANGE_COLUMNS
 from streamveil.transforms.ledgers import constant_requirements
 
+pytestmark = pytest.mark.slow  # whole runs, pass after pass
+
 KEY = bytes(range(50, 82))
 USERS = [f"u{i}" for i in range(30)]
 REGISTRY = Registry.of({user: (1 + i % 4, 0.5 + i % 2) for i, user in enumerate(USERS)})

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import Registry, Requirement
-from streamveil.transforms.bounding import mix
+from streamveil.mechanisms.noise import keyed_words
+from streamveil.transforms.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
 from streamveil.transforms.counting import (
     MEMBERS,
     STRANGERS,
@@ -20,8 +21,10 @@ from streamveil.transforms.counting import (
     slot_tables,
 )
 from streamveil.transforms.mapping import Events
+from streamveil.transforms.wire import packed_from_bytes, packed_to_bytes
 
 PROPERTY = settings(max_examples=120)
+KEY = bytes(range(32))
 
 # As many users as make codes of these layouts narrow (32 bits) or wide, in blocks of 1 or more.
 # At 2**32 codes a block's own codes are narrow, but those of two blocks are not.
@@ -62,8 +65,24 @@ def digests_of(people):
     return np.column_stack((mix(words), words))
 
 
-def by_dict(rows, layout, most):
-    """Counts by (slot, class, bin), each visit bounded by sorting its events."""
+def drawn_by_hand(sent, most, visitor):
+    """Events of each bin that are kept: drawn one by one, or those that are dropped if fewer."""
+    line = sorted(sent.elements())
+    size, taken, tried = len(line), set(), 0
+    if size <= most:
+        return sent
+    while len(taken) < min(most, size - most):
+        words = [np.array([number % 2**64], np.uint64) for number in (visitor, tried)]
+        word = int(keyed_words(KEY, *words)[0])
+        tried += 1
+        if word < 2**64 - 2**64 % size:
+            taken.add(word % size)
+    chosen = Counter(line[i] for i in taken)
+    return sent - chosen if size - most < most else chosen
+
+
+def by_dict(rows, layout, most, keep):
+    """Counts by (slot, class, bin), each visit bounded on its own."""
     visits = defaultdict(Counter)
     for slot, person, bin_ in rows:
         visits[slot, person][bin_] += 1
@@ -71,6 +90,15 @@ def by_dict(rows, layout, most):
     for (slot, person), sent in visits.items():
         member = person <= 2
         user = person % layout.users
+        if keep == UNIFORM:
+            visitor = slot * layout.users + user
+            if not member:
+                first, second = digests_of(np.array([person]))[0]
+                digest = int(mix(mix(np.array([first])) ^ second)[0])
+                visitor = int(mix(np.array([(digest + slot) % 2**64], np.uint64))[0])
+            for bin_, n in drawn_by_hand(sent, most, visitor).items():
+                found[slot, user % 3 if member else DEFAULT_CLASS, bin_] += n
+            continue
 
         def rank(bin_, slot=slot, person=person, member=member, user=user):
             if member:
@@ -86,25 +114,27 @@ def by_dict(rows, layout, most):
     return found
 
 
-def in_two_steps(rows, layout, most, batches=1):
+def in_two_steps(rows, layout, most, batches=1, keep=UNIFORM):
     """Counts by (slot, class, bin), and how many events were dropped on the way."""
+    bounding = Bounding(most, keep, KEY)
     parts, dropped = defaultdict(list), 0
     for i in range(batches):
-        for block, key, codes, lost in pack(as_events(rows[i::batches], layout), layout, most):
+        for block, key, packed, lost in pack(as_events(rows[i::batches], layout), layout, bounding):
             kind, shard = key
+            codes = packed.codes
             assert kind in (MEMBERS, STRANGERS)
             assert 0 <= shard < layout.shards
             assert len(codes)
-            parts[block, key].append(codes)
+            parts[block, key].append(packed_from_bytes(packed_to_bytes(packed)))
             dropped += lost
             if kind == MEMBERS:
                 assert codes.dtype == layout.dtype
-                assert (codes[1:] >= codes[:-1]).all()
+                assert (codes[1:] > codes[:-1]).all()
             else:
                 assert (codes.dtype, codes.shape[1]) == (np.uint64, 3)
     by_block = defaultdict(list)
     for (block, (kind, _)), codes in parts.items():
-        counts = count(kind, bound_block(kind, block, codes, layout, most), layout, Classes())
+        counts = count(kind, bound_block(kind, block, codes, layout, bounding), layout, Classes())
         assert counts.block == block
         assert (counts.counts > 0).all()
         assert (np.diff(counts.cells) > 0).all()
@@ -126,10 +156,10 @@ def in_two_steps(rows, layout, most, batches=1):
 
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @settings(max_examples=40)
-@given(EVENTS, st.integers(1, 3), st.integers(1, 3))
-def test_two_steps_equal_a_dict(layout, rows, most, batches):
-    expected = by_dict(rows, layout, most)
-    found, dropped = in_two_steps(rows, layout, most, batches)
+@given(EVENTS, st.integers(1, 3), st.integers(1, 3), st.sampled_from(KEEPS))
+def test_two_steps_equal_a_dict(layout, rows, most, batches, keep):
+    expected = by_dict(rows, layout, most, keep)
+    found, dropped = in_two_steps(rows, layout, most, batches, keep)
     assert found == expected
     # No event is lost without being counted as dropped.
     assert dropped == len(rows) - sum(expected.values())
@@ -152,10 +182,11 @@ def test_slots_so_far_apart_that_codes_overflow():
 
 
 @PROPERTY
-@given(EVENTS, st.integers(1, 3))
-def test_shards_do_not_change_the_counts(rows, most):
+@given(EVENTS, st.integers(1, 3), st.sampled_from(KEEPS))
+def test_shards_do_not_change_the_counts(rows, most, keep):
     one, three = (Layout(8, 6, 3, 4, shards) for shards in (1, 3))
-    assert in_two_steps(rows, one, most) == in_two_steps(rows, three, most, batches=3)
+    whole = in_two_steps(rows, one, most, keep=keep)
+    assert in_two_steps(rows, three, most, batches=3, keep=keep) == whole
 
 
 # A user's events of a block must meet in one shard, or bounding would miss some.
@@ -164,7 +195,8 @@ def test_shards_do_not_change_the_counts(rows, most):
 def test_a_user_is_in_one_shard(rows):
     layout = Layout(8, 6, 3, 4, 3)
     shards = defaultdict(set)
-    for _, (kind, shard), codes, _ in pack(as_events(rows, layout), layout, 5):
+    for _, (kind, shard), packed, _ in pack(as_events(rows, layout), layout, Bounding(5)):
+        codes = packed.codes
         users = codes[:, 1] if kind == STRANGERS else codes // 4 % 6
         for user in users.tolist():
             shards[kind, user].add(shard)
@@ -173,13 +205,13 @@ def test_a_user_is_in_one_shard(rows):
 
 def test_no_events_make_no_codes():
     for layout in LAYOUTS.values():
-        assert list(pack(as_events([], layout), layout, 1)) == []
+        assert list(pack(as_events([], layout), layout, Bounding(1, DISTINCT))) == []
 
 
 def test_only_members_or_only_strangers():
     layout = LAYOUTS["narrow"]
     for person, kind in ((0, MEMBERS), (4, STRANGERS)):
-        packed = list(pack(as_events([(3, person, 1)] * 2, layout), layout, 1))
+        packed = list(pack(as_events([(3, person, 1)] * 2, layout), layout, Bounding(1)))
         assert [key for _, key, _, _ in packed] == [(kind, 0)]
 
 

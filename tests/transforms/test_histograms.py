@@ -21,6 +21,7 @@ from streamveil.mechanisms.noise import derived_key
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.pba import PBA, AbsorptionState
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.saved import of_parts
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, exact, metrics
 from streamveil.transforms.exact import exact_counts
 
@@ -124,12 +125,12 @@ def configured(kit, change):
 
 
 def test_noise_is_bound_to_all_that_counts_mean(kit):
-    contexts = {name: configured(kit, change).context for name, change in BOUND.items()}
-    contexts["as it is"] = configured(kit, {}).context
+    contexts = {name: of_parts(configured(kit, change).context) for name, change in BOUND.items()}
+    contexts["as it is"] = of_parts(configured(kit, {}).context)
     assert len(set(contexts.values())) == len(contexts)
     # How the work is split, and how far the range goes, changes no release.
     for change in ({}, {"shards": 4}, {"first_slot": 0, "last_slot": 9}):
-        assert configured(kit, change).context == contexts["as it is"]
+        assert of_parts(configured(kit, change).context) == contexts["as it is"]
 
 
 def test_equal_counts_of_other_bins_get_other_noise(run, kit, monkeypatch):
@@ -210,9 +211,12 @@ def test_exact_counts_are_those_that_are_released(run, kit, most):
     events = [(u, bin_, s) for u in users for bin_ in "abc" for s in (0, 2)]
     transform = kit.histograms(registry, domain="abc", max_contributions=most)
     ran = run(transform, [kit.batch(events)])
-    counts = exact_counts(transform, [kit.batch(events[::2]), kit.batch(events[1::2])], range(3))
+    batches = [kit.batch(events[::2]), kit.batch([*events[1::2], (None, "a", 1)])]
+    counts, every = exact_counts(transform, batches, range(3))
     assert [r.counts.tolist() for r in ran.releases] == counts.tolist()
     assert counts.sum(axis=1).tolist() == [61 * most, 0, 61 * most]
+    # Every event in a bin, beyond the bound or of nobody.
+    assert every.tolist() == [[61, 61, 61], [1, 0, 0], [61, 61, 61]]
 
 
 # Batches are joined before they are counted: how many at a time must not show.
@@ -222,15 +226,15 @@ def test_counts_by_class_do_not_depend_on_the_batches(kit, monkeypatch, together
     registry = Registry.of({"ann": (1, 1.0), "bob": (3, 1.0)}, default=(Requirement(2, 1.0), 9))
     events = [("ann", "a", 70), ("bob", "b", 0), ("x", "b", 0), ("ann", "a", 70), ("y", "b", 0)]
     transform = kit.histograms(registry)
-    letters = []
+    letters, beyond = [], exact.Beyond()
     batches = [kit.batch([event]) for event in [*events, ("bob", "q", 0)]]
-    found = {
-        slot: table.tolist()
-        for slot, table in exact.class_counts(transform, batches, letters.append)
-        if table.any()
-    }
+    slots = list(exact.exact(transform, batches, letters.append, beyond))
+    found = {one.slot: one.counts.tolist() for one in slots if one.counts.any()}
     # Classes by window: Ann's, Bob's, then that of everybody else.
     assert found == {0: [[0, 0], [0, 1], [0, 2]], 70: [[1, 0], [0, 0], [0, 0]]}
+    every = {one.slot: one.events.tolist() for one in slots if one.events.any()}
+    assert every == {0: [0, 3], 70: [2, 0]}
+    assert beyond == exact.Beyond(accepted=5, dropped=1, squares={1: 1.0})
     assert [batch.column("reason").to_pylist() for batch in letters] == [["outside the domain"]]
 
 
@@ -252,7 +256,7 @@ def test_counters_tell_what_became_of_every_event(run_on, kit, runner):
     ran = run_on(runner, kit.histograms(EXACT, first_slot=0, last_slot=3), batches)
     expected = {
         metrics.EVENTS_READ: 10,
-        metrics.EVENTS_ACCEPTED: 5,
+        metrics.EVENTS_COUNTED: 2,
         metrics.EVENTS_BOUNDED_AWAY: 3,
         "rejected: no requirement": 2,
         "rejected: null user": 1,

@@ -24,6 +24,7 @@ from streamveil.mechanisms.budgets import to_units
 from streamveil.mechanisms.cohorts import GONE, NEWCOMER
 from streamveil.mechanisms.records import REQUIREMENT_COLUMNS
 from streamveil.transforms import metrics
+from streamveil.transforms.bounding import Bounding
 from streamveil.transforms.changes import changes_to_bytes, spread
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.counting import (
@@ -42,7 +43,8 @@ from streamveil.transforms.joining import (
     _JoinAtEndFn,
     _JoinInTimeFn,
 )
-from streamveil.transforms.wire import shard_counts_from_bytes, visits_to_bytes
+from streamveil.transforms.loss import TALLIES
+from streamveil.transforms.wire import content_of, shard_counts_from_bytes, visits_to_bytes
 
 HOUR = 3_600_000_000
 HORIZON = 4
@@ -156,7 +158,7 @@ def read(registry, messages, last=LAST, first=0, letters=()):
     by_slot = defaultdict(list)
     numbers = Counter()
     for data in messages:
-        counts = shard_counts_from_bytes(data)
+        counts = shard_counts_from_bytes(content_of(data))
         by_slot[counts.slot].append(counts)
     assert all(first <= slot <= last for slot in by_slot)
     for slot in range(first, last + 1):
@@ -238,10 +240,10 @@ def visit_elements(kit, transform, config, rows):
     events, rejected = transform.event_mapper(True).map(kit.batch(rows))
     assert not rejected.num_rows
     parts = defaultdict(list)
-    for block, key, codes, _ in pack(events, config.layout, 1):
+    for block, key, codes, _ in pack(events, config.layout, Bounding(1)):
         parts[block, key].append(codes)
     for (block, key), codes in parts.items():
-        visits = bound_block(key[0], block, codes, config.layout, 1)
+        visits = bound_block(key[0], block, codes, config.layout, Bounding(1))
         yield block, key, VISITS + visits_to_bytes(visits)
 
 
@@ -258,6 +260,8 @@ def split(outputs):
     messages, letters = [], []
     for output in outputs:
         if isinstance(output, beam.pvalue.TaggedOutput):
+            if output.tag == TALLIES:
+                continue
             assert output.tag == REJECTED
             letters += getattr(output.value, "value", output.value).to_pylist()
         else:
@@ -313,15 +317,20 @@ class Shard:
         self.events, self.asked = Bag(), Bag()
         self.progress, self.cohorts, self.close = Cell(), Cell(), Cell()
 
-    def process(self, message):
+    def _made(self):
         fn = _JoinInTimeFn(self.config)  # every bundle may be another worker's
+        fn.setup()
+        return fn
+
+    def process(self, message):
+        fn = self._made()
         state = (self.events, self.asked, self.progress, self.close)
         return list(fn.process((self.key, message), *state) or ())
 
     def fire(self):
         """Let the timer ring, and forget that it was set."""
         self.close.time = None
-        fn = _JoinInTimeFn(self.config)
+        fn = self._made()
         return list(
             fn._close_slot(
                 self.key, self.events, self.asked, self.progress, self.cohorts, self.close
@@ -369,6 +378,27 @@ def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None
                 checked.append(sum(len(cell.bag) for cell in (shard.events, shard.asked)))
     assert all(shard.close.time is None for shard in shards.values())
     return split(outputs)
+
+
+def test_visits_that_come_again_count_once_or_fail(kit):
+    """Twice the same would count its users twice."""
+    transform, config = join_of(kit, STRICT, timely=True)
+    ((_, key, message),) = visit_elements(kit, transform, config, [("m0", "a", 0)])
+    ((_, _, other),) = visit_elements(kit, transform, config, [("m0", "b", 0)])
+
+    def told(*messages):
+        shard = Shard(config, key)
+        for one in messages:
+            shard.process(one)
+        return shard, split(shard.fire())
+
+    _, once = told(message)
+    shard, twice = told(message, message)
+    assert once == twice
+    assert shard.process(other) == []
+    assert shard.events.bag == []
+    with pytest.raises(ConfigurationError, match="of slot 0 came twice with different content"):
+        told(message, other)
 
 
 # ---- against the truth ----------------------------------------------------------------------
@@ -454,7 +484,7 @@ def moves_of(messages):
     """(slot, parent, child, users, requirement) of all messages."""
     found = []
     for data in messages:
-        counts = shard_counts_from_bytes(data)
+        counts = shard_counts_from_bytes(content_of(data))
         m = counts.moves
         found += [
             (counts.slot, int(p), int(c), int(n), tuple(asked))
@@ -559,6 +589,32 @@ def test_a_late_change_for_the_slot_of_the_one_in_force(kit):
     kept = (4, to_units(0.25), 4, to_units(0.5))
     told = [(slot, asked) for slot, _, _, _, asked in moves_of(messages)]
     assert told == [(2, units(ASKED[2])), (6, kept)]
+
+
+# Whose budget pays hangs on who is in which cohort.
+def test_cohorts_that_were_changed_are_refused(kit):
+    transform, config = join_of(kit, REGISTRIES["strict"], timely=True)
+    shards = {key: Shard(config, key) for key in ((MEMBERS, 0), (MEMBERS, 1))}
+
+    def close(shard, slot):
+        nobody = visits_to_bytes(Visits.none(MEMBERS, slot, config.layout))
+        shard.process(VISITS + nobody)
+        return shard.fire()
+
+    for key, message in change_elements(
+        transform, config, [(name, 0, ASKED[3]) for name in ("m0", "m1", "m2", "m3")]
+    ):
+        shards[key].process(message)
+    for shard in shards.values():
+        close(shard, 0)
+    one, other = (shard.cohorts.value for shard in shards.values())
+    close(copy.deepcopy(shards[MEMBERS, 0]), 1)
+    flipped = [bytes([*one[:i], one[i] ^ 1 << i % 8, *one[i + 1 :]]) for i in range(len(one))]
+    for data in (*flipped, one[:-1], other):
+        shard = copy.deepcopy(shards[MEMBERS, 0])
+        shard.cohorts.value = data
+        with pytest.raises(ConfigurationError, match="wrong checksum"):
+            close(shard, 1)
 
 
 def test_nothing_waits_for_long(kit):
@@ -763,7 +819,8 @@ def test_all_shards_tell_all_slots_of_a_stream(live, kit, jumps, ends):
     transform = transform_of(kit, STRICT, **ends)
     messages, letters = live(transform, stream.advance_watermark_to_infinity())
     assert_same(read(STRICT, messages, letters=letters), truth(STRICT, ROWS, CHANGED))
-    told = Counter((c.slot, c.shard) for c in map(shard_counts_from_bytes, messages))
+    counts = [shard_counts_from_bytes(content_of(data)) for data in messages]
+    told = Counter((one.slot, one.shard) for one in counts)
     assert told == Counter((slot, shard) for slot in range(LAST + 1) for shard in range(4))
 
 

@@ -21,7 +21,7 @@ from streamveil.transforms.counting import BlockCounts, Layout
 from streamveil.transforms.keys import GivenKey
 from streamveil.transforms.ledgers import Configuration
 from streamveil.transforms.release import ReleaseConfig, _ReleaseAtEndFn, _ReleaseInTimeFn
-from streamveil.transforms.wire import counts_to_bytes, start_to_bytes
+from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
 
 KEY = bytes(range(32))
 SECOND = 1_000_000
@@ -71,13 +71,13 @@ class InTime:
 
     def __init__(self, config):
         self.config = config
-        self.waiting, self.progress, self.stream = Bag(), Cell(), Cell()
+        self.waiting, self.progress, self.taken, self.stream = Bag(), Cell(), Cell(), Cell()
 
     def process(self, data):
         fn = _ReleaseInTimeFn(self.config)
         fn.setup()
-        element = ("histogram", data)
-        return list(fn.process(element, MIN_TIMESTAMP, self.waiting, self.progress, self.stream))
+        state = self.waiting, self.progress, self.taken, self.stream
+        return list(fn.process(("histogram", data), MIN_TIMESTAMP, *state))
 
 
 def told(outputs):
@@ -110,9 +110,10 @@ def parts(block, config, seed):
     """Counts of a block from two shards."""
     generator = np.random.default_rng(seed)
     size = config.ledgers.layout.block * config.ledgers.layout.classes * config.ledgers.layout.bins
-    for _ in range(2):
+    for number in range(2):
         cells = np.sort(generator.choice(size, size // 2, replace=False))
-        yield counts_to_bytes(BlockCounts(block, cells, generator.integers(1, 9, cells.size), 0))
+        counts = BlockCounts(block, cells, generator.integers(1, 9, cells.size), 0)
+        yield part_to_bytes(Part(block, number, 2), counts_to_bytes(counts))
 
 
 # In a stream each element may be run again: nothing of a slot comes out before its last part.
@@ -144,7 +145,7 @@ def test_order_of_a_streams_elements_does_not_matter(seed):
         elements += [data for slot in range(6) for data in parts(slot, made.config, slot)]
         results.append([one for i in order for one in told(made.process(elements[i]))])
         assert made.waiting.bag == []
-        assert made.progress.value == (6, {})
+        assert made.progress.value == (0, 6, {})
     assert results[0] == results[1]
     assert [output[0] for output in results[0][::2]] == list(range(6))
 

@@ -17,7 +17,8 @@ ROWS = [(u, "ab"[i * s % 2], s) for s in BUSY for i, u in enumerate([*USERS, "x"
 def part(kit, first, last, resume=None, **options):
     """The transform over some slots."""
     options = {"noise_key": KEY, "mechanism": "pba", **options}
-    return kit.histograms(REGISTRY, first_slot=first, last_slot=last, resume=resume, **options)
+    registry = options.pop("registry", REGISTRY)
+    return kit.histograms(registry, first_slot=first, last_slot=last, resume=resume, **options)
 
 
 def within(kit, first, last):
@@ -48,7 +49,21 @@ def test_a_state_is_for_the_slot_and_the_options_that_it_was_written_with(run, k
     for first in (0, 3, 5, None):
         with pytest.raises(ConfigurationError, match=f"starts at slot {first}, but slot 4 comes"):
             part(kit, first, 9, state)
-    for options in ({"mechanism": "pbd"}, {"max_contributions": 2}, {"domain": "ba"}):
-        with pytest.raises(ConfigurationError, match="another configuration"):
+    for options, words in (
+        ({"mechanism": "pbd"}, "the mechanism changed"),
+        ({"max_contributions": 2}, "the contributions of a user in a slot and the sensitivity"),
+        ({"domain": "ba"}, "the bins changed"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"another configuration: {words}"):
             part(kit, 4, 9, state, **options)
+    with pytest.raises(ConfigurationError, match=r"wrong checksum.* another noise key"):
+        part(kit, 4, 9, state, noise_key=bytes(32))
+    # Two users who exchange their requirements: the classes are the same, and so are their sizes.
+    exchanged = {
+        u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate([USERS[1], USERS[0], *USERS[2:]])
+    }
+    other = Registry.of(exchanged, default=(Requirement(3, 1.0), 20))
+    assert (other.class_of == REGISTRY.class_of).all()
+    with pytest.raises(ConfigurationError, match="another configuration: the table of users chan"):
+        part(kit, 4, 9, state, registry=other)
     assert repr(state) not in repr(part(kit, 4, 9, state))

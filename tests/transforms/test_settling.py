@@ -1,12 +1,11 @@
 """What is closed leaves when it is in a checkpoint, whatever a runner does before and after."""
 
 from operator import attrgetter
+from random import Random
 
 import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import GlobalWindow
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.transforms import settling
@@ -35,89 +34,183 @@ class Timer:
         self.time = time
 
 
-class Runner:
-    """A runner that commits as Flink's does: a commit is told to every bundle that has ended."""
+class TooEarlyError(AssertionError):
+    """Something left that no checkpoint had."""
 
-    def __init__(self):
+
+class Runner:
+    """A runner that commits as Flink's does: a commit is told to every bundle that has ended.
+
+    Up to `concurrent` checkpoints are under way at a time. What is closed travels here through a
+    channel; a barrier waits for it if `aligned`, or else overtakes it, and the checkpoint keeps it.
+    Where commits are told `late`, the end of a checkpoint is told before the next one ends; or else
+    at once.
+    """
+
+    def __init__(self, concurrent=1, aligned=True, late=False):
         settling._commits.clear()
-        self.state, self.timer = Cell(), Timer()
-        self.committed = self.barrier = ()
+        self.concurrent, self.aligned, self.late = concurrent, aligned, late
+        self.state, self.timer, self.channel = Cell(), Timer(), []
+        self.pending, self.untold = [], False
+        self.committed = (), ()
         self.callbacks = []
         self.left = []
 
     def register(self, callback):
         self.callbacks.append(callback)
 
+    @property
+    def surely(self):
+        """What the last checkpoint has."""
+        state, channel = self.committed
+        return {item[settling._NAME :] for item in state} | set(channel)
+
     def _bundle(self, data):
         fn = settling._SettleFn()  # one for every bundle that waits for its commit
         for _, left in fn.process((KEY, data), self.state, self.timer, self):
-            assert left in {item[settling._NAME :] for item in self.committed}
+            if left not in self.surely:
+                raise TooEarlyError(left)
             self.left.append(left)
 
     def close(self, data):
-        self._bundle(data)
+        self.channel.append(data)
+
+    def arrive(self):
+        if self.channel:
+            self._bundle(self.channel.pop(0))
 
     def pulse(self):
         self._bundle(settling.PULSE)
 
-    def snapshot(self):
-        self.barrier = tuple(self.state)
+    def barrier(self):
+        while self.aligned and self.channel:
+            self.arrive()
+        if len(self.pending) < self.concurrent:
+            self.pending.append((tuple(self.state), tuple(self.channel)))
 
-    def commit(self):
-        self.committed = self.barrier
-        callbacks, self.callbacks = self.callbacks, []
-        for callback in callbacks:
-            callback()
+    def end(self):
+        if self.pending:
+            self.tell()
+            self.committed = self.pending.pop(0)
+            self.untold = True
+            if not self.late:
+                self.tell()
+
+    def tell(self):
+        if self.untold:
+            self.untold = False
+            callbacks, self.callbacks = self.callbacks, []
+            for callback in callbacks:
+                callback()
+
+    def checkpoint(self):
+        """One from its barrier to its commit."""
+        self.barrier()
+        while self.pending:
+            self.end()
+        self.tell()
 
     def restart(self, *, forgetful):
-        self.state[:] = self.committed
-        self.barrier, self.callbacks = self.committed, []
+        state, channel = self.committed
+        self.state[:], self.channel = state, list(channel)
+        self.pending, self.untold, self.callbacks = [], False, []
         if forgetful:
             settling._commits.clear()
 
+    def play(self, steps):
+        """Do these steps; what a checkpoint ever had."""
+        surely = set()
+        for number, step in enumerate(steps):
+            if step == "close":
+                self.close(b"%d" % number)
+            elif step == "restart":
+                self.restart(forgetful=False)
+            elif step == "forgetful restart":
+                self.restart(forgetful=True)
+            else:
+                getattr(self, step)()
+            if step in ("end", "tell"):
+                surely |= self.surely
+        return surely
 
-# A barrier is followed by its commit, with other things in between, before the next one comes.
-STEPS = st.lists(
-    st.sampled_from(["close", "pulse", "checkpoint", "restart", "forgetful restart"]), max_size=60
-)
+
+MOVES = ["close", "arrive", "pulse", "barrier", "end", "tell", "restart", "forgetful restart"]
+ONE_BY_ONE = [
+    {"concurrent": 1, "aligned": aligned, "late": late}
+    for aligned in (True, False)
+    for late in (True, False)
+]
 
 
-@given(STEPS)
-@settings(max_examples=400)
-def test_nothing_leaves_before_it_is_committed_and_nothing_is_lost(steps):
-    runner, open_barrier, number, surely = Runner(), False, 0, set()
-    for step in steps:
-        if step == "close":
-            number += 1
-            runner.close(b"%d" % number)
-        elif step == "pulse":
-            runner.pulse()
-        elif step == "checkpoint":
-            (runner.commit if open_barrier else runner.snapshot)()
-            open_barrier = not open_barrier
-            surely |= {item[settling._NAME :] for item in runner.committed}
-        else:
-            runner.restart(forgetful=step != "restart")
-            open_barrier = False
+def walk(steps, *, weights=(4, 8, 8, 4, 4, 4, 1, 1)):
+    """So many random steps, more arrivals than slots, the same in every run."""
+    return Random(16).choices(MOVES, weights, k=steps)
+
+
+@pytest.mark.parametrize("how", ONE_BY_ONE)
+def test_nothing_leaves_before_it_is_committed_and_nothing_is_lost(how):
+    runner = Runner(**how)
+    surely = runner.play(walk(10_000))
     for _ in range(settling.COMMITS + 1):
+        while runner.channel:
+            runner.arrive()
         runner.pulse()
-        runner.snapshot()
-        runner.commit()
+        runner.checkpoint()
     runner.pulse()
+    assert len(surely) > 400
     assert surely <= set(runner.left)
     assert not runner.state
 
 
-def test_one_commit_is_not_enough():
-    """That of a checkpoint whose barrier had passed says nothing of what came after it."""
-    runner = Runner()
-    runner.snapshot()
+def test_what_is_committed_stays_what_it_is():
+    """Also where a checkpoint keeps it on its way: it comes again as it was."""
+    runner = Runner(aligned=False)
     runner.close(b"slot")
-    runner.commit()
+    runner.checkpoint()
+    runner.arrive()
+    runner.restart(forgetful=False)
+    assert runner.channel == [b"slot"]
+
+
+# A slot closes behind two barriers, and before that a checkpoint ended that was not told of yet.
+OVERTAKEN = ["barrier", "end", "barrier", "barrier", "close", "arrive"]
+COMMITTED = ["tell", "pulse", "end"] * settling.COMMITS
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_of_concurrent_checkpoints_commits_say_too_little(aligned):
+    """So they are refused: a slot leaves that a restart would release again, differently."""
+    steps = [*OVERTAKEN, *COMMITTED]
+    Runner(concurrent=1, aligned=aligned, late=True).play(steps)
+    with pytest.raises(TooEarlyError):
+        Runner(concurrent=2, aligned=aligned, late=True).play(steps)
+
+
+@pytest.mark.parametrize(
+    ("commits", "how"),
+    [
+        (2, {"concurrent": 2}),
+        (2, {"late": True}),
+        (settling.COMMITS, {"concurrent": 2, "late": True}),
+        (settling.COMMITS, {"concurrent": 2, "late": True, "aligned": False}),
+        (settling.COMMITS, {"concurrent": 3}),
+    ],
+)
+def test_random_steps_find_what_leaves_too_early(monkeypatch, commits, how):
+    """With fewer commits, or more checkpoints at a time."""
+    monkeypatch.setattr(settling, "COMMITS", commits)
+    with pytest.raises(TooEarlyError):
+        Runner(**how).play(walk(10_000))
+
+
+def test_two_commits_are_not_enough():
+    """Those of checkpoints whose barriers had passed say nothing of what came after these."""
+    runner = Runner(late=True)
+    for step in ("barrier", "end", "barrier", "close", "arrive", "tell", "pulse", "end", "tell"):
+        getattr(runner, step)(*[b"slot"] * (step == "close"))
     runner.pulse()
     assert runner.left == []
-    runner.snapshot()
-    runner.commit()
+    runner.checkpoint()
     runner.pulse()
     assert runner.left == [b"slot"]
 
@@ -125,18 +218,19 @@ def test_one_commit_is_not_enough():
 def test_what_is_closed_again_after_a_restart_waits_anew():
     runner = Runner()
     runner.close(b"slot")
-    runner.snapshot()
+    runner.barrier()
     runner.restart(forgetful=False)
     runner.close(b"slot, with another event")
-    runner.snapshot()
-    runner.commit()
-    runner.pulse()
+    for _ in range(settling.COMMITS - 1):
+        runner.checkpoint()
+        runner.pulse()
     assert runner.left == []
 
 
 def test_all_leaves_when_the_input_ends():
     runner = Runner()
     runner.close(b"slot")
+    runner.arrive()
     assert runner.timer.time == LATEST
     assert list(settling._SettleFn()._let_go(KEY, runner.state)) == [(KEY, b"slot")]
     assert not runner.state

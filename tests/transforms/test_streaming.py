@@ -97,7 +97,8 @@ def test_slots_are_released_as_the_watermark_passes_them(live, begin):
     assert order == ["in", "in", 0, "in", 1, "in", 2, 3, "in", 4]
     assert counts(ran) == [[1, 0], [0, 2], [1, 0], [0, 0], [2, 0]]
     assert ran.dead_letters == []
-    assert counted[metrics.EVENTS_READ] == counted[metrics.EVENTS_ACCEPTED] == 7
+    assert counted[metrics.EVENTS_READ] == 7
+    assert counted[metrics.EVENTS_COUNTED] == 6
     assert counted[metrics.EVENTS_BOUNDED_AWAY] == 1
     assert counted[metrics.EVENTS_LATE] == 0
     assert counted[metrics.SLOTS_PREFIX + PUBLISHED] == 5
@@ -198,6 +199,16 @@ def test_late_events_among_others_are_told_by_slot(live, begin):
     detail = "slot 0 was closed before these events came, or never opened"
     assert detail in {letter["detail"] for letter in ran.dead_letters}
     assert counted[metrics.EVENTS_LATE] == 3
+    assert counted[metrics.EVENTS_READ] == 5 == 3 + counted[metrics.EVENTS_COUNTED]
+
+
+# Of a late user's many events all are late: none is told as beyond the bound of a slot it missed.
+def test_late_events_beyond_the_bound_are_late(live, begin):
+    line = begin().events(("u1", "a", 0)).advance(2.5)
+    _, _, counted = live(line.events(("u2", "b", 0), ("u2", "b", 0), ("u2", "a", 0)).advance(3))
+    assert counted[metrics.EVENTS_LATE] == 3
+    assert counted[metrics.EVENTS_BOUNDED_AWAY] == 0
+    assert counted[metrics.EVENTS_READ] == 4 == 3 + counted[metrics.EVENTS_COUNTED]
 
 
 # A late event whose own time is that of its coming is no less late.

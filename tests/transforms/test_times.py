@@ -2,6 +2,9 @@
 
 import datetime as dt
 import re
+from decimal import Decimal
+from fractions import Fraction
+from math import floor
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -11,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.transforms import times
 from streamveil.transforms.times import (
     AMBIGUOUS_TIME,
     EARLIEST,
@@ -412,22 +414,80 @@ def test_numbers_at_both_ends_of_time():
     assert read(raw, pa.int64(), unit="s")[0] == [LATEST, EARLIEST]
 
 
-# What is taken for a whole number in a text is just what Arrow can cast to one.
-@pytest.mark.parametrize("text", ["5", "-5", "007", "-0", "9" * 17])
-def test_whole_numbers_in_text(text):
-    assert read(["1", text, "noon"], pa.string(), unit="us")[0] == [1, int(text), None]
-    assert pa.array([text]).cast(pa.int64())[0].as_py() == int(text)
+# Floats hold neither of the long ones: text is read digit by digit, and rounded down.
+@pytest.mark.parametrize(
+    ("text", "unit", "micros"),
+    [
+        ("5", "us", 5),
+        ("-5", "us", -5),
+        ("+5", "us", 5),
+        ("007", "us", 7),
+        ("-0", "us", 0),
+        ("9" * 17, "us", 99999999999999999),
+        ("1714521600123456789", "ns", 1714521600123456),
+        ("-1714521600123456789", "ns", -1714521600123457),
+        ("1714521600123456789.99", "ns", 1714521600123456),
+        ("1714521600.123456", "s", 1714521600123456),
+        ("1714521600.1234569", "s", 1714521600123456),
+        ("-1.0000001", "s", -1000001),
+        ("-1.0000000", "s", -1000000),
+        ("-0.5", "us", -1),
+        ("1714521600123.4567", "ms", 1714521600123456),
+        ("5.", "s", 5000000),
+        (".5", "s", 500000),
+        ("1.7145216001234567e9", "s", 1714521600123456),
+        ("17145216001234567e-7", "s", 1714521600123456),
+        ("1e-99999999999999999999", "s", 0),
+        ("-1e-99999999999999999999", "s", -1),
+        ("0e99999999999999999999", "s", 0),
+        ("0" * 5000 + "7", "s", 7000000),
+        ("7" + "0" * 5000 + "e-5000", "s", 7000000),
+        (" 7 ", "s", 7000000),
+        ("20240501", "s", 20240501000000),  # digits are a number, never a date
+    ],
+)
+def test_numbers_in_text_are_exact(text, unit, micros):
+    assert read([text, "noon", None], pa.string(), unit=unit) == (
+        [micros, None, None],
+        {1: UNPARSABLE_TIME, 2: NULL_TIME},
+    )
 
 
-@pytest.mark.parametrize("text", ["+5", "--5", "5.0", "1e3", "5 5", "-", "9" * 19])
-def test_no_whole_numbers_in_text(text, monkeypatch):
-    cast = times._cast_all
-    asked = []
-    monkeypatch.setattr(times, "_cast_all", lambda *args: asked.extend(args[0]) or cast(*args))
-    values, reasons = read(["1", text], pa.string(), unit="us")
-    assert values == [1, None]
-    assert reasons == {1: UNPARSABLE_TIME}
-    assert [value.as_py() for value in asked] == ["1"]
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("--5", "5 5", "-", "e5", "1e", "0x5", "1_000", "NaN", "inf", "\u0665"),
+        *("9" * 19, "9" * 5000, "1e400", "1e99999999999999999999", "-1e30"),
+    ],
+)
+def test_no_times_among_numbers_in_text(text):
+    assert read(["1", text], pa.string(), unit="us") == ([1, None], {1: UNPARSABLE_TIME})
+
+
+@PROPERTY
+@given(
+    st.lists(
+        st.tuples(
+            st.decimals(-(10**19), 10**19, allow_nan=False) | st.integers(-(10**20), 10**20),
+            st.sampled_from(["{:f}", "{:e}", "{}", "{:+}"]),
+        )
+    ),
+    st.sampled_from(list(PER_SECOND)),
+)
+def test_numbers_in_text_agree_with_fractions(numbers, unit):
+    """Each alone, and all together among dates."""
+    texts = [form.format(Decimal(number)) for number, form in numbers]
+    exact = [floor(Fraction(Decimal(text)) * 10**6 / PER_SECOND[unit]) for text in texts]
+    expected = [time if EARLIEST <= time <= LATEST else None for time in exact]
+    assert [read([text], pa.string(), unit=unit)[0][0] for text in texts] == expected
+    mixed = [text for number in texts for text in (number, "2024-05-01")]
+    values, _ = read(mixed, pa.string(), unit=unit)
+    assert values[::2] == expected
+    assert set(values[1::2]) <= {utc(2024, 5, 1)}
+
+
+def test_numbers_in_text_are_no_times_without_a_unit():
+    assert read(["5", "5.5"], pa.string())[1] == dict.fromkeys((0, 1), UNPARSABLE_TIME)
 
 
 # A number outside the range must not disturb a null's reason, nor the other way round.

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamveil.mechanisms import ConfigurationError
 from streamveil.transforms.counting import BlockCounts
 from streamveil.transforms.wire import (
     array_from_bytes,
@@ -111,8 +110,3 @@ def test_counts_travel_in_the_narrowest_type(largest, width):
 @given(st.binary())
 def test_what_is_compressed_expands(data):
     assert expanded(compressed(data)) == data
-
-
-def test_state_of_another_kind_of_run_is_refused():
-    with pytest.raises(ConfigurationError, match="not compressed"):
-        expanded(b"\x01state")

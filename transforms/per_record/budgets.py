@@ -6,7 +6,6 @@ fails has no budget, and nobody is told.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from streamveil.mechanisms.identity import Form, Identified, name_of
 from streamveil.mechanisms.per_record.functions import (
     BudgetFunction,
     Lookup,
@@ -49,11 +49,13 @@ class Budget(Protocol):
 
 
 @dataclass(frozen=True)
-class ValueBudget:
+class ValueBudget(Identified):
     """The budget is a function of a number.
 
     Raises ConfigurationError for a function whose budgets are not within its own bounds.
     """
+
+    IDENTITY = Form("budget of a value", ("column", "function"))
 
     column: str
     function: BudgetFunction
@@ -78,8 +80,10 @@ class ValueBudget:
 
 
 @dataclass(frozen=True)
-class CategoryBudget:
+class CategoryBudget(Identified):
     """The budget is looked up in a table of categories. A null has none."""
+
+    IDENTITY = Form("budget of a category", ("column", "lookup"))
 
     column: str
     lookup: Lookup
@@ -102,7 +106,7 @@ class CategoryBudget:
 
 
 @dataclass(frozen=True)
-class ColumnsBudget:
+class ColumnsBudget(Identified):
     """The budget is any vectorised function of some columns.
 
     The function gets an Arrow array of each column, in their order and never a dictionary, and
@@ -114,6 +118,10 @@ class ColumnsBudget:
     Raises ConfigurationError if on the rows of `grid` the function raises, gives another number of
     budgets, any that is not finite or not within the bounds, or others for the rows one by one.
     """
+
+    IDENTITY = Form(
+        "budget of columns", ("columns", "function", "epsilon_min", "epsilon_max"), apart=("grid",)
+    )
 
     columns: tuple[str, ...]
     function: Callable[..., Any]
@@ -132,8 +140,9 @@ class ColumnsBudget:
             alone = [self._evaluate(rows.slice(i, 1)) for i in range(rows.num_rows)]
         except Exception as error:
             raise ConfigurationError(
-                f"the budget function {_name(self.function)} fails on the grid: {error!r}; it gets "
-                f"an Arrow array of each of {', '.join(self.columns)} and gives as many budgets"
+                f"the budget function {name_of(self.function)} fails on the grid: {error!r}; it "
+                f"gets an Arrow array of each of {', '.join(self.columns)} and gives as many "
+                "budgets"
             ) from error
 
         def named(i: int) -> str:
@@ -144,7 +153,7 @@ class ColumnsBudget:
         unlike = ~np.isclose(np.concatenate(alone), whole, rtol=2.0**-40, atol=0.0)
         if unlike.any():
             raise ConfigurationError(
-                f"the budget function {_name(self.function)} gives another budget for "
+                f"the budget function {name_of(self.function)} gives another budget for "
                 f"{named(int(np.flatnonzero(unlike)[0]))} if that is alone: it must look at "
                 "every row by itself"
             )
@@ -183,15 +192,8 @@ class ColumnsBudget:
         return budgets
 
     def __repr__(self) -> str:
-        """The same in every process, as noise is bound to it."""
+        """Without addresses or example rows."""
         return (
-            f"ColumnsBudget({self.columns!r}, {_name(self.function)}, {self.epsilon_min!r}, "
+            f"ColumnsBudget({self.columns!r}, {name_of(self.function)}, {self.epsilon_min!r}, "
             f"{self.epsilon_max!r})"
         )
-
-
-def _name(function: Callable[..., Any]) -> str:
-    """Module and name of a function: unlike its repr, no address."""
-    inner = inspect.unwrap(function)
-    kind = inner if hasattr(inner, "__qualname__") else type(inner)
-    return f"{kind.__module__}.{kind.__qualname__}"

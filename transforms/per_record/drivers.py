@@ -23,6 +23,7 @@ from streamveil.mechanisms.per_record.protocol import (
     Statistic,
 )
 from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
+from streamveil.mechanisms.saved import Keeper
 from streamveil.transforms.per_record.wire import part_of
 from streamveil.transforms.wire import array_from_bytes, array_to_bytes
 
@@ -171,6 +172,7 @@ class KeyDriver(Generic[S]):
 
     key: str | None
     windows: Windows[S]
+    keeper: Keeper
 
     @property
     def block(self) -> int:
@@ -194,11 +196,14 @@ class KeyDriver(Generic[S]):
     def encode(self, state: KeyState[S]) -> bytes:
         """Bytes of the state, with a version."""
         record = {"next_pane": state.next_pane, "windows": self.windows.encode(state.windows)}
-        return state_bytes.pack(self.SCHEMAS, record)
+        return self.keeper.write(state_bytes.pack(self.SCHEMAS, record))
 
     def decode(self, data: bytes) -> KeyState[S]:
-        """State of bytes."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        """State of bytes.
+
+        Raises ConfigurationError for bytes that were changed, or of another plan.
+        """
+        _, record = state_bytes.unpack(self.SCHEMAS, self.keeper.read(data))
         return KeyState(record["next_pane"], self.windows.decode(record["windows"]))
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Part]]:

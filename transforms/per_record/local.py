@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.coders import BytesCoder
 
+from streamveil.mechanisms.identity import encoded
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
@@ -184,9 +185,9 @@ class _ReportFn(beam.DoFn):
         devices = self._devices
         names = dict.fromkeys((*devices.budget.columns, devices.value or "", devices.device))
         self._names = [name for name in names if name]
-        context = repr((devices.randomizer, devices.budget, devices.value, devices.device))
+        facts = (devices.randomizer, devices.budget, devices.value, devices.device)
         keys = NoiseKeys.of(devices.noise_key()).derived("per record devices")
-        self._source = NoiseSource(keys, f"per record devices {context}")
+        self._source = NoiseSource(keys, f"per record devices {digest(encoded(facts)).hex()}")
 
     def process(self, element: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         devices = self._devices

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from streamveil.mechanisms.identity import Form, Identified
 from streamveil.mechanisms.per_record.functions import divided
 from streamveil.mechanisms.per_record.protocol import Integers, Part, Statistic
 from streamveil.mechanisms.records import Slots
@@ -29,11 +30,29 @@ PaneKey = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Identified):
     """Which records go where: public.
 
-    A pane is a slot of the record's own time; there is one, 0, where there are no slots.
+    A pane is a slot of the record's own time; there is one, 0, where there are no slots. Budgets
+    and slots are parts of a plan by themselves.
     """
+
+    IDENTITY = Form(
+        "records",
+        (
+            "value",
+            "share",
+            "key",
+            "keys",
+            "time",
+            "time_zone",
+            "time_unit",
+            "first_slot",
+            "last_slot",
+        ),
+        later={"time_format": None},
+        apart=("budget", "slots"),
+    )
 
     budget: Budget
     value: str | None
@@ -50,6 +69,7 @@ class Source:
     slots: Slots | None = None
     first_slot: int | None = None
     last_slot: int | None = None
+    time_format: str | None = None
 
     @property
     def number(self) -> int:
@@ -79,8 +99,10 @@ class Source:
                 keys = positions_of(batch, self.key, self.keys)
                 good &= keys != NOWHERE
             if self.slots is not None:
-                micros = micros_of(batch, self.time, self.time_zone, self.time_unit)
-                panes = (micros - self.slots.origin) // self.slots.length
+                micros = micros_of(
+                    batch, self.time, self.time_zone, self.time_unit, self.time_format
+                )
+                panes = self.slots.indices(micros)
                 good &= micros != NO_TIME
                 for bound, inside in (
                     (self.first_slot, np.greater_equal),

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
+from streamveil.mechanisms.identity import encoded, of_mechanism
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.per_record.functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
 from streamveil.mechanisms.per_record.registry import DEFAULTS, statistic
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.saved import MECHANISM, Keeper, Parts, of_parts
 from streamveil.transforms.per_record.budgets import Budget, ValueBudget
 from streamveil.transforms.per_record.drivers import (
     KeyDriver,
@@ -86,11 +88,22 @@ class Plan:
 
     @cached_property
     def context(self) -> bytes:
-        """Digest of all that shapes what is released: what is released otherwise has other noise.
+        """Digest of all that shapes what is released: whatever else is released has other noise."""
+        return of_parts(self.parts)
 
-        A plan's text is the same in every process.
-        """
-        return digest(repr(self).encode())
+    @cached_property
+    def parts(self) -> Parts:
+        """All of that by name, each part digested: there may be many keys, and a state of each."""
+        parts = {
+            "statistic": encoded((self.kind, self.running)),
+            MECHANISM: of_mechanism(self.mechanism),
+            "bounds of budgets and values": self.bounds.identity(),
+            "budget of a record": encoded(self.source.budget),
+            "columns, keys or range": self.source.identity(),
+            "slots": encoded(self.source.slots),
+            "window": encoded(self.sliding),
+        }
+        return {name: digest(part) for name, part in parts.items()}
 
     def make(self) -> Drivers:
         """What drives the release of each key, on a worker. Raises ConfigurationError."""
@@ -122,8 +135,10 @@ class Drivers:
         keys, first = self.noise_keys, plan.source.first_slot
         if plan.running and first is not None:
             keys = keys.counted_from(first - 1)  # its ticks count from 1
-        noise = NoiseSource(keys, f"per record {plan.context.hex()} {key!r}")
-        return KeyDriver(key, self._windows(noise))
+        name = digest(encoded(key)).hex()
+        noise = NoiseSource(keys, f"per record {plan.context.hex()} {name}")
+        keeper = Keeper(NoiseSource(self.noise_keys, f"per record state {name}"), plan.parts)
+        return KeyDriver(key, self._windows(noise), keeper)
 
     def _windows(self, noise: NoiseSource) -> Windows[Any]:
         plan, statistic = self.plan, self.statistic

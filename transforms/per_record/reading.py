@@ -117,16 +117,18 @@ def nulls_of(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.bool_]:
     return column.is_null().to_numpy(zero_copy_only=False)
 
 
-def micros_of(batch: pa.RecordBatch, name: str, zone: str, unit: str | None) -> Integers:
+def micros_of(
+    batch: pa.RecordBatch, name: str, zone: str, unit: str | None, form: str | None = None
+) -> Integers:
     """A column as microseconds, NO_TIME for what is none: shape (n,).
 
     Raises ConfigurationError for a column that is missing or of a type that holds no times.
     """
     column = column_of(batch, name, "records")
-    to_micros(column.slice(0, 0), zone=zone, unit=unit, name=name)
+    to_micros(column.slice(0, 0), zone=zone, unit=unit, form=form, name=name)
 
     def read(rows: pa.RecordBatch) -> Integers:
-        micros, reasons = to_micros(rows.column(0), zone=zone, unit=unit)
+        micros, reasons = to_micros(rows.column(0), zone=zone, unit=unit, form=form)
         if reasons:
             micros = micros.copy()
             micros[np.fromiter(reasons, np.int64, len(reasons))] = NO_TIME

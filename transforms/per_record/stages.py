@@ -1,4 +1,4 @@
-"""The steps of a per-record release: map, add up, close, release. None counts or logs anything."""
+"""The steps of a per-record release: map, add up, close, release. They tell nothing of records."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.per_record.protocol import Statistic
+from streamveil.transforms.arrivals import Arrival
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.gathering import MOST_AHEAD
 from streamveil.transforms.per_record.mapper import PaneKey
@@ -156,16 +157,21 @@ class _RowsAtOnceFn(_Rows, _ReleaseAtOnceFn):
 class _RowsInTimeFn(_Rows, _ReleaseInTimeFn):
     """Releases each pane of a key as it closes, in order; state is the base's."""
 
+    def _dropped(self, data: bytes, arrival: Arrival) -> None:
+        # That it came again does not hang on the records; whether it was the same does.
+        super()._dropped(data, Arrival.REPEATED)
+
     def process(
         self,
         element: tuple[Any, bytes],
         now: Any = beam.DoFn.TimestampParam,
         waiting: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.WAITING),
         progress: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.PROGRESS),
+        taken: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.TAKEN),
         stream: Any = beam.DoFn.StateParam(_ReleaseInTimeFn.STREAM),
     ) -> Iterator[Any]:
         self._ledgers = self._drivers.of(element[0])
-        yield from super().process(element, now, waiting, progress, stream)
+        yield from super().process(element, now, waiting, progress, taken, stream)
 
 
 def apart(element: tuple[PaneKey, bytes]) -> tuple[int, bytes]:

@@ -8,15 +8,10 @@ from typing import ClassVar
 import apache_beam as beam
 import pyarrow as pa
 
+from streamveil.mechanisms.checks import check_range, lateness, whole
 from streamveil.mechanisms.per_record.functions import Divided, divided_bounds
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Slots
-from streamveil.transforms.checks import (
-    check_range,
-    lateness,
-    refuse_windows,
-    settling,
-    whole,
-)
+from streamveil.transforms.checks import refuse_windows, settling
 from streamveil.transforms.clock import Clock
 from streamveil.transforms.keys import NoiseKey, SameKey
 from streamveil.transforms.per_record.budgets import Budget
@@ -80,6 +75,8 @@ class PerRecord(beam.PTransform):
     """IANA zone of times without an offset."""
     time_unit: str | None = None
     """Unit of times given as numbers: `s`, `ms`, `us` or `ns`."""
+    time_format: str | None = None
+    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`."""
     slots: Slots | None = None
     """How time is cut into panes; one window of all times when None."""
     first_slot: int | None = None
@@ -119,13 +116,13 @@ class PerRecord(beam.PTransform):
         self.max_records_per_user = whole("max_records_per_user", self.max_records_per_user)
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
-        check_reading(self.time_zone, self.time_unit)
+        check_reading(self.time_zone, self.time_unit, self.time_format)
         self._check_keys()
         self._check_panes()
         self._key = SameKey.of(self.noise_key)
         if self.slots is None:
             self._key.refuse_later("there are no slots: give their length (--slot)")
-        self._plan().statistic()
+        self.plan().statistic()
 
     def _check_value(self) -> None:
         kind = self._statistic
@@ -189,7 +186,8 @@ class PerRecord(beam.PTransform):
         """Of each pane, as the registry has it."""
         return self.kind
 
-    def _plan(self) -> Plan:
+    def plan(self) -> Plan:
+        """What all steps agree on."""
         shared = self.max_records_per_user
         bounds = bounds_of(self.budget, self.value, self.value_max)
         function = function_of(self.budget, self.value)
@@ -209,6 +207,7 @@ class PerRecord(beam.PTransform):
                 self.slots,
                 self.first_slot,
                 self.last_slot,
+                self.time_format,
             ),
             self._key,
             {} if function is None else {"budget": Divided(function, shared)},
@@ -226,13 +225,13 @@ class PerRecord(beam.PTransform):
                     "length of panes (--slot)"
                 )
             clock = Clock(self.slots, int(self.allowed_lateness))
-            return release_in_time(batches, self._plan(), clock, self.heartbeat, self.settle)
+            return release_in_time(batches, self.plan(), clock, self.heartbeat, self.settle)
         if self.slots is not None and None in (self.first_slot, self.last_slot):
             raise ConfigurationError(
                 "the range of panes of an input that ends is public, for what is taken from the "
                 "records would tell of a single one: give it (--start and --end)"
             )
-        return release_at_end(batches, self._plan())
+        return release_at_end(batches, self.plan())
 
 
 class PerRecordCount(PerRecord):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-
 from streamveil.mechanisms.per_record.protocol import Part
-from streamveil.transforms.wire import array_from_bytes
-
-_PANE = struct.Struct("<q?")
+from streamveil.transforms import wire
 
 
 def pane_to_bytes(pane: int, part: bytes = b"") -> bytes:
-    """Pane, whether there is a part, and the part as `array_to_bytes` has it."""
-    return _PANE.pack(pane, bool(part)) + part
+    """Pane, which comes in one, and the part as `array_to_bytes` has it, or nothing."""
+    return wire.part_to_bytes(wire.Part(pane, 0, 1), part)
 
 
-def part_of(data: bytes) -> Part | None:
+def part_of(content: bytes) -> Part | None:
     """The part of a pane; None where there is none."""
-    _, some = _PANE.unpack_from(data)
-    return array_from_bytes(data[_PANE.size :]) if some else None
+    return wire.array_from_bytes(content) if content else None

@@ -26,7 +26,7 @@ def world(name, value, symbols) -> np.ndarray:
     # Half of the users have a shorter window, so that budgets are divided for the others.
     requirements = (Requirement(2, 2 * EPSILON), Requirement(WINDOW, EPSILON))
     users = Users(requirements, np.arange(USERS, dtype=np.int32) % 2, symbols)
-    devices = Devices(users, bytes([value]) * 32)
+    devices = Devices(users, bytes([10 + value]) * 32)
     mechanism = local_mechanism(name, users)
     state, seen = mechanism.start(), []
     values = np.full(USERS, value)

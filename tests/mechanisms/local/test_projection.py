@@ -21,6 +21,13 @@ def test_what_is_possible_stays(inside):
     np.testing.assert_allclose(on_simplex(np.array(inside, float)), inside, atol=1e-15)
 
 
+# Estimates of budgets so large that 1 is lost beside them: nothing was left to project.
+@pytest.mark.parametrize("large", [[1e17, 3.0], [4.2e20], [-1e18, -1e18 - 1024, -1e19]])
+def test_large_figures(large):
+    projected = on_simplex(np.array(large))
+    assert projected[0] == projected.sum() == 1
+
+
 # Nearest, by its optimality condition: no direction within the simplex leads closer.
 @settings(max_examples=100)
 @given(vectors)

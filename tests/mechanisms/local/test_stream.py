@@ -25,9 +25,9 @@ def people(n=60):
     return Users(CLASSES, np.arange(n, dtype=np.int32) % 3, 4)
 
 
-def stream_of(name="plpa+", users=None, context=b""):
+def stream_of(name="plpa+", users=None, context=()):
     users = users or people()
-    return LocalStream(local_mechanism(name, users), NoiseSource(KEY), context=context)
+    return LocalStream(local_mechanism(name, users), NoiseSource(KEY), context=dict(context))
 
 
 # ---- the ledger --------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def test_state_of_another_configuration_is_refused():
     stream = stream_of()
     written = stream.encode(stream.start())
     fewer = dataclasses.replace(people(), class_of=people().class_of[::-1].copy())
-    for other in (stream_of("plpa"), stream_of(context=b"x"), stream_of(users=fewer)):
+    for other in (stream_of("plpa"), stream_of(context={"x": b"x"}), stream_of(users=fewer)):
         with pytest.raises(ConfigurationError, match="another configuration"):
             other.decode(written)
 

@@ -102,6 +102,7 @@ class ManyRuns:
     def __init__(self, made, shares=None):
         self.made, self.shares, self.seen = made, shares, []
         self.name, self.bounds, self.add = made.name, made.bounds, made.add
+        self.identity = made.identity
 
     def noisy(self, part, noise, shares):
         words = noise.words("audit")

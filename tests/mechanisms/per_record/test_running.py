@@ -38,7 +38,7 @@ class Recorded:
 
     def __init__(self, made):
         self.made, self.asked = made, []
-        self.name, self.bounds = made.name, made.bounds
+        self.identity = made.identity
         self.add, self.estimate = made.add, lambda noisy: noisy
 
     def noisy(self, part, noise, shares):

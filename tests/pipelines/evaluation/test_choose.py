@@ -25,7 +25,9 @@ def errors(**values):
 
 
 def run(mechanism, seed, amre, stream="sin"):
-    return Run(stream, 0.6, 12, mechanism, seed, 90, 5, 2, Measured(amre, 0, 0, 0, 0, 1, 0.9, 0.1))
+    return Run(
+        stream, 0.6, 12, mechanism, seed, 90, 5, 2, Measured(amre, 0, amre, 0, 0, 0, 0, 1, 0.9, 0.1)
+    )
 
 
 def test_clear_difference():

@@ -27,7 +27,7 @@ def figures(runs):
 def test_a_task_is_a_simulation_of_each_mechanism():
     (task,) = laid(slots=40, seeds=1)
     public = task.source.population(task.epsilon, task.window)
-    counts = np.stack(list(task.source.tables(task.epsilon, task.window, 0)))
+    counts = np.stack([one for one, _ in task.source.slots_of(task.epsilon, task.window, 0)])
     truth = counts.sum(axis=1)
     for found in run(task):
         expected = simulate(

@@ -35,14 +35,20 @@ def events(path, rows):
 def data(files, registry=None, **changes):
     inputs = {
         **{"columns": Columns("user", ("value",), "time"), "slots": Slots.of("1d")},
-        **{"domain": Categories(("A", "B")), "max_contributions": 1, "adjacency": "add_remove"},
+        **{"domain": Categories(("A", "B")), "max_contributions": 1, "keep": "uniform"},
+        "adjacency": "add_remove",
         **{"first_slot": None, "last_slot": None, **changes},
     }
     return Data("mine", files, None, Inputs(**inputs), registry)
 
 
 def counts(counted):
-    return np.stack(list(counted.tables(counted.epsilon, counted.window, 0))).tolist()
+    slots = counted.slots_of(counted.epsilon, counted.window, 0)
+    return np.stack([one for one, _ in slots]).tolist()
+
+
+def every_event(counted):
+    return np.stack([one.events for one in counted.slots()]).tolist()
 
 
 def test_counts_by_class_of_the_table(tmp_path):
@@ -63,6 +69,11 @@ def test_counts_by_class_of_the_table(tmp_path):
     assert letters.reasons == {"no requirement": 1, "outside the domain": 1, "null user": 1}
     assert sum(batch.num_rows for batch in letters.batches) == 3
     assert np.load(found.path).dtype == np.uint8
+    # Every event in a bin: Ann's second one, Dan's, and the one without a user.
+    assert every_event(found) == [[4, 0], [0, 0], [1, 1]]
+    assert (found.bound.most, found.bound.events, found.bound.beyond) == (1, 4, 1)
+    # Of Ann's two events in one of 6 cells, one is left out.
+    assert found.bound.errors == {1: 1 / 6}
 
 
 def test_given_range_and_adjacency(tmp_path):

@@ -25,6 +25,7 @@ from streamveil.pipelines.evaluation.infinite_streams import (
     infinite_stream,
 )
 from streamveil.pipelines.evaluation.infinite_tables import advice, markdown, rows_of
+from streamveil.pipelines.evaluation.sources import SlotCounts
 
 CHEAP = ("gated", "dpi:pool=20", "constant", "doubling", "horizon")
 
@@ -42,7 +43,8 @@ class Table:
         return np.shape(self.counts)
 
     def slots(self, seed):
-        yield from np.array(self.counts)
+        for counts in np.array(self.counts):
+            yield SlotCounts(counts[None], counts)
 
 
 def figures(source, *mechanisms, epsilon=1.0, seeds=1):

@@ -29,7 +29,8 @@ def release(counts, *, status=PUBLISHED, stderr=1.0, spent=(0, 0)):
 def measured(*slots, seconds=0.0):
     meter = Meter(CLASSES, 50)
     for true, made in slots:
-        meter.add(np.array(true, np.int64), made)
+        true = np.array(true, np.int64)
+        meter.add(true, true, made)
     return meter.measured(seconds)
 
 

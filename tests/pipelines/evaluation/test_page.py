@@ -12,7 +12,7 @@ NASTY = '"><script>alert(1)</script>'
 
 
 def run(mechanism, seed, amre, stream="sin", epsilon=0.6, window=12):
-    measured = Measured(amre, amre / 1e4, 0.1, 0.01 * seed, 0.5, 0.98, 0.9, 0.25)
+    measured = Measured(amre, 0.0, amre, amre / 1e4, 0.1, 0.01 * seed, 0.5, 0.98, 0.9, 0.25)
     return Run(stream, epsilon, window, mechanism, seed, 9000, 500, 2, measured)
 
 
@@ -76,7 +76,9 @@ def test_what_it_says(html):
 
 
 def test_ties_and_single_seeds():
-    text = words(page_of(runs(streams=("sin",), epsilons=(0.6,), seeds=(0,))))
+    few = runs(streams=("sin",), epsilons=(0.6,), seeds=(0,))
+    text = words(page_of(few, bounds=["sin: 9 of 10 events are beyond the bound"]))
+    assert "9 of 10 events are beyond the bound." in text
     assert "no single mechanism is best: ● pba:x=1 , ■ pbd are tied" in text
     assert "under 1 requirement (E, w), once." in text
     assert "One seed cannot tell a difference from noise" in text
@@ -105,7 +107,7 @@ def test_errors_of_nothing_and_unknown_coverage():
             9,
             5,
             2,
-            Measured(0, 0, float("nan"), 0, 0, 0, float("nan"), 0),
+            Measured(0, 0, 0, 0, float("nan"), 0, 0, 0, float("nan"), 0),
         )
         for s in (0, 1)
     ]

@@ -14,8 +14,10 @@ def counted(tmp_path):
     """Four slots, three classes, two bins, in a narrow type."""
     counts = np.arange(24, dtype=np.uint8).reshape(4, 3, 2)
     np.save(tmp_path / "counts.npy", counts)
+    np.save(tmp_path / "events.npy", counts.sum(axis=1) + 1)
     classes = (Requirement(2, 0.5), Requirement(3, 0.5), Requirement(6, 1.0))
-    return Counted("mine", str(tmp_path / "counts.npy"), classes, np.array([5, 7, 9]), 2)
+    paths = str(tmp_path / "counts.npy"), str(tmp_path / "events.npy")
+    return Counted("mine", *paths, classes, np.array([5, 7, 9]), 2)
 
 
 def test_scaling():
@@ -43,16 +45,17 @@ def test_counted_as_it_is(counted):
     assert public.requirements == counted.requirements
     assert public.sizes.tolist() == [5, 7, 9]
     assert (public.bins, public.sensitivity) == (2, 2)
-    tables = list(counted.tables(0.5, 6, seed=0))
+    tables, events = zip(*counted.slots_of(0.5, 6, seed=0), strict=True)
     assert np.stack(tables).tolist() == np.arange(24).reshape(4, 3, 2).tolist()
-    assert {table.dtype for table in tables} == {np.dtype(np.int64)}
+    assert {table.dtype for table in tables + events} == {np.dtype(np.int64)}
+    assert np.array_equal(events, np.sum(tables, axis=1) + 1)
 
 
 def test_classes_that_become_equal_are_merged(counted):
     public = counted.population(0.5, 2)
     assert public.requirements == (Requirement(1, 0.5), Requirement(2, 1.0))
     assert public.sizes.tolist() == [12, 9]
-    first = next(counted.tables(0.5, 2, seed=3))
+    first = next(counted.slots_of(0.5, 2, seed=3)).counts
     assert first.tolist() == [[0 + 2, 1 + 3], [4, 5]]
 
 
@@ -61,7 +64,9 @@ def test_synthetic():
     public = source.population(0.6, 12)
     assert public.bins == 100
     assert public.sizes.sum() == 100
-    tables = list(source.tables(0.6, 12, seed=4))
+    tables, events = zip(*source.slots_of(0.6, 12, seed=4), strict=True)
     expected = list(make_stream("city", public.sizes, 3, 4))
     assert np.array_equal(tables, expected)
-    assert not np.array_equal(tables, list(source.tables(0.6, 12, seed=5)))
+    assert np.array_equal(events, np.sum(tables, axis=1))
+    again = [one.counts for one in source.slots_of(0.6, 12, seed=5)]
+    assert not np.array_equal(tables, again)

@@ -10,7 +10,7 @@ from streamveil.pipelines.evaluation.tables import SCHEMA, batch_of, figure, mar
 
 
 def run(mechanism, seed, amre, coverage=0.9, stream="sin"):
-    measured = Measured(amre, amre / 1e4, 0.1, 0.01, 0.5, 1.0, coverage, 0.25)
+    measured = Measured(amre, 0.0, amre, amre / 1e4, 0.1, 0.01, 0.5, 1.0, coverage, 0.25)
     return Run(stream, 0.6, 12, mechanism, seed, 90, 5, 2, measured)
 
 

@@ -1,5 +1,6 @@
 """Nothing that can be observed depends on bad records: no output, metric, log or warning."""
 
+import json
 import logging
 import re
 
@@ -7,6 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from streamveil.io.events import drop_silently, read_outputs
+from streamveil.io.jsonlines import parse_messages
+from streamveil.io.parquet import Part
+from streamveil.mechanisms.per_record import Inverse
 from streamveil.transforms import (
     ColumnsBudget,
     PerRecordCount,
@@ -14,6 +19,7 @@ from streamveil.transforms import (
     PerRecordMax,
     PerRecordRunningTotal,
     PerRecordSum,
+    ValueBudget,
 )
 
 FAILS, STRICT, HUGE = 13.0, 77.0, 55.0
@@ -34,6 +40,7 @@ def budget_of(amount, kind):
 FUNCTION = ColumnsBudget(
     ("amount", "kind"), budget_of, 0.1, 50.0, {"amount": [1.0, 9.0], "kind": ["x", None]}
 )
+FUNCTION_OF_AMOUNT = ValueBudget("amount", Inverse(20.0, value_max=100.0, epsilon_max=50.0))
 GOOD = [
     (float(1 + i % 40), "ab"[i % 2], f"1970-01-01T0{i % 5}:30:00", "xy"[i % 2]) for i in range(60)
 ] + [(HUGE, "a", "1970-01-01T02:00:00Z", "x")]
@@ -82,11 +89,12 @@ def observe(release_on, caplog, capfd, recwarn):
     Of a runner that logs and counts nothing of its own, as Prism does with jobs, ports and bytes.
     """
 
-    def observe(transform, batches):
+    def observe(transform, batches, whole=False):
         caplog.clear()
         recwarn.clear()
         with caplog.at_level(logging.DEBUG):
-            ran = release_on("fn_api", transform, [batch(rows) for rows in batches])
+            batches = batches if whole else [batch(rows) for rows in batches]
+            ran = release_on("fn_api", transform, batches)
         # The runner's own debugging shows all data, and addresses are new in every run.
         logs = sorted(
             re.sub(r"0x[0-9a-f]+", "#", log.getMessage())
@@ -129,3 +137,41 @@ def test_bad_records_leave_no_trace(observe, records, make):
     assert observe(make(FUNCTION, **options), [with_bad(rows, bad) for rows in halves]) == calm
     if transform.kind == "count":  # one good record more is no secret to the key's holder
         assert observe(make(FUNCTION, **options), [[*halves[0], GOOD[30]], halves[1]]) != calm
+
+
+LINES = [
+    {"amount": 1 + i % 40, "key": "ab"[i % 2], "time": f"1970-01-01T0{i % 5}:30:00"}
+    for i in range(60)
+]
+BAD_LINES = [
+    *(b"null", b"true", b"5", b"[]", b'"text"', b"NaN", b"", b"no", b"\xff", b"[" * 5000, b"{}"),
+    *(b'{"amount":true,"key":"a","time":"1970-01-01T01:00:00"}', b'{"amount":1,"key":"a"} null'),
+    *(b'{"amount":NaN,"key":"a","time":"1970-01-01T01:00:00"}', b'{"amount":"1","key":1,"time":2}'),
+    *(b'{"amount":1e400,"key":"a","time":"1970-01-01T01:00:00"}', b'{"amount":1.5,"key":"a"}'),
+    *(b'{"amount":1,"key":"a","time":5}', b'{"amount":1,"key":"a","time":"5.5"}'),
+]
+
+
+@pytest.mark.parametrize("source", ["file", "messages"])
+def test_bad_lines_of_json_leave_no_trace(observe, records, tmp_path, source):
+    """At the front, where Arrow's reader died of some, and among the others."""
+    path = tmp_path / "records.jsonl"
+    good = [json.dumps(line).encode() for line in LINES]
+    names = ("amount", "key", "time")
+    options = {"key": "key", "keys": ("a", "b"), "noise_key": bytes(32), **records.windows(last=6)}
+
+    def batches(lines):
+        if source == "messages":
+            arrays = parse_messages(lines, names, drop_silently)
+            return [pa.RecordBatch.from_arrays(arrays, list(names))]
+        path.write_bytes(b"\n".join(lines))
+        return list(read_outputs(Part(str(path)), names, silent=True))
+
+    def figures(lines):
+        transform = PerRecordSum(FUNCTION_OF_AMOUNT, **OPTIONS, **options)
+        return observe(transform, batches(lines), whole=True)
+
+    calm = figures(good)
+    assert len(calm[0]) == 14
+    assert figures([*BAD_LINES, *good]) == figures([*good, *BAD_LINES]) == calm
+    assert figures(with_bad(good, BAD_LINES)) == calm

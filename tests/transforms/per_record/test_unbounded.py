@@ -10,6 +10,8 @@ from streamveil.transforms import (
     PerRecordSum,
 )
 
+pytestmark = pytest.mark.slow  # whole runs, pass after pass
+
 KEY = bytes(range(32))
 KINDS = {
     "sliding sum": lambda budget, **options: PerRecordSum(budget, "amount", sliding=3, **options),

@@ -16,6 +16,8 @@ from streamveil.transforms import (
 )
 from streamveil.transforms.keys import GivenKey
 
+pytestmark = pytest.mark.slow  # whole runs, pass after pass
+
 KEY = bytes(range(32))
 KEYS = ("a", "b", "c")
 # By how much an estimate may be off: a maximum lies between the two largest values.

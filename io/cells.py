@@ -1,0 +1,156 @@
+"""Cells that a file of typed columns holds but nobody can read: their rows are rejected, no others.
+
+A Parquet or an Avro file may hold bytes in a column of text that are not UTF-8, and a damaged one
+indices outside their dictionary. Arrow hands both on, and whatever touches them later fails for
+the whole batch; so this is where they stop.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamveil.io.files import Columns, event_batch
+from streamveil.io.lines import Reject
+
+NOT_UTF8 = "is not UTF-8"
+NO_ENTRY = "is an index outside its dictionary"
+
+# What is wrong with a row, by row.
+Faults = dict[int, str]
+
+
+def sound_batch(
+    source: str,
+    columns: Columns,
+    arrays: list[pa.Array],
+    rows: npt.NDArray[np.int64],
+    reject: Reject,
+    faults: Faults | None = None,
+) -> pa.RecordBatch:
+    """Batch of the rows whose every cell can be read; the others go to `reject`.
+
+    Args:
+        source: the file.
+        columns: names of the arrays.
+        arrays: the columns, of n rows each; view types become large ones.
+        rows: where each row stood in the source, shape (n,).
+        reject: called for each row left out, with the named columns as JSON.
+        faults: what is wrong with rows that must be left out besides.
+    """
+    arrays = [without_views(array) for array in arrays]
+    found = dict(faults or {})
+    for name, array in zip(columns, arrays, strict=True):
+        for row, what in _faults(array).items():
+            found.setdefault(row, f"{name!r} {what}")
+    if found:
+        for row in sorted(found):
+            reject(int(rows[row]), found[row], _record(columns, arrays, row))
+        keep = np.ones(len(rows), bool)
+        keep[list(found)] = False
+        arrays = [_kept(array, keep) for array in arrays]
+        rows = rows[keep]
+    return event_batch(source, columns, arrays, rows)
+
+
+def without_views(array: pa.Array) -> pa.Array:
+    """The same values; Arrow has few functions on views, so they become large text or bytes."""
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        values = without_views(array.dictionary)
+        if values is array.dictionary:
+            return array
+        return pa.DictionaryArray.from_arrays(array.indices, values, safe=False)
+    if pa.types.is_string_view(kind):
+        return array.cast(pa.large_string())
+    return array.cast(pa.large_binary()) if pa.types.is_binary_view(kind) else array
+
+
+def as_utf8(array: pa.Array) -> pa.Array:
+    """Bytes taken for text, without a look at them."""
+    return array.view(pa.string())
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_sound(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _faults(array: pa.Array) -> Faults:
+    kind = array.type
+    if not (_is_text(kind) or pa.types.is_dictionary(kind)) or _is_sound(array):
+        return {}
+    if _is_text(kind):
+        return dict.fromkeys(_not_utf8(array), NOT_UTF8)
+    at, nowhere = _indices(array)
+    bad = np.zeros(len(array.dictionary) + 1, bool)
+    if _is_text(array.dictionary.type):
+        bad[list(_not_utf8(array.dictionary))] = True
+    return {
+        **dict.fromkeys(np.flatnonzero(bad[at]).tolist(), NOT_UTF8),
+        **dict.fromkeys(np.flatnonzero(nowhere).tolist(), NO_ENTRY),
+    }
+
+
+def _indices(array: pa.DictionaryArray) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Index of each row, one past the last for a null and for one outside; which are outside."""
+    size = len(array.dictionary)
+    null = array.indices.is_null().to_numpy(zero_copy_only=False)
+    at = array.indices.fill_null(0).cast(pa.int64()).to_numpy(zero_copy_only=False)
+    outside = ~null & ((at < 0) | (at >= size))
+    return np.where(null | outside, size, at), outside
+
+
+def _not_utf8(array: pa.Array, first: int = 0) -> list[int]:
+    """Positions of the texts that are not UTF-8: Arrow tells that there is one, so halve."""
+    if _is_sound(array):
+        return []
+    if len(array) == 1:
+        return [first]
+    half = len(array) // 2
+    return _not_utf8(array[:half], first) + _not_utf8(array[half:], first + half)
+
+
+def _kept(array: pa.Array, keep: npt.NDArray[np.bool_]) -> pa.Array:
+    """Some rows; a dictionary loses the entries that cannot be read, which none of them has."""
+    if not pa.types.is_dictionary(array.type):
+        return array.filter(pa.array(keep))
+    values = array.dictionary
+    if _is_text(values.type) and (bad := _not_utf8(values)):
+        good = np.ones(len(values), bool)
+        good[bad] = False
+        order = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
+        values = values.filter(pa.array(good)).take(order)
+    return pa.DictionaryArray.from_arrays(array.indices.filter(pa.array(keep)), values)
+
+
+def _record(columns: Columns, arrays: list[pa.Array], row: int) -> bytes:
+    """A row as JSON, for the dead letters."""
+    values = {name: _cell(array, row) for name, array in zip(columns, arrays, strict=True)}
+    return json.dumps(values, ensure_ascii=False, default=str).encode(errors="replace")
+
+
+def _cell(array: pa.Array, row: int) -> Any:
+    if pa.types.is_dictionary(array.type):
+        at, outside = _indices(array.slice(row, 1))
+        if outside[0] or at[0] == len(array.dictionary):
+            return None
+        return _cell(array.dictionary, int(at[0]))
+    if _is_text(array.type):
+        raw = array.slice(row, 1).cast(pa.large_binary())[0].as_py()
+        return None if raw is None else raw.decode(errors="replace")
+    if pa.types.is_temporal(array.type):  # Python's own times are narrower
+        width = pa.int32() if array.type.bit_width == 32 else pa.int64()
+        return array.slice(row, 1).view(width)[0].as_py()
+    return array[row].as_py()

@@ -1,0 +1,309 @@
+"""JSON objects as columns of text: every record is read by itself, whatever stands beside it.
+
+A string is its text, a number the decimal text of its value, exactly (:func:`number_text`). There
+are two ways to read a record, equal by test: Python's parser, which takes one after the other, and
+regular expressions over all of them, one for every order of keys that a sample of them has. These
+match flat objects alone, and what they do not match is parsed.
+(Arrow's reader of JSON types a column by its block, and dies of a scalar in place of an object.)
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamveil.io.files import Columns
+
+MAX_DEPTH = 64
+"""Objects and lists inside each other, the record's own included. Python's parser has a limit that
+hangs on who calls it; this one is below."""
+MAX_EXPONENT = 400
+"""Doubles need 324; a number with a larger exponent stays as it is written."""
+
+# Called with the index of a record, what is wrong with it and its bytes.
+Reject = Callable[[int, str, bytes], None]
+
+_Rows = npt.NDArray[np.int64]
+
+_FEW = 64  # records for which regular expressions are not worth making
+_LONG = 1 << 14  # bytes of a record from which on they are slower than a parser
+_SAMPLE = 50
+_SHAPES = 4
+
+_LITERAL = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?)0*(\d+))?")
+_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+_COLON, _COMMA = ": ?", ", ?"  # as nearly all write; anywhere else blanks cost time
+_NUMBER = r"-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_CHARACTER = r'[^"\\\x00-\x1f]|\\["\\/bfnrt]'
+_STRING = rf'"(?:{_CHARACTER}|\\u[0-9a-fA-F]{{4}})*"'
+_ONE_CODE = r"\\u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"  # no surrogates
+_WANTED = rf'(?:"(?:{_CHARACTER}|{_ONE_CODE})*"|{_NUMBER}|null)'
+# A number that is its own text: without an exponent, a zero at the end of a fraction or -0.
+_USUAL = r"^(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]*[1-9])$"
+_SCALAR = rf"(?:{_STRING}|{_NUMBER}|true|false|null)"
+
+
+def _or_nested(value: str) -> str:
+    """Pattern of such a value, or of a list or object of them."""
+    member = f"{_STRING}{_COLON}{value}"
+    several = [f"(?:{item}(?:{_COMMA}{item})*)?" for item in (value, member)]
+    return rf"(?:{_SCALAR}|\[{several[0]}\]|\{{{several[1]}\}})"
+
+
+_NESTED = _or_nested(_or_nested(_SCALAR))
+
+
+def read_objects(
+    records: Sequence[bytes] | pa.Array, columns: Columns, reject: Reject
+) -> tuple[list[pa.Array], _Rows]:
+    """The named keys of records, each one object, as strings; a missing key is null.
+
+    Records that are not an object, that are nested deeper than `MAX_DEPTH`, or that hold a
+    boolean, list, object or NaN under a named key, go to `reject`.
+
+    Args:
+        records: their bytes; an Arrow array of them is of large_binary.
+        columns: the keys.
+        reject: gets what is no such object, in order.
+
+    Returns:
+        An array of string for each column, and the index of the record of each row, ascending.
+    """
+    found: list[tuple[_Rows, list[pa.Array]]] = []
+    waiting = np.arange(len(records))
+    if len(records) >= _FEW:
+        if not isinstance(records, pa.Array):
+            records = pa.array(records, pa.large_binary())
+        found, waiting = _by_shape(records, columns)
+    if len(waiting):
+        found.append(_one_by_one(records, waiting, columns, reject))
+    if len(found) == 1:
+        return found[0][1], found[0][0]
+    rows = np.concatenate([part for part, _ in found])
+    order = np.argsort(rows)
+    arrays = [
+        pa.concat_arrays([part[at] for _, part in found]).take(pa.array(order))
+        for at in range(len(columns))
+    ]
+    return arrays, rows[order]
+
+
+def parse_object(record: bytes) -> Any:
+    """The object of a record, or the text of what is wrong with it.
+
+    Of the values under its keys a number is a tuple of its literal, and only NaN and the
+    infinities, which some write though JSON has none, are floats. Of two equal keys the last one
+    counts.
+    """
+    try:
+        text = record.decode()
+    except UnicodeDecodeError as error:
+        return f"not UTF-8: {error.reason} at byte {error.start}"
+    if record.count(b"[") + record.count(b"{") > MAX_DEPTH and _depth(record) > MAX_DEPTH:
+        return f"nested deeper than {MAX_DEPTH} levels"
+    try:
+        value = _decode(text)
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return value if isinstance(value, dict) else "not a JSON object"
+
+
+def number_text(literal: str) -> str:
+    """Text of the value of a JSON number: decimal digits without an exponent or needless zeros.
+
+    So 7, 7.0 and 70e-1 are one user, and nothing is rounded. With an exponent beyond
+    `MAX_EXPONENT` the literal stays as it is written, unless it is 0.
+    """
+    match = _LITERAL.fullmatch(literal)
+    assert match is not None
+    sign, whole, part, below, exponent = match.groups(default="")
+    digits = whole + part
+    if not digits.strip("0"):
+        return "0"
+    if exponent:
+        if len(exponent) > 3 or int(exponent) > MAX_EXPONENT:
+            return literal
+        point = len(whole) + int(below + exponent)
+        digits = "0" * (1 - point) + digits
+        point = max(point, 1)
+        whole, part = digits[:point].ljust(point, "0"), digits[point:]
+    part = part.rstrip("0")
+    return f"{sign}{whole.lstrip('0') or '0'}{part and '.'}{part}"
+
+
+def _number(literal: str) -> tuple[str]:
+    return (literal,)
+
+
+_decode = json.JSONDecoder(parse_int=_number, parse_float=_number).decode
+
+
+def _depth(record: bytes) -> int:
+    """How deep brackets are inside each other, up to where it may be no JSON any more."""
+    data = np.frombuffer(_QUOTED.sub(b"", record), np.uint8) | 0x20
+    steps = (data == ord("{")).astype(np.int8) - (data == ord("}"))
+    return int(np.cumsum(steps, dtype=np.int32).max(initial=0))
+
+
+def _one_by_one(
+    records: Sequence[bytes] | pa.Array, rows: _Rows, columns: Columns, reject: Reject
+) -> tuple[_Rows, list[pa.Array]]:
+    texts: list[list[str | None]] = [[] for _ in columns]
+    good = []
+    for row in rows.tolist():
+        record = records[row]
+        record = record if isinstance(record, bytes) else record.as_py()
+        value = parse_object(record)
+        problem = value if isinstance(value, str) else _problem(value, columns)
+        if problem:
+            reject(row, problem, record)
+            continue
+        good.append(row)
+        for name, column in zip(columns, texts, strict=True):
+            item = value.get(name)
+            column.append(number_text(*item) if isinstance(item, tuple) else item)
+    return np.array(good, np.int64), [pa.array(column, pa.string()) for column in texts]
+
+
+def _problem(row: Mapping[str, Any], columns: Columns) -> str | None:
+    for name in columns:
+        value = row.get(name)
+        if isinstance(value, (bool, list, dict, float)):
+            kinds = {bool: "a boolean", list: "a list", dict: "an object"}
+            kind = kinds.get(type(value)) or ("NaN" if value != value else "infinite")
+            return f"{name!r} is {kind}, not a string or a number"
+        if isinstance(value, str) and not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                return f"{name!r} holds half of a surrogate pair"
+    return None
+
+
+def _by_shape(
+    records: pa.Array, columns: Columns
+) -> tuple[list[tuple[_Rows, list[pa.Array]]], _Rows]:
+    """Rows and columns of the records that a pattern matches, and the rows of all others."""
+    short = pc.less(pc.binary_length(records), _LONG).to_numpy(zero_copy_only=False)
+    found = []
+    rest, rows = np.flatnonzero(~short), np.flatnonzero(short)
+    texts, rows, undecoded = _utf8(records, rows)
+    rest = np.concatenate([rest, undecoded])
+    for pattern in _patterns(texts, columns):
+        if not len(rows):
+            break
+        try:
+            groups = pc.extract_regex(texts, pattern)
+        except pa.ArrowInvalid:  # of too many keys for an expression
+            continue
+        good = groups.is_valid()
+        matched = good.to_numpy(zero_copy_only=False)
+        if not matched.any():
+            continue
+        whole = matched.all()
+        kept = groups if whole else groups.filter(good)
+        literals = dict(zip((field.name for field in groups.type), kept.flatten(), strict=True))
+        arrays = [
+            _texts_of(literals[group])
+            if (group := _group(at)) in literals
+            else pa.nulls(len(kept), pa.string())
+            for at in range(len(columns))
+        ]
+        found.append((rows[matched], arrays))
+        rows = rows[~matched]
+        texts = texts.slice(0, 0) if whole else texts.filter(pc.invert(good))
+    return found, np.sort(np.concatenate([rest, rows]))
+
+
+def _utf8(records: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows, _Rows]:
+    """The given records as text, their rows, and the rows of those that are not UTF-8."""
+    records = records if len(rows) == len(records) else records.take(pa.array(rows))
+    try:
+        return records.cast(pa.large_string()), rows, rows[:0]
+    except pa.ArrowInvalid:
+        good = np.array([_is_utf8(record) for record in records.to_pylist()], bool)
+        return records.filter(pa.array(good)).cast(pa.large_string()), rows[good], rows[~good]
+
+
+def _is_utf8(record: bytes) -> bool:
+    try:
+        record.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _patterns(texts: pa.Array, columns: Columns) -> Iterable[str]:
+    """A pattern for each of the commonest shapes among some of the records."""
+    sample = texts.take(pa.array(np.unique(np.linspace(0, len(texts) - 1, _SAMPLE, dtype=int))))
+    shapes = Counter(map(_shape, sample.to_pylist())) if len(texts) else Counter()
+    for shape, _ in shapes.most_common(_SHAPES):
+        if shape:
+            yield _pattern(shape, columns)
+
+
+_Shape = tuple[tuple[str, bool], ...]
+"""Keys in order, and whether what is under each is nested."""
+
+
+def _shape(record: str) -> _Shape:
+    """Shape of an object; empty for what is none, or has a key twice or none."""
+    value = parse_object(record.encode())
+    if isinstance(value, str):
+        return ()
+    pairs = json.JSONDecoder(object_pairs_hook=tuple, parse_int=str).decode(record)
+    if len(pairs) != len(value):
+        return ()
+    return tuple((key, isinstance(value[key], (list, dict))) for key in value)
+
+
+def _pattern(shape: _Shape, columns: Columns) -> str:
+    """Pattern of a record of that shape, with a group for each column that it has."""
+    members = []
+    for key, nested in shape:
+        # Spelled with escapes or, where there is such a spelling, without.
+        spelled = {json.dumps(key), json.dumps(key, ensure_ascii=False)}
+        names = "|".join(re.escape(name) for name in sorted(spelled) if name.isprintable())
+        value = _NESTED if nested else _SCALAR
+        if key in columns:
+            value = f"(?P<{_group(list(columns).index(key))}>{_WANTED})"
+        members.append(f"(?:{names}){_COLON}{value}")
+    return rf"^\{{{_COMMA.join(members)}\}}[ \t\r\n]*$"
+
+
+def _group(at: int) -> str:
+    return f"c{at}"
+
+
+def _texts_of(literals: pa.Array) -> pa.Array:
+    """Text of each literal: a string, a number or null."""
+    strings = pc.starts_with(literals, '"')
+    texts = pc.ascii_trim(literals, '"')
+    escaped = pc.match_substring(literals, "\\")
+    if pc.any(escaped).as_py():
+        texts = _replaced(texts, escaped, literals, json.loads)
+    if not pc.all(strings).as_py():
+        odd = pc.invert(pc.or_(strings, pc.match_substring_regex(literals, _USUAL)))
+        if pc.any(odd).as_py():
+            texts = _replaced(
+                texts, odd, literals, lambda x: None if x == "null" else number_text(x)
+            )
+    return texts.cast(pa.string())
+
+
+def _replaced(
+    texts: pa.Array, rows: pa.Array, literals: pa.Array, read: Callable[[str], str | None]
+) -> pa.Array:
+    """The texts, and in some rows what the literal is read as; each distinct one is read once."""
+    some = literals.filter(rows).dictionary_encode()
+    values = pa.array(map(read, some.dictionary.to_pylist()), texts.type)
+    return pc.replace_with_mask(texts, rows, values.take(some.indices))

@@ -1,0 +1,63 @@
+"""Releases as a tidy table: a row for each slot and bin, for plots, spreadsheets and people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from streamveil.io.avro import UTC_MICROSECONDS
+from streamveil.mechanisms.intervals import interval
+from streamveil.mechanisms.records import Release
+
+ROWS, TIDY = "rows", "tidy"
+LAYOUTS = (ROWS, TIDY)
+
+TIDY_SCHEMA = pa.schema(
+    [
+        pa.field("slot", pa.int64(), nullable=False),
+        pa.field("start", UTC_MICROSECONDS, nullable=False),
+        pa.field("bin", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("low", pa.float64()),
+        pa.field("high", pa.float64()),
+        pa.field("status", pa.string(), nullable=False),
+    ]
+)
+
+# A spreadsheet takes text that begins so for a formula, in ASCII or as wide characters; and a
+# quote is doubled, so that one can be taken away again.
+_FORMULA = re.compile("['=+\\-@\t\r\n＝＋－＠]")  # noqa: RUF001
+
+
+def tidy_batch(
+    releases: Sequence[Release], labels: Sequence[str], quoted: bool = False
+) -> pa.RecordBatch:
+    """One row for each release and bin, of `TIDY_SCHEMA`, in the order given.
+
+    `low` and `high` are those of :func:`interval`, null where the standard error is not finite. If
+    `quoted`, labels are as :func:`quoted_label` has them.
+    """
+    bins = [quoted_label(label) for label in labels] if quoted else list(labels)
+    ends = [interval(release.counts, release.stderr) for release in releases]
+    columns = {
+        "slot": np.repeat([release.slot for release in releases], len(bins)),
+        "start": np.repeat([release.start for release in releases], len(bins)),
+        "bin": bins * len(releases),
+        "count": np.concatenate([release.counts for release in releases]),
+        "low": np.concatenate([low for low, _ in ends]),
+        "high": np.concatenate([high for _, high in ends]),
+        "status": np.repeat([release.status for release in releases], len(bins)),
+    }
+    arrays = [pa.array(columns[f.name], f.type, from_pandas=True) for f in TIDY_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=TIDY_SCHEMA)
+
+
+def quoted_label(label: str) -> str:
+    """A label that no spreadsheet runs as a formula: with a quote before it, if it needs one.
+
+    Of what begins with a quote, one quote is to be taken away to have the label again.
+    """
+    return f"'{label}" if _FORMULA.match(label) else label

@@ -1,0 +1,305 @@
+"""The table of users as a stream with a kept state remembers it: at its start, and now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from streamveil.io.tables import write_table
+from streamveil.mechanisms.records import REQUIREMENT_COLUMNS, ConfigurationError, Requirement
+from streamveil.mechanisms.users import Registry
+
+_SCHEMA = pa.schema(
+    [
+        pa.field("user", pa.string(), nullable=False),
+        # As the stream began, and now; a window of 0 where the user is not in the table.
+        *(
+            pa.field(name, kind, nullable=False)
+            for when in ("begun", "now")
+            for name, kind in ((f"window_{when}", pa.int64()), (f"epsilon_{when}", pa.float64()))
+        ),
+    ]
+)
+_FACTS = b"streamveil.users"
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What the users of a table ask for."""
+
+    windows: npt.NDArray[np.int64]
+    """Shape (n,), 0 for a user who is not in the table."""
+    epsilons: npt.NDArray[np.float64]
+    """Shape (n,)."""
+
+    @classmethod
+    def of(cls, registry: Registry) -> Asked:
+        """Those of a registry's users, in their order."""
+        windows = np.array([r.window for r in registry.classes], np.int64)
+        epsilons = np.array([r.epsilon for r in registry.classes], np.float64)
+        return cls(windows[registry.class_of], epsilons[registry.class_of])
+
+    def __getitem__(self, rows: Any) -> Asked:
+        """Some of them."""
+        return Asked(self.windows[rows], self.epsilons[rows])
+
+    def followed_by(self, other: Asked) -> Asked:
+        """These and then others."""
+        return Asked(
+            np.concatenate([self.windows, other.windows]),
+            np.concatenate([self.epsilons, other.epsilons]),
+        )
+
+    @classmethod
+    def nothing(cls, users: int) -> Asked:
+        """Of users who are not in the table."""
+        return cls(np.zeros(users, np.int64), np.zeros(users))
+
+
+@dataclass(frozen=True, eq=False)
+class TableChanges:
+    """What differs between two tables of users: public."""
+
+    users: pa.StringArray
+    """Each once: those who are new or ask for something else, then those who are missing."""
+    asked: Asked
+    """What each asks for from now on; a window of 0 for who leaves."""
+    joining: int
+    leaving: int
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    def __str__(self) -> str:
+        others = len(self) - self.joining - self.leaving
+        return f"{self.joining:,} joined, {self.leaving:,} left, {others:,} ask for something else"
+
+    def batch(self, slot: int) -> pa.RecordBatch:
+        """As changes of requirements from a slot on."""
+        window, epsilon = (
+            pa.array(values.astype(np.float64), mask=self.asked.windows == 0)
+            for values in (self.asked.windows, self.asked.epsilons)
+        )
+        return pa.RecordBatch.from_arrays(
+            [self.users, pa.array(np.full(len(self), slot)), window, epsilon, window, epsilon],
+            names=["user", "slot", *REQUIREMENT_COLUMNS],
+        )
+
+
+@dataclass(frozen=True)
+class _ReadAgain:
+    """Reads the table that a stream began with."""
+
+    path: str
+
+    def __call__(self) -> Registry:
+        return UserTable.read(Path(self.path)).registry(Path(self.path))
+
+
+@dataclass(frozen=True, eq=False)
+class UserTable:
+    """Users of a stream whose table may change: public, but the ids of people.
+
+    The registry of the stream stays the one that it began with; what the table says now differs
+    from it by changes of requirements.
+    """
+
+    users: pa.StringArray
+    """Those of the first table in its order, also if they left, then those who came later."""
+    begun: Asked
+    """What the first table said."""
+    now: Asked
+    """What the last table said."""
+    default: tuple[Requirement, int] | None
+    """Requirement of users outside the table, and their public number."""
+    longest_window: int | None = None
+    """The longest window that may be asked for, in slots, if it was said."""
+    classes: tuple[Requirement, ...] | None = None
+    """In the local setting, where nobody who was in the table is forgotten: all requirements there
+    ever were, those of the first table first. None elsewhere."""
+
+    @classmethod
+    def begin(cls, registry: Registry, *, local: bool = False) -> UserTable:
+        """That of a stream which begins."""
+        asked, classes = Asked.of(registry), registry.classes if local else None
+        return cls(_as_array(registry.users), asked, asked, _default(registry), classes=classes)
+
+    @property
+    def members(self) -> int:
+        """How many users the first table had."""
+        return int((self.begun.windows > 0).sum())
+
+    @property
+    def longest(self) -> int:
+        """The longest window of the first table and the default."""
+        windows = [int(self.begun.windows.max(initial=0))]
+        return max(windows + ([self.default[0].window] if self.default else []))
+
+    def registry(self, path: Path | None = None) -> Registry:
+        """The registry of the stream; workers read it again from a file that `write` made.
+
+        In the local setting those who came later are in it as well, behind the others; their class
+        there says nothing.
+        """
+        reload = None if path is None else _ReadAgain(str(path))
+        first = self.begun.windows > 0
+        if self.classes is not None:
+            class_of = _classes(self.begun, self.classes)
+            class_of[~first] = 0
+            sizes = np.bincount(class_of, minlength=len(self.classes))
+            return Registry(self.users, class_of, self.classes, sizes, reload=reload)
+        return Registry.build(
+            self.users.filter(pa.array(first)),
+            self.begun.windows[first],
+            self.begun.epsilons[first],
+            default=self.default,
+            reload=reload,
+        )
+
+    def changed_to(self, registry: Registry) -> tuple[UserTable, TableChanges]:
+        """What another table changes, and the users after that.
+
+        Who is missing in it leaves, or has the default requirement from then on. Raises
+        ConfigurationError if users outside the table are treated otherwise than before.
+        """
+        if _default(registry) != self.default:
+            raise ConfigurationError(
+                f"users outside the table have {_words(self.default)} in this stream, and "
+                f"{_words(_default(registry))} now (--default_requirement): that cannot change "
+                "while the stream goes on; give what it began with"
+            )
+        users, asked = _as_array(registry.users), Asked.of(registry)
+        at = pc.fill_null(pc.index_in(users, value_set=self.users), -1).to_numpy()
+        known = at >= 0
+        before = Asked.nothing(len(users))
+        before.windows[known] = self.now.windows[at[known]]
+        before.epsilons[known] = self.now.epsilons[at[known]]
+        differs = (before.windows != asked.windows) | (before.epsilons != asked.epsilons)
+        missing = self.now.windows > 0
+        missing[at[known]] = False
+        gone = Asked.nothing(int(missing.sum()))
+        if self.default is not None:
+            gone.windows[:], gone.epsilons[:] = self.default[0].window, self.default[0].epsilon
+        changes = TableChanges(
+            pa.concat_arrays(
+                [users.filter(pa.array(differs)), self.users.filter(pa.array(missing))]
+            ),
+            asked[differs].followed_by(gone),
+            int((before.windows == 0).sum()),
+            len(gone.windows),
+        )
+        now = Asked.nothing(len(self.users))
+        now.windows[at[known]], now.epsilons[at[known]] = (
+            asked.windows[known],
+            asked.epsilons[known],
+        )
+        new = ~known
+        everybody = replace(
+            self,
+            users=pa.concat_arrays([self.users, users.filter(pa.array(new))]),
+            begun=self.begun.followed_by(Asked.nothing(int(new.sum()))),
+            now=now.followed_by(asked[new]),
+        )
+        if self.classes is not None:
+            later = {Requirement(*pair) for pair in _pairs(asked)} - set(self.classes)
+            return replace(everybody, classes=(*self.classes, *sorted(later))), changes
+        return everybody._without(
+            (everybody.begun.windows == 0) & (everybody.now.windows == 0)
+        ), changes
+
+    def moves(self, changes: TableChanges) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """Positions of the users who change, ascending, and the class of each, -1 for who leaves.
+
+        Both of shape (c,); for the users after the changes, in the local setting.
+        """
+        assert self.classes is not None
+        at = pc.index_in(changes.users, value_set=self.users).to_numpy().astype(np.int32)
+        order = np.argsort(at)
+        return at[order], _classes(changes.asked, self.classes)[order]
+
+    def _without(self, rows: npt.NDArray[np.bool_]) -> UserTable:
+        return replace(
+            self,
+            users=self.users.filter(pa.array(~rows)),
+            begun=self.begun[~rows],
+            now=self.now[~rows],
+        )
+
+    def write(self, path: Path) -> None:
+        """Write a Parquet file, whole or not at all."""
+        default = self.default and (
+            self.default[0].window,
+            self.default[0].epsilon,
+            self.default[1],
+        )
+        classes = self.classes and [(r.window, r.epsilon) for r in self.classes]
+        facts = json.dumps(
+            {"default": default, "longest_window": self.longest_window, "classes": classes}
+        )
+        schema = _SCHEMA.with_metadata({_FACTS: facts})
+        asked = (self.begun.windows, self.begun.epsilons, self.now.windows, self.now.epsilons)
+        columns = [self.users, *map(pa.array, asked)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+        write_table(str(path), schema, [batch], private=True)
+
+    @classmethod
+    def read(cls, path: Path) -> UserTable:
+        """Read the file back."""
+        table = pq.read_table(path)
+        facts = json.loads(table.schema.metadata[_FACTS])
+        default, classes = facts["default"], facts.get("classes")
+        if default is not None:
+            default = (Requirement(*default[:2]), default[2])
+        windows, epsilons, windows_now, epsilons_now = (
+            column.to_numpy() for column in table.columns[1:]
+        )
+        return cls(
+            table.column("user").combine_chunks().cast(pa.string()),
+            Asked(windows, epsilons),
+            Asked(windows_now, epsilons_now),
+            default,
+            facts["longest_window"],
+            None if classes is None else tuple(Requirement(*pair) for pair in classes),
+        )
+
+
+def _as_array(users: Sequence[str] | pa.Array) -> pa.StringArray:
+    return users.cast(pa.string()) if isinstance(users, pa.Array) else pa.array(users, pa.string())
+
+
+def _pairs(asked: Asked) -> set[tuple[int, float]]:
+    """The different requirements of the users who have one."""
+    here = asked.windows > 0
+    return set(zip(asked.windows[here].tolist(), asked.epsilons[here].tolist(), strict=True))
+
+
+def _classes(asked: Asked, classes: Sequence[Requirement]) -> npt.NDArray[np.int32]:
+    """The class of each user, -1 for one who has no requirement: shape (n,)."""
+    found = np.full(len(asked.windows), -1, np.int32)
+    for k, one in enumerate(classes):
+        found[(asked.windows == one.window) & (asked.epsilons == one.epsilon)] = k
+    return found
+
+
+def _default(registry: Registry) -> tuple[Requirement, int] | None:
+    number = registry.default_class
+    if number is None:
+        return None
+    members = int((registry.class_of == number).sum())
+    return registry.classes[number], int(registry.sizes[number]) - members
+
+
+def _words(default: tuple[Requirement, int] | None) -> str:
+    if default is None:
+        return "no requirement"
+    requirement, users = default
+    return f"{requirement.window},{requirement.epsilon:g},{users}"

@@ -1,0 +1,269 @@
+"""The commands by name: their options, help, and what is checked before Beam is imported.
+
+Beam takes seconds to import. Help needs none of it, nor does telling of a wrong option, but for
+one that might be Beam's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamveil.mechanisms.checks import check_range, lateness, share, whole
+from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
+from streamveil.mechanisms.records import check_zone
+from streamveil.mechanisms.registry import DEFAULT, only_dynamic, parse
+from streamveil.pipelines.flags import (
+    SURE_LIKENESS,
+    StrictParser,
+    is_true,
+    nearest,
+    refuse_unknown,
+)
+from streamveil.pipelines.foreign import (
+    LOCAL_SAYING,
+    NOT_LOCAL,
+    NOT_LOCAL_RELEASE,
+    NOT_PER_RECORD,
+    NOT_PER_RECORD_RELEASE,
+    PER_RECORD_SAYING,
+    refuse_foreign,
+)
+from streamveil.pipelines.guarantees import is_infinite
+from streamveil.pipelines.options import (
+    REQUIRED,
+    add_demo_options,
+    add_dry_run,
+    add_follow_options,
+    add_job_options,
+    add_per_record_options,
+    add_release_options,
+    add_shared_options,
+)
+from streamveil.pipelines.sections import CommandHelp
+from streamveil.pipelines.values import (
+    budget_for_ever,
+    check_files,
+    check_required,
+    check_summary_apart,
+    default_requirement_of,
+    duration_of,
+    range_of,
+    requirement_columns_of,
+)
+
+_READ = ("input", "requirements")
+_WRITTEN = ("output", "ledger", "rejected")
+
+AddOptions = Callable[[argparse.ArgumentParser], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command takes."""
+
+    name: str
+    about: str
+    add: Sequence[AddOptions]
+    """Declare its options."""
+    required: Sequence[str]
+    """Those without a default, for the help."""
+    example: str
+    check: Callable[[Any], None]
+    """Refuses values that are wrong; raises ConfigurationError."""
+    foreign: Sequence[AddOptions] = ()
+    """Options of other commands, some of which the command refuses."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Those, and why."""
+    saying: str = ""
+    """What stands between such an option and the reason."""
+    beam: bool = True
+    """Whether Beam's own options pass through."""
+
+    def help(self) -> CommandHelp:
+        """A parser of its own options, for the help and for hints."""
+        parser = CommandHelp(self.name, self.about, self.required, self.example, self.beam)
+        for add in self.add:
+            add(parser)
+        return parser
+
+    def strict(self) -> StrictParser:
+        """A parser of its own options and of those that it refuses."""
+        parser = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
+        for add in (*self.add, *self.foreign):
+            add(parser)
+        return parser
+
+
+def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read and check the options of a command, as far as can be without Beam.
+
+    Exits with help for --help. Gives the options of the command, and the flags that might be
+    Beam's. Raises ConfigurationError.
+    """
+    command = COMMANDS[name]
+    own, strict = command.help(), command.strict()
+    if "-h" in argv or "--help" in argv:
+        own.print_help()
+        raise SystemExit(0)
+    given, others = strict.parse_known_args(list(argv))
+    if others and not command.beam:
+        refuse_unknown(name, others, own)
+    refuse_unknown(name, [each for each in others if nearest(each, own, SURE_LIKENESS)], own)
+    if any(nearest(flag, own) for flag in others):
+        from streamveil.pipelines.launch import refuse_unknown_to_beam
+
+        refuse_unknown_to_beam(name, argv)
+    refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)
+    command.check(given)
+    return given, others
+
+
+def _add_evaluate_options(parser: argparse.ArgumentParser) -> None:
+    """Import them when they are needed: other commands need no streams."""
+    from streamveil.pipelines.evaluation.options import add_evaluate_options
+
+    add_evaluate_options(parser)
+
+
+def _check_release(given: Any) -> None:
+    infinite = is_infinite(given)
+    check_required("release", given)
+    if infinite:
+        budget_for_ever(given, given)
+        parse(given.mechanism or INFINITE_DEFAULT, INFINITE_MECHANISMS)
+    elif not (given.mechanism and only_dynamic(given.mechanism)):
+        parse(given.mechanism or DEFAULT)
+    _check_histograms(given)
+    _check_going_on(given)
+
+
+def _check_collect(given: Any) -> None:
+    check_required("collect", given)
+    parse(given.mechanism or LOCAL_DEFAULT, LOCAL_MECHANISMS)
+    _check_histograms(given)
+    _check_going_on(given)
+
+
+def _check_going_on(given: Any) -> None:
+    for name in ("resume", "restart_budget"):
+        is_true(name, getattr(given, name))
+    if given.follow is not None:
+        duration_of("follow", given.follow, least=1)
+    check_files(given, _READ, new=() if given.state else _WRITTEN)
+    check_summary_apart(given)
+
+
+def _check_histograms(given: Any) -> None:
+    whole("max_contributions", given.max_contributions)
+    whole("shards", given.shards)
+    share("max_rejected", given.max_rejected)
+    default_requirement_of(given.default_requirement)
+    requirement_columns_of(given.requirement_columns)
+    _check_times(given)
+
+
+def _check_times(given: Any) -> None:
+    lateness(given.allowed_lateness)
+    is_true("dry_run", given.dry_run)
+    if given.time_zone is not None:
+        check_zone(given.time_zone)
+    if given.slot:
+        check_range(*range_of(given))
+
+
+def _check_per_record(given: Any) -> None:
+    check_required("per-record", given, ("input", "output", "statistic", "budget"))
+    _check_times(given)
+    check_files(given, ("input",), ("output",))
+
+
+def _check_demo(given: Any) -> None:
+    is_true("hourly", given.hourly)
+    parse(given.demo_mechanism)
+
+
+def _check_evaluate(given: Any) -> None:
+    """What else is wrong shows when it runs, which needs no pipeline."""
+    if not given.per_record:
+        is_infinite(given)
+
+
+_ALL = (
+    Command(
+        "release",
+        "From events to one private histogram a slot, keeping every user's own requirement.",
+        (add_shared_options, add_job_options, add_release_options, add_dry_run),
+        ("input", "output", *REQUIRED, "requirements"),
+        r"""
+streamveil release --input=events.csv --output=releases.csv \
+    --user_column=user --value_column=place --time_column=time \
+    --slot=1d --start=2024-05-01 --end=2024-05-08 --domain=cafe,park \
+    --requirements=requirements.csv --rejected=rejected.jsonl
+""",
+        _check_release,
+    ),
+    Command(
+        "collect",
+        "The same in the local setting, played through: users' devices perturb what they report, "
+        "and the server sees no raw value.",
+        (add_shared_options, add_job_options, add_follow_options, add_dry_run),
+        ("input", "output", *REQUIRED, "requirements"),
+        r"""
+streamveil collect --input=events.csv --output=releases.csv \
+    --user_column=user --value_column=place --time_column=time \
+    --slot=1d --start=2024-05-01 --end=2024-05-08 --domain=cafe,park \
+    --requirements=requirements.csv
+""",
+        _check_collect,
+        foreign=(add_release_options,),
+        refused={**NOT_LOCAL, **NOT_LOCAL_RELEASE},
+        saying=LOCAL_SAYING,
+    ),
+    Command(
+        "per-record",
+        "Statistics that protect each record by a budget of its own, a public function of the "
+        "record. There is no --rejected: a record that cannot be read or used counts nowhere and "
+        "is told of nowhere, for whatever told of it would cost it all of its protection. There "
+        "is no --ledger: what a record pays is secret, and at most its budget.",
+        (add_per_record_options, add_shared_options, add_dry_run),
+        ("input", "output", "statistic", "budget"),
+        r"""
+streamveil per-record --input=payments.csv --output=sums.csv \
+    --statistic=sum --value_column=amount --value_max=1000 \
+    --budget=inverse:1000 --epsilon_max=5
+""",
+        _check_per_record,
+        foreign=(add_job_options, add_release_options),
+        refused={**NOT_PER_RECORD, **NOT_PER_RECORD_RELEASE},
+        saying=PER_RECORD_SAYING,
+    ),
+    Command(
+        "evaluate",
+        "Run mechanisms over the same streams, named synthetic ones or your own events, and "
+        "report the error, the budget used and which mechanism to choose. What comes out is "
+        "computed from true counts: it is for data that you may see, and not protected.",
+        (_add_evaluate_options,),
+        (),
+        r"""
+streamveil evaluate --stream=sin,step --users=900 --slots=60 --seeds=3 \
+    --output=comparison.csv --page=comparison.html
+""",
+        _check_evaluate,
+        beam=False,
+    ),
+    Command(
+        "demo",
+        "Release every flight that left New York in 2013, and show the result on a page. The "
+        "aircraft is the user, its destination the value: owners do ask that their aircraft "
+        "cannot be followed.",
+        (add_demo_options,),
+        (),
+        "streamveil demo --hourly --output=flights",
+        _check_demo,
+    ),
+)
+COMMANDS: Mapping[str, Command] = {command.name: command for command in _ALL}

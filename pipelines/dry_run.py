@@ -1,0 +1,304 @@
+"""`--dry_run`: what a run would read, count and write, from a sample; nothing is released or spent.
+
+What it shows is raw: it is for the operator, who may see the events, never for publication.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamveil.io import CsvDialect, is_stream, read_events
+from streamveil.io.events import read_outputs, split_file
+from streamveil.io.files import input_files
+from streamveil.mechanisms.infinite.registry import mechanism_forever
+from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
+from streamveil.mechanisms.local.simulate import simulate_local
+from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
+from streamveil.mechanisms.records import Lifetime, Slots, format_time
+from streamveil.mechanisms.registry import mechanism, only_dynamic, parse
+from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.words import number_of
+from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.transforms.mapping import Columns, EventMapper
+from streamveil.transforms.rejects import column_of
+from streamveil.transforms.times import to_micros
+
+SAMPLE = 10_000
+_SHOWN = 3
+_CLASSES_SHOWN = 10
+# Simulated without events: enough slots for a first publication of most mechanisms.
+_SLOTS = 20
+_MOST_DEVICES = 20_000
+RAW = "dry run: nothing is released or spent; what follows is raw, never publish it"
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """The first records of an input."""
+
+    batches: list[pa.RecordBatch]
+    rejected: Counter[str]
+    """Dead letters of the reader by reason."""
+
+    @property
+    def rows(self) -> int:
+        """How many could be read."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+def preview(
+    place: str,
+    transform: PrivateHistograms | CollectHistograms,
+    written: Sequence[str],
+    dialect: CsvDialect | None = None,
+    state: str | None = None,
+) -> str:
+    """What a run that makes histograms would do, for people.
+
+    Args:
+        place: the input.
+        transform: that makes the releases.
+        written: what would be written where.
+        dialect: how CSV files of the input are written, where that is said.
+        state: the folder that a run would go on from, which is not looked at.
+
+    Raises:
+        ConfigurationError: for an input that cannot be read.
+    """
+    lines = [RAW]
+    if is_stream(place):
+        lines.append(f"sample:   {place} does not end: it is not read in a dry run")
+    else:
+        sample = _read(place, transform.columns.names, dialect)
+        lines += [*_columns(sample), *_mapped(sample, transform)]
+    lines += [
+        *_range(transform.slots, transform.first_slot, transform.last_slot),
+        *_classes(transform.registry),
+        f"bins:     {transform.domain.bins:,}, the first: "
+        f"{', '.join(transform.domain.labels[:_SHOWN])}",
+        f"error:    {_expected_error(transform)}",
+        *(f"would write {what}" for what in written),
+    ]
+    if state is not None:
+        lines.append(
+            f"state:    a run goes on from where {state} stands, and adds the number of the pass "
+            "to names of files"
+        )
+    return "\n".join(lines)
+
+
+def preview_per_record(
+    place: str,
+    columns: Sequence[str],
+    transform: Any,
+    output: str,
+    dialect: CsvDialect | None = None,
+) -> str:
+    """The same of a statistic that protects each record; bad records are not told of here either.
+
+    Raises ConfigurationError.
+    """
+    lines = [RAW]
+    if is_stream(place):
+        lines.append(f"sample:   {place} does not end: it is not read in a dry run")
+    else:
+        sample = _read(place, columns, dialect, silent=True)
+        lines += _columns(sample)
+        if transform.time:
+            how = Columns(
+                "",
+                (),
+                transform.time,
+                transform.time_zone,
+                transform.time_unit,
+                transform.time_format,
+            )
+            lines += _first_and_last([_times(batch, how) for batch in sample.batches])
+    if transform.slots is not None:
+        lines += _range(transform.slots, transform.first_slot, transform.last_slot)
+    if transform.keys:
+        lines.append(f"keys:     {len(transform.keys):,}")
+    transform.plan().statistic()  # refuses what does not fit
+    lines.append("error:    hangs on the budgets of the records; a run tells it as stderr")
+    return "\n".join([*lines, f"would write rows to {output}"])
+
+
+def _read(
+    place: str, columns: Sequence[str], dialect: CsvDialect | None, silent: bool = False
+) -> _Sample:
+    batches: list[pa.RecordBatch] = []
+    rejected: Counter[str] = Counter()
+    found = _silently if silent else read_events
+    for batch, letters in found(place, columns, dialect=dialect):
+        if letters is not None:
+            rejected.update(letters.column("reason").to_pylist())
+        if batch.num_rows:
+            batches.append(batch.slice(0, SAMPLE - sum(b.num_rows for b in batches)))
+        if sum(b.num_rows for b in batches) + rejected.total() >= SAMPLE:
+            break
+    return _Sample(batches, rejected)
+
+
+def _silently(
+    place: str, columns: Sequence[str], dialect: CsvDialect | None
+) -> Iterator[tuple[pa.RecordBatch, None]]:
+    for path in input_files(place, dialect):
+        for part in split_file(path, columns, dialect):
+            for batch in read_outputs(part, columns, silent=True):
+                yield batch, None
+
+
+def _columns(sample: _Sample) -> list[str]:
+    """How many there are, and the columns with their types and first values."""
+    lines = [f"sample:   the first {number_of(sample.rows + sample.rejected.total(), 'record')}"]
+    if not sample.batches:
+        return lines
+    first = sample.batches[0]
+    for field in first.schema:
+        if not field.name.startswith("__"):
+            values = first.column(field.name).slice(0, _SHOWN).to_pylist()
+            lines.append(f"column:   {field.name} ({field.type}): {', '.join(map(str, values))}")
+    return lines
+
+
+def _mapped(sample: _Sample, transform: PrivateHistograms | CollectHistograms) -> list[str]:
+    """What becomes of the sample: first and last time, events as they count, and what does not."""
+    mapper, columns = transform.event_mapper(), transform.columns
+    reasons = Counter(sample.rejected)
+    times: list[np.ndarray] = []
+    keys: list[np.ndarray] = []
+    shown: list[str] = []
+    for batch in sample.batches:
+        events, letters = mapper.map(batch)
+        reasons.update(letters.column("reason").to_pylist())
+        times.append(_times(batch, columns))
+        named = events.members >= 0
+        keys.append(np.stack([events.slots[named], events.members[named]]))
+        if len(shown) < _SHOWN:
+            shown += itertools.islice(_examples(mapper, batch), _SHOWN - len(shown))
+    accepted = sum(key.shape[1] for key in keys)
+    lines = [*_first_and_last(times), *shown]
+    listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(reasons.items()))
+    lines.append(f"rejected: {reasons.total():,} of the sample{f': {listed}' if listed else ''}")
+    most = getattr(transform, "max_contributions", 1)
+    if accepted:
+        _, each = np.unique(np.concatenate(keys, axis=1), axis=1, return_counts=True)
+        beyond = int(np.maximum(each - most, 0).sum())
+        lines.append(
+            f"bound:    {beyond:,} of {number_of(accepted, 'event')} of users in the table are "
+            f"beyond the {most:,} that count of a user in a slot"
+        )
+    return lines
+
+
+def _examples(mapper: EventMapper, batch: pa.RecordBatch) -> Iterator[str]:
+    """Events that count, one by one."""
+    columns, labels = mapper.columns, mapper.domain.labels
+    for row in range(min(batch.num_rows, 100)):
+        one = batch.slice(row, 1)
+        events, _ = mapper.map(one)
+        if len(events.slots):
+            record = ", ".join(str(one.column(name)[0].as_py()) for name in columns.names)
+            start = format_time(mapper.slots.start(int(events.slots[0])))
+            label = labels[int(events.bins[0])]
+            yield f"event:    {record} counts in slot {events.slots[0]} ({start}), bin {label}"
+
+
+def _times(batch: pa.RecordBatch, columns: Columns) -> np.ndarray:
+    """The times that can be read."""
+    micros, bad = to_micros(
+        column_of(batch, columns.time),
+        zone=columns.time_zone,
+        unit=columns.time_unit,
+        form=columns.time_format,
+        name=columns.time,
+    )
+    return np.delete(micros, list(bad))
+
+
+def _first_and_last(times: Sequence[np.ndarray]) -> list[str]:
+    found = np.concatenate([np.zeros(0, np.int64), *times])
+    if not len(found):
+        return ["times:    none of the sample can be read"]
+    return [f"times:    {format_time(int(found.min()))} to {format_time(int(found.max()))}"]
+
+
+def _range(slots: Slots, first: int | None, last: int | None) -> list[str]:
+    if first is None or last is None:
+        return ["slots:    from the events, so their range is public: give --start and --end"]
+    number = number_of(last - first + 1, "slot")
+    return [
+        f"slots:    {number}, from {format_time(slots.start(first))} to "
+        f"{format_time(slots.end(last))}"
+    ]
+
+
+def _classes(registry: Registry) -> list[str]:
+    lines = []
+    pairs = list(zip(registry.classes, registry.sizes.tolist(), strict=True))
+    for requirement, users in pairs[:_CLASSES_SHOWN]:
+        if isinstance(requirement, Lifetime):
+            lines.append(f"class:    epsilon {requirement.epsilon:g} for ever: all users")
+        else:
+            window = number_of(requirement.window, "slot")
+            lines.append(
+                f"class:    epsilon {requirement.epsilon:g} over {window}: "
+                f"{number_of(users, 'user')}"
+            )
+    if len(pairs) > _CLASSES_SHOWN:
+        lines.append(f"class:    and {len(pairs) - _CLASSES_SHOWN:,} more")
+    return lines
+
+
+def _expected_error(transform: PrivateHistograms | CollectHistograms) -> str:
+    """The standard error of a count, as the mechanism states it where nothing happens."""
+    if isinstance(transform, CollectHistograms):
+        errors = _local_errors(transform)
+    else:
+        errors = _central_errors(transform)
+    if errors is None:
+        return "not computed here: see streamveil evaluate"
+    known = errors[np.isfinite(errors)]
+    if not len(known):
+        return f"not known to the mechanism after {_SLOTS} slots without events"
+    return (
+        f"about {np.median(known):,.1f} for each count (standard error without events, as "
+        f"simulated over {_SLOTS} slots); streamveil evaluate tells more"
+    )
+
+
+def _central_errors(transform: PrivateHistograms) -> np.ndarray | None:
+    population, text = transform.population, transform.mechanism
+    if only_dynamic(text):
+        return None
+    make = mechanism_forever if population.forever else mechanism
+    stream = ReleaseStream(make(text, population), NoiseSource(secrets.token_bytes(KEY_BYTES)))
+    state = stream.start()
+    quiet = np.zeros((len(population.requirements), population.bins), np.int64)
+    errors = []
+    for slot in range(_SLOTS):
+        state, release = stream.release(state, slot, quiet)
+        errors.append(release.stderr)
+    return np.concatenate(errors)
+
+
+def _local_errors(transform: CollectHistograms) -> np.ndarray | None:
+    registry = transform.registry
+    users = len(registry.class_of)
+    if users > _MOST_DEVICES:
+        return None
+    name, options = parse(transform.mechanism, LOCAL_MECHANISMS)
+    values = np.zeros((_SLOTS, users), np.int64)
+    asked = [registry.classes[k] for k in registry.class_of.tolist()]
+    key, bins = secrets.token_bytes(KEY_BYTES), max(2, transform.domain.bins)
+    done = simulate_local(name, values, bins, asked, key, **options)
+    return done.stderr.ravel() * users

@@ -1,0 +1,79 @@
+"""How many events of a user should count in a slot: fewer lose events, more take more noise.
+
+What a bound loses is computed from the events. What noise it needs is taken to grow with it in
+proportion, from what the mechanism erred under the bound that was run. So the advice is an
+estimate: run the comparison again with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from streamveil.pipelines.evaluation.choose import choose, errors_by_case
+from streamveil.pipelines.evaluation.compare import Run
+from streamveil.pipelines.evaluation.local import is_local
+from streamveil.pipelines.evaluation.sources import Bound, Counted, Source
+from streamveil.pipelines.evaluation.tables import number
+
+# A bound that errs this little less is not worth another run.
+_WORTH_IT = 0.9
+
+
+def bound_advice(sources: Iterable[Source], runs: Sequence[Run]) -> list[str]:
+    """What the users' bound leaves out of each stream, and which one to choose: lines of text."""
+    bounds = {
+        source.name: source.bound
+        for source in sources
+        if isinstance(source, Counted) and source.bound is not None and source.bound.beyond
+    }
+    lines = [_told(name, bound) for name, bound in bounds.items()]
+    for (stream, epsilon, window), errors in errors_by_case(runs).items():
+        best = choose(errors).best
+        if stream not in bounds or best is None or is_local(best):  # a device reports one event
+            continue
+        case = (stream, epsilon, window, best)
+        noise = np.mean([run.measured.noise for run in runs if _case(run) == case])
+        lines.append(
+            f"{stream}, E {epsilon:g}, w {window}, {best}: {_advised(bounds[stream], float(noise))}"
+        )
+    return lines
+
+
+def _case(run: Run) -> tuple[str, float, int, str]:
+    return run.stream, run.epsilon, run.window, run.mechanism
+
+
+def _told(stream: str, bound: Bound) -> str:
+    share = bound.beyond / bound.events
+    return (
+        f"{stream}: {bound.beyond:,} of {bound.events:,} events ({share:.0%}) "
+        f"are beyond the users' bound and do not count (--max_contributions={bound.most})"
+    )
+
+
+def _advised(bound: Bound, noise: float) -> str:
+    """What another bound may be expected to err, given the noise under this one."""
+    expected = expected_errors(bound, noise)
+    best = min(expected, key=lambda most: expected[most])
+    here = expected[bound.most]
+    split = f"AMRE about {number(here)}, {number(bound.errors[bound.most])} of bounding and "
+    split += f"{number(noise)} of noise"
+    if best == bound.most or expected[best] > _WORTH_IT * here:
+        return f"{split}; no other bound is likely to err much less"
+    return (
+        f"{split}; --max_contributions={best} is likely to err less, about {number(expected[best])}"
+    )
+
+
+def expected_errors(bound: Bound, noise: float) -> dict[int, float]:
+    """Expected AMRE by bound: of bounding, and of noise that grows with it.
+
+    Args:
+        bound: what each bound leaves out.
+        noise: what noise alone makes of AMRE under `bound.most`.
+    """
+    nothing = 1 << (max(bound.errors).bit_length())  # the first power of two that loses nothing
+    errors = {**bound.errors, nothing: 0.0}
+    return {most: error + noise * (most / bound.most) ** 2 for most, error in errors.items()}

@@ -1,0 +1,67 @@
+"""Options of `streamveil release` that have no meaning for another command, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS
+
+_SILENT = "bad records leave no trace: telling of one would cost it all of its protection"
+_OF_RECORD = "a record's budget is --budget of the record"
+
+LOCAL_SAYING = "is for streamveil release: in the local setting"
+NOT_LOCAL: Mapping[str, str] = {
+    "max_contributions": "a device reports one value in a slot",
+    "adjacency": "one guarantee covers events added, removed and replaced",
+    "default_requirement": "the server must know whom it can ask: list every user",
+}
+"""Of the options of `add_job_options`."""
+NOT_LOCAL_RELEASE: Mapping[str, str] = {
+    "requirement_changes": "requirements change with the table, from one run with --state to the "
+    "next",
+    **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
+    "restart_budget": "budgets come back by themselves",
+}
+"""Of the options of `add_release_options`."""
+
+PER_RECORD_SAYING = "is not for per-record:"
+NOT_PER_RECORD: Mapping[str, str] = {
+    "rejected": _SILENT,
+    "ledger": "every record pays its budget at most once, and what it is is secret",
+    "user_column": "the unit is the record; say --max_records_per_user",
+    "requirements": _OF_RECORD,
+    "requirement_columns": _OF_RECORD,
+    "layout": "a row is of one key and window already",
+    "default_requirement": _OF_RECORD,
+    "domain": "there are no bins; public groups are --key_column and --keys",
+    "max_contributions": "say --max_records_per_user",
+    "adjacency": "neighbouring inputs differ in one record",
+    "shards": "records need not be gathered by user",
+    **dict.fromkeys(("summary", "max_rejected"), _SILENT),
+    "keep": "say --max_records_per_user",
+    "other": "there are no bins",
+}
+"""Of the options of `add_job_options`."""
+NOT_PER_RECORD_RELEASE: Mapping[str, str] = {
+    **dict.fromkeys(CHANGE_OPTIONS, "there are no requirements"),
+    **dict.fromkeys(("guarantee", "epsilon"), _OF_RECORD),
+    **dict.fromkeys(FOLLOW_OPTIONS, "a run keeps no state for a later one"),
+}
+"""Of the options of `add_release_options`."""
+
+
+def refuse_foreign(given: Any, usual: Any, reasons: Mapping[str, str], saying: str) -> None:
+    """Raise ConfigurationError where an option is given that has no meaning here.
+
+    Args:
+        given: the options as they were given.
+        usual: as they are when none is given.
+        reasons: why each is refused.
+        saying: what stands between the option and the reason.
+    """
+    for name, why in reasons.items():
+        value = getattr(given, name)
+        if value != getattr(usual, name):
+            raise ConfigurationError(f"--{name}={value} {saying} {why}")

@@ -1,0 +1,449 @@
+"""What options there are, as argparse declares them, without Beam: help and errors do not wait.
+
+Every command that reads events has those of :func:`add_event_options`, every one that makes
+histograms those of :func:`add_histogram_options` as well, each with one meaning. Each option
+stands in a section of the help, which says what it is for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from streamveil.mechanisms.checks import MAX_REJECTED
+from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
+from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS
+from streamveil.mechanisms.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
+from streamveil.pipelines.guarantees import add_guarantee_options
+from streamveil.pipelines.sections import (
+    BINS,
+    EVENTS,
+    GOING_ON,
+    PRIVACY,
+    RESULTS,
+    STATISTIC,
+    TIME,
+    WORK,
+    section,
+)
+
+REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
+
+# As `streamveil.io` reads them; it needs Beam.
+SOURCE_FORMS = (
+    "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME, "
+    "kafka:HOST:PORT/TOPIC, watch:GLOB"
+)
+SINK_FORMS = (
+    "bigquery:PROJECT.DATASET.TABLE, pubsub:projects/PROJECT/topics/NAME, "
+    "kafka:HOST:PORT/TOPIC, folder:PATH"
+)
+
+ENVIRONMENT = "STREAMVEIL_NOISE_KEY"
+KEY_PLACES = "file:PATH, env:VARIABLE or secret:projects/P/secrets/S/versions/N"
+
+TABLE = "table:"
+BUDGET_FORMS = "inverse:SCALE (SCALE / v), sqrt:SCALE (SCALE / sqrt v), log:SCALE or \
+log:SCALE:POWER (SCALE / ln(v)**POWER, POWER 4)"
+
+COUNT, RUNNING_COUNT = "count", "running-count"
+STATISTICS = (COUNT, "sum", "max", "distinct", RUNNING_COUNT, "running-sum")
+
+# As `streamveil.io` writes them; it needs Beam.
+LAYOUTS = ("rows", "tidy")
+
+TABLE_OPTIONS = ("requirements", "requirement_columns", "default_requirement")
+CHANGE_OPTIONS = ("requirement_changes", "longest_window")
+FOLLOW_OPTIONS = ("state", "resume", "restart_budget", "follow", "clock_file", "close_by")
+
+Parser = argparse.ArgumentParser
+
+
+def add_event_options(parser: Parser) -> None:
+    """Add the options that say where events come from and when they happened."""
+    add = section(parser, EVENTS)
+    add(
+        "--input",
+        metavar="FILES",
+        help="events: a file or glob of .parquet, .avro, .csv or "
+        ".jsonl (text also .gz), on any filesystem of Beam. All commands but `evaluate` also "
+        f"stream from {SOURCE_FORMS}",
+    )
+    add(
+        "--delimiter",
+        metavar="CHARACTER",
+        help="what parts the fields of CSV files: ; or | or another character, or the word tab "
+        "(default: a comma). With it, or --columns, files of any other name are CSV",
+    )
+    add(
+        "--columns",
+        metavar="NAMES",
+        help="names of all columns of CSV files without a header, in order: user,place,time "
+        "(default: line 1 names them)",
+    )
+    add(
+        "--value_column",
+        metavar="NAME",
+        help="column of the value, or LONGITUDE,LATITUDE columns for a grid",
+    )
+    add("--time_column", metavar="NAME", help="column of the event time")
+    add(
+        "--time_zone",
+        metavar="ZONE",
+        help="zone of times without an offset (default UTC)",
+    )
+    add("--time_unit", choices=UNITS, help="unit of times given as numbers")
+    add(
+        "--time_format",
+        metavar="FORMAT",
+        help="how times are written as text, in codes of strptime such as %%d.%%m.%%Y %%H:%%M "
+        "(default: ISO 8601)",
+    )
+    add = section(parser, TIME)
+    add("--slot", metavar="LENGTH", help="length of a slot: 1w, 1d, 1h, 5m, 60s")
+    add(
+        "--slot_zone",
+        metavar="ZONE",
+        help="cut days and weeks by the calendar of this zone, with its 23- and 25-hour days; "
+        "--origin, --start and --end are then in it unless they have an offset",
+    )
+    add(
+        "--origin",
+        metavar="TIME",
+        help="start of slot 0 (default: the first time from 1970-01-01T00:00:00Z on that has a "
+        "slot begin at --start; without that 1970-01-01, of weeks the Monday after it)",
+    )
+    add(
+        "--start",
+        metavar="TIME",
+        help="release from the slot that holds this time; events "
+        "before it are rejected (default: from the first slot with an event)",
+    )
+    add(
+        "--end",
+        metavar="TIME",
+        help="release up to the slot before this time; events after "
+        "it are rejected (default: to the last slot with an event)",
+    )
+
+
+def add_histogram_options(parser: Parser) -> None:
+    """Add the options that say whose events are counted, and in what bins.
+
+    Of these and those of :func:`add_event_options`, what `REQUIRED` names has no default.
+    """
+    section(parser, EVENTS)("--user_column", metavar="NAME", help="column of the user id")
+    section(parser, BINS)(
+        "--domain",
+        metavar="BINS",
+        help="a file with one value a line, a list A,B,C, "
+        "edges:0,10,20 for numbers, or grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS",
+    )
+    section(parser, BINS)(
+        "--other",
+        metavar="NAME",
+        help="count what is outside the domain in one more bin of this name, the last",
+    )
+    add = section(parser, PRIVACY)
+    add(
+        "--requirements",
+        metavar="FILE",
+        help="table with the columns user, window, epsilon (of release: or else "
+        "--default_requirement, or --guarantee=infinite)",
+    )
+    add(
+        "--requirement_columns",
+        metavar="USER,WINDOW,EPSILON",
+        help="names of these columns of --requirements (default: user,window,epsilon)",
+    )
+    add(
+        "--default_requirement",
+        metavar="WINDOW,EPSILON,USERS",
+        help="requirement of users outside the table, and the public number of them",
+    )
+    add(
+        "--max_contributions",
+        type=int,
+        default=1,
+        metavar="N",
+        help="events of a user that count in a slot (default 1)",
+    )
+    add(
+        "--keep",
+        choices=KEEPS,
+        default=UNIFORM,
+        help="which events count of a user who has more in a slot: drawn, all as likely (uniform, "
+        "the default), or those in different bins before repeats of a bin (distinct)",
+    )
+    add(
+        "--adjacency",
+        choices=(ADD_REMOVE, REPLACE),
+        default=ADD_REMOVE,
+        help="what one user may change in a window: all of that user's events added or "
+        "removed (add_remove, the default), or any of them replaced (replace, twice the noise)",
+    )
+    section(parser, RESULTS)(
+        "--rejected",
+        metavar="FILE",
+        help="dead letters: the raw record, why, and where it "
+        "stood; raw data, never to be published",
+    )
+
+
+def add_job_options(parser: Parser) -> None:
+    """Add those of :func:`add_histogram_options` and what else a job with slots has."""
+    add_histogram_options(parser)
+    add = section(parser, RESULTS)
+    add("--ledger", metavar="FILE", help="what every slot cost every class of users")
+    add(
+        "--layout",
+        choices=LAYOUTS,
+        default=LAYOUTS[0],
+        help="of a file of releases: a row for each slot (rows, the default), or for each slot and "
+        "bin, with an interval of 90 %% around the count (tidy)",
+    )
+    section(parser, RESULTS)(
+        "--summary",
+        metavar="FILE",
+        help="a JSON file for tools, replaced by each run: events read, rejected by reason, "
+        "beyond the bound, late and counted, and slots; raw figures, never to be published",
+    )
+    section(parser, EVENTS)(
+        "--max_rejected",
+        type=float,
+        default=MAX_REJECTED,
+        metavar="SHARE",
+        help="of an input with an end: fail, with exit code 3 and nothing released, if more than "
+        f"this share of the events is rejected or late (default {MAX_REJECTED:g}), or none is "
+        "counted; 1 releases whatever is left",
+    )
+    section(parser, WORK)(
+        "--shards",
+        type=int,
+        default=1,
+        metavar="N",
+        help="split the users of a busy slot among so many workers (default 1)",
+    )
+
+
+def add_output_options(parser: Parser) -> None:
+    """Add the options that say where releases go and how they are made."""
+    section(parser, RESULTS)(
+        "--output",
+        metavar="PLACE",
+        help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
+    )
+    add = section(parser, PRIVACY)
+    add(
+        "--mechanism",
+        metavar="NAME",
+        help=f"of release: {', '.join(MECHANISMS)} (default {DEFAULT}), where requirements change "
+        f"{', '.join(DYNAMIC_MECHANISMS)}, with one budget for ever "
+        f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT}); of collect: "
+        f"{', '.join(LOCAL_MECHANISMS)} (default "
+        f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
+    )
+    add(
+        "--noise_key",
+        metavar="PLACE",
+        help=f"where 32 or more secret bytes are: {KEY_PLACES}; the same key on the same input "
+        "gives the same releases; PLACE,PLACE@TIME takes another key from the slot on that starts "
+        f"then (default: the variable {ENVIRONMENT}, or else fresh randomness)",
+    )
+    section(parser, TIME)(
+        "--allowed_lateness",
+        default="0s",
+        metavar="LENGTH",
+        help="how long a slot stays open for late events where time closes it: 30s, 10m, 2h "
+        "(default 0s)",
+    )
+
+
+def _per_record_mechanisms() -> str:
+    """By statistic, the default first."""
+    return "; ".join(
+        f"{kind}: {', '.join(sorted(known, key=lambda name: name != DEFAULTS[kind]))}"
+        for kind, known in PER_RECORD_MECHANISMS.items()
+    )
+
+
+def add_shared_options(parser: Parser) -> None:
+    """Add what all commands share that make releases of events."""
+    add_event_options(parser)
+    add_output_options(parser)
+
+
+def add_dry_run(parser: Parser) -> None:
+    """Add --dry_run, which Beam has too, with another meaning: it is not handed on."""
+    add_switch(
+        section(parser, WORK),
+        "--dry_run",
+        "read a sample, tell the operator what a run would read, count and write, and stop; "
+        "nothing is released or spent",
+    )
+
+
+def add_release_options(parser: Parser) -> None:
+    """Add what only `streamveil release` can."""
+    add = section(parser, PRIVACY)
+    add(
+        "--requirement_changes",
+        metavar="PLACE",
+        help="changes of requirements, from files or a stream as --input: columns user, slot "
+        "or time, window_backward, epsilon_backward, window_forward, epsilon_forward; without "
+        "the four figures the user leaves",
+    )
+    add(
+        "--longest_window",
+        type=int,
+        metavar="N",
+        help="longest window, in slots, that a change may ask for; public (default: the "
+        "longest of the requirements)",
+    )
+    add_guarantee_options(parser)
+    add_follow_options(parser)
+
+
+def add_switch(add: Callable[..., Any], name: str, help: str) -> None:
+    """Add an option that is on or off: alone it is on, and templates give it a value."""
+    add(name, nargs="?", const="true", default="false", metavar="true|false", help=help)
+
+
+def add_alias(add: Callable[..., Any], name: str, dest: str) -> None:
+    """Add another name of an option, which help and hints do not show."""
+    add(name, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+
+
+def add_follow_options(parser: Parser) -> None:
+    """Add the options of a run that keeps its state."""
+    add = section(parser, GOING_ON)
+    add(
+        "--state",
+        metavar="FOLDER",
+        help="release the slots that have closed, keep the state in this folder, and write "
+        "results to numbered files beside the names of the outputs",
+    )
+    add_switch(add, "--resume", "go on from the state in the folder")
+    add_switch(
+        add,
+        "--restart_budget",
+        "with --resume and --guarantee=infinite: grant the whole budget once more, from the "
+        "next slot on; users lose epsilon AGAIN, and every later release says `restarts`",
+    )
+    add(
+        "--follow",
+        metavar="INTERVAL",
+        help="with --state: look again for files and closed slots after so long (10s, 1m), "
+        "up to --end or Ctrl-C",
+    )
+    add(
+        "--clock_file",
+        metavar="FILE",
+        help="with --state: take the time that closes slots from this file, ISO 8601, in place "
+        "of the machine's clock",
+    )
+    add(
+        "--close_by",
+        metavar="RULE",
+        help="with --state: what closes a slot whose time is over: clock (the default), "
+        "marker:PATTERN when its marker is there, or files:PATTERN when a file of a later slot is; "
+        "with the codes of strftime for the start of a slot in UTC, or in the zone of its "
+        "calendar, such as marker:drops/%%Y-%%m-%%d.done",
+    )
+
+
+def add_budget_options(parser: Parser, table: str = "") -> None:
+    """Add the options that say what protection a record gets."""
+    add = section(parser, STATISTIC)
+    add(
+        "--budget",
+        metavar="FUNCTION",
+        help=f"epsilon of a record of value v: {BUDGET_FORMS}{table}; public",
+    )
+    add(
+        "--value_max",
+        type=float,
+        metavar="V",
+        help="largest value of any record, public; values start at 0",
+    )
+    add(
+        "--epsilon_max",
+        type=float,
+        metavar="E",
+        help="largest budget that is used, public; a larger one is taken as this",
+    )
+
+
+def add_per_record_options(parser: Parser) -> None:
+    """Add what only `streamveil per-record` can."""
+    add = section(parser, STATISTIC)
+    add("--statistic", metavar="NAME", help=f"{', '.join(STATISTICS)}")
+    add_budget_options(parser, f"; or {TABLE}FILE, a table with the columns category and epsilon")
+    add(
+        "--budget_column",
+        metavar="NAME",
+        help="column that the budget is a function of (default: --value_column)",
+    )
+    add(
+        "--epsilon_min",
+        type=float,
+        metavar="E",
+        help=f"with --budget={TABLE}FILE: smallest budget that counts, public (default: the "
+        "smallest of the table)",
+    )
+    section(parser, TIME)(
+        "--window",
+        type=int,
+        default=1,
+        metavar="SLOTS",
+        help="release a window of so many slots with every slot; each record still pays once "
+        "(default 1)",
+    )
+    add("--key_column", metavar="NAME", help="column of keys: a statistic for each")
+    add(
+        "--keys",
+        metavar="KEYS",
+        help="all keys, public: A,B,C or a file as of --domain; records of others count nowhere",
+    )
+    add(
+        "--beta",
+        type=float,
+        metavar="P",
+        help="probability that a dropped_bound may fail (default: the mechanism's)",
+    )
+    add(
+        "--max_records_per_user",
+        type=int,
+        default=1,
+        metavar="N",
+        help="records of one person at most, which you must see to: budgets are divided by it "
+        "(default 1)",
+    )
+
+
+def add_demo_options(parser: Parser) -> None:
+    """Add the options of `streamveil demo`."""
+    add = section(parser, RESULTS)
+    add(
+        "--output",
+        dest="output_dir",
+        default="streamveil-demo",
+        metavar="FOLDER",
+        help="where releases, ledger and page go (default streamveil-demo); "
+        "an earlier demo there is replaced",
+    )
+    add_alias(add, "--output_dir", "output_dir")
+    add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
+    add_switch(section(parser, TIME), "--hourly", "slots of an hour instead of a day")
+    add = section(parser, PRIVACY)
+    add(
+        "--mechanism",
+        dest="demo_mechanism",
+        default=DEFAULT,
+        metavar="NAME",
+        help=f"mechanism (default {DEFAULT})",
+    )
+    add_alias(add, "--demo_mechanism", "demo_mechanism")

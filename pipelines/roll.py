@@ -1,0 +1,197 @@
+"""Who is in a stream with a kept state, and what the table of users changes when it goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+
+from streamveil.io import TableChanges, UserTable
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
+from streamveil.mechanisms.noise import NoiseKeys
+from streamveil.mechanisms.records import ConfigurationError, Slots, format_time, leave_shares
+from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, only_dynamic
+from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.transforms.edge import PopulationMoves
+from streamveil.transforms.ledgers import is_joined
+
+T = TypeVar("T", PrivateHistograms, CollectHistograms)
+
+
+@dataclass(frozen=True, eq=False)
+class Roll:
+    """The users of a stream, whose table may differ from the one that it began with."""
+
+    users: UserTable | None
+    """None where no table can change: under a budget for ever."""
+    changing: bool = False
+    """Whether requirements change, or have changed before."""
+    changes: TableChanges | None = None
+    """What the table changes from the next pass on."""
+    before: UserTable | None = None
+    """The users after the last pass, where something changes."""
+
+    @classmethod
+    def of(
+        cls,
+        transform: PrivateHistograms | CollectHistograms,
+        before: UserTable | None,
+        resume: bytes | None,
+        changing: bool,
+    ) -> Roll:
+        """Compare the table with that of the last pass.
+
+        Args:
+            transform: as the user asks for it now.
+            before: the users after the last pass; None before the first.
+            resume: the state after it.
+            changing: whether changes of requirements are given beside the table.
+
+        Raises ConfigurationError for a change that the stream cannot follow.
+        """
+        local = isinstance(transform, CollectHistograms)
+        if not local and transform.population.forever:
+            return cls(None)
+        users, changes = UserTable.begin(transform.registry, local=local), None
+        if before is not None:
+            users, changes = before.changed_to(transform.registry)
+        joined = resume is not None and is_joined(resume)
+        dynamic = not local and only_dynamic(transform.mechanism)
+        roll = cls(
+            users,
+            changing or joined or bool(changes),
+            changes or None,
+            before if changes else None,
+        )
+        roll._check_mechanism(
+            transform.mechanism, [LOCAL_DEFAULT] if local else [*DYNAMIC_MECHANISMS]
+        )
+        if local:
+            settled = before is not None and before.longest_window is not None
+        else:
+            # Without a longest window in it the state is of another mechanism, told later.
+            known = resume is not None and users.longest_window is not None
+            settled = joined or (known and dynamic)
+        longest = _longest_window(
+            roll, transform.longest_window, settled, needed=dynamic or roll.changing
+        )
+        roll = roll._up_to(longest)
+        roll._check_changes(1 if local else transform.population.sensitivity, settled)
+        return roll
+
+    @property
+    def settled(self) -> Roll:
+        """The same after the pass that the table changed with."""
+        return dataclasses.replace(self, changes=None, before=None)
+
+    def _up_to(self, longest_window: int | None) -> Roll:
+        assert self.users is not None
+        users = dataclasses.replace(self.users, longest_window=longest_window)
+        return dataclasses.replace(self, users=users)
+
+    def transform(self, transform: T, noise_key: Callable[[], bytes | NoiseKeys]) -> T:
+        """The same over the registry that the stream began with."""
+        if self.users is None:
+            return dataclasses.replace(transform, noise_key=noise_key)
+        if isinstance(transform, CollectHistograms):
+            return dataclasses.replace(
+                transform,
+                noise_key=noise_key,
+                registry=self.users.registry(),
+                longest_window=self.users.longest_window,
+                begun=self.users.members,
+                moves=self._population_moves(),
+            )
+        return dataclasses.replace(
+            transform,
+            noise_key=noise_key,
+            registry=self.users.registry(),
+            longest_window=self.users.longest_window,
+            changing=self.changing,
+        )
+
+    def _population_moves(self) -> PopulationMoves | None:
+        if self.changes is None:
+            return None
+        assert self.users is not None
+        assert self.before is not None
+        return PopulationMoves(self.before.registry(), *self.users.moves(self.changes))
+
+    def moved(self, slot: int) -> pa.RecordBatch | None:
+        """What the table changes, as changes of requirements from a slot on."""
+        return None if self.changes is None else self.changes.batch(slot)
+
+    def tell(self, slots: Slots, next_slot: int) -> None:
+        """Say what the table changes."""
+        if self.changes is not None:
+            print(
+                f"the table of requirements has changed: {self.changes}; in force from "
+                f"{format_time(slots.start(next_slot))} on",
+                flush=True,
+            )
+
+    def _check_mechanism(self, mechanism: str, following: Collection[str]) -> None:
+        if self.changes is not None and mechanism.partition(":")[0] not in following:
+            raise ConfigurationError(
+                f"this state belongs to another configuration: the table of users changed "
+                f"({len(self.changes):,} users: {self.changes}), and mechanism {mechanism!r} keeps "
+                "to the one that its stream began with: give that table, or begin a stream with "
+                f"{', '.join(following)} (--mechanism) in another folder, which spends "
+                "the users' budgets again"
+            )
+
+    def _check_changes(self, sensitivity: int, settled: bool) -> None:
+        """Refuse what would not be taken as a change, rather than leave somebody out."""
+        if self.changes is None or self.users is None:
+            return
+        asked, longest = self.changes.asked, self.users.longest_window
+        assert longest is not None
+        remedy = (
+            "which was settled when requirements began to change: ask for less, or begin a stream "
+            "with a larger --longest_window in another folder, which spends the users' budgets "
+            "again"
+            if settled
+            else "which a larger --longest_window changes as long as nobody's requirement did"
+        )
+        for good, what in (
+            (asked.windows <= longest, f"the longest window of this stream is {longest} slots"),
+            (
+                (asked.windows == 0) | leave_shares(asked.epsilons, longest, sensitivity),
+                "that leaves less than 2**-40 for a slot of the longest window of this stream, "
+                f"{longest} slots",
+            ),
+        ):
+            if not good.all():
+                row = int(good.argmin())
+                raise ConfigurationError(
+                    f"the table of requirements: user {self.changes.users[row].as_py()!r} asks for "
+                    f"epsilon {asked.epsilons[row]:g} over {asked.windows[row]} slots, but {what}, "
+                    f"{remedy}"
+                )
+
+
+def _longest_window(roll: Roll, wanted: int | None, settled: bool, *, needed: bool) -> int | None:
+    """The longest window that may be asked for, None while nobody said or needs it.
+
+    It is settled with the first slot that was released by what follows changes.
+    """
+    users = roll.users
+    assert users is not None
+    known = users.longest_window
+    if settled:
+        assert known is not None
+        if wanted not in (None, known):
+            raise ConfigurationError(
+                f"--longest_window={wanted} is not that of the stream, which is {known}: it cannot "
+                "change once requirements do; leave it out"
+            )
+        return known
+    if wanted is not None or known is not None:
+        return known if wanted is None else wanted
+    if not needed:
+        return None
+    asked = 0 if roll.changes is None else int(roll.changes.asked.windows.max(initial=0))
+    return max(users.longest, asked)

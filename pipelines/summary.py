@@ -1,0 +1,196 @@
+"""What a finished run, or one that was refused, counted: in words for people, in JSON for tools.
+
+Figures of events are raw: for those who may see the events.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamveil.mechanisms.records import STATUSES, UNMEASURED, ConfigurationError
+from streamveil.mechanisms.tallies import EventTally
+from streamveil.mechanisms.words import number_of
+from streamveil.transforms import metrics
+
+# From here on bounding has changed what is counted so much that it must be said how to mend it.
+_MUCH_BEYOND = 0.5
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run counted; empty where the runner keeps no counters."""
+
+    counters: dict[str, int] = field(default_factory=dict)
+    largest_window_use: float | None = None
+    """Largest share of any class's window that was spent, from 0 to 1."""
+    handed_over: bool = False
+    """Whether nothing ran yet: Dataflow's --template_location has somebody else submit the job."""
+
+    @classmethod
+    def of_tally(cls, tally: EventTally) -> Summary:
+        """Of a run that was refused before it released anything."""
+        rejected = {
+            metrics.REJECTED_PREFIX + reason: number for reason, number in tally.rejected.items()
+        }
+        return cls(
+            {
+                metrics.EVENTS_READ: tally.read,
+                metrics.EVENTS_BOUNDED_AWAY: tally.beyond_bound,
+                metrics.EVENTS_LATE: tally.late,
+                metrics.EVENTS_COUNTED: tally.counted,
+                **rejected,
+            }
+        )
+
+    @classmethod
+    def total(cls, parts: Sequence[Summary]) -> Summary:
+        """Several passes as one run."""
+        counters: dict[str, int] = {}
+        for part in parts:
+            for name, number in part.counters.items():
+                counters[name] = counters.get(name, 0) + number
+        uses = [part.largest_window_use for part in parts if part.largest_window_use is not None]
+        return cls(counters, max(uses, default=None))
+
+    def _number(self, name: str) -> int:
+        return self.counters.get(name, 0)
+
+    @property
+    def read(self) -> int:
+        """Events read: the sum of those rejected, beyond the bound, late and counted."""
+        return self._number(metrics.EVENTS_READ)
+
+    @property
+    def rejected(self) -> dict[str, int]:
+        """Rejected events by reason."""
+        return {
+            name.removeprefix(metrics.REJECTED_PREFIX): number
+            for name, number in sorted(self.counters.items())
+            if name.startswith(metrics.REJECTED_PREFIX)
+        }
+
+    @property
+    def beyond_bound(self) -> int:
+        """Events of users who had more in a slot than `--max_contributions`."""
+        return self._number(metrics.EVENTS_BOUNDED_AWAY)
+
+    @property
+    def late(self) -> int:
+        """Events whose slot was released before they came."""
+        return self._number(metrics.EVENTS_LATE)
+
+    @property
+    def counted(self) -> int:
+        """Events in the counts that noise was added to."""
+        return self._number(metrics.EVENTS_COUNTED)
+
+    @property
+    def statuses(self) -> dict[str, int]:
+        """Released slots by status, without those of none."""
+        numbers = {status: self._number(metrics.SLOTS_PREFIX + status) for status in STATUSES}
+        return {status: number for status, number in numbers.items() if number}
+
+    @property
+    def _is_timeless(self) -> bool:
+        """Whether the runner loses what is counted in timers, where slots of a stream close."""
+        return self.read > 0 and not self.statuses and not self.counted
+
+    def events_text(self) -> str:
+        """What became of the events, in a line."""
+        rejected = sum(self.rejected.values())
+        counted = "an unknown number" if self._is_timeless else f"{self.counted:,}"
+        return (
+            f"{number_of(self.read, 'event')} read: {counted} counted, {rejected:,} rejected, "
+            f"{self.late:,} late, {self.beyond_bound:,} beyond the users' contribution bound"
+        )
+
+    def warning(self) -> str | None:
+        """What to do where most of the events were beyond the bound."""
+        bounded = self.counted + self.beyond_bound
+        if not bounded or self.beyond_bound <= _MUCH_BEYOND * bounded:
+            return None
+        return (
+            f"{self.beyond_bound / bounded:.0%} of the accepted events were beyond the bound of "
+            "--max_contributions, so the counts are of so many events fewer: give a larger "
+            "--max_contributions, which makes noise grow in proportion, or shorter slots"
+        )
+
+    def text(self, dead_letters: str | None = None) -> str:
+        """A few lines for the operator."""
+        lines = [f"events:   {self.events_text()}"]
+        if self.rejected:
+            listed = ", ".join(f"{reason} {number:,}" for reason, number in self.rejected.items())
+            where = "" if dead_letters else " (give --rejected=FILE to keep them)"
+            lines.append(f"rejected: {listed}{where}")
+        warning = self.warning()
+        if warning:
+            lines.append(f"warning:  {warning}")
+        if self._number(metrics.CHANGES_READ):
+            lines.append(
+                f"changes:  {self._number(metrics.CHANGES_READ):,} read, "
+                f"{self._number(metrics.CHANGES_ACCEPTED):,} accepted, "
+                f"{self._number(metrics.CHANGES_LATE):,} of them late"
+            )
+        if self.statuses:  # some runners lose what is counted in a timer
+            listed = ", ".join(f"{number:,} {status}" for status, number in self.statuses.items())
+            lines.append(f"slots:    {listed}")
+        if UNMEASURED in self.statuses:
+            lines.append(
+                f"warning:  in {self.statuses[UNMEASURED]:,} slots nothing was measured yet: their "
+                "shares are all alike and their counts no counts. Give longer slots, fewer bins "
+                "or a larger --epsilon, or choose --guarantee=w-event"
+            )
+        if self.largest_window_use is not None:
+            lines.append(
+                f"budget:   at most {self.largest_window_use:.1%} of any user's window was spent"
+            )
+        return "\n".join(lines)
+
+    def figures(self) -> dict[str, Any]:
+        """What `--summary` tells."""
+        return {
+            "read": self.read,
+            "rejected": self.rejected,
+            "beyond_bound": self.beyond_bound,
+            "late": self.late,
+            "counted": self.counted,
+            "slots": sum(self.statuses.values()),
+            "statuses": self.statuses,
+            "largest_window_use": self.largest_window_use,
+        }
+
+
+def check_summary(path: str | None) -> None:
+    """Refuse, before anything runs, a place where no summary can be written.
+
+    Raises ConfigurationError.
+    """
+    if path is None:
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    if "://" in path or os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(
+            f"--summary={path}: {folder} is not a folder of this machine where a file may be "
+            "written: create it, or choose another path"
+        )
+
+
+def write_summary(path: str | None, figures: Mapping[str, Any]) -> None:
+    """Replace the file by these figures, whole, as JSON that only its owner may read."""
+    if path is None:
+        return
+    text = json.dumps(figures, indent=2, ensure_ascii=False) + "\n"
+    folder, name = os.path.split(os.path.abspath(path))
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")  # of mode 0600
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,41 @@
+"""What is not installed is told with the extra that brings it, in one line."""
+
+import re
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+import pytest
+
+from streamveil.io import check_output, read_domain, read_requirements
+from streamveil.io.files import list_files
+from streamveil.mechanisms.records import ConfigurationError
+
+SCHEMES = [
+    ("s3", "boto3", "aws"),
+    ("gs", "google.cloud.storage", "gcp"),
+    ("azfs", "azure.storage.blob", "azure"),
+    ("hdfs", "hdfs", "hadoop"),
+]
+
+
+@pytest.mark.parametrize(("scheme", "module", "extra"), SCHEMES)
+@pytest.mark.parametrize("use", [list_files, check_output, read_domain, read_requirements])
+def test_a_filesystem_names_its_extra(monkeypatch, use, scheme, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    path = f"{scheme}://bucket/file.csv"
+    with pytest.raises(ConfigurationError) as caught:
+        use(path)
+    message = str(caught.value)
+    assert path in message
+    assert f"pip install 'streamveil[{extra}]'" in message
+    assert "\n" not in message
+
+
+def test_every_extra_is_there_to_be_installed():
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    ours = re.findall(r"^(\w+) = \[", text.split("dependencies]")[1], re.MULTILINE)
+    beams = metadata("apache-beam").get_all("Provides-Extra")
+    for _, _, extra in SCHEMES:
+        assert extra in ours
+        assert extra in beams

@@ -1,0 +1,118 @@
+"""The tidy table of releases: a row for each slot and bin, in every format."""
+
+import csv
+import math
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamveil.io import TIDY_SCHEMA, WriteReleases, read_table
+from streamveil.io.locations import sink_of
+from streamveil.io.tidy import LAYOUTS, quoted_label
+from streamveil.mechanisms.intervals import interval
+from streamveil.mechanisms.records import ConfigurationError, Release
+from streamveil.pipelines import options
+
+DAY = 86_400_000_000
+LABELS = ("=1+2", "cafe", "-5", "'quoted", "@home", "a,b", "été")
+
+
+def release(slot, counts, stderr, status="published"):
+    return Release(
+        slot,
+        slot * DAY,
+        (slot + 1) * DAY,
+        np.array(counts),
+        status,
+        slot,
+        0.1,
+        np.array(stderr),
+        "m",
+    )
+
+
+RELEASES = [
+    release(1, range(-3, 4), [2.0] * 7),
+    release(0, [0] * 7, [math.nan] * 6 + [math.inf], "nullified"),
+]
+
+
+def write(path, releases=RELEASES, labels=LABELS):
+    with beam.Pipeline(runner="BundleBasedDirectRunner") as pipeline:
+        pipeline | beam.Create(releases) | WriteReleases(str(path), labels=labels, layout="tidy")
+
+
+@pytest.mark.parametrize("ending", ["parquet", "avro", "csv", "jsonl"])
+def test_every_format_has_a_row_for_each_slot_and_bin(tmp_path, ending):
+    path = tmp_path / f"out.{ending}"
+    write(path)
+    rows = read_table(str(path)).to_pylist()
+    assert list(rows[0]) == ["slot", "start", "bin", "count", "low", "high", "status"]
+    assert [row["slot"] for row in rows] == [0] * 7 + [1] * 7
+    shown = [quoted_label(label) for label in LABELS] if ending == "csv" else list(LABELS)
+    assert [row["bin"] for row in rows] == shown * 2
+    assert [row["count"] for row in rows[7:]] == [-3, -2, -1, 0, 1, 2, 3]
+    assert {(row["low"], row["high"], row["status"]) for row in rows[:7]} == {
+        (None, None, "nullified")
+    }
+    for row in rows[7:]:
+        assert row["low"] == pytest.approx(row["count"] - 3.29)
+        assert row["high"] == pytest.approx(row["count"] + 3.29)
+        assert row["start"].isoformat() == "1970-01-02T00:00:00+00:00"
+
+
+def test_the_types_are_those_of_the_schema(tmp_path):
+    write(tmp_path / "out.parquet")
+    assert read_table(str(tmp_path / "out.parquet")).schema.equals(TIDY_SCHEMA)
+    write(tmp_path / "none.parquet", [])
+    assert read_table(str(tmp_path / "none.parquet")).num_rows == 0
+
+
+def test_a_spreadsheet_runs_nothing(tmp_path):
+    """Of text; a negative count is a number, which begins with a minus sign all the same."""
+    write(tmp_path / "out.csv")
+    with open(tmp_path / "out.csv", newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        assert row["bin"][0] not in "=+-@\t\r\n"
+        assert int(row["count"]) in range(-3, 4)
+        assert row["low"] == "" or float(row["low"]) < float(row["high"])
+    assert rows[7]["count"] == "-3"
+
+
+@given(st.text(min_size=1))
+def test_a_label_comes_back(label):
+    shown = quoted_label(label)
+    assert (shown[1:] if shown.startswith("'") else shown) == label
+    assert not shown.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+
+
+def test_the_interval_is_the_one_whose_coverage_is_told():
+    """`evaluate` counts a true number as covered where the table says between which it is."""
+    from streamveil.pipelines.evaluation.measures import interval as measured
+
+    assert measured is interval
+    low, high = interval(np.array([10, 10]), np.array([2.0, math.nan]))
+    np.testing.assert_array_equal(low, [10 - 1.645 * 2, math.nan])
+    np.testing.assert_array_equal(high, [10 + 1.645 * 2, math.nan])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [({"labels": LABELS, "layout": "wide"}, "rows or tidy"), ({"layout": "tidy"}, "labels")],
+)
+def test_what_cannot_be_written_is_refused(arguments, word):
+    with pytest.raises(ConfigurationError, match=word):
+        WriteReleases("out.csv", **arguments)
+
+
+def test_a_stream_takes_releases_whole():
+    with pytest.raises(ConfigurationError, match="--layout=tidy is for files"):
+        sink_of("folder:out", LABELS, layout="tidy")
+
+
+def test_the_command_knows_the_layouts():
+    assert options.LAYOUTS == LAYOUTS

@@ -1,0 +1,106 @@
+"""Slots of calendar days: against zoneinfo itself, moment by moment."""
+
+import datetime as dt
+import zoneinfo
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms.calendar import CalendarSlots
+from streamveil.mechanisms.records import (
+    EPOCH,
+    MICROSECONDS,
+    ConfigurationError,
+    Slots,
+    parse_time,
+)
+
+DAY, HOUR, WEEK = MICROSECONDS["d"], MICROSECONDS["h"], MICROSECONDS["w"]
+# Clocks that change at night, at midnight, a minute after it, by half an hour, or leave out a day.
+ZONES = (
+    *("UTC", "Europe/Berlin", "America/Sao_Paulo", "America/St_Johns", "Asia/Beirut"),
+    *("Australia/Lord_Howe", "Pacific/Apia", "America/Havana", "Asia/Kolkata"),
+)
+TIMES = st.integers(parse_time("1950-01-01"), parse_time("2037-12-31"))
+
+
+def date(time, zone):
+    """What the clocks show: the day, counted from 1970-01-01."""
+    shown = (EPOCH + dt.timedelta(microseconds=time)).astimezone(zoneinfo.ZoneInfo(zone))
+    return shown.date().toordinal() - EPOCH.toordinal()
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(ZONES), st.lists(TIMES, min_size=1, max_size=20), st.integers(1, 10))
+def test_every_moment_is_in_the_slot_of_its_date(zone, times, days):
+    slots = CalendarSlots(days * DAY, 4 * DAY, zone)
+    found = slots.indices(np.array(times, np.int64)).tolist()
+    for time, slot in zip(times, found, strict=True):
+        assert slots.start(slot) <= time < slots.end(slot)
+        assert slots.index(time) == slot
+        if zone != "America/St_Johns":  # where a minute of the next day came twice
+            assert slot == (date(time, zone) - 4) // days
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(ZONES), st.integers(-7000, 24_000))
+def test_a_day_begins_when_the_clocks_first_show_it(zone, day):
+    slots = CalendarSlots(DAY, zone=zone)
+    start = slots.start(day)
+    assert date(start, zone) >= day > date(start - 1, zone)
+    assert slots.end(day) == slots.start(day + 1) >= start
+
+
+@pytest.mark.parametrize(
+    ("day", "zone", "hours"),
+    [
+        ("2024-03-31", "Europe/Berlin", 23),
+        ("2024-10-27", "Europe/Berlin", 25),
+        ("2024-10-28", "Europe/Berlin", 24),
+        ("2018-11-04", "America/Sao_Paulo", 23),  # midnight was skipped
+        ("2023-11-05", "America/Havana", 25),  # midnight came twice
+        ("2011-12-30", "Pacific/Apia", 0),  # the day was
+    ],
+)
+def test_days_are_as_long_as_the_clocks_make_them(day, zone, hours):
+    slots = CalendarSlots(DAY, zone=zone)
+    slot = parse_time(day) // DAY
+    assert slots.end(slot) - slots.start(slot) == hours * HOUR
+
+
+@settings(max_examples=100)
+@given(st.lists(TIMES, max_size=20), st.sampled_from([DAY, 3 * DAY, WEEK]))
+def test_in_utc_they_are_plain_slots(times, length):
+    plain, calendar = Slots(length, 4 * DAY), CalendarSlots(length, 4 * DAY)
+    array = np.array(times, np.int64)
+    np.testing.assert_array_equal(plain.indices(array), calendar.indices(array))
+    assert [plain.index(t) for t in times] == plain.indices(array).tolist()
+
+
+@pytest.mark.parametrize("time", ["0001-01-01", "9999-12-31T23:59:59"])
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_the_ends_of_time(time, zone):
+    slots, at = CalendarSlots(WEEK, zone=zone), parse_time(time)
+    assert slots.start(slots.index(at)) <= at < slots.end(slots.index(at))
+
+
+@pytest.mark.parametrize(
+    ("length", "origin", "zone", "word"),
+    [
+        (HOUR, 0, "Europe/Berlin", "whole days"),
+        (DAY, HOUR, "Europe/Berlin", "midnight"),
+        (DAY, 0, "Europe/Berlun", "--slot_zone"),
+    ],
+)
+def test_what_is_no_calendar_is_refused(length, origin, zone, word):
+    with pytest.raises(ConfigurationError, match=word):
+        CalendarSlots(length, origin, zone)
+
+
+def test_weeks_begin_on_monday_unless_told():
+    assert Slots.of("1w").start(0) == parse_time("1970-01-05")
+    assert Slots.of("2w").start(1) == parse_time("1970-01-19")
+    assert Slots.of("7d") == Slots(WEEK, 0)
+    assert Slots.of("1w", "1970-01-01") == Slots(WEEK, 0)

@@ -1,0 +1,147 @@
+"""`--dry_run`: what a run would do, from a sample; nothing is released, spent or written."""
+
+import re
+
+import pytest
+
+RANGE = {"start": "2024-01-01", "end": "2024-01-08"}
+
+
+def lines(outcome, kind):
+    return [line for line in outcome.out.splitlines() if line.startswith(f"{kind}:")]
+
+
+@pytest.fixture(params=["release", "collect"])
+def histograms(request, job):
+    job.command = request.param
+    return job
+
+
+def test_it_shows_what_would_be_read_counted_and_written(histograms):
+    job = histograms
+    job.requirements({f"u{w}": (w, 4.0) for w in (1, 2, 3)})
+    job.lines(
+        "u1,A,2024-01-02T08:00:00Z",
+        "u1,B,2024-01-02T09:00:00Z",
+        "u2,B,yesterday",
+        "stranger,B,2024-01-03T00:00:00Z",
+        "u3,Z,2024-01-05T00:00:00Z",
+        "u3,Z",
+    )
+    before = job.files()
+    outcome = job("--dry_run", **RANGE, ledger=job.path("ledger.csv"))
+    assert outcome.code == 0, outcome.err + outcome.log
+    assert job.files() == before
+    assert "raw, never publish" in outcome.out.splitlines()[0]
+    assert lines(outcome, "sample") == ["sample:   the first 6 records"]
+    assert "column:   value (string): A, B, B" in outcome.out
+    assert lines(outcome, "times") == ["times:    2024-01-02T08:00:00Z to 2024-01-05T00:00:00Z"]
+    assert "counts in slot 19724 (2024-01-02T00:00:00Z), bin A" in lines(outcome, "event")[0]
+    (rejected,) = lines(outcome, "rejected")
+    for reason in ("no requirement 1", "outside the domain 1", "unparsable 1", "unparsable time 1"):
+        assert reason in rejected
+    assert "4 of the sample" in rejected
+    assert lines(outcome, "bound")[0].startswith("bound:    1 of 2 events")
+    assert lines(outcome, "slots") == [
+        "slots:    7 slots, from 2024-01-01T00:00:00Z to 2024-01-08T00:00:00Z"
+    ]
+    assert lines(outcome, "class")[0] == "class:    epsilon 4 over 1 slot: 1 user"
+    assert re.search(r"about [\d.]+ for each count", lines(outcome, "error")[0])
+    assert f"would write releases to {job.path('out.jsonl')}" in outcome.out
+    assert f"would write the ledger to {job.path('ledger.csv')}" in outcome.out
+
+
+def test_the_error_is_the_one_that_a_run_states(job):
+    job.requirements({f"u{i}": (2, 1.0) for i in range(50)})
+    told = float(
+        re.search(
+            r"about ([\d.]+)", lines(job("--dry_run", **RANGE, mechanism="uniform"), "error")[0]
+        )[1]
+    )
+    job.done(**RANGE, mechanism="uniform")
+    stated = {round(error, 1) for row in job.rows() for error in row["stderr"]}
+    assert stated == {told}
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ({"slot": "1y"}, "slot length"),
+        ({"requirements": "nobody.csv"}, "no file matches"),
+        ({"user_column": "person"}, "person"),
+        ({"output": "events.csv"}, "exists already"),
+    ],
+)
+def test_what_a_run_would_refuse_is_refused(job, flags, word):
+    flags = {name: job.path(v) if v.endswith(".csv") else v for name, v in flags.items()}
+    outcome = job("--dry_run", **flags)
+    assert outcome.code == 2
+    assert word in outcome.message
+
+
+def test_no_state_is_begun(job):
+    before = job.files()
+    outcome = job("--dry_run", **RANGE, state=job.path("state"))
+    assert job.path("state") in lines(outcome, "state")[0]
+    assert outcome.code == 0, outcome.err
+    assert job.files() == before
+    assert not (job.folder / "state").exists()
+
+
+def test_one_budget_for_ever(job):
+    outcome = job("--dry_run", **RANGE, requirements=None, guarantee="infinite", epsilon="1")
+    assert outcome.code == 0, outcome.err
+    assert lines(outcome, "class") == ["class:    epsilon 1 for ever: all users"]
+
+
+def test_a_stream_is_not_read(job):
+    outcome = job(
+        "--dry_run", "--runner=PrismRunner", input="watch:in/*.csv", output=f"folder:{job.folder}/o"
+    )
+    assert outcome.code == 0, outcome.err
+    assert lines(outcome, "sample") == [
+        "sample:   watch:in/*.csv does not end: it is not read in a dry run"
+    ]
+
+
+def test_without_a_sample(job):
+    job.lines()
+    outcome = job("--dry_run=true")
+    assert outcome.code == 0, outcome.err
+    assert lines(outcome, "times") == ["times:    none of the sample can be read"]
+    assert "give --start and --end" in lines(outcome, "slots")[0]
+
+
+def test_a_file_without_header_of_another_delimiter(job):
+    path = job.write("u.data", "u1;A;2024-01-02\nu2;B;2024-01-03\n")
+    outcome = job("--dry_run", input=path, delimiter=";", columns="user,value,time", **RANGE)
+    assert outcome.code == 0, outcome.err
+    assert lines(outcome, "times") == ["times:    2024-01-02T00:00:00Z to 2024-01-03T00:00:00Z"]
+
+
+@pytest.mark.parametrize("value", ["false", "False"])
+def test_it_can_be_said_to_be_off(job, value):
+    job.done(f"--dry_run={value}")
+    assert job.rows()
+
+
+@pytest.mark.parametrize("statistic", ["sum", "max"])
+def test_a_statistic_of_records_is_not_told_of_bad_ones(toolbox, tmp_path, statistic):
+    (tmp_path / "r.csv").write_text(
+        "amount,time\n1,2024-01-01T10:00:00Z\nmany,2024-01-02\n7,never\n"
+    )
+    arguments = (
+        *("per-record", f"--input={tmp_path / 'r.csv'}", f"--output={tmp_path / 'out.csv'}"),
+        *(f"--statistic={statistic}", "--value_column=amount", "--value_max=10"),
+        "--budget=inverse:1",
+        *("--epsilon_max=2", "--time_column=time", "--slot=1d", "--start=2024-01-01"),
+    )
+    outcome = toolbox.run(*arguments, "--end=2024-01-03", "--dry_run")
+    assert outcome.code == 0, outcome.err
+    assert lines(outcome, "sample") == ["sample:   the first 3 records"]
+    assert lines(outcome, "times") == ["times:    2024-01-01T10:00:00Z to 2024-01-02T00:00:00Z"]
+    assert lines(outcome, "slots")[0].startswith("slots:    2 slots")
+    # Without records nothing is covered, and the error is no number that means anything.
+    assert re.search(r"\d", lines(outcome, "error")[0]) is None
+    assert "rejected" not in outcome.out
+    assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]

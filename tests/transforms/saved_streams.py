@@ -1,0 +1,225 @@
+"""A small stream of every family and mechanism, of which the state after some slots is saved.
+
+`python -m tests.transforms.saved_streams FILE` writes what this version saves, and what it releases
+next from there: see CONTRIBUTING.md.
+"""
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamveil.mechanisms import (
+    DYNAMIC_MECHANISMS,
+    MECHANISMS,
+    Categories,
+    Lifetime,
+    Registry,
+    Requirement,
+    Slots,
+)
+from streamveil.mechanisms.cohorts import Moves
+from streamveil.mechanisms.dynamic_stream import CohortCounts
+from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
+from streamveil.mechanisms.local.device import Device
+from streamveil.mechanisms.local.protocol import GRR
+from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
+from streamveil.mechanisms.local.wire import Assignment, encode_assignment
+from streamveil.mechanisms.per_record.functions import Inverse
+from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
+from streamveil.mechanisms.schedule import asked_units
+from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
+from streamveil.transforms.edge import EdgeConfiguration
+from streamveil.transforms.ledgers import _SlotCounts
+from streamveil.transforms.per_record import statistics
+from streamveil.transforms.per_record.budgets import ValueBudget
+
+KEY = bytes(range(32))
+SLOTS = 4
+"""After which the state is saved; the next one is released from it."""
+
+USERS = [f"user {i}" for i in range(24)]
+REGISTRY = Registry.of({user: (1 + i % 3, 0.5 + i % 2) for i, user in enumerate(USERS)})
+FOREVER = Registry.of(default=(Lifetime(2.0), len(USERS)))
+HOUR = Slots.of("1h")
+COLUMNS = Columns("user", ("place",), "time")
+CHANGE = (2, 0.75, 3, 1.25)
+
+STATISTICS = {
+    "count": statistics.PerRecordCount,
+    "sum": statistics.PerRecordSum,
+    "max": statistics.PerRecordMax,
+    "distinct": statistics.PerRecordDistinctCount,
+    "running": statistics.PerRecordRunningTotal,
+}
+
+
+@dataclass(frozen=True)
+class Driven:
+    """A driver of `transforms/ledgers.py`, what comes in a slot, and what is told of a release."""
+
+    driver: Any
+    counted: Callable[[int], Any]
+    told: Callable[[Any, Any], Any]
+
+    def saved(self) -> bytes:
+        state = self.driver.start()
+        for slot in range(SLOTS):
+            state, _ = self.driver.release(state, slot, self.counted(slot))
+        return bytes(self.driver.encode(state))
+
+    def read(self, data: bytes) -> None:
+        self.driver.decode(data)
+
+    def following(self, data: bytes) -> Any:
+        return self.told(*self.driver.release(self.driver.decode(data), SLOTS, self.counted(SLOTS)))
+
+
+class OfDevice:
+    """One client's device."""
+
+    def _answered(self, device: Device, slot: int) -> bytes:
+        asked = Assignment("rides", slot, 1, bytes([slot]) * 16, 1 << 38, GRR, 3)
+        return device.report(encode_assignment(asked), slot, slot % 3)
+
+    def saved(self) -> bytes:
+        device = Device(KEY, Requirement(3, 1.0), 3, "rides")
+        for slot in range(SLOTS):
+            self._answered(device, slot)
+        return device.encode()
+
+    def read(self, data: bytes) -> None:
+        Device.decode(data, KEY)
+
+    def following(self, data: bytes) -> Any:
+        device = Device.decode(data, KEY)
+        return [self._answered(device, SLOTS).hex(), device.remaining(SLOTS)]
+
+
+def _symbols(slot: int) -> Any:
+    return np.random.default_rng([1, slot]).choice(3, len(USERS), p=[0.5, 0.3, 0.2])
+
+
+def _by_class(registry: Registry) -> Callable[[int], Any]:
+    def counted(slot: int) -> Any:
+        table = np.zeros((len(registry.classes), 2), np.int64)
+        symbols = _symbols(slot)
+        here = symbols < 2
+        classes = REGISTRY.class_of % len(registry.classes)
+        np.add.at(table, (classes[here], symbols[here]), 1)
+        return table
+
+    return counted
+
+
+def _by_cohort(slot: int) -> Any:
+    """One user of the first class moves in slot 1, and is counted no more."""
+    table = _by_class(REGISTRY)(slot)
+    classes, bins = np.nonzero(table)
+    counts = CohortCounts(classes, bins, table[classes, bins])
+    if slot != 1:
+        return _SlotCounts(counts, Moves.none())
+    moved = (np.array([value], np.int64) for value in (0, 100, 1))
+    return _SlotCounts(counts, Moves(*moved, asked_units([CHANGE])))
+
+
+def _released(state: Any, release: Any) -> Any:
+    return [release.counts.tolist(), release.status, release.spent.tolist()]
+
+
+def _histograms(name: str, registry: Registry, changing: bool = False) -> Any:
+    transform = PrivateHistograms(
+        registry, Categories(("cafe", "park")), HOUR, COLUMNS, name, noise_key=KEY
+    )
+    return transform._ledgers(transform._layout(bounded=not changing), changing).make()
+
+
+def _collected(name: str) -> CollectHistograms:
+    domain = Categories(("cafe", "park"))
+    return CollectHistograms(REGISTRY, domain, HOUR, COLUMNS, name, noise_key=KEY)
+
+
+def _local(name: str) -> dict[str, Driven]:
+    """The edge, and the server that gets its transcripts."""
+    setting = _collected(name).setting
+    layout = PrivateHistograms(
+        REGISTRY, Categories(("cafe", "park")), HOUR, COLUMNS, noise_key=KEY
+    )._layout(bounded=False)
+    edge = EdgeConfiguration(setting, layout).make()
+    state, transcripts = edge.start(), []
+    for slot in range(SLOTS + 1):
+        state, told = edge.release(state, slot, _symbols(slot).astype(np.int32))
+        transcripts.append(told)
+
+    def tallies(_: Any, transcript: Any) -> Any:
+        return [[one.supports.tolist(), one.reports.tolist()] for one in transcript.tallies]
+
+    return {
+        f"edge {name}": Driven(edge, lambda slot: _symbols(slot).astype(np.int32), tallies),
+        f"server {name}": Driven(setting.make(), transcripts.__getitem__, _released),
+    }
+
+
+def _per_record(kind: str, name: str, **windows: Any) -> Driven:
+    value = None if kind == "count" else "amount"
+    options = {"time": "time", "slots": HOUR, "first_slot": 0, "noise_key": KEY, **windows}
+    budget = ValueBudget("amount", Inverse(20.0, 100.0, 5.0))
+    transform = STATISTICS[kind](budget, value, value_max=100.0, mechanism=name, **options)
+    plan = transform.plan()
+    made = plan.statistic()
+
+    def part(slot: int) -> Any:
+        amounts = np.random.default_rng([2, slot]).uniform(0, 100, 200).round()
+        batch = pa.RecordBatch.from_pydict(
+            {"amount": amounts, "time": pa.array([slot * HOUR.length] * 200, pa.timestamp("us"))}
+        )
+        ((_, found),) = plan.source.parts(batch, made)
+        return found
+
+    def told(_: Any, release: Any) -> Any:
+        return [float(f"{release.estimate:.9g}"), float(f"{release.stderr:.9g}")]
+
+    return Driven(plan.make().of(0), part, told)
+
+
+def streams() -> dict[str, Any]:
+    """All of them by name."""
+    found: dict[str, Any] = {"device": OfDevice()}
+    for name in MECHANISMS:
+        found[f"fixed {name}"] = Driven(_histograms(name, REGISTRY), _by_class(REGISTRY), _released)
+    for name in DYNAMIC_MECHANISMS:
+        driver = _histograms(name, REGISTRY, changing=True)
+        found[f"changing {name}"] = Driven(driver, _by_cohort, _released)
+    for name in INFINITE_MECHANISMS:
+        driver = _histograms(name, FOREVER)
+        found[f"infinite {name}"] = Driven(driver, _by_class(FOREVER), _released)
+    for name in LOCAL_MECHANISMS:
+        found |= _local(name)
+    for kind, names in PER_RECORD_MECHANISMS.items():
+        for name in names:
+            found[f"{kind} {name}"] = _per_record(kind, name)
+    found["sliding sum hat"] = _per_record("sum", "hat", sliding=2)
+    found["sliding max framework"] = _per_record("max", "framework", sliding=2)
+    found["running hat"] = _per_record("running", "hat")
+    return found
+
+
+def main(path: str) -> None:
+    record = {}
+    for name, stream in streams().items():
+        data = stream.saved()
+        record[name] = {
+            "state": base64.b64encode(data).decode(),
+            "next": stream.following(data),
+        }
+    Path(path).write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,258 @@
+"""Parts of slots come in any order, some again: each slot is released from all of them, once."""
+
+import logging
+from collections import Counter
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.coders import FastPrimitivesCoder
+from apache_beam.utils.timestamp import MIN_TIMESTAMP
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms import ConfigurationError, Registry, Slots
+from streamveil.mechanisms.mechanism import SlotRelease
+from streamveil.mechanisms.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
+from streamveil.transforms import histograms, metrics
+from streamveil.transforms.arrivals import REMEMBERED
+from streamveil.transforms.clock import Clock
+from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
+from streamveil.transforms.wire import Part, part_to_bytes, start_to_bytes
+
+FIRST, LAST, PARTS = 3, 9, 3
+KEYS = [(slot, number) for slot in range(FIRST, LAST + 1) for number in range(PARTS)]
+
+
+@dataclass
+class Ledger:
+    """A driver that writes down what each slot was released from."""
+
+    mechanism = "none"
+    parts: int = PARTS
+    quiet: tuple = ()
+    released: list = field(default_factory=list)
+
+    def make(self):
+        return self
+
+    def start(self):
+        return None
+
+    def encode(self, state):
+        return str(state).encode()
+
+    def decode(self, data):
+        return int(data)
+
+    def slots(self, block, parts):
+        yield block, sorted(parts)
+
+    def release(self, state, slot, counted):
+        self.released.append((slot, counted))
+        nothing = np.zeros(1)
+        return slot + 1, SlotRelease(nothing, PUBLISHED, slot, 0.0, nothing, nothing, {})
+
+    def next_slot(self, state):
+        return state
+
+    def use(self, state):
+        return 0.0
+
+    def entry(self, state, slot, release):
+        return None
+
+
+class Cell(list):
+    """A bag of state, or a value of it as a runner keeps it."""
+
+    coder = FastPrimitivesCoder()
+    value = None
+
+    def read(self):
+        return self.value
+
+    def write(self, value):
+        self.value = self.coder.decode(self.coder.encode(value))
+
+
+class Bag(Cell):
+    def read(self):
+        return list(self)
+
+    def add(self, data):
+        self.append(data)
+
+
+class Stage:
+    """The release stage of a stream and its state."""
+
+    def __init__(self, parts=PARTS):
+        self.ledger = Ledger(parts)
+        self.fn = _ReleaseInTimeFn(ReleaseConfig(self.ledger, Clock(Slots(1000))))
+        self.fn.setup()
+        self.waiting = Bag()
+        self.state = self.waiting, Cell(), Cell(), Cell()
+
+    def tell(self, *messages):
+        """Let them come; the slots that are released."""
+        made = [
+            o for data in messages for o in self.fn.process(("", data), MIN_TIMESTAMP, *self.state)
+        ]
+        values = [getattr(output, "value", None) for output in made]
+        return [value.slot for value in values if isinstance(value, Release)]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    found = Counter()
+    monkeypatch.setattr(metrics, "count", lambda name, n: found.update({name: n}))
+    return found
+
+
+def part(slot, number, content=None, parts=PARTS):
+    content = b"%d of %d" % (number, slot) if content is None else content
+    return part_to_bytes(Part(slot, number, parts), content)
+
+
+def whole(slot, parts=PARTS):
+    return [part(slot, number, parts=parts) for number in range(parts)]
+
+
+START = start_to_bytes(FIRST)
+# Every part once, in any order, and some of them again in any place.
+REPEATED = st.tuples(st.permutations(KEYS), st.lists(st.sampled_from(KEYS), max_size=25)).flatmap(
+    lambda keys: st.permutations([*keys[0], *keys[1]])
+)
+
+
+@given(REPEATED, st.data())
+@settings(max_examples=200)
+def test_a_slot_is_released_from_all_its_parts_each_once(order, data):
+    stage, told, came = Stage(), [], set()
+    begins = data.draw(st.integers(0, len(order)))
+    messages = [part(*key) for key in order]
+    messages[begins:begins] = [START]
+    if data.draw(st.booleans()):
+        messages.append(START)
+    for message in messages:
+        told += stage.tell(message)
+        came.add(message)
+        for slot, counted in stage.ledger.released:
+            assert {part(slot, number) for number in range(PARTS)} <= came
+            assert counted == sorted(b"%d of %d" % (number, slot) for number in range(PARTS))
+    assert told == list(range(FIRST, LAST + 1))
+    assert [slot for slot, _ in stage.ledger.released] == told
+    assert not stage.waiting
+
+
+@given(st.permutations(KEYS), st.sampled_from(KEYS), st.data())
+@settings(max_examples=200)
+def test_a_contradiction_fails_unless_its_slot_is_released(order, key, data):
+    """Then it is dropped: the release stays what it is."""
+    stage, after = Stage(), data.draw(st.integers(order.index(key) + 1, len(order)))
+    stage.tell(START, *(part(*one) for one in order[:after]))
+    before, released = stage.waiting.read(), list(stage.ledger.released)
+    if key[0] in [slot for slot, _ in released]:
+        assert stage.tell(part(*key, b"other")) == []
+    else:
+        words = f"part {key[1]} of 3 of slot {key[0]} came twice with different content"
+        with pytest.raises(ConfigurationError, match=words):
+            stage.tell(part(*key, b"other"))
+    assert stage.waiting.read() == before
+    assert stage.ledger.released == released
+
+
+def test_a_part_that_comes_twice_takes_the_place_of_no_other(counted):
+    stage = Stage(2)
+    assert stage.tell(START, *2 * [part(FIRST, 0, parts=2)]) == []
+    assert len(stage.waiting) == 1
+    assert counted[metrics.PARTS_REPEATED] == 1
+    assert stage.tell(part(FIRST, 1, parts=2)) == [FIRST]
+
+
+def test_what_comes_after_a_release_is_dropped_and_told(counted, caplog):
+    stage, last = Stage(), FIRST + REMEMBERED
+    stage.tell(START, *(message for slot in range(FIRST, last + 1) for message in whole(slot)))
+    released = list(stage.ledger.released)
+    counted.clear()
+    with caplog.at_level(logging.INFO, "streamveil"):
+        again = [part(last, 1), part(last, 1, b"other"), part(FIRST, 1)]
+        assert stage.tell(*again) == []
+    assert counted == {metrics.PARTS_REPEATED: 1, metrics.PARTS_AFTER_RELEASE: 2}
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "WARNING"]
+    assert f"part 1 of 3 of slot {last} came after" in caplog.text
+    assert stage.tell(*whole(last + 1)) == [last + 1]
+    assert stage.ledger.released[:-1] == released
+    assert not stage.waiting
+
+
+def test_another_number_of_shards_is_refused():
+    stage = Stage(2)
+    for wrong in (part(FIRST, 0, parts=4), part(FIRST, 2, parts=2)):
+        with pytest.raises(ConfigurationError, match=r"this run has 2: .* --shards"):
+            stage.tell(START, wrong)
+
+
+def test_another_start_is_refused():
+    stage = Stage()
+    stage.tell(START, *whole(FIRST), START)
+    assert stage.tell(*whole(FIRST + 1)) == [FIRST + 1]
+    with pytest.raises(ConfigurationError, match="slot 4, and it started with slot 3"):
+        stage.tell(start_to_bytes(4))
+
+
+def test_many_shards_wait_as_bits():
+    stage = Stage(200)
+    *some, last = whole(FIRST, parts=200)
+    assert stage.tell(START, *some, *some) == []
+    assert stage.tell(last) == [FIRST]
+
+
+# ---- in a pipeline ------------------------------------------------------------------------------
+
+REGISTRY = Registry.of({"ann": (2, 1.0), "bob": (2, 1.0)})
+
+
+def twice(counts, keys, every):
+    """A runner that delivers every part twice, in place of one that settles them."""
+    return counts | "Twice" >> beam.FlatMap(lambda element: [element] * 2).with_output_types(
+        counts.element_type
+    )
+
+
+# Without the numbers of parts two messages of one shard released a slot without the other shard.
+@pytest.mark.parametrize("changing", [False, True])
+def test_a_runner_that_delivers_twice_releases_the_same(
+    run_on, kit, monkeypatch, counted, changing
+):
+    rows = [("ann", "a", 0), ("bob", "b", 1), ("ann", "b", 2)]
+    ran = []
+    for replaced in (False, True):
+        if replaced:
+            monkeypatch.setattr(histograms, "settled", twice)
+        options = {"mechanism": "dpba" if changing else "pba", "shards": 2}
+        transform = kit.histograms(REGISTRY, first_slot=0, last_slot=3, **options)
+        line = kit.timeline(transform).events(*rows).advance(2).events(("bob", "a", 2)).advance(5)
+        release = Changing(transform) if changing else transform
+        ran.append(run_on("bundle_based", release, line, "--streaming"))
+    assert ran[0].slots == [0, 1, 2, 3]
+    assert counted[metrics.PARTS_REPEATED] == 4 * 4
+    kit.assert_same_releases(*(sorted(one.releases, key=attrgetter("slot")) for one in ran))
+
+
+class Changing(beam.PTransform):
+    """The transform, with one change of requirements."""
+
+    def __init__(self, transform):
+        super().__init__()
+        self.transform = transform
+
+    def expand(self, events):
+        figures = dict.fromkeys(REQUIREMENT_COLUMNS, 1.0)
+        batch = pa.RecordBatch.from_pylist([{"user": "ann", "slot": 1, **figures}])
+        changes = events.pipeline | beam.Create([batch], reshuffle=False)
+        return (events, changes) | self.transform

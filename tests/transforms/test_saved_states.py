@@ -1,0 +1,144 @@
+"""What is saved of any stream: read by later versions, and never accepted when it was changed."""
+
+import base64
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms import ConfigurationError, NoiseSource
+from streamveil.mechanisms.noise import NoiseKeys
+from streamveil.mechanisms.saved import Keeper
+from tests.transforms import saved_streams
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VERSIONS = sorted(path.stem for path in GOLDEN.glob("states_*.json"))
+FLIPS = 10_000
+
+
+@pytest.fixture(scope="module")
+def streams():
+    return saved_streams.streams()
+
+
+@pytest.fixture(scope="module")
+def saved(streams):
+    return {name: stream.saved() for name, stream in streams.items()}
+
+
+def refused(stream, data):
+    """Whether bytes are refused as they should be: anything else that is raised gets out."""
+    try:
+        stream.read(data)
+    except ConfigurationError as error:
+        return "wrong checksum" in str(error) and "\n" not in str(error)
+    return False
+
+
+# Every version's states are read by all later ones, which go on exactly as it would have.
+@pytest.mark.parametrize("version", VERSIONS)
+def test_states_of_earlier_versions_go_on(streams, version):
+    written = json.loads((GOLDEN / f"{version}.json").read_text())
+    assert written.keys() <= streams.keys()
+    for name, one in written.items():
+        following = streams[name].following(base64.b64decode(one["state"]))
+        assert json.dumps(following) == json.dumps(one["next"]), name
+
+
+def test_this_version_has_its_states_on_record(streams, saved):
+    assert VERSIONS
+    written = json.loads((GOLDEN / f"{VERSIONS[-1]}.json").read_text())
+    assert written.keys() == streams.keys()
+    assert {"fixed", "changing", "infinite", "edge", "server", "sliding", "running"} <= {
+        name.split()[0] for name in written
+    }
+
+
+def test_no_flip_of_one_bit_is_accepted(streams, saved):
+    random = np.random.default_rng(16)
+    each, tried = -(-FLIPS // len(streams)), 0
+    for name, stream in streams.items():
+        data = saved[name]
+        stream.read(data)
+        for bit in random.integers(8 * len(data), size=each).tolist():
+            flipped = bytearray(data)
+            flipped[bit // 8] ^= 1 << bit % 8
+            assert refused(stream, bytes(flipped)), (name, bit)
+            tried += 1
+    assert tried >= FLIPS
+
+
+@pytest.mark.parametrize("name", ["device", "fixed uniform", "changing dpbd", "count hat"])
+def test_no_flip_of_a_small_state_is_accepted(streams, saved, name):
+    data = saved[name]
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        assert refused(streams[name], bytes(flipped)), bit
+
+
+def test_no_state_that_was_cut_or_went_on_is_accepted(streams, saved):
+    random = np.random.default_rng(17)
+    for name, stream in streams.items():
+        data = saved[name]
+        cuts = {0, 1, 4, 19, 20, 21, len(data) - 1, *random.integers(len(data), size=40).tolist()}
+        for cut in cuts:
+            assert refused(stream, data[:cut]), (name, cut)
+        assert refused(stream, data + b"\0")
+        assert refused(stream, data + data)
+
+
+# From here users may begin to change: that stream goes on from what was written before.
+THAWED = ("changing adaptive", "fixed adaptive")
+
+
+# A state of one family is none of another, even where bytes would fit.
+def test_no_state_passes_for_that_of_another_stream(streams, saved):
+    for name, stream in streams.items():
+        for other, data in saved.items():
+            if other != name and (name, other) != THAWED:
+                with pytest.raises(ConfigurationError, match=r"wrong checksum|another conf"):
+                    stream.read(data)
+
+
+# ---- the keeper --------------------------------------------------------------------------------
+
+PARTS = {"mechanism": b"pba", "bins": b"cafe park", "columns": b"user"}
+
+
+def test_a_refusal_names_the_parts_that_differ():
+    source = NoiseSource(bytes(32))
+    data = Keeper(source, PARTS).write(b"state")
+    for changed, words in (
+        ({"bins": b"cafe pier"}, "the bins changed"),
+        ({"bins": b"", "columns": b""}, "the bins and the columns changed"),
+        ({"slots": b"new"}, "the slots changed"),
+        (dict.fromkeys(PARTS, b""), "the bins, the columns and the mechanism changed"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"another configuration: {words} since"):
+            Keeper(source, {**PARTS, **changed}).read(data)
+    reordered = {name: PARTS[name] for name in sorted(PARTS)[::-1]}
+    assert Keeper(source, reordered).read(data) == b"state"
+
+
+# What is public could be guessed and tried on a digest of it: the digests take the key.
+def test_the_digests_of_the_parts_take_the_key():
+    one, other = (Keeper(NoiseSource(bytes([i]) * 32), PARTS).write(b"") for i in (1, 2))
+    assert len(one) == len(other)
+    same = sum(a == b for a, b in zip(one, other, strict=True)) / len(one)
+    assert same < 0.7  # names and lengths
+    assert not set(re.findall(rb"(?s).{16}", one[-60:])) & set(re.findall(rb"(?s).{16}", other))
+
+
+# Who holds the first key still reads what was written before another took its place.
+def test_a_state_outlives_the_key_that_comes_later():
+    first, later = bytes([1]) * 32, bytes([2]) * 32
+    data = Keeper(NoiseSource(first), PARTS).write(b"state")
+    rotated = NoiseSource(NoiseKeys(first, ((7, later),)))
+    assert Keeper(rotated, PARTS).read(data) == b"state"
+    assert Keeper(NoiseSource(first), PARTS).read(Keeper(rotated, PARTS).write(b"x")) == b"x"
+    for other in (NoiseSource(later), NoiseSource(first, "another stream")):
+        with pytest.raises(ConfigurationError, match="wrong checksum"):
+            Keeper(other, PARTS).read(data)
