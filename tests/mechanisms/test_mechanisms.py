@@ -52,9 +52,9 @@ def population(requirements, sizes=None, bins=2, sensitivity=1) -> Population:
     return Population(requirements, sizes, bins, sensitivity)
 
 
-def stream_of(name, people, key=KEY, stream="", context="") -> ReleaseStream:
+def stream_of(name, people, key=KEY, stream="", **context) -> ReleaseStream:
     return ReleaseStream(
-        mechanism(name, people), NoiseSource(key, stream), context={"test": encoded(context)}
+        mechanism(name, people), NoiseSource(key, stream), context={k: encoded(v) for k, v in context.items()}
     )
 
 
@@ -667,12 +667,12 @@ def test_unknown_version_is_refused(name):
 @NAMES
 def test_state_of_another_configuration_is_refused(name):
     facts = {"requirements": [(2, 1.0), (3, 2.0)], "sizes": [5, 6], "bins": 2}
-    stream = stream_of(name, population(**facts), context="places")
+    stream = stream_of(name, population(**facts), bins_are="places")
     state, _ = stream.release(stream.start(), 0, np.ones((2, 2), np.int64))
     data = stream.encode(state)
-    assert stream_of(name, population(**facts), context="places").decode(data).next_slot == 1
+    assert stream_of(name, population(**facts), bins_are="places").decode(data).next_slot == 1
     others = [
-        stream_of(name, population(**{**facts, **change}), context="places")
+        stream_of(name, population(**{**facts, **change}), bins_are="places")
         for change in (
             {"requirements": [(2, 1.0), (3, 2.5)]},
             {"requirements": [(2, 1.0)], "sizes": [5]},
@@ -681,9 +681,9 @@ def test_state_of_another_configuration_is_refused(name):
             {"sensitivity": 2},
         )
     ]
-    others.append(stream_of(name, population(**facts), context="ages"))
+    others.append(stream_of(name, population(**facts), bins_are="ages"))
     another = "pbd" if name == "pba" else "pba"
-    others.append(stream_of(another, population(**facts), context="places"))
+    others.append(stream_of(another, population(**facts), bins_are="places"))
     for other in others:
         with pytest.raises(ConfigurationError, match=r"another configuration: .* start a new run"):
             other.decode(data)

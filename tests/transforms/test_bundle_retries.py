@@ -19,7 +19,7 @@ from streamveil.transforms.due import Pass, TakeDue, _TakeDueFn
 from streamveil.transforms.gathering import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
 from streamveil.transforms.heartbeat import _OpenSlotsFn
 from streamveil.transforms.joining import _JoinAtEndFn, _JoinInTimeFn
-from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseAtOnceFn, _ReleaseInTimeFn
 from streamveil.transforms.requirements import _MapChangesFn
 
 KEY = bytes(range(32))
@@ -28,7 +28,7 @@ REGISTRY = Registry.of(
     {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
 )
 LAST = 70  # more than a block of slots
-RELEASE = (_ReleaseAtEndFn, _ReleaseInTimeFn)
+RELEASE = (_ReleaseAtEndFn, _ReleaseAtOnceFn, _ReleaseInTimeFn)
 
 
 def rows(seed):
@@ -83,7 +83,7 @@ STAGES = {
 }
 # Where requirements change.
 CHANGING = {
-    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtEndFn],
+    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtOnceFn],
     Unbounded: [_MapChangesFn, _JoinInTimeFn, _ReleaseInTimeFn],
 }
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Slots
-from streamveil.mechanisms.records import ROW_COLUMN, SOURCE_METADATA
+from streamveil.mechanisms.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
 from streamveil.transforms import Columns
 from streamveil.transforms.due import WAITING, Pass, _TakeDueFn
 from streamveil.transforms.release import REJECTED
@@ -47,7 +47,9 @@ def take(batch, due, again=False):
         elif tag == REJECTED:
             late += [(letter["row"], letter["reason"]) for letter in value.to_pylist()]
         else:
-            assert value.schema.equals(batch.schema, check_metadata=True)
+            told = {**value.schema.metadata}
+            assert (told.pop(LOST_METADATA, None) is None) == (not late)
+            assert value.schema.with_metadata(told).equals(batch.schema, check_metadata=True)
             taken += value.column(ROW_COLUMN).to_pylist()
     return taken, late, waiting
 
