@@ -224,7 +224,7 @@ class CollectHistograms(beam.PTransform):
         edge = EdgeConfiguration(self.setting, visits.layout)
         counts, ticks = visits.counts, visits.ticks
         if visits.bounded:
-            ticks = (*ticks, refuse_loss(visits.tallies, self._loss_limit))
+            ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self)))
         else:
             counts = settled(counts, [_STREAM], self.settle)
         events = (counts, *ticks) | "AddTicks" >> beam.Flatten()
@@ -257,18 +257,6 @@ class CollectHistograms(beam.PTransform):
         rejected = visits.rejected | "AllRejected" >> beam.Flatten()
         state.element_type = tuple[int, bytes]
         return Collected(released.releases, released[LEDGER], rejected, state)
-
-    @property
-    def _loss_limit(self) -> LossLimit:
-        return LossLimit(
-            self.max_rejected,
-            self.may_be_empty,
-            self.slots,
-            self.first_slot,
-            self.last_slot,
-            self.columns.time_unit,
-            self.columns.time_format,
-        )
 
     def _staged(self, edge: EdgeConfiguration, visits: Counted) -> ReleaseConfig:
         return ReleaseConfig(edge, visits.clock, self.first_slot, self.last_slot, self._edge_resume)

@@ -331,7 +331,7 @@ class PrivateHistograms(beam.PTransform):
             told = settled(told, [_STREAM], self.settle)
         ticks = counted.ticks
         if counted.bounded:
-            ticks = (*ticks, refuse_loss(counted.tallies, self._loss_limit))
+            ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self)))
         counts = (told, *ticks) | "AddTicks" >> beam.Flatten()
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
@@ -347,18 +347,6 @@ class PrivateHistograms(beam.PTransform):
         released[STATE].element_type = tuple[int, bytes]
         rejected = counted.rejected | "AllRejected" >> beam.Flatten()
         return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
-
-    @property
-    def _loss_limit(self) -> LossLimit:
-        return LossLimit(
-            self.max_rejected,
-            self.may_be_empty,
-            self.slots,
-            self.first_slot,
-            self.last_slot,
-            self.columns.time_unit,
-            self.columns.time_format,
-        )
 
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)

@@ -10,13 +10,14 @@ import logging
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 import apache_beam as beam
 
 from streamveil.mechanisms.records import InputLost, Slots, format_time
 from streamveil.mechanisms.tallies import LATE, EventTally, Lost, sum_bytes
 from streamveil.transforms.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
-from streamveil.transforms.mapping import NO_REQUIREMENT, OUTSIDE_RANGE
+from streamveil.transforms.mapping import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
 from streamveil.transforms.people import NULL_USER
 from streamveil.transforms.times import NULL_TIME, UNPARSABLE_TIME
 
@@ -34,6 +35,17 @@ _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
 _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
 
 
+class Reads(Protocol):
+    """A transform of events that may lose some."""
+
+    columns: Columns
+    slots: Slots
+    first_slot: int | None
+    last_slot: int | None
+    max_rejected: float
+    may_be_empty: bool
+
+
 @dataclass(frozen=True)
 class LossLimit:
     """How much of a bounded input may be lost, and what is public of how it was read."""
@@ -47,6 +59,20 @@ class LossLimit:
     last_slot: int | None
     time_unit: str | None
     time_format: str | None = None
+
+    @classmethod
+    def of(cls, transform: Reads) -> LossLimit:
+        """The limit that a transform of events was given."""
+        columns = transform.columns
+        return cls(
+            transform.max_rejected,
+            transform.may_be_empty,
+            transform.slots,
+            transform.first_slot,
+            transform.last_slot,
+            columns.time_unit,
+            columns.time_format,
+        )
 
     def check(self, tally: EventTally) -> None:
         """Raise InputLost where more was lost than may be, or there is nothing to release."""

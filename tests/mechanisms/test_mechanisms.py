@@ -54,7 +54,9 @@ def population(requirements, sizes=None, bins=2, sensitivity=1) -> Population:
 
 def stream_of(name, people, key=KEY, stream="", **context) -> ReleaseStream:
     return ReleaseStream(
-        mechanism(name, people), NoiseSource(key, stream), context={k: encoded(v) for k, v in context.items()}
+        mechanism(name, people),
+        NoiseSource(key, stream),
+        context={k: encoded(v) for k, v in context.items()},
     )
 
 
