@@ -24,6 +24,10 @@ CLUSTERS = {
     "flink": ("--flink_home", "the folder that `tests/clusters/flink.sh install` filled"),
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
 }
+# Where the tests of the mathematics and of the readers are.
+QUICK_ROOMS = {"mechanisms", "io"}
+RUNNERS = {"runner", "usual_runner"}
+HERE = Path(__file__).parent
 FN_API, BUNDLE_BASED, PRISM = "fn_api", "bundle_based", "prism"
 
 
@@ -42,8 +46,19 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("usual_runner", [FN_API, *prism], indirect=True)
 
 
+def is_quick(item):
+    """Whether a test runs no pipeline, draws no examples and takes no samples for an audit."""
+    room = item.path.relative_to(HERE).parts[0]
+    takes_long = item.get_closest_marker("slow") or RUNNERS.intersection(item.fixturenames)
+    draws = getattr(item.obj, "is_hypothesis_test", False) or "audit" in item.nodeid
+    return room in QUICK_ROOMS and not takes_long and not draws
+
+
 def pytest_collection_modifyitems(config, items):
-    """Skip what needs something that was not given, and say how to get it."""
+    """Mark what is quick; skip what needs something that was not given, and say how to get it."""
+    for item in items:
+        if is_quick(item):
+            item.add_marker(pytest.mark.quick)
     for marker, (option, what) in CLUSTERS.items():
         if config.getoption(option):
             continue

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # whole benchmarks, if small ones
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 # Options that make each of them small.

@@ -33,7 +33,12 @@ def run_in_order(blocks, folder):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if any(blocks(page))], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, marks=() if page.name == "README.md" else pytest.mark.slow, id=page.name)
+        for page in PAGES
+        if any(blocks(page))
+    ],
 )
 def test_blocks_of_a_page_run_in_order(page, tmp_path):
     run_in_order(blocks(page), tmp_path)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # a stream, killed again and again
+
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kill_drill.py"
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from streamveil.pipelines.main import main
 
+pytestmark = pytest.mark.slow  # whole runs, on each runner
+
 RUNNERS = [
     "bundle_based",
     pytest.param("prism", marks=pytest.mark.prism),

@@ -138,6 +138,7 @@ def test_unknown_values(option):
 
 
 # Within 15 % of the design notes' line, for the parts that they define: one seed, which is fixed.
+@pytest.mark.slow
 def test_errors_are_those_of_the_design_notes():
     expected = {
         "pba": 39_600,

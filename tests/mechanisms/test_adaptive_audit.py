@@ -127,6 +127,7 @@ def looks(adjacency, target_bin, runs, target_of=None) -> np.ndarray:
 
 
 # A look costs its offer, here 1, whatever it is compared with, as long as that is public.
+@pytest.mark.slow
 @ADJACENCIES
 def test_a_look_keeps_its_claim(adjacency):
     proven = audit(*[looks(adjacency, target, 3000) for target in ADJACENCY[adjacency][1]])
@@ -174,6 +175,7 @@ CLAIM = (Requirement(4, 4.0), Requirement(4, 8.0))
 LEAP = [3, 40, 40, 40]
 
 
+@pytest.mark.slow
 @ADJACENCIES
 def test_a_window_keeps_its_claim(monkeypatch, adjacency):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: (2, 0.0))  # plans are public
@@ -219,6 +221,7 @@ def many(requirements, adjacency, runs, **options) -> Adaptive:
 
 # With many runs, of a window with a release in every slot, an audit and a release of the reserve,
 # a part of the claim is proven, and no more than it: filters hide the rest.
+@pytest.mark.slow
 @pytest.mark.parametrize(("adjacency", "least"), [("add_remove", 0.35), ("replace", 0.15)])
 def test_a_window_of_releases_keeps_its_claim(monkeypatch, adjacency, least):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: (1, 0.0))

@@ -150,6 +150,7 @@ def released(name, stream, slots, seed, users=10_000, epsilon=0.6, window=120):
 # stream of 300 slots has some 30 releases, so its own coverage is hardly known; of all 22 runs
 # together it is to about 2 % (seeds differ by some 8 %). The models hold roughly: streams with
 # draws for every user are covered less (here 81 to 93 %), those without more.
+@pytest.mark.slow
 def test_standard_errors_are_honest():
     covered = {}
     for name in ("sin", "tlns", "log", "step", "sin-fixed", "tlns-fixed", "log-fixed", "city"):
@@ -166,6 +167,7 @@ def test_standard_errors_are_honest():
 
 
 # It is better than what it replaces, by far: fixed seeds, and margins that hold for others too.
+@pytest.mark.slow
 @pytest.mark.parametrize(("stream", "margin"), [("sin", 5), ("step", 5), ("city", 2)])
 def test_adaptive_is_better_than_pba_and_pbd(stream, margin):
     errors = {}

@@ -158,6 +158,7 @@ AUDITED_IN_PARTS = ("adaptive", "ablation")
 
 # The releases of a whole window tell no more about a user than the user's own requirement allows.
 # The even comparators are one publication a slot, of parts that are audited below.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in MECHANISMS if n not in PARTS_ONLY])
 @pytest.mark.parametrize("adjacency", list(ADJACENCY))
 def test_a_window_keeps_its_claim(name, adjacency):
@@ -174,6 +175,7 @@ def test_a_window_keeps_its_claim(name, adjacency):
 ASTRIDE = {"first": 5, "slots": 9}
 
 
+@pytest.mark.slow
 def test_spas_keeps_its_claim_between_two_runs():
     proven = audit_mechanism("spas", CLAIM, "add_remove", 1, RUNS // 2, **ASTRIDE)
     print(f"audit of spas astride of two runs: at least {proven:.2f} of {CLAIM[0].epsilon}")
@@ -323,6 +325,7 @@ def answers(patch, target_bin, runs, noisy_threshold=True) -> np.ndarray:
 
 # A run costs its price once for all of a window's slots; if its threshold had no noise, every one
 # of them would cost, and the audit tells.
+@pytest.mark.slow
 def test_a_run_of_spas_keeps_its_claim(monkeypatch):
     claim = 3.0  # a quarter of E
     proven = audit(*[answers(monkeypatch, target, 20_000) for target in (0, None)])
@@ -335,6 +338,7 @@ def test_a_run_of_spas_keeps_its_claim(monkeypatch):
 
 # Randomised response costs its budget: nearly all of it is proven, and no more. Where a user is
 # replaced, only one of two tickets changes in this case, so half is proven.
+@pytest.mark.slow
 @pytest.mark.parametrize(("adjacency", "least"), [("add_remove", 0.9), ("replace", 0.4)])
 def test_randomised_response_keeps_its_claim(adjacency, least):
     proven = audit(*[reported(adjacency, target, 200_000) for target in ADJACENCY[adjacency][1]])

@@ -65,6 +65,7 @@ def proven(name):
     return audit(*[world(name, target_bin) for target_bin in ADJACENCY["add_remove"][1]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(DYNAMIC_MECHANISMS))
 def test_what_was_promised_holds_after_a_change(name):
     found = proven(name)
@@ -73,6 +74,7 @@ def test_what_was_promised_holds_after_a_change(name):
 
 
 # As if the windows opened before had ended with the change, and no odometer watched.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adaptive", "dpbd"])
 def test_a_mechanism_that_forgets_its_promise_is_convicted(monkeypatch, name):
     opens = OpenWindows.open

@@ -62,6 +62,7 @@ def test_page_is_self_contained(demo):
     assert "336,776" in html
 
 
+@pytest.mark.slow
 def test_again_into_the_same_folder(demo, toolbox, tmp_path):
     """The new demo replaces the old one; so does the picture."""
     folder, _ = demo

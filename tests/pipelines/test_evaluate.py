@@ -135,6 +135,7 @@ def test_markdown_is_what_is_printed(command):
     assert [line.split("|")[4].strip() for line in text.splitlines()[2:]] == defaults
 
 
+@pytest.mark.slow
 def test_in_processes_from_a_shell(tmp_path):
     flags = ["--stream=sin", *SMALL, "--processes=2"]
     done = subprocess.run(

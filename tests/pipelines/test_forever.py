@@ -9,6 +9,8 @@ import pytest
 from streamveil.io import read_ledger, read_releases
 from streamveil.mechanisms.records import Lifetime
 
+pytestmark = pytest.mark.slow  # whole runs, pass after pass
+
 UTC = dt.timezone.utc
 USERS = 400
 

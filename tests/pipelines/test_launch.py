@@ -191,6 +191,7 @@ def test_what_is_declared_without_beam_is_what_is_read_with_it():
     assert tuple(STATISTICS) == options.STATISTICS
 
 
+@pytest.mark.slow
 def test_a_missing_library_of_google_is_no_news(job):
     """Beam warns of it whenever it is imported, to people who have nothing to do with Google."""
     folder = job.folder / "hidden" / "apitools"
@@ -454,6 +455,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "interrupt"])
 def test_stopped_in_the_middle(job, number):
     process = subprocess.Popen(

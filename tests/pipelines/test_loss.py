@@ -276,6 +276,7 @@ def test_events_rejected_later_are_not_counted(job):
     assert "4 events read: 2 counted, 1 rejected" in outcome.out
 
 
+@pytest.mark.slow
 def test_passes_tell_each_event_once(job):
     """A file is read in two passes; late, waiting and unparsable ones are in one of them."""
     flags = {
@@ -311,6 +312,7 @@ def test_passes_tell_each_event_once(job):
     assert [one["rejected"] for one in each] == [{"unparsable": 1}, {}, {}]
 
 
+@pytest.mark.slow
 def test_a_pass_that_loses_most_commits_nothing(job):
     flags = {
         "state": job.path("state"),

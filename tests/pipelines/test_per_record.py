@@ -127,6 +127,7 @@ def test_budgets_by_category(bank):
     assert bank.rows()[0]["estimate"] == pytest.approx(750, abs=30)
 
 
+@pytest.mark.slow
 def test_bad_records_leave_no_trace(bank):
     outcomes = []
     for bad in ((), BAD):

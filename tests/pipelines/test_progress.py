@@ -116,6 +116,7 @@ def test_steps_on_a_terminal(monkeypatch):
     assert not text.split("\r")[-1].strip()
 
 
+@pytest.mark.slow
 def test_on_a_real_terminal(job):
     main, other = pty.openpty()
     fcntl.ioctl(other, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))

@@ -53,6 +53,7 @@ def test_files_to_a_topic(job, published):
     ]
 
 
+@pytest.mark.slow
 def test_a_subscription_to_a_topic(job, published):
     """In real time, by the clock: both slots are released as they end, the job goes on."""
     from apache_beam.testing.test_utils import PullResponseMessage, create_pull_response

@@ -22,6 +22,8 @@ from streamveil.transforms.joining import _JoinAtEndFn, _JoinInTimeFn
 from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseAtOnceFn, _ReleaseInTimeFn
 from streamveil.transforms.requirements import _MapChangesFn
 
+pytestmark = pytest.mark.slow  # whole runs, each bundle twice
+
 KEY = bytes(range(32))
 USERS = [f"u{i}" for i in range(24)]
 REGISTRY = Registry.of(

@@ -420,6 +420,7 @@ def registry(request):
     return REGISTRIES[request.param]
 
 
+@pytest.mark.slow
 def test_random_histories_of_a_bounded_input(kit, registry):
     @PROPERTY
     @given(EVENTS, st.lists(CHANGE, max_size=40))
@@ -433,6 +434,7 @@ def test_random_histories_of_a_bounded_input(kit, registry):
 
 
 # Whatever came late, in any order, and although every bundle runs twice.
+@pytest.mark.slow
 def test_random_histories_of_a_stream(kit, registry):
     @settings(PROPERTY, max_examples=100)
     @given(
@@ -806,6 +808,7 @@ def test_a_change_for_a_quiet_slot_that_was_closed_is_late(live, kit):
 
 
 # Whatever jumps the watermark makes, every shard tells every slot, once and in full.
+@pytest.mark.slow
 @pytest.mark.parametrize("jumps", [[1, 2, 3, 4, 9], [0.5, 5], []])
 @pytest.mark.parametrize("ends", [{}, {"last_slot": None}], ids=["with an end", "without"])
 def test_all_shards_tell_all_slots_of_a_stream(live, kit, jumps, ends):

@@ -48,6 +48,7 @@ def assert_equals_direct(ran, expected):
 # ---- equality with ReleaseStream ------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_releases_what_it_does_without_beam(run, kit, name):
     transform = kit.histograms(REGISTRY, mechanism=name, noise_key=bytes(range(32)))

@@ -244,6 +244,7 @@ CROWDS = {
 
 # With the one noisy answer that may steer fixed, whoever is present: same statuses, thresholds,
 # errors and prices, in every slot.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*SCHEDULES, "uniform", "sample", "lbu", "plbu"])
 def test_presence_does_not_change_the_control_flow(run, kit, monkeypatch, name):
     registry = Registry.of(

@@ -26,6 +26,7 @@ def within(kit, first, last):
 
 
 # Cut inside blocks of slots, at their border, and where nothing happens.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adaptive", *SCHEDULES])
 def test_pieces_of_a_stream_release_what_one_run_does(run_on, kit, runner, name):
     whole = run_on(runner, part(kit, 0, 75, mechanism=name), within(kit, 0, 75))

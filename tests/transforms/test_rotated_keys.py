@@ -126,6 +126,7 @@ MADE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", MADE.values(), ids=MADE)
 def test_slots_before_keep_the_old_key(run_on, kit, runner, made):
     old, new, newer = (

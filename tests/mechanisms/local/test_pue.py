@@ -126,6 +126,7 @@ def reports_of(oracles, truth, random):
 
 
 # Unbiased, and with the variance that it states; the paper's is far too small.
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [GRR, OUE])
 def test_estimates_have_their_variance(kind):
     runs, random = 3000, generator(words(3))

@@ -28,6 +28,7 @@ def wave(slots, users, random):
 
 # Classes with reporters in every slot, and seven users who are heard one at a time, now and then;
 # class and value hang together as far as they can. z-tests at 1e-6 for each symbol.
+@pytest.mark.slow
 def test_robust_is_unbiased_however_class_and_value_hang_together():
     requirements = [(5, 2.0)] * 40 + [(4, 1.0)] * 30 + [(60, 3.0)] * 4 + [(37, 2.5)] * 3
     classes = sorted(set(requirements))
@@ -54,6 +55,7 @@ def test_plain_takes_classes_for_alike():
 
 # Raw estimates scatter by the stated error, which knows the frequencies once there is a forecast:
 # the mean of 2,400 squares, of kurtosis near 3, is within 4.9 of its standard errors.
+@pytest.mark.slow
 @pytest.mark.parametrize("robust", [False, True])
 def test_stated_errors_are_those_found(robust):
     random = np.random.default_rng(5)

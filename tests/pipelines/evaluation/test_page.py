@@ -90,6 +90,7 @@ def test_only_comparators():
     assert "Only comparators were run, which are never advised" in words(page_of(made))
 
 
+@pytest.mark.slow
 def test_no_more_charts_than_are_read():
     many = [f"s{i}" for i in range(9)]
     html = page_of(runs(streams=many, windows=(3, 6), seeds=(0, 1)))
