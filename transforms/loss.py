@@ -29,7 +29,8 @@ _LONGEST = 200  # characters of a record in a message
 
 _LOGGER = logging.getLogger("streamveil")
 
-_UNITS_BY_DIGITS = {10: "s", 13: "ms", 16: "us", 19: "ns"}
+# From 1973 to 2286.
+_UNITS_BY_DIGITS = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
 _NUMBER = re.compile(r"-?(\d+)(?:[.]\d*)?")
 _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
 _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)

@@ -39,6 +39,11 @@ CAUSES = {
         {"time_unit": "ms"},
         ["outside the released slots (2)", "--time_unit=s, but --time_unit=ms"],
     ),
+    "seconds of the nineties without a unit": (
+        ["u1,A,893286638", "u2,B,893286639"],
+        {},
+        ["unparsable time (2)", "893286638", "the times look like --time_unit=s"],
+    ),
     "days first": (
         ["u1,A,31/01/2024", "u2,B,30/01/2024 10:00"],
         {},
