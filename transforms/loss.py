@@ -31,7 +31,8 @@ _LOGGER = logging.getLogger("streamveil")
 
 # From 1973 to 2286.
 _UNITS_BY_DIGITS = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
-_NUMBER = re.compile(r"-?(\d+)(?:[.]\d*)?")
+# As a detail has it: alone, or followed by what is missing for it.
+_NUMBER = re.compile(r"-?(\d+)(?:[.]\d*)?(?:, a number: .*)?")
 _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
 _COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
 
