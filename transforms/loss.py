@@ -102,7 +102,8 @@ class LossLimit:
         if not read or (self._ranged and self.max_rejected >= 1):
             return None
         if lost == read:
-            return f"all {read:,} events were rejected or late, no event was accepted"
+            all_read = "the only event was" if read == 1 else f"all {read:,} events were"
+            return f"{all_read} rejected or late, no event was accepted"
         return (
             f"{lost:,} of {read:,} events were rejected or late, more than the share of "
             f"{self.max_rejected:g} that may be (--max_rejected)"

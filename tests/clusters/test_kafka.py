@@ -35,12 +35,17 @@ PAGE = Path(__file__).parents[2] / "docs" / "streaming.md"
 
 
 def flags(kafka, **changed):
-    """Flags of the command in the page, some changed; those that are None are left out."""
+    """Flags of the command in the page, some changed; those that are None are left out.
+
+    Which event counts of a user who has several in a slot hangs on how often each was delivered,
+    unless events in different bins come before repeats.
+    """
     (text,) = re.findall(r"^```sh kafka\nstreamveil release (.+?)^```", PAGE.read_text(), SHAPE)
     text = text.replace("broker:9092", kafka.broker).replace("localhost:8097", kafka.expansion)
     text = text.replace(EARLIEST, f"{EARLIEST}&{GIVEN_TIMES}")  # these events are long past
     words = shlex.split(text.replace("\\\n", " "))
-    found = dict(word.removeprefix("--").split("=", 1) for word in words) | changed
+    found = dict(word.removeprefix("--").split("=", 1) for word in words)
+    found |= {"keep": "distinct", **changed}
     return [f"--{name}={value}" for name, value in found.items() if value is not None]
 
 

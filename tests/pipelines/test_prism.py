@@ -48,8 +48,8 @@ def test_direct_runner_takes_the_prism_that_it_is_given(prism):
 @pytest.mark.prism
 def test_errors_of_workers_come_as_they_were(prism):
     prism.lines("u1,Z,2024-01-01T08:00:00Z")
-    said = run(prism, code=2).err
-    assert "streamveil release: no event was accepted, so nothing says which slots" in said
+    said = run(prism, code=3).err
+    assert "streamveil release: the only event was rejected or late, no event was accepted" in said
     assert "out.jsonl" not in str(prism.files())
 
 
