@@ -467,7 +467,7 @@ def test_stopped_in_the_middle(job, number):
     assert process.stdout.readline() == "now\n"
     os.kill(process.pid, number)
     try:
-        _, err = process.communicate(timeout=10)
+        _, err = process.communicate(timeout=60)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
