@@ -2,8 +2,42 @@
 
 from __future__ import annotations
 
+import collections
+import json
+import uuid
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+from streamveil.io.releases import release_json
+from streamveil.mechanisms.records import PUBLISHED, Release
+
+
+def keep(release: Release, folder: str) -> None:
+    """Keep what a sink is given as a file, every time that it is."""
+    path = Path(folder, f"{release.slot:012}-{uuid.uuid4().hex}.json")
+    part = path.with_suffix(".part")
+    part.write_bytes(release_json(release))
+    part.rename(path)
+
+
+def kept(folder: Path) -> dict[int, collections.Counter[bytes]]:
+    """By slot, what a sink was given and how often, in order."""
+    found: dict[int, collections.Counter[bytes]] = collections.defaultdict(collections.Counter)
+    for path in sorted(folder.glob("*.json")):
+        found[slot_of(path)][path.read_bytes()] += 1
+    return dict(found)
+
+
+def slot_of(path: Path) -> int:
+    """The slot of a file that :func:`keep` wrote."""
+    return int(path.name.partition("-")[0])
+
+
+def cost(content: bytes) -> float:
+    """What a release cost; one that repeats another names what that cost."""
+    release = json.loads(content)
+    return float(release["epsilon"]) if release["status"] == PUBLISHED else 0.0
 
 
 def overspent(

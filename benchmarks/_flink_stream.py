@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
+from _drill import keep
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.core import RestrictionProvider
@@ -19,7 +19,6 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from streamveil.io import WriteReleasesToFolder
-from streamveil.io.releases import release_json
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.mechanisms.records import Release
 from streamveil.transforms import Columns, Outputs, PrivateHistograms
@@ -154,17 +153,9 @@ def build(pipeline: beam.Pipeline, pace: Pace, folder: Path, settle: str | None)
     read = beam.FlatMap(arrived, pace) if pace.clock else beam.Map(events_of)
     batches = slots | "Batches" >> read.with_output_types(pa.RecordBatch)
     found = releases(batches, heartbeat=Paced(pace), settle=settle)
-    _ = found | "See" >> beam.Map(_see, str(folder / "seen"))
+    _ = found | "See" >> beam.Map(keep, str(folder / "seen"))
     if settle or not pace.clock:
         _ = found | WriteReleasesToFolder(str(folder / "releases"))
-
-
-def _see(release: Release, folder: str) -> None:
-    """Keep what is given, every time that it is."""
-    path = Path(folder, f"{release.slot:06}-{uuid.uuid4().hex}.json")
-    part = path.with_suffix(".part")
-    part.write_bytes(release_json(release))
-    part.rename(path)
 
 
 def reference(last_slot: int, path: str) -> None:

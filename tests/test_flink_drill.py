@@ -38,6 +38,16 @@ def test_a_stream_without_a_fault(drill):
     assert figures["given again otherwise"] == figures["lost"] == 0
 
 
+@pytest.mark.parametrize(("ahead", "behind"), [("seen", "releases"), ("releases", "seen")])
+def test_a_job_that_was_cancelled_between_the_writes_to_both_sinks(drill, ahead, behind):
+    """A part of a file that was being written may be left, too."""
+    (last,) = (drill.folder / behind).glob(f"{LAST:06}*")
+    last.rename(last.with_name(f".{last.name}.part"))
+    drill.check()
+    assert drill.faults == []
+    assert list((drill.folder / ahead).glob(f"{LAST:06}*"))
+
+
 def spoil(folder, name, **values):
     """Another release of a slot, beside the one that there is or in its place."""
     release = json.loads((folder / "000004-a.json").read_bytes())

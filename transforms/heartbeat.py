@@ -15,6 +15,7 @@ from apache_beam.typehints import KV
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
+from streamveil.transforms.fence import keep_keys_whole
 
 START = "start"
 
@@ -81,8 +82,9 @@ def open_slots(
 ) -> tuple[beam.PCollection[tuple[str, int]], beam.PCollection[tuple[str, int]]]:
     """(stream, slot) of every slot once, and (stream, first slot), as a heartbeat tells them.
 
-    In real time when the heartbeat is None.
+    In real time when the heartbeat is None. Every pipeline over an input without end has these.
     """
+    keep_keys_whole(pipeline)
     opened = (
         pipeline
         | "Heartbeat" >> (heartbeat or Heartbeat(slots, first, last))
