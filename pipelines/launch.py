@@ -29,9 +29,12 @@ from streamveil.pipelines.options import add_dry_run
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
+from streamveil.transforms.fence import StateWentBack
 
 # Errors of ours that a worker raised, inside the text that a runner reports.
-_KINDS = {kind.__name__: kind for kind in (ConfigurationError, BudgetExceeded, InputLost)}
+_KINDS = {
+    kind.__name__: kind for kind in (ConfigurationError, BudgetExceeded, StateWentBack, InputLost)
+}
 _OURS = re.compile(rf"(?:\w+[.])*({'|'.join(_KINDS)}): (.+?)(?:\\n|\n|$)")
 _WHILE = re.compile(r" \[while running [^\]]*\]")
 

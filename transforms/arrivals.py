@@ -56,6 +56,11 @@ class Arrivals:
         """What a runner can keep."""
         return self.first, self.next_slot, self.came
 
+    @property
+    def waiting(self) -> int:
+        """How many parts wait."""
+        return sum(bits.bit_count() for bits in self.came.values())
+
     def start(self, slot: int) -> None:
         """The stream starts with this slot. Raises ConfigurationError where it started already."""
         if self.first is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,6 +44,7 @@ from streamveil.transforms.counting import (
     Layout,
     read_codes,
 )
+from streamveil.transforms.fence import Fence, Fenced, went_back
 from streamveil.transforms.loss import TALLIES
 from streamveil.transforms.mapping import NO_REQUIREMENT
 from streamveil.transforms.rejects import rejected_slots
@@ -60,6 +62,8 @@ from streamveil.transforms.wire import (
 REJECTED = "rejected"
 
 VISITS, CHANGES, KEPT = b"v", b"c", b"k"
+
+_MOVED = struct.Struct("<q")
 
 ShardKey = tuple[int, int]
 
@@ -223,9 +227,15 @@ class _Progress(NamedTuple):
     """First slot with visits that wait."""
     changes: int = NEVER
     """First slot with changes that wait."""
+    visits: int = 0
+    """Visits that wait."""
+    asked: int = 0
+    """Messages of changes that wait."""
+    moved: int | None = None
+    """Slot in which the cohorts were last written; None before."""
 
 
-class _JoinInTimeFn(beam.DoFn):
+class _JoinInTimeFn(Fenced):
     """Closes the slots of a shard one by one, in event time, and tells each, quiet or not.
 
     The step that follows cannot rely on its clock to have all of a slot: some runners let the
@@ -234,8 +244,8 @@ class _JoinInTimeFn(beam.DoFn):
     Input: ((kind, shard), visits or changes as bytes), in any order; visits of every slot, once,
     perhaps none, in blocks of one slot. Those that come again are dropped, or fail the stage if
     they differ and their slot is not closed: see `arrivals.py`. State, per shard: the visits and
-    the changes that wait, how far it is, and its cohorts as bytes, sealed: whose budget pays hangs
-    on them.
+    the changes that wait; how far it is, in the cell that is fenced; and the slot in which its
+    cohorts were written with them as bytes, sealed: whose budget pays hangs on them.
 
     Timer `close`, in event time, armed by `process` and by itself when there are visits of the
     next slot: it waits for the slot's closing time, which the visits have seen and the changes may
@@ -250,6 +260,7 @@ class _JoinInTimeFn(beam.DoFn):
 
     def __init__(self, config: JoinConfig) -> None:
         self._config = config
+        self._fence = Fence()
 
     def setup(self) -> None:
         self._sealing_key = self._config.change_mapper().stranger_key
@@ -262,6 +273,7 @@ class _JoinInTimeFn(beam.DoFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
+        progress = self._fence.cell(element[0], progress)
         at = self._read(progress)
         tag, data = element[1][:1], element[1][1:]
         if tag == CHANGES:
@@ -269,13 +281,13 @@ class _JoinInTimeFn(beam.DoFn):
             if at.next_slot > self._config.first_slot:
                 metrics.count(metrics.CHANGES_LATE, int((asked.slots < at.next_slot).sum()))
             changes.add(data)
-            at = at._replace(changes=min(at.changes, asked.first))
+            at = at._replace(changes=min(at.changes, asked.first), asked=at.asked + 1)
         elif block_of(data) < at.next_slot:
             metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
             return
         else:
             visits.add(data)
-            at = at._replace(busy=min(at.busy, block_of(data)))
+            at = at._replace(busy=min(at.busy, block_of(data)), visits=at.visits + 1)
         self._write(progress, close, at)
 
     def _read(self, progress: Any) -> _Progress:
@@ -296,35 +308,50 @@ class _JoinInTimeFn(beam.DoFn):
         cohorts: Any = beam.DoFn.StateParam(COHORTS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[Any]:
+        progress = self._fence.cell(key, progress)
         config, at = self._config, self._read(progress)
         slot, mine = at.next_slot, config.cohorts(key)
-        written, purpose = cohorts.read(), b"cohorts %d %d" % tuple(key)
+        written, purpose = cohorts.read() or b"", b"cohorts %d %d" % tuple(key)
+        moved = _MOVED.unpack_from(written)[0] if written else None
+        if moved != at.moved:
+            raise went_back(f"cohorts of slot {moved} are read, and slot {at.moved} wrote some")
         state = mine.start()
-        if written is not None:
-            state = mine.decode(unseal(self._sealing_key, purpose, written))
+        if written:
+            state = mine.decode(unseal(self._sealing_key, purpose, written[_MOVED.size :]))
         due, busy = mine.no_changes(), []
         if at.changes <= slot:
-            due, rest = Changes.joined(list(map(changes_from_bytes, changes.read()))).split(slot)
+            asked = list(map(changes_from_bytes, changes.read()))
+            _check_waiting("changes", len(asked), at.asked)
+            due, rest = Changes.joined(asked).split(slot)
             changes.clear()
             if len(rest.users):
                 changes.add(changes_to_bytes(rest))
-            at = at._replace(changes=rest.first)
+            at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
         if at.busy <= slot:
             waiting = list(visits.read())
+            _check_waiting("visits", len(waiting), at.visits)
             visits.clear()
             later = [data for data in waiting if block_of(data) > slot]
             for data in later:
                 visits.add(data)
-            at = at._replace(busy=min(map(block_of, later), default=NEVER))
+            at = at._replace(busy=min(map(block_of, later), default=NEVER), visits=len(later))
             there = [data for data in waiting if block_of(data) == slot]
             if len(set(there)) > 1:
                 number, parts = config.layout.part(*key), config.layout.parts
                 raise contradiction(Part(slot, number, parts))
             metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
             busy = list(_busy_slots(key[0], there[0], config.layout)) if there else []
-        moved = len(due.users) > 0 or mine.next_forgotten(state) <= slot
+        moves = len(due.users) > 0 or mine.next_forgotten(state) <= slot
         state, outputs, _ = _close(config, mine, state, slot, due, busy)
-        if moved:
-            cohorts.write(seal(self._sealing_key, purpose, mine.encode(state)))
+        if moves:
+            sealed = seal(self._sealing_key, purpose, mine.encode(state))
+            cohorts.write(_MOVED.pack(slot) + sealed)
+            at = at._replace(moved=slot)
         self._write(progress, close, at._replace(next_slot=slot + 1))
         yield from outputs
+
+
+def _check_waiting(what: str, there: int, came: int) -> None:
+    """Raise StateWentBack where not all waits that came."""
+    if there != came:
+        raise went_back(f"{there} messages of {what} wait where {came} came")

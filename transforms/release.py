@@ -19,6 +19,7 @@ from streamveil.mechanisms.records import ConfigurationError, Release, format_ti
 from streamveil.transforms import metrics
 from streamveil.transforms.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.clock import Clock
+from streamveil.transforms.fence import Fence, Fenced, went_back
 from streamveil.transforms.ledgers import MakesDriver
 from streamveil.transforms.wire import (
     block_of,
@@ -76,14 +77,6 @@ class _ReleaseFn(beam.DoFn):
         """The state that was written, or that of an earlier run or a stream's start."""
         written = written or self._config.resume
         return self._ledgers.start() if written is None else self._ledgers.decode(written)
-
-    def _release(
-        self, stream: Any, slots: Iterable[tuple[int, Any]]
-    ) -> Generator[Any, None, int | None]:
-        """Release slots, given in order with their counts; returns the one that comes next."""
-        state = yield from self._driven(self._begun(stream.read()), slots)
-        stream.write(self._ledgers.encode(state))
-        return self._ledgers.next_slot(state)
 
     def _driven(self, state: Any, slots: Iterable[tuple[int, Any]]) -> Generator[Any, None, Any]:
         """Take slots, given in order with their counts; returns the state after them."""
@@ -197,14 +190,14 @@ class _ReleaseAtEndFn(_ReleaseAtOnceFn):
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
 
 
-class _ReleaseInTimeFn(_ReleaseFn):
+class _ReleaseInTimeFn(_ReleaseFn, Fenced):
     """Releases a stream that never ends, each slot as soon as all shards have told their counts.
 
     Input: (stream, part of counts as bytes that `ledgers.py` reads), all parts of every slot, empty
     or not, blocks of one slot; and what tells the first slot (:func:`start_to_bytes`); all in any
     order. What comes again is dropped and counted, or fails the stage: see `arrivals.py`. State,
-    per stream: the parts that wait; the next slot to release, and which parts of which slots wait;
-    what the parts of the slots released last were.
+    per stream: the parts that wait; the next slot to release, and which parts of which slots wait,
+    in the cell that is fenced; what the parts of the slots released last were.
 
     There is no timer: a slot's counts come when it closes, or later if they had to settle. The
     event time of a release is that moment, since the watermark is there: what is before it, windows
@@ -214,6 +207,10 @@ class _ReleaseInTimeFn(_ReleaseFn):
     WAITING = BagStateSpec("waiting", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
     TAKEN = ReadModifyWriteStateSpec("taken", FastPrimitivesCoder())
+
+    def __init__(self, config: ReleaseConfig) -> None:
+        super().__init__(config)
+        self._fence = Fence()
 
     def _time(self, slot: int) -> Timestamp:
         closing = self._config.clock.closing(slot)
@@ -229,6 +226,7 @@ class _ReleaseInTimeFn(_ReleaseFn):
         stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
     ) -> Iterator[Any]:
         self._now, data = now, element[1]
+        progress = self._fence.cell(element[0], progress)
         arrivals = Arrivals.read(self._ledgers.parts, progress.read())
         start = start_from_bytes(data)
         if start is not None:
@@ -241,14 +239,29 @@ class _ReleaseInTimeFn(_ReleaseFn):
             waiting.add(data)
         whole = list(arrivals.whole())
         if whole:
-            parts, rest = _split(whole, waiting.read())
-            next_slot = yield from self._release(stream, self._counted(parts))
-            arrivals.take(whole, next_slot)
+            there = list(waiting.read())
+            parts, rest = _split(whole, there)
+            if len(there) != arrivals.waiting or any(
+                len(some) != arrivals.parts for some in parts.values()
+            ):
+                raise went_back(f"{len(there)} parts wait where {arrivals.waiting} came")
+            state = yield from self._driven(self._ledger(arrivals, stream), self._counted(parts))
+            stream.write(self._ledgers.encode(state))
+            arrivals.take(whole, self._ledgers.next_slot(state))
             waiting.clear()
             for data in rest:
                 waiting.add(data)
             taken.write(remembered(taken.read(), parts))
         progress.write(arrivals.written)
+
+    def _ledger(self, arrivals: Arrivals, stream: Any) -> Any:
+        """The state after the last slot. Raises StateWentBack for one of another time."""
+        written = stream.read()
+        state = self._begun(written)
+        at = None if written is None else self._ledgers.next_slot(state)
+        if at != (None if arrivals.next_slot == arrivals.first else arrivals.next_slot):
+            raise went_back(f"slot {arrivals.next_slot} comes next, and in the ledger slot {at}")
+        return state
 
     def _dropped(self, data: bytes, arrival: Arrival) -> None:
         """Count a part that is dropped, and tell of it."""

@@ -33,6 +33,7 @@ from streamveil.mechanisms.local.wire import (
 from streamveil.mechanisms.tallies import LATE
 from streamveil.transforms import metrics
 from streamveil.transforms.arrivals import another_start
+from streamveil.transforms.fence import Fence, Fenced, went_back
 from streamveil.transforms.rejects import REJECTED_SCHEMA
 from streamveil.transforms.release import REJECTED, ReleaseConfig, _ReleaseFn
 from streamveil.transforms.server import LocalSetting, Server
@@ -235,14 +236,14 @@ class _Progress(NamedTuple):
     """Reports to it that wait."""
 
 
-class _AskFn(_ReleaseFn):
+class _AskFn(_ReleaseFn, Fenced):
     """Asks for reports and releases slots, in order, each once.
 
     Input: (stream, what begins slots, or an Answer as bytes), in any order. Output: what
     :class:`_ReleaseFn` gives; on the side parts of asks as bytes, and rejected reports.
 
     State, per stream: the server's bytes; the reports of the round that is open, of which there are
-    at most about twice as many as users asked; :class:`_Progress`.
+    at most about twice as many as users asked; :class:`_Progress`, in the cell that is fenced.
 
     Timer `deadline`, in event time, armed when a round opens: closes it. The first round of a slot
     opens when the slot has begun and the one before it is released, and closes `first` after its
@@ -257,6 +258,7 @@ class _AskFn(_ReleaseFn):
     def __init__(self, config: ReleaseConfig, first: int, second: int) -> None:
         """Make it; `first` and `second` are microseconds."""
         super().__init__(config)
+        self._fence = Fence()
         self._delays = {1: first, 2: second}
 
     _ledgers: Server
@@ -269,6 +271,7 @@ class _AskFn(_ReleaseFn):
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
+        progress = self._fence.cell(element[0], progress)
         at = _Progress(*(progress.read() or ()))
         kind, data = element[1][:1], element[1][1:]
         if kind == _REPORT:
@@ -279,7 +282,7 @@ class _AskFn(_ReleaseFn):
             reports.add(data)
             at = at._replace(waiting=at.waiting + 1)
             if at.waiting > _MOST_EACH * at.asked:
-                rejected, waiting = self._thin_out(stream, reports)
+                rejected, waiting = self._thin_out(at, stream, reports)
                 at = at._replace(waiting=waiting)
                 yield from rejected
             progress.write(tuple(at))
@@ -293,16 +296,38 @@ class _AskFn(_ReleaseFn):
             raise another_start(slot, at.first)
         progress.write(tuple(at))
         if at.open_round is None:
-            written = stream.read()
-            state = self._ledgers.start() if written is None else self._ledgers.decode(written)
-            yield from self._begin(state, stream, progress, deadline)
+            yield from self._begin(self._state(at, stream), stream, progress, deadline)
 
-    def _thin_out(self, stream: Any, reports: Any) -> tuple[list[beam.pvalue.TaggedOutput], int]:
+    def _state(self, at: _Progress, stream: Any) -> LocalStreamState:
+        """The server's state. Raises StateWentBack for one that is not of this time."""
+        written = stream.read()
+        state = self._ledgers.start() if written is None else self._ledgers.decode(written)
+        asked = None if state.asked is None else (state.asked.slot, state.asked.round)
+        begun = at.next_slot == at.first and at.open_round is None
+        if asked != at.open_round or (written is None) is not begun:
+            raise went_back(f"round {at.open_round} is open, and the server's is {asked}")
+        if asked is None and written is not None and state.next_slot != at.next_slot:
+            raise went_back(
+                f"slot {at.next_slot} comes next, and the server's is {state.next_slot}"
+            )
+        return state
+
+    @staticmethod
+    def _waiting(at: _Progress, reports: Any) -> list[bytes]:
+        """The reports that wait. Raises StateWentBack if some are missing."""
+        there = list(reports.read())
+        if len(there) != at.waiting:
+            raise went_back(f"{len(there)} reports wait where {at.waiting} came")
+        return there
+
+    def _thin_out(
+        self, at: _Progress, stream: Any, reports: Any
+    ) -> tuple[list[beam.pvalue.TaggedOutput], int]:
         """Keep one report of each user; the rejected others, and how many are kept."""
-        server = self._ledgers
-        asked = server.decode(stream.read()).asked
+        asked = self._state(at, stream).asked
         assert asked is not None
-        taken, rejected = one_each(asked, server.stream.users, reports.read())
+        waiting = self._waiting(at, reports)
+        taken, rejected = one_each(asked, self._ledgers.stream.users, waiting)
         reports.clear()
         for data, _ in taken.values():
             reports.add(data)
@@ -345,16 +370,20 @@ class _AskFn(_ReleaseFn):
     @on_timer(DEADLINE)
     def _close_round(
         self,
+        key: Any = beam.DoFn.KeyParam,
         stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
         reports: Any = beam.DoFn.StateParam(REPORTS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
         server = self._ledgers
-        state = server.decode(stream.read())
+        progress = self._fence.cell(key, progress)
+        at = _Progress(*(progress.read() or ()))
+        state = self._state(at, stream)
         assert state.asked is not None
         slot, round = state.asked.slot, state.asked.round
-        tally, rejected = tally_of(state.asked, server.stream.users, reports.read())
+        waiting = self._waiting(at, reports)
+        tally, rejected = tally_of(state.asked, server.stream.users, waiting)
         reports.clear()
         metrics.count(metrics.REPORTS_ACCEPTED, int(tally.reports.sum()))
         for letters in rejected:

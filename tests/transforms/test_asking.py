@@ -393,7 +393,7 @@ def test_a_start_that_is_told_again_asks_nobody_again(slots):
     assert tell(0, first=True) == []
     assert tell(0) == ["asks"]
     assert tell(0, first=True) == tell(0) == []
-    assert state[2].value[1] == 1
+    assert state[2].value[1][1] == 1  # behind its number, the slot that comes next
     with pytest.raises(ConfigurationError, match="slot 7, and it started with slot 0"):
         tell(7, first=True)
 

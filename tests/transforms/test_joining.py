@@ -35,6 +35,7 @@ from streamveil.transforms.counting import (
     bound_block,
     pack,
 )
+from streamveil.transforms.fence import StateWentBack
 from streamveil.transforms.joining import (
     CHANGES,
     REJECTED,
@@ -593,7 +594,10 @@ def test_a_late_change_for_the_slot_of_the_one_in_force(kit):
     assert told == [(2, units(ASKED[2])), (6, kept)]
 
 
-# Whose budget pays hangs on who is in which cohort.
+SEALED = ConfigurationError, "wrong checksum"
+
+
+# Whose budget pays hangs on who is in which cohort. The first 8 bytes are the slot of the last move.
 def test_cohorts_that_were_changed_are_refused(kit):
     transform, config = join_of(kit, REGISTRIES["strict"], timely=True)
     shards = {key: Shard(config, key) for key in ((MEMBERS, 0), (MEMBERS, 1))}
@@ -612,10 +616,11 @@ def test_cohorts_that_were_changed_are_refused(kit):
     one, other = (shard.cohorts.value for shard in shards.values())
     close(copy.deepcopy(shards[MEMBERS, 0]), 1)
     flipped = [bytes([*one[:i], one[i] ^ 1 << i % 8, *one[i + 1 :]]) for i in range(len(one))]
-    for data in (*flipped, one[:-1], other):
+    for number, data in enumerate((*flipped, one[:-1], other)):
         shard = copy.deepcopy(shards[MEMBERS, 0])
         shard.cohorts.value = data
-        with pytest.raises(ConfigurationError, match="wrong checksum"):
+        error, words = (StateWentBack, "slot 0 wrote some") if number < 8 else SEALED
+        with pytest.raises(error, match=words):
             close(shard, 1)
 
 
