@@ -10,6 +10,7 @@ even a failure then tells what was in it.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,6 +22,7 @@ from streamveil.transforms.wire import Part, part_of
 # Of so many slots that were taken last, the stage knows what their parts were.
 REMEMBERED = 16
 _DIGEST = 8  # bytes
+_NAMED = 10  # parts
 
 
 class Arrival(Enum):
@@ -45,6 +47,9 @@ class Arrivals:
     """First slot that was not taken; None before it is known."""
     came: dict[int, int] = field(default_factory=dict)
     """By slot that waits, a bit for each of its parts that came."""
+    since: float | None = None
+    """From when on parts wait for the slot that comes next, in seconds since 1970; None if none
+    do."""
 
     @classmethod
     def read(cls, parts: int, written: Any) -> Arrivals:
@@ -52,9 +57,9 @@ class Arrivals:
         return cls(parts) if written is None else cls(parts, *written)
 
     @property
-    def written(self) -> tuple[int | None, int | None, dict[int, int]]:
+    def written(self) -> tuple[int | None, int | None, dict[int, int], float | None]:
         """What a runner can keep."""
-        return self.first, self.next_slot, self.came
+        return self.first, self.next_slot, self.came, self.since
 
     @property
     def waiting(self) -> int:
@@ -97,6 +102,7 @@ class Arrivals:
         before = self.came.get(part.slot, 0)
         if not before & bit:
             self.came[part.slot] = before | bit
+            self.since = time.time() if self.since is None else self.since
             return Arrival.NEW
         if data not in waiting():
             raise contradiction(part)
@@ -114,6 +120,22 @@ class Arrivals:
         self.next_slot = next_slot
         for slot in slots:
             del self.came[slot]
+        self.since = time.time() if self.came else None
+
+    @property
+    def waited(self) -> float:
+        """For how many seconds parts have waited for the slot that comes next."""
+        return 0.0 if self.since is None else time.time() - self.since
+
+    @property
+    def missing(self) -> str:
+        """What the slot that comes next waits for, for a person."""
+        if self.next_slot is None:
+            return "the start of the stream"
+        came = self.came.get(self.next_slot, 0)
+        numbers = [number for number in range(self.parts) if not came >> number & 1]
+        some = ", ".join(map(str, numbers[:_NAMED])) + (", ..." if numbers[_NAMED:] else "")
+        return f"{len(numbers)} of {self.parts} parts of slot {self.next_slot} (parts {some})"
 
 
 def remembered(

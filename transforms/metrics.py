@@ -26,6 +26,7 @@ REPORTS_REJECTED_PREFIX = "rejected reports: "
 PARTS_REPEATED = "parts_repeated"
 PARTS_AFTER_RELEASE = "parts_after_release"
 SLOTS_PREFIX = "slots_"
+PARTS_WAITED_FOR = "seconds_waited_for_parts"
 WINDOW_USE = "largest_window_use_ppm"
 
 
@@ -38,3 +39,8 @@ def count(name: str, amount: int) -> None:
 def observe(name: str, value: int) -> None:
     """Add an observation to a distribution, whose maximum is what people look at."""
     Metrics.distribution(METRICS_NAMESPACE, name).update(value)
+
+
+def show(name: str, value: int) -> None:
+    """Set a gauge to what holds now."""
+    Metrics.gauge(METRICS_NAMESPACE, name).set(value)

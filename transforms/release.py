@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,10 @@ STATE = "state"
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
 MOST_QUIET_SLOTS = 100_000
+
+# Seconds that parts may wait for others of their slot or of one before, until somebody has to know.
+# All shards tell a slot as it closes, so of a stream that keeps up it is much less.
+LONGEST_WAIT = 60.0
 
 _LOGGER = logging.getLogger("streamveil")
 _PROGRESS = logging.getLogger("streamveil.progress")
@@ -211,6 +216,7 @@ class _ReleaseInTimeFn(_ReleaseFn, Fenced):
     def __init__(self, config: ReleaseConfig) -> None:
         super().__init__(config)
         self._fence = Fence()
+        self._told = -LONGEST_WAIT
 
     def _time(self, slot: int) -> Timestamp:
         closing = self._config.clock.closing(slot)
@@ -253,6 +259,21 @@ class _ReleaseInTimeFn(_ReleaseFn, Fenced):
                 waiting.add(data)
             taken.write(remembered(taken.read(), parts))
         progress.write(arrivals.written)
+        self._tell_of_waiting(arrivals)
+
+    def _tell_of_waiting(self, arrivals: Arrivals) -> None:
+        """Show how long parts have waited for others, and say so once a while is over."""
+        waited = int(arrivals.waited)
+        metrics.show(metrics.PARTS_WAITED_FOR, waited)
+        if waited >= LONGEST_WAIT and time.monotonic() >= self._told + LONGEST_WAIT:
+            self._told = time.monotonic()
+            _LOGGER.error(
+                "nothing was released for %d seconds: %d parts of slots wait for %s. A shard is "
+                "slow, or the runner lost them: see docs/streaming.md",
+                waited,
+                arrivals.waiting,
+                arrivals.missing,
+            )
 
     def _ledger(self, arrivals: Arrivals, stream: Any) -> Any:
         """The state after the last slot. Raises StateWentBack for one of another time."""

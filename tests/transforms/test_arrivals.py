@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import ConfigurationError, Registry, Slots
 from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
-from streamveil.transforms import histograms, metrics
-from streamveil.transforms.arrivals import REMEMBERED
+from streamveil.transforms import arrivals, histograms, metrics
+from streamveil.transforms.arrivals import REMEMBERED, Arrivals
 from streamveil.transforms.clock import Clock
-from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
+from streamveil.transforms.release import LONGEST_WAIT, ReleaseConfig, _ReleaseInTimeFn
 from streamveil.transforms.wire import Part, part_to_bytes, start_to_bytes
 
 FIRST, LAST, PARTS = 3, 9, 3
@@ -188,6 +188,38 @@ def test_what_comes_after_a_release_is_dropped_and_told(counted, caplog):
     assert stage.tell(*whole(last + 1)) == [last + 1]
     assert stage.ledger.released[:-1] == released
     assert not stage.waiting
+
+
+def test_parts_that_wait_for_others_say_for_which(monkeypatch, caplog):
+    now, shown = [1000.0], []
+    monkeypatch.setattr(arrivals.time, "time", lambda: now[0])
+    monkeypatch.setattr(metrics, "show", lambda name, value: shown.append((name, value)))
+    stage = Stage()
+    stage.tell(START, *whole(FIRST), part(FIRST + 1, 1), part(FIRST + 2, 0))
+    now[0] += LONGEST_WAIT
+    assert not caplog.records
+    stage.tell(part(FIRST + 2, 1), part(FIRST + 2, 2))
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert "for 60 seconds: 3 parts of slots wait for 2 of 3 parts of slot 4 (parts 0, 2)" in (
+        record.getMessage()
+    )
+    assert shown[-1] == (metrics.PARTS_WAITED_FOR, 60)
+    assert stage.tell(part(FIRST + 1, 0), part(FIRST + 1, 2)) == [FIRST + 1, FIRST + 2]
+    assert shown[-1] == (metrics.PARTS_WAITED_FOR, 0)
+
+
+def test_parts_that_wait_for_the_start_say_so(monkeypatch, caplog):
+    now = [1000.0]
+    monkeypatch.setattr(arrivals.time, "time", lambda: now[0])
+    stage = Stage(12)
+    stage.tell(part(FIRST, 0, parts=12))
+    now[0] += LONGEST_WAIT
+    stage.tell(part(FIRST, 1, parts=12))
+    assert "wait for the start of the stream" in caplog.text
+    assert "10 of 12 parts of slot 3 (parts 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)" in (
+        Arrivals(12, 3, 3, {3: 3}).missing
+    )
 
 
 def test_another_number_of_shards_is_refused():

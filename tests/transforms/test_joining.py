@@ -597,7 +597,7 @@ def test_a_late_change_for_the_slot_of_the_one_in_force(kit):
 SEALED = ConfigurationError, "wrong checksum"
 
 
-# Whose budget pays hangs on who is in which cohort. The first 8 bytes are the slot of the last move.
+# Whose budget pays hangs on who is in which cohort. First come 8 bytes, the slot of the last move.
 def test_cohorts_that_were_changed_are_refused(kit):
     transform, config = join_of(kit, REGISTRIES["strict"], timely=True)
     shards = {key: Shard(config, key) for key in ((MEMBERS, 0), (MEMBERS, 1))}
