@@ -314,10 +314,11 @@ class _AskFn(_ReleaseFn, Fenced):
 
     @staticmethod
     def _waiting(at: _Progress, reports: Any) -> list[bytes]:
-        """The reports that wait. Raises StateWentBack if some are missing."""
+        """The reports that wait. Raises StateWentBack if some are missing, or of another round."""
         there = list(reports.read())
-        if len(there) != at.waiting:
-            raise went_back(f"{len(there)} reports wait where {at.waiting} came")
+        rounds = {_HEADER.unpack_from(data)[:2] for data in there}
+        if len(there) != at.waiting or rounds - {at.open_round}:
+            raise went_back(f"{len(there)} reports wait where {at.waiting} came to one round")
         return there
 
     def _thin_out(

@@ -28,6 +28,7 @@ from streamveil.pipelines.launch import beams_parser, parse_flags, run
 from streamveil.pipelines.per_record import STATISTICS
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
+from streamveil.transforms.fence import StateWentBack
 
 # ---- commands and flags ----------------------------------------------------------------------
 
@@ -389,7 +390,7 @@ def run_raising(error):
     return run(build, PipelineOptions([]), "test")
 
 
-@pytest.mark.parametrize("kind", [ConfigurationError, BudgetExceeded])
+@pytest.mark.parametrize("kind", [ConfigurationError, BudgetExceeded, StateWentBack])
 def test_errors_of_workers_come_as_they_were(kind):
     with pytest.raises(kind) as caught:
         run_raising(kind("the file x is wrong: mend it"))

@@ -4,6 +4,7 @@ A test stream cannot react to assignments, but they follow from the key and the 
 test runs server and devices in plain Python first, and then feeds the pipeline what it wants.
 """
 
+import copy
 import dataclasses
 import json
 from collections import Counter
@@ -30,6 +31,7 @@ from streamveil.mechanisms.local.wire import (
 from streamveil.transforms import CollectReports, metrics
 from streamveil.transforms.asking import _AssignFn
 from streamveil.transforms.clock import Clock
+from streamveil.transforms.fence import StateWentBack
 from streamveil.transforms.release import ReleaseConfig
 from streamveil.transforms.reports import (
     Answer,
@@ -398,6 +400,33 @@ def test_a_start_that_is_told_again_asks_nobody_again(slots):
         tell(7, first=True)
 
 
+@pytest.mark.parametrize("cell", ["stream", "reports", "progress"])
+def test_state_of_a_time_before_is_refused(slots, cell):
+    """One cell of it, as it was before the slot was released."""
+    transform = asking()
+    fn = _AskFn(ReleaseConfig(transform.setting, Clock(transform.slots)), 600, 1200)
+    fn.setup()
+    state = {"stream": Kept(), "reports": KeptBag(), "progress": Kept(), "deadline": Kept()}
+
+    def tell(*elements):
+        return [one for element in elements for one in fn.process(element, **state)]
+
+    def reports(slot):
+        (asked,) = (fn._ledgers.decode(state["stream"].value).asked,)
+        for user in asked.users.tolist():
+            tell(("s", b"r" + answer_to_bytes(Answer(slot, asked.round, user, 0))))
+
+    tell(begun("s", 0, True), begun("s", 0), begun("s", 1))
+    reports(0)
+    before = copy.deepcopy(state[cell])
+    while fn._ledgers.decode(state["stream"].value).asked.slot == 0:
+        list(fn._close_round("s", **state))
+    reports(1)
+    state[cell] = before
+    with pytest.raises(StateWentBack, match="the runner loses updates of state"):
+        list(fn._close_round("s", **state))
+
+
 class Kept:
     """State as a runner keeps it, or a timer."""
 
@@ -410,3 +439,14 @@ class Kept:
         self.value = value
 
     set = write
+
+
+class KeptBag:
+    """A bag of it."""
+
+    def __init__(self):
+        self.bag = []
+        self.add, self.clear = self.bag.append, self.bag.clear
+
+    def read(self):
+        return list(self.bag)

@@ -116,10 +116,13 @@ def fail_every_bundle_once(monkeypatch, stage):
     """Let a stage raise at the end of every bundle until that runs again; gives what happened."""
     happened = Counter()
 
+    finish = stage.finish_bundle
+
     def finish_bundle(self):
         happened["ends"] += 1
         if happened["ends"] % 2:
             raise RuntimeError("injected")
+        finish(self)
 
     def note(kind):
         release = kind.release

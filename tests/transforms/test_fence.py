@@ -357,3 +357,21 @@ def test_a_worker_that_is_not_known_to_be_new_may_not_go_back(stage, threads, mo
     """So it is by its worker that a lawful restart is known."""
     monkeypatch.setattr(fence, "_worker_of", lambda state: None)
     assert played(stage, threads, 1)[0].noticed
+
+
+class _TellWorkerFn(beam.DoFn):
+    """Tells whether the cell of each key is known to be a worker's."""
+
+    def process(self, element, cell=beam.DoFn.StateParam(_ReleaseInTimeFn.PROGRESS)):
+        yield element[0], id(fence._worker_of(cell)) if fence._worker_of(cell) else None
+
+
+def test_beam_tells_workers_apart(kit, pipeline_on, tmp_path):
+    """By what cells have that is not Beam's face; each run has workers of its own."""
+    for number in (1, 2):
+        with pipeline_on("fn_api") as pipeline:
+            elements = pipeline | beam.Create([("a", 1), ("a", 2), ("b", 3)])
+            elements | beam.ParDo(_TellWorkerFn()) | kit.collect(tmp_path / "workers")
+        found = kit.collected(tmp_path / "workers")
+        assert len(found) == 3 * number
+        assert None not in dict(found).values()

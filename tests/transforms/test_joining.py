@@ -402,6 +402,34 @@ def test_visits_that_come_again_count_once_or_fail(kit):
         told(message, other)
 
 
+@pytest.mark.parametrize("cell", ["events", "asked", "progress", "cohorts"])
+def test_state_of_a_time_before_is_refused(kit, cell):
+    """One cell of it, as it was one slot before; of the numbered one in the same bundle."""
+    transform, config = join_of(kit, STRICT, timely=True)
+    key = (MEMBERS, 0)
+    shard, fn = Shard(config, key), _JoinInTimeFn(config)
+    shard._made = lambda: fn
+    fn.setup()
+
+    def come(slot):
+        shard.process(VISITS + visits_to_bytes(Visits.none(MEMBERS, slot, config.layout)))
+        asked = [(name, max(0, slot - 1), ASKED[(slot + 2) % 4]) for name in TABLE]
+        for to, message in change_elements(transform, config, asked):
+            if to == key:
+                shard.process(message)
+
+    come(0)
+    come(1)
+    shard.fire()
+    before = copy.deepcopy(getattr(shard, cell))
+    come(2)
+    shard.fire()
+    come(3)
+    setattr(shard, cell, before)
+    with pytest.raises(StateWentBack, match="the runner loses updates of state"):
+        shard.fire()
+
+
 # ---- against the truth ----------------------------------------------------------------------
 
 NAMES = st.sampled_from(USERS)
