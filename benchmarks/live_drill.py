@@ -91,6 +91,7 @@ def stream(folder: Path, seconds: float, flags: list[str]) -> None:
 
     threading.Thread(target=wait, daemon=True).start()
     by_itself = ended.wait(seconds)
+    (folder / "stopped").write_text(str(time.time()))
     if not by_itself:
         threading.Thread(target=result.cancel, daemon=True).start()
         ended.wait(3)
@@ -105,11 +106,8 @@ def busy(until: float) -> None:
 
 def one_run(folder: Path, seconds: float, loops: int, flags: list[str]) -> tuple[set[str], str]:
     """Run the stream once under load: what was wrong with it, and a line that tells of it."""
-    begun = time.time()
-    load = [
-        multiprocessing.Process(target=busy, args=(begun + seconds,), daemon=True)
-        for _ in range(loops)
-    ]
+    until = time.time() + seconds
+    load = [multiprocessing.Process(target=busy, args=(until,), daemon=True) for _ in range(loops)]
     for one in load:
         one.start()
     command = [sys.executable, __file__, f"--stream={folder}", f"--seconds={seconds:g}"]
@@ -119,7 +117,8 @@ def one_run(folder: Path, seconds: float, loops: int, flags: list[str]) -> tuple
         )
     for one in load:
         one.join()
-    wrong = faults(folder, begun + seconds)
+    stopped = folder / "stopped"
+    wrong = faults(folder, float(stopped.read_text()) if stopped.exists() else time.time())
     said = f"{len(kept(folder))} slots"
     if done.returncode != STOPPED:
         wrong.add("failed")

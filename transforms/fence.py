@@ -195,9 +195,10 @@ class Fence:
 
 
 class Fenced(beam.DoFn):
-    """A stateful DoFn with a fence, which it makes where it is made itself."""
+    """A stateful DoFn with a fence."""
 
     _fence: Fence
+    """Made with it, once for all its copies."""
 
     def start_bundle(self) -> None:
         """A bundle begins."""
