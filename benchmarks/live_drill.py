@@ -18,9 +18,11 @@ Exit code 0 if none did.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import multiprocessing
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -112,15 +114,20 @@ def one_run(folder: Path, seconds: float, loops: int, flags: list[str]) -> tuple
         one.start()
     command = [sys.executable, __file__, f"--stream={folder}", f"--seconds={seconds:g}"]
     with (folder / "log").open("wb") as log:
-        done = subprocess.run(
-            [*command, "--", *flags], stdout=log, stderr=log, timeout=seconds + 120, check=False
+        run = subprocess.Popen(
+            [*command, "--", *flags], stdout=log, stderr=log, start_new_session=True
         )
+        try:
+            code = run.wait(seconds + 120)
+        finally:  # with the servers that it started
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
     for one in load:
         one.join()
     stopped = folder / "stopped"
     wrong = faults(folder, float(stopped.read_text()) if stopped.exists() else time.time())
     said = f"{len(kept(folder))} slots"
-    if done.returncode != STOPPED:
+    if code != STOPPED:
         wrong.add("failed")
         lines = (folder / "log").read_text(errors="replace").splitlines()
         said = next((line for line in reversed(lines) if "Error" in line), "no word")
