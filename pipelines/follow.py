@@ -46,6 +46,7 @@ from streamveil.pipelines.close_by import CLOCK, CloseBy
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.keys import KeyFile
+from streamveil.pipelines.logs import tell
 from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
@@ -181,10 +182,10 @@ class Follow:
                         roll=roll,
                     )
                 if interval is None and snapshot is before:
-                    print("no slot has closed that was not released: nothing to do")
+                    tell("no slot has closed that was not released: nothing to do")
                 waiting = self._waits_for(snapshot)
                 if waiting not in (None, told):
-                    print(waiting, flush=True)
+                    tell(waiting)
                 told = waiting
                 if interval is None or (last is not None and snapshot.next_slot > last):
                     return
@@ -479,14 +480,13 @@ class Follow:
     def _tell(self, due: Pass, summary: Summary, targets: Mapping[str, str]) -> None:
         slots = self.transform.slots
         waiting = summary.counters.get(metrics.EVENTS_WAITING, 0)
-        print(
+        tell(
             f"{format_time(slots.start(due.first_slot))} to "
             f"{format_time(slots.end(due.last_slot))}: "
             f"{number_of(due.last_slot - due.first_slot + 1, 'slot')} released, "
             f"{summary.events_text()}"
             f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
-            f"{', '.join(targets.values())}",
-            flush=True,
+            f"{', '.join(targets.values())}"
         )
         counted = summary.counters
         if counted.get(metrics.CHANGES_READ):
@@ -495,15 +495,14 @@ class Follow:
                 for name, number in counted.items()
                 if name.startswith(metrics.CHANGES_REJECTED_PREFIX)
             )
-            print(
+            tell(
                 f"changes of requirements: {counted.get(metrics.CHANGES_ACCEPTED, 0):,} accepted, "
                 f"{refused:,} rejected, {counted.get(metrics.CHANGES_LATE, 0):,} late, which hold "
-                f"from {format_time(slots.start(due.first_slot))} on",
-                flush=True,
+                f"from {format_time(slots.start(due.first_slot))} on"
             )
         warning = summary.warning()
         if warning:
-            print(f"warning: {warning}", flush=True)
+            tell(f"warning: {warning}", logging.WARNING)
 
     def _write_summary(self, *refused: tuple[Pass, Summary]) -> None:
         """Tell the figures of all passes of this run, and of one that was refused."""

@@ -34,6 +34,7 @@ from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
 from streamveil.pipelines.launch import run
+from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
 from streamveil.pipelines.values import check_required
@@ -225,12 +226,12 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         letters = job.rejected and FileSystems.exists(job.rejected)
         raise InputLost(f"{error}. Dead letters: {job.rejected}" if letters else error) from error
     if summary.handed_over:
-        print(HANDED_OVER)
+        tell(HANDED_OVER)
         return
     write_summary(job.summary, summary.figures())
-    print(summary.text(dead_letters=job.rejected))
+    tell(summary.text(dead_letters=job.rejected))
     for path in dict.fromkeys([job.output, *job.files, *filter(None, [job.summary])]):
-        print(f"wrote {path}")
+        tell(f"wrote {path}")
 
 
 def in_time(job: J, options: PipelineOptions) -> J:

@@ -44,28 +44,35 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else "see streamveil --help"
         print(f"streamveil: unknown command {command!r}: {hint}", file=sys.stderr)
         return 2
-    _quiet_beam()
+    from streamveil.pipelines.logs import log_format_of, logging_as
+
+    with logging_as(log_format_of(rest)):
+        return _run(command, rest)
+
+
+def _run(command: str, rest: Sequence[str]) -> int:
+    """Run a command, and say in one line why it cannot; gives the exit code."""
     from streamveil.mechanisms.odometer import BudgetExceeded
     from streamveil.mechanisms.records import ConfigurationError, InputLost
+    from streamveil.pipelines.logs import tell_aside
+
+    def refused(why: str, code: int) -> int:
+        tell_aside(f"streamveil {command}: {why}", logging.ERROR)
+        return code
 
     try:
         return _COMMANDS[command](rest)
     except InputLost as error:
-        print(f"streamveil {command}: {error}", file=sys.stderr)
-        return 3
+        return refused(str(error), 3)
     except ConfigurationError as error:
-        print(f"streamveil {command}: {_one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refused(_one_line(str(error)), 2)
     except BudgetExceeded as error:
-        print(f"streamveil {command}: {_one_line(str(error))}", file=sys.stderr)
-        return 1
+        return refused(_one_line(str(error)), 1)
     except KeyboardInterrupt:
-        print(f"streamveil {command}: interrupted", file=sys.stderr)
-        return 130
+        return refused("interrupted", 130)
     except Exception as error:
         logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
-        print(f"streamveil {command}: failed: {_one_line(_reason(error))}", file=sys.stderr)
-        return 1
+        return refused(f"failed: {_one_line(_reason(error))}", 1)
 
 
 def _one_line(text: str) -> str:
@@ -141,12 +148,6 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "evaluate": _evaluate,
     "demo": _demo,
 }
-
-
-def _quiet_beam() -> None:
-    """Keep warnings, but not Beam's remarks about clouds that nobody asked for."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger().addFilter(lambda record: "apitools not found" not in record.getMessage())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from streamveil.pipelines.sections import (
     BINS,
     EVENTS,
     GOING_ON,
+    OPERATOR,
     PRIVACY,
     RESULTS,
     STATISTIC,
@@ -54,6 +55,8 @@ STATISTICS = (COUNT, "sum", "max", "distinct", RUNNING_COUNT, "running-sum")
 
 # As `streamveil.io` writes them; it needs Beam.
 LAYOUTS = ("rows", "tidy")
+
+LOG_FORMATS = ("text", "json")
 
 TABLE_OPTIONS = ("requirements", "requirement_columns", "default_requirement")
 CHANGE_OPTIONS = ("requirement_changes", "longest_window")
@@ -283,6 +286,16 @@ def add_dry_run(parser: Parser) -> None:
         "--dry_run",
         "read a sample, tell the operator what a run would read, count and write, and stop; "
         "nothing is released or spent",
+    )
+
+
+def add_log_options(parser: Parser) -> None:
+    """Add the form of what a run says; it is read first, and not handed on to Beam."""
+    section(parser, OPERATOR)(
+        "--log_format",
+        choices=LOG_FORMATS,
+        help="say everything on stderr, line by line with time and level: as text, or as JSON "
+        "(default: bare lines for a person)",
     )
 
 
