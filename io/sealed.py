@@ -91,16 +91,21 @@ def _text(record: Mapping[str, Any]) -> str:
     return json.dumps(record, indent=1) + "\n"
 
 
-def write_private(path: Path, text: str) -> None:
-    """Replace a file, whole or not at all, by one that its owner alone can read."""
+def write_private(path: Path, text: str, lasting: bool = True) -> None:
+    """Replace a file, whole or not at all, by one that its owner alone can read.
+
+    Only if it is `lasting` the disk is waited for, so that it outlives the loss of power.
+    """
     part = path.with_name(path.name + PART)
     part.unlink(missing_ok=True)
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        if lasting:
+            file.flush()
+            os.fsync(file.fileno())
     os.replace(part, path)
-    sync(path.parent)
+    if lasting:
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

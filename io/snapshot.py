@@ -4,6 +4,7 @@
     pass-00000012/       what the last committed pass left for the next, such as the users' ledgers
     pass-00000013.part/  what a pass writes that is not committed yet
     noise.key            the noise key, unless it is kept elsewhere
+    status.json          how the run goes, for whoever watches it; no part of the state
 
 A pass writes all its files into a folder of its own. Renaming a new manifest over the old one
 commits it. Only then does its folder lose the `.part`, do its results move to where readers look
@@ -41,6 +42,7 @@ from streamveil.mechanisms.records import ConfigurationError
 VERSION = 2
 MANIFEST = "manifest.json"
 KEY = "noise.key"
+STATUS = "status.json"
 _PURPOSE = b"streamveil manifest"
 _PASS = re.compile(r"pass-(\d{8,})")
 _KEY_BYTES = 32
@@ -250,6 +252,16 @@ class StateFolder:
             )
         return str(key)
 
+    def tell(self, status: str) -> None:
+        """Replace what is said of the run, which nothing else reads here. Raises OSError."""
+        write_private(self.path / STATUS, status, lasting=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that are of the state."""
+        files = (path for path in self.path.rglob("*") if path.name not in (STATUS, STATUS + PART))
+        return sum(path.stat().st_size for path in files if path.is_file())
+
     # ---- what is there -------------------------------------------------------------------------
 
     def _part_of_pass(self, number: int) -> Path:
@@ -270,7 +282,7 @@ class StateFolder:
         return {path: int(match[1]) for path, match in found if match}
 
     def _refuse_foreign(self) -> None:
-        files = {MANIFEST, MANIFEST + PART, KEY, KEY + PART}
+        files = {name + part for name in (MANIFEST, KEY, STATUS) for part in ("", PART)}
         passes = {*self._passes(), *self._parts()}
         for path in sorted(self.path.iterdir()):
             ours = path.is_dir() and not path.is_symlink() if path in passes else path.name in files

@@ -43,10 +43,13 @@ from streamveil.mechanisms.records import (
 )
 from streamveil.mechanisms.words import number_of
 from streamveil.pipelines.close_by import CLOCK, CloseBy
+from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.keys import KeyFile
 from streamveil.pipelines.logs import tell
+from streamveil.pipelines.monitor import Monitor, monitored
+from streamveil.pipelines.options import METRICS_OPTIONS
 from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
@@ -96,6 +99,8 @@ class Following:
     clock: Clock
     close_by: CloseBy
     """What closes a slot whose time is over."""
+    exports: Exports
+    """Where figures of the stream go."""
 
     @classmethod
     def of(cls, given: Any, own: Any) -> Following | None:
@@ -110,7 +115,7 @@ class Following:
                 "--restart_budget is for a stream that goes on: give --state and --resume"
             )
         if not own.state:
-            for name in ("follow", "clock_file", "close_by"):
+            for name in ("follow", "clock_file", "close_by", *METRICS_OPTIONS):
                 if getattr(own, name) is not None:
                     raise ConfigurationError(f"--{name} needs a folder for the state: --state")
             if resume:
@@ -125,6 +130,7 @@ class Following:
             duration_of("allowed_lateness", given.allowed_lateness),
             Clock(own.clock_file),
             CloseBy.of(own.close_by or CLOCK),
+            Exports.of(own),
         )
 
     @property
@@ -144,6 +150,7 @@ class Follow:
     """For the whole stream."""
     following: Following
     folder: StateFolder
+    monitor: Monitor
     command: str = "release"
     """What the run is called."""
     changes: str | None = None
@@ -165,6 +172,8 @@ class Follow:
         Raises ConfigurationError and what a pass raises; passes before it stay committed.
         """
         snapshot, key, roll = self._start()
+        slots, end = self.transform.slots, self.transform.last_slot
+        self.monitor.begun(snapshot, slots, self.following.lateness, end)
         self._write_summary()
         transform = roll.transform(self.transform, key.source)
         keyed = dataclasses.replace(self, transform=transform, roll=roll)
@@ -187,6 +196,7 @@ class Follow:
                 if waiting not in (None, told):
                     tell(waiting)
                 told = waiting
+                self.monitor.looked(waiting)
                 if interval is None or (last is not None and snapshot.next_slot > last):
                     return
                 if stopped_within(interval / 1e6):
@@ -405,6 +415,7 @@ class Follow:
         )
         committed = self.folder.commit(committed, key().first, snapshot.witness)
         self.passes.append((job.due, summary))
+        self.monitor.passed(job.due, summary)
         self._write_summary()
         self._tell(job.due, summary, targets)
         return committed
@@ -531,7 +542,10 @@ def follow(
     """Make the passes of a command, from its options. Raises ConfigurationError, as they do."""
     outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
     wanted = {kind: path for kind, path in outputs.items() if path}
-    with StateFolder.held(following.state, create=not following.resume) as folder:
+    with (
+        StateFolder.held(following.state, create=not following.resume) as folder,
+        monitored(folder, following.clock, following.exports) as monitor,
+    ):
         check_summary(given.summary)
         Follow(
             given.input,
@@ -539,6 +553,7 @@ def follow(
             transform,
             following,
             folder,
+            monitor,
             command=command,
             changes=changes,
             layout=given.layout,

@@ -41,8 +41,8 @@ def _logger(name: str, stream: str) -> logging.Logger:
     return logger
 
 
-_TOLD = _logger("told", "stdout")
-_ASIDE = _logger("aside", "stderr")
+_TOLD = _logger("result", "stdout")
+_ASIDE = _logger("run", "stderr")
 
 
 def tell(text: str, level: int = logging.INFO) -> None:

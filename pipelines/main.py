@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -54,6 +53,7 @@ def _run(command: str, rest: Sequence[str]) -> int:
     """Run a command, and say in one line why it cannot; gives the exit code."""
     from streamveil.mechanisms.odometer import BudgetExceeded
     from streamveil.mechanisms.records import ConfigurationError, InputLost
+    from streamveil.pipelines.errors import in_one_line, reason_of
     from streamveil.pipelines.logs import tell_aside
 
     def refused(why: str, code: int) -> int:
@@ -65,30 +65,14 @@ def _run(command: str, rest: Sequence[str]) -> int:
     except InputLost as error:
         return refused(str(error), 3)
     except ConfigurationError as error:
-        return refused(_one_line(str(error)), 2)
+        return refused(in_one_line(str(error)), 2)
     except BudgetExceeded as error:
-        return refused(_one_line(str(error)), 1)
+        return refused(in_one_line(str(error)), 1)
     except KeyboardInterrupt:
         return refused("interrupted", 130)
     except Exception as error:
         logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
-        return refused(f"failed: {_one_line(_reason(error))}", 1)
-
-
-def _one_line(text: str) -> str:
-    """A message as one line, whatever the names and values in it hold."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
-
-
-def _reason(error: Exception) -> str:
-    """What is told of an error: its last line, or of one in Java all its causes."""
-    text = str(error).strip()
-    causes = re.findall(r"^Caused by: (?:[\w$]+[.])*(.+)$", text, re.MULTILINE)
-    if causes:
-        return "; ".join(dict.fromkeys(causes))
-    return [type(error).__name__, *text.splitlines()][-1]
+        return refused(f"failed: {reason_of(error)}", 1)
 
 
 def _release(argv: Sequence[str]) -> int:

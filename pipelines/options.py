@@ -57,10 +57,15 @@ STATISTICS = (COUNT, "sum", "max", "distinct", RUNNING_COUNT, "running-sum")
 LAYOUTS = ("rows", "tidy")
 
 LOG_FORMATS = ("text", "json")
+METRICS = ("public", "raw")
 
 TABLE_OPTIONS = ("requirements", "requirement_columns", "default_requirement")
 CHANGE_OPTIONS = ("requirement_changes", "longest_window")
-FOLLOW_OPTIONS = ("state", "resume", "restart_budget", "follow", "clock_file", "close_by")
+METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
+FOLLOW_OPTIONS = (
+    *("state", "resume", "restart_budget", "follow", "clock_file", "close_by"),
+    *METRICS_OPTIONS,
+)
 
 Parser = argparse.ArgumentParser
 
@@ -365,6 +370,26 @@ def add_follow_options(parser: Parser) -> None:
         "marker:PATTERN when its marker is there, or files:PATTERN when a file of a later slot is; "
         "with the codes of strftime for the start of a slot in UTC, or in the zone of its "
         "calendar, such as marker:drops/%%Y-%%m-%%d.done",
+    )
+    add = section(parser, OPERATOR)
+    add(
+        "--metrics_port",
+        metavar="[ADDRESS:]PORT",
+        help="with --follow: let Prometheus fetch figures of the stream here, on this machine "
+        "alone unless ADDRESS says more; takes the extra ops",
+    )
+    add(
+        "--otlp_endpoint",
+        metavar="URL",
+        help="with --state: send the figures to this collector of OpenTelemetry, by OTLP over HTTP "
+        "(http://localhost:4318); takes the extra ops",
+    )
+    add(
+        "--metrics",
+        choices=METRICS,
+        help=f"which figures: those that follow from the releases and the ledger "
+        f"(default {METRICS[0]}), or also raw ones, of events, which are never for publication "
+        f"({METRICS[1]})",
     )
 
 

@@ -233,6 +233,38 @@ def test_a_folder_of_something_else_is_left_alone(place):
     assert not (place / "none").exists()
 
 
+@pytest.mark.parametrize("status", [None, "", "{", '{"passes": 7}', "\0" * 9])
+def test_what_is_said_of_a_run_is_no_part_of_the_state(place, status):
+    for number in (0, 1):
+        commit(place, number)
+    before = recover(place)
+    with StateFolder.held(str(place / "state")) as folder:
+        size = folder.size
+        folder.tell("all is well")
+        said = place / "state" / "status.json"
+        assert said.read_text() == "all is well"
+        assert stat.S_IMODE(said.stat().st_mode) == 0o600
+        assert (
+            folder.size
+            == size
+            == sum(
+                path.stat().st_size
+                for path in (place / "state").rglob("*")
+                if path.is_file() and path != said
+            )
+        )
+    said.unlink()
+    if status is not None:
+        said.write_text(status)
+        (place / "state" / "status.json.part").write_text(status)  # of one that was killed
+    assert recover(place) == before
+    commit(place, 2)
+    with StateFolder.held(str(place / "state")) as folder:
+        folder.tell("all is well again")
+        assert said.read_text() == "all is well again"
+    assert not (place / "state" / "status.json.part").exists()
+
+
 def test_a_folder_that_cannot_be_locked_is_refused(place, monkeypatch):
     def flock(*_):
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))

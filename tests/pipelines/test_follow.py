@@ -1,19 +1,23 @@
 """`streamveil release --state`: passes over one stream add up to one run, and say what is wrong."""
 
 import datetime as dt
+import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from streamveil.io import StateFolder, read_table
+from streamveil.pipelines.monitor import Monitor
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
@@ -127,6 +131,7 @@ def test_passes_add_up_to_one_run(stream, extension):
     assert stream.state_files() == [
         *("state/manifest.json", folder),
         *(f"{folder}/{name}" for name in kept),
+        "state/status.json",
     ]
 
 
@@ -685,3 +690,80 @@ def test_a_signal_lets_the_pass_end(stream, number):
     stream.clock(day(10))
     stream()
     assert stream.rows("out.jsonl") == once(stream)[0]
+
+
+# ---- what an operator is told ------------------------------------------------------------------
+
+
+def status_of(stream):
+    return json.loads((stream.folder / "state" / "status.json").read_text())
+
+
+def test_the_status_says_what_became_of_the_run(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(3, 6))
+    stream()
+    told = status_of(stream)
+    assert told["condition"] == "ended"
+    assert told["last_released"]["start"] == "2024-01-02T00:00:00Z"
+    assert told["oldest_open"]["start"] == "2024-01-03T00:00:00Z"
+    assert (told["slots"], told["counted"], told["late"]) == (2, len(visits(1)), 0)
+    assert (told["lag_seconds"], told["release_delay_seconds"]) == (0, 6 * 3600)
+    assert told["state_bytes"] > 0
+    stream.events("late.csv", [("u1", "A", day(1)), ("u1", "Z", day(4))])
+    stream.clock(day(5))
+    assert stream.job(**stream.flags_with({"max_rejected": 0})).code == 3
+    told = status_of(stream)
+    assert told["condition"] == "failed"
+    assert "rejected or late" in told["last_error"]["message"]
+    assert (told["backlog_slots"], told["lag_seconds"]) == (2, 24 * 3600)
+    (stream.folder / "state" / "status.json").write_text("nonsense")
+    stream.refused("--resume", resume=None)
+    assert "--resume" in status_of(stream)["last_error"]["message"]
+    (stream.folder / "state" / "status.json").unlink()
+    stream(max_rejected=1)
+    assert status_of(stream)["late"] == 1
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """The page for Prometheus as it was after every look, and the option for its port."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    pages, looked = [], Monitor.looked
+
+    def look(self, *given):
+        looked(self, *given)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            pages.append(page.read().decode())
+
+    monkeypatch.setattr(Monitor, "looked", look)
+    return pages, port
+
+
+def test_of_equal_releases_public_figures_are_equal_whatever_the_events(fetched, tmp_path, toolbox):
+    pages, port = fetched
+    rows = [row for d in range(1, 4) for row in visits(d)]
+    more = [*rows, rows[0], rows[0], ("u1", "Z", day(2)), ("nobody", "A", day(2))]
+    flags = {"follow": "1s", "end": "2024-01-04", "metrics_port": port}
+    found = {}
+    for name, events in (("one", rows), ("other", more)):
+        (tmp_path / name).mkdir()
+        made = toolbox.Job(tmp_path / name)
+        made.lines()
+        other = Stream(made)
+        other.clock(day(9))
+        other.events("a.csv", events)
+        for group in ("public", "raw"):
+            shutil.rmtree(other.folder / "state", ignore_errors=True)
+            for path in (*other.folder.glob("*-0*"), *other.folder.glob(".*witness")):
+                path.unlink()
+            other(**flags, metrics=group)
+            found[name, group] = pages[-1]
+        found[name, "releases"] = other.rows("out.jsonl")
+    assert found["one", "releases"] == found["other", "releases"]
+    assert found["one", "public"] == found["other", "public"]
+    assert "streamveil_oldest_open_slot" in found["one", "public"]
+    assert found["one", "raw"] != found["other", "raw"]
+    assert found["other", "raw"].startswith(found["other", "public"])

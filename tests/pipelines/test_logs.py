@@ -45,10 +45,10 @@ def test_every_line_of_text_has_a_time_and_a_level(capsys):
     assert all(found), out.err
     told = [(each[2], each[3], each[4]) for each in found]
     assert told[:4] == [
-        ("INFO", "streamveil.told", "first"),
-        ("INFO", "streamveil.told", "second"),
-        ("WARNING", "streamveil.told", "warning: look"),
-        ("INFO", "streamveil.aside", "1 event read"),
+        ("INFO", "streamveil.result", "first"),
+        ("INFO", "streamveil.result", "second"),
+        ("WARNING", "streamveil.result", "warning: look"),
+        ("INFO", "streamveil.run", "1 event read"),
     ]
     assert ("WARNING", "apache_beam.runners", "part 7") in told
     assert ("ERROR", "streamveil", "Traceback (most recent call last):") in told
@@ -108,7 +108,7 @@ def test_a_refusal_is_one_line_of_the_form(job, log_format):
     assert len(outcome.err.splitlines()) == 1
     if log_format == "json":
         told = json.loads(outcome.err)
-        assert (told["level"], told["logger"]) == ("ERROR", "streamveil.aside")
+        assert (told["level"], told["logger"]) == ("ERROR", "streamveil.run")
         assert "--inputt" in told["message"]
     else:
         assert LINE.fullmatch(outcome.err.strip())[2] == "ERROR"
