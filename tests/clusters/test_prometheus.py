@@ -21,9 +21,9 @@ from streamveil.transforms import metrics
 pytestmark = pytest.mark.prometheus
 
 DASHBOARDS = Path(__file__).parents[2] / "docs" / "dashboards"
-COUNTED = (
-    *(metrics.EVENTS_READ, metrics.EVENTS_COUNTED, metrics.EVENTS_LATE),
-    *(metrics.EVENTS_BOUNDED_AWAY, metrics.REJECTED_PREFIX + "null user"),
+FATES = (
+    *(metrics.EVENTS_COUNTED, metrics.EVENTS_BOUNDED_AWAY),
+    *(metrics.EVENTS_LATE, metrics.REJECTED_PREFIX + "null user"),
 )
 
 
@@ -35,7 +35,7 @@ def growing():
     def read():
         done = int(10 * (time.monotonic() - start))
         released = Released(slots, 0, slot, slot, None).after(slot, {"published": done}, 0.5)
-        totals = Summary(dict.fromkeys(COUNTED, done))
+        totals = Summary({metrics.EVENTS_READ: 4 * done, **dict.fromkeys(FATES, done)})
         return samples(RAW, Status(since=now, released=released, totals=totals, passes=done))
 
     return read
@@ -96,11 +96,10 @@ def prometheus(programs, tmp_path_factory):
     with Exports(("127.0.0.1", figures), group=RAW).open(growing()):
         process = subprocess.Popen(
             [
-                *(programs / "prometheus", f"--config.file={folder / 'prometheus.yml'}"),
-                *(
-                    f"--storage.tsdb.path={folder / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{port}",
-                ),
+                programs / "prometheus",
+                f"--config.file={folder / 'prometheus.yml'}",
+                f"--storage.tsdb.path={folder / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
             ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
