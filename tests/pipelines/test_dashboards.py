@@ -62,5 +62,6 @@ def test_alerts_ask_for_figures_of_their_group():
 
 
 def test_the_page_names_every_figure():
-    page = (DOCS / "operations.md").read_text()
-    assert set(NAME.findall(page)) == names("raw")
+    found = set(NAME.findall((DOCS / "operations.md").read_text()))
+    beams = {"streamveil_slots_published"}  # as Flink shows it
+    assert found == names("raw") | beams
