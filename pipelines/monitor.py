@@ -78,8 +78,7 @@ class Monitor:
         self.status = dataclasses.replace(self.status, **known)  # type: ignore[arg-type]
         try:
             self.status = dataclasses.replace(self.status, state_bytes=self._folder.size)
-            text = json.dumps(self.status.record(), indent=1, ensure_ascii=False) + "\n"
-            self._folder.tell(text)
+            self._folder.tell(json.dumps(self.status.record(), indent=1) + "\n")
             self._unwritten = None
         except OSError as error:
             why = f"{error.filename}: {error.strerror}"

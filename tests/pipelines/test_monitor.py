@@ -204,6 +204,14 @@ def test_the_last_error_stays_in_the_file(folder, clock, error, words):
     assert (now["condition"], now["last_error"]["message"]) == ("failed", words)
 
 
+def test_a_name_that_is_no_text_is_told_all_the_same(folder, clock):
+    name = b"events-\xff.csv".decode(errors="surrogateescape")
+    with monitored(folder, clock, Exports()) as monitor:
+        begin(monitor)
+        monitor.looked(f"it waits for {name}")
+        assert told(folder)["waits_for"] == f"it waits for {name}"
+
+
 def test_an_error_that_the_run_survives_is_told(folder, clock):
     with monitored(folder, clock, Exports()) as monitor:
         begin(monitor)
