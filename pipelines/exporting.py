@@ -1,7 +1,7 @@
 """Figures for those who collect them: Prometheus, which fetches, and OpenTelemetry, which is sent.
 
-Both libraries are of the extra `ops`, and both keep tables of what they know. Nothing is in these
-but the figures of `figures.py`: none of the process, whose memory and time hang on the events.
+Both libraries are of the extra `ops`. Nothing is told but the figures of `figures.py`: none of the
+process, whose memory and time hang on the events.
 """
 
 from __future__ import annotations
