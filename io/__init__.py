@@ -7,9 +7,11 @@ from streamveil.io.bigquery import (
 )
 from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.domain import read_domain
+from streamveil.io.ends import ends_of
 from streamveil.io.events import (
     DATASETS,
     REJECTED_SCHEMA,
+    UNREADABLE,
     Events,
     ReadEvents,
     check_events,
@@ -69,6 +71,7 @@ __all__ = [
     "SINK_FORMS",
     "SOURCE_FORMS",
     "TIDY_SCHEMA",
+    "UNREADABLE",
     "AlreadyReleasedError",
     "CsvDialect",
     "Events",
@@ -99,6 +102,7 @@ __all__ = [
     "check_output",
     "check_outputs",
     "check_place",
+    "ends_of",
     "is_stream",
     "list_files",
     "match_files",
