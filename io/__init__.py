@@ -53,6 +53,7 @@ from streamveil.io.tables import (
     check_outputs,
     check_place,
     read_table,
+    unfinished,
     write_table,
     write_text,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "sink_of",
     "source_of",
     "split_file",
+    "unfinished",
     "witness_of",
     "write_table",
     "write_text",

@@ -155,7 +155,7 @@ class StateFolder:
         try:
             _lock(handle, path)
             folder._handle = handle
-            folder._refuse_replaced()
+            folder.refuse_replaced()
             folder._refuse_foreign()
             folder._make_private(folder.path)
             yield folder
@@ -208,12 +208,33 @@ class StateFolder:
         self._committed = sealed
         return snapshot
 
+    def refuse_replaced(self) -> None:
+        """Refuse another folder, or another manifest in it, than this process holds.
+
+        Raises ConfigurationError.
+        """
+        assert self._handle is not None
+        held = os.fstat(self._handle)
+        try:
+            now = os.stat(self.path)
+            same = (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
+        except OSError:
+            same = False
+        if same and self._committed is not None:
+            manifest = self.path / MANIFEST
+            same = manifest.is_file() and manifest.read_bytes() == self._committed.text().encode()
+        if not same:
+            raise ConfigurationError(
+                f"{self.path} was moved, removed or replaced while this run held it, and nothing "
+                "more was written to it: bring back the newest state, and go on with --resume"
+            )
+
     def begin(self, number: int) -> Path:
         """An empty folder for a pass to write to.
 
         Raises ConfigurationError where the folder of the state was replaced, or is full.
         """
-        self._refuse_replaced()
+        self.refuse_replaced()
         folder = self._part_of_pass(number)
         with _telling(f"pass {number} cannot begin:"):
             folder.mkdir(mode=0o700)
@@ -239,7 +260,7 @@ class StateFolder:
                 this process went on from; for a disk that is full or cannot be written to; and,
                 when it is committed, for results that cannot be moved.
         """
-        self._refuse_replaced()
+        self.refuse_replaced()
         if before is not None and self._committed is not None:
             for place in {snapshot.witness, before.witness}:
                 check_witness(place, key, self.path, _mark_of(before, self._committed))
@@ -253,7 +274,7 @@ class StateFolder:
                 write_private(part / MANIFEST, sealed.text())
                 for path in [*(part / name for name in snapshot.files), part, self.path]:
                     sync(path)
-            self._refuse_replaced()
+            self.refuse_replaced()
             write_private(self.path / MANIFEST, sealed.text())
         self._committed = sealed
         self._settle(snapshot, sealed, key)
@@ -284,24 +305,6 @@ class StateFolder:
         return str(key)
 
     # ---- what is there -------------------------------------------------------------------------
-
-    def _refuse_replaced(self) -> None:
-        """Refuse another folder, or another manifest in it, than this process holds."""
-        assert self._handle is not None
-        held = os.fstat(self._handle)
-        try:
-            now = os.stat(self.path)
-            same = (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
-        except OSError:
-            same = False
-        if same and self._committed is not None:
-            manifest = self.path / MANIFEST
-            same = manifest.is_file() and manifest.read_bytes() == self._committed.text().encode()
-        if not same:
-            raise ConfigurationError(
-                f"{self.path} was moved, removed or replaced while this run held it, and nothing "
-                "more was written to it: bring back the newest state, and go on with --resume"
-            )
 
     def _part_of_pass(self, number: int) -> Path:
         return self.path / (self.of_pass(number).name + PART)

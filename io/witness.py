@@ -19,7 +19,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamveil.io.sealed import sync
+from streamveil.io.sealed import naming, sync
 from streamveil.mechanisms.records import ConfigurationError, format_time
 from streamveil.mechanisms.seal import checksum
 
@@ -79,7 +79,7 @@ def write_witness(path: str, key: bytes, mark: Mark) -> None:
     if last == line and not cut:
         return
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    with open(handle, "wb") as file:
+    with naming(path), open(handle, "wb") as file:
         file.write((line + b"\n")[len(cut) :])
         file.flush()
         os.fsync(handle)

@@ -12,8 +12,6 @@ import glob
 import logging
 import os
 import secrets
-import signal
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -56,6 +54,7 @@ from streamveil.pipelines.keys import KeyFile
 from streamveil.pipelines.options import SLOTS_PER_PASS
 from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
+from streamveil.pipelines.signals import ending, stopping
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
 from streamveil.pipelines.values import duration_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
@@ -65,7 +64,6 @@ from streamveil.transforms.loss import tally_in
 
 _LOGGER = logging.getLogger("streamveil")
 
-_SECONDS_BETWEEN_LOOKS = 0.1
 # A run that never ends must not grow.
 _PASSES_TOLD = 1_000
 
@@ -183,7 +181,8 @@ class Follow:
         stream = dataclasses.replace(self, transform=transform, roll=roll)
         interval, last = self.following.interval, self.transform.last_slot
         told = None
-        with _stopping(gently=interval is not None) as stopped_within:
+        held = _until_ended(self.folder) if interval is None else stopping()
+        with held as stopped_within:
             while True:
                 before, waiting = snapshot, None
                 try:
@@ -465,6 +464,9 @@ class Follow:
             self.passes.add(job.due, Summary.of_tally(tally_in(str(error))))
             self._write_summary()
             raise
+        except Exception:
+            self.folder.refuse_replaced()  # it says more than a file that was not found
+            raise
         waiting = job.waiting()
         read = {*job.fresh, *job.again, *job.changes}
         slots = self.transform.slots
@@ -649,33 +651,12 @@ def _changed(file: FileMetadata) -> int:
 
 
 @contextmanager
-def _stopping(gently: bool) -> Iterator[Callable[[float], bool]]:
-    """Gives a way to wait so many seconds, and to know whether Ctrl-C or SIGTERM came meanwhile.
-
-    If `gently`, the first of these signals lets a pass end; the next one acts as ever.
-    """
-    asked = False
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def ask(*_: object) -> None:
-        nonlocal asked
-        asked = True
-        restore()
-
-    def stopped_within(seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while not asked and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
-        return asked
-
-    if gently:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, ask)
-    try:
-        yield stopped_within
-    finally:
-        restore()
+def _until_ended(folder: StateFolder) -> Iterator[Callable[[float], bool]]:
+    """The same as :func:`stopping` for a run that does not follow: SIGTERM ends it at once."""
+    with ending(
+        lambda: (
+            f"what is committed in {folder.path} stays, and the next run with --resume removes "
+            "what is not"
+        )
+    ):
+        yield lambda _: False

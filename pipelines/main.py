@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import logging
+import os
 import re
 import shlex
 import sys
@@ -63,8 +65,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"streamveil {command}: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
-        logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
-        print(f"streamveil {command}: failed: {_one_line(_reason(error))}", file=sys.stderr)
+        refused = _refused_by_disk(error)
+        if refused is None:
+            logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
+        print(
+            f"streamveil {command}: failed: {_one_line(refused or _reason(error))}", file=sys.stderr
+        )
         return 1
 
 
@@ -73,6 +79,31 @@ def _one_line(text: str) -> str:
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
     )
+
+
+def _refused_by_disk(error: BaseException) -> str | None:
+    """What a disk refused, here or in the text that a runner reports of a worker; else None.
+
+    Such an error has a remedy, and no use for a traceback.
+    """
+    told = _DISK_ERROR.search(str(error))
+    if isinstance(error, OSError):
+        number, name = error.errno, error.filename
+    else:
+        number, name = (int(told[1]), told[2]) if told else (None, None)
+    if number not in _DISK_REMEDIES:
+        cause = error.__cause__ or error.__context__
+        return None if cause is None else _refused_by_disk(cause)
+    return f"{name or 'a disk'}: {os.strerror(number)}: {_DISK_REMEDIES[number]}"
+
+
+_DISK_ERROR = re.compile(r"\[Errno (\d+)\] [^:'\n\\]+(?:: '([^'\n]+?)')?")
+_DISK_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and run again"),
+    errno.EROFS: "mount its disk for writing, or choose another place",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user write there"),
+    errno.EIO: "look after its disk before anything is written there",
+}
 
 
 def _reason(error: Exception) -> str:
