@@ -515,6 +515,17 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.refused("another configuration: the slots changed", start="2024-01-01T12:00:00Z")
 
 
+def test_other_slots_are_told_as_such_also_before_the_first_release(stream):
+    """Not as another start, which slots of another length have."""
+    stream.clock(day(1))
+    stream()
+    begun = {"resume": True}
+    stream.refused("the slots changed: --slot=2d", "of slot 1d", slot="2d", **begun)
+    stream.refused("--slot_zone=Europe/Berlin", slot_zone="Europe/Berlin", **begun)
+    stream.refused("--origin", origin="2024-01-01T06:00:00Z", **begun)
+    stream.refused("--start is not in the slot that", start="2024-01-02", **begun)
+
+
 # Two rows of the table exchange their users: who was promised 0.5 would be charged 1.5.
 def test_a_state_is_not_gone_on_from_with_users_who_exchanged_classes(stream):
     stream.events("a.csv", visits(1))
