@@ -50,7 +50,7 @@ DAY = 86_400 * SECOND
 BINS = "abc"
 CLASSES = [(1, 0.5), (3, 1.0), (7, 2.0)]
 USERS = [f"user{i}" for i in range(30)]
-MOST_STEPS = 60  # operations on files of a pass, about
+MOST_STEPS = 36  # operations by which a pass changes files, about
 WRITES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree"}
 
 # What a command says of a refusal, but not how far it has come.
@@ -504,7 +504,7 @@ def rounds(drill: Drill, faults: int) -> Iterator[str]:
     made = 0
     while made < faults:
         drill.advance()
-        for _ in range(min(3, faults - made - 1)):
+        for _ in range(min(2, faults - made - 1)):
             next(before)()
             made += 1
         next(in_runs)()
@@ -528,7 +528,7 @@ def tell(table: dict[str, Counter[str]]) -> str:
 def run(folder: Path, faults: int, seed: int) -> Drill:
     """The whole drill."""
     draw = random.Random(seed)
-    drill = Drill(folder, draw, slots=faults // 4 + 8)
+    drill = Drill(folder, draw, slots=faults // 3 + 8)
     drill.prepare()
     drill.path("backups").mkdir()
     for _ in range(2):
