@@ -189,7 +189,7 @@ class Follow:
                     for passed in stream._passes(snapshot, key, options):
                         stream, snapshot = passed
                         if stopped_within(0):
-                            return
+                            break
                     waiting = stream._waits_for(snapshot)
                 except InputMissing as error:
                     if self.following.missing != WAIT:
