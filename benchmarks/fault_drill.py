@@ -261,7 +261,9 @@ class Drill:
     def _count(self, fault: Fault, column: str, wrong: bool, what: str) -> None:
         if wrong:
             self.table[fault.kind][column] += 1
-            self.told.append(f"{fault.kind}, {column}: {fault.words} {what}")
+            self.told.append(
+                f"{fault.kind}, {column}: {' or '.join(fault.words)}: ...{what[-400:]}"
+            )
 
     def _hook(self, fault: Fault) -> Callable[[str, tuple[Any, ...]], None]:
         """What makes the fault happen at a random operation on a file of the stream."""

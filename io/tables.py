@@ -116,7 +116,10 @@ def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
         handle = _created(temporary, private)
         with naming(path), contextlib.closing(handle):
             yield cast(BinaryIO, handle)
-        FileSystems.rename([temporary], [path])
+        if _is_local(path):
+            os.replace(temporary, path)  # Beam's own hides what a disk said
+        else:
+            FileSystems.rename([temporary], [path])
     except BaseException:
         with contextlib.suppress(Exception):
             FileSystems.delete([temporary])
