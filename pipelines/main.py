@@ -53,7 +53,7 @@ def _run(command: str, rest: Sequence[str]) -> int:
     """Run a command, and say in one line why it cannot; gives the exit code."""
     from streamveil.mechanisms.odometer import BudgetExceeded
     from streamveil.mechanisms.records import ConfigurationError, InputLost
-    from streamveil.pipelines.errors import in_one_line, reason_of
+    from streamveil.pipelines.errors import in_one_line, reason_of, refused_by_disk
     from streamveil.pipelines.logs import tell_aside
 
     def refused(why: str, code: int) -> int:
@@ -71,7 +71,8 @@ def _run(command: str, rest: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return refused("interrupted", 130)
     except Exception as error:
-        logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
+        if refused_by_disk(error) is None:
+            logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
         return refused(f"failed: {reason_of(error)}", 1)
 
 

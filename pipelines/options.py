@@ -64,8 +64,10 @@ CHANGE_OPTIONS = ("requirement_changes", "longest_window")
 METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
 FOLLOW_OPTIONS = (
     *("state", "resume", "restart_budget", "follow", "clock_file", "close_by"),
-    *METRICS_OPTIONS,
+    *("missing_input", "slots_per_pass", *METRICS_OPTIONS),
 )
+MISSING_INPUT = ("stop", "wait", "ignore")
+SLOTS_PER_PASS = 10_000
 
 Parser = argparse.ArgumentParser
 
@@ -370,6 +372,20 @@ def add_follow_options(parser: Parser) -> None:
         "marker:PATTERN when its marker is there, or files:PATTERN when a file of a later slot is; "
         "with the codes of strftime for the start of a slot in UTC, or in the zone of its "
         "calendar, such as marker:drops/%%Y-%%m-%%d.done",
+    )
+    add(
+        "--missing_input",
+        choices=MISSING_INPUT,
+        help="with --state: what to do where slots have closed and no file matches the input, its "
+        "disk is not mounted, or a file is gone whose events wait: stop (the default), wait until "
+        "it is there, or ignore it and release without",
+    )
+    add(
+        "--slots_per_pass",
+        type=int,
+        metavar="N",
+        help="with --state: release at most so many slots before they are committed "
+        f"(default {SLOTS_PER_PASS})",
     )
     add = section(parser, OPERATOR)
     add(
