@@ -342,7 +342,7 @@ class Drill:
         folder = f"pass-{passes:08d}"
         found = sorted(str(path.relative_to(state)) for path in state.rglob("*"))
         kept = ("manifest.json", "state.parquet", "users.parquet", "waiting.parquet")
-        wanted = ["manifest.json", folder, *(f"{folder}/{name}" for name in kept)]
+        wanted = ["manifest.json", folder, *(f"{folder}/{name}" for name in kept), "status.json"]
         self.expect(found == wanted, f"the state holds {found}")
         results = sorted(path.name for path in self.path("results").iterdir())
         kinds = ("ledger", "rejected", "releases")

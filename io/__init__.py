@@ -7,9 +7,11 @@ from streamveil.io.bigquery import (
 )
 from streamveil.io.coders import RecordBatchCoder
 from streamveil.io.domain import read_domain
+from streamveil.io.ends import ends_of
 from streamveil.io.events import (
     DATASETS,
     REJECTED_SCHEMA,
+    UNREADABLE,
     Events,
     ReadEvents,
     check_events,
@@ -51,6 +53,7 @@ from streamveil.io.tables import (
     check_outputs,
     check_place,
     read_table,
+    unfinished,
     write_table,
     write_text,
 )
@@ -69,6 +72,7 @@ __all__ = [
     "SINK_FORMS",
     "SOURCE_FORMS",
     "TIDY_SCHEMA",
+    "UNREADABLE",
     "AlreadyReleasedError",
     "CsvDialect",
     "Events",
@@ -99,6 +103,7 @@ __all__ = [
     "check_output",
     "check_outputs",
     "check_place",
+    "ends_of",
     "is_stream",
     "list_files",
     "match_files",
@@ -119,6 +124,7 @@ __all__ = [
     "sink_of",
     "source_of",
     "split_file",
+    "unfinished",
     "witness_of",
     "write_table",
     "write_text",

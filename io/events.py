@@ -26,6 +26,7 @@ from streamveil.io.files import (
     Columns,
     CsvDialect,
     Patterns,
+    check_file,
     distinct,
     format_of,
     input_files,
@@ -48,6 +49,7 @@ from streamveil.mechanisms.records import (
 from streamveil.mechanisms.tallies import EventTally, Lost
 
 UNPARSABLE = "unparsable"
+UNREADABLE = "unreadable file"
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
 REJECTED_TAG = "rejected"
 # A line of another kind of file, read as text, may be the whole file.
@@ -237,6 +239,9 @@ class ReadEvents(beam.PTransform):
     statistics that must not tell even that it was there."""
     again: bool = False
     """Whether an earlier run read these files: what cannot be parsed was told there."""
+    lenient: bool = False
+    """Whether a file that cannot be read, or not to its end, is a dead letter with the reason
+    `unreadable file` rather than an error. Events before the fault count."""
     dialect: CsvDialect | None = None
     """How CSV files are written, where that is said."""
 
@@ -247,6 +252,15 @@ class ReadEvents(beam.PTransform):
 
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: match, split, spread over the workers, read."""
+        if self.lenient:
+            read = ReadFileFn(self.columns, self.silent, self.dialect, again=self.again)
+            return Events.of(
+                pbegin
+                | "Pattern" >> beam.Create([self.file_pattern])
+                | "Match" >> beam.FlatMap(_paths_and_sizes).with_output_types(tuple[str, int])
+                | "Spread" >> beam.Reshuffle()
+                | "ReadFiles" >> beam.ParDo(read).with_outputs(REJECTED_TAG, main="batches")
+            )
         return Events.of(
             pbegin
             | "Pattern" >> beam.Create([self.file_pattern])
@@ -262,6 +276,35 @@ class ReadEvents(beam.PTransform):
 def _split(pattern: Patterns, columns: Columns, dialect: CsvDialect | None) -> Iterator[Part]:
     for path in input_files(pattern, dialect):
         yield from split_file(path, columns, dialect)
+
+
+def _paths_and_sizes(pattern: Patterns) -> Iterator[tuple[str, int]]:
+    for file in match_files(pattern):
+        yield file.path, file.size_in_bytes
+
+
+class ReadFileFn(beam.DoFn):
+    """Reads whole files, given as path and size; one that cannot be read is a dead letter."""
+
+    def __init__(
+        self, columns: Columns, silent: bool, dialect: CsvDialect | None, again: bool = False
+    ) -> None:
+        self._columns = columns
+        self._silent = silent
+        self._dialect = dialect
+        self._again = again
+
+    def process(self, element: tuple[str, int]) -> Iterator[Any]:
+        """Batches of events; dead letters to their output."""
+        path, size = element
+        try:
+            check_file(path, size, self._dialect)
+            for part in split_file(path, self._columns, self._dialect):
+                yield from read_outputs(part, self._columns, self._silent, self._again)
+        except ConfigurationError as error:
+            if self._silent or self._again:
+                return
+            yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))
 
 
 class _ReadFn(beam.DoFn):

@@ -14,11 +14,12 @@ bytes is refused as well. Such a file is replaced whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,16 +92,32 @@ def _text(record: Mapping[str, Any]) -> str:
     return json.dumps(record, indent=1) + "\n"
 
 
-def write_private(path: Path, text: str) -> None:
-    """Replace a file, whole or not at all, by one that its owner alone can read."""
+def write_private(path: Path, text: str, lasting: bool = True) -> None:
+    """Replace a file, whole or not at all, by one that its owner alone can read.
+
+    Only if it is `lasting` the disk is waited for, so that it outlives the loss of power.
+    """
     part = path.with_name(path.name + PART)
-    part.unlink(missing_ok=True)
-    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
-    sync(path.parent)
+    with naming(path):
+        part.unlink(missing_ok=True)
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+            if lasting:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(part, path)
+        if lasting:
+            sync(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Let an error of writing to an open file, such as of a full disk, name the file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
 
 
 def sync(path: Path) -> None:

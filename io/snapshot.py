@@ -4,6 +4,7 @@
     pass-00000012/       what the last committed pass left for the next, such as the users' ledgers
     pass-00000013.part/  what a pass writes that is not committed yet
     noise.key            the noise key, unless it is kept elsewhere
+    status.json          how the run goes, for whoever watches it; no part of the state
 
 A pass writes all its files into a folder of its own. Renaming a new manifest over the old one
 commits it. Only then does its folder lose the `.part`, do its results move to where readers look
@@ -35,12 +36,13 @@ from pathlib import Path
 from typing import Any
 
 from streamveil.io.sealed import PART, SealedRecord, sync, write_private
-from streamveil.io.witness import Witness, check_witness, write_witness
+from streamveil.io.witness import Mark, check_witness, write_witness
 from streamveil.mechanisms.records import ConfigurationError
 
 VERSION = 2
 MANIFEST = "manifest.json"
 KEY = "noise.key"
+STATUS = "status.json"
 _PURPOSE = b"streamveil manifest"
 _PASS = re.compile(r"pass-(\d{8,})")
 _KEY_BYTES = 32
@@ -57,6 +59,10 @@ class InputFile:
     """In bytes, when it was read."""
     waiting: int | None = None
     """First slot not released yet with events in the file; None when it is finished."""
+    modified: float | None = None
+    """When it was last written, in seconds since the epoch; None where nobody knows."""
+    ends: str | None = None
+    """Digest of its beginning and its end, as of :func:`ends_of`."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,14 @@ class Snapshot:
     """Tells this stream from all others."""
     witness: str = ""
     """Path of the witness beside the results."""
+    slots: Mapping[str, int | str] = field(default_factory=dict)
+    """How time is cut, for people: see :meth:`Slots.identity` for what binds."""
+    until: int = 0
+    """End of the last slot that is released, in microseconds since the epoch."""
+    apart: int | None = None
+    """From then on no user's window holds a released slot, in microseconds; None for never."""
+    mounts: tuple[str, ...] = ()
+    """Where filesystems with input files were mounted at the last pass."""
     files: Mapping[str, PassFile] = field(default_factory=dict)
     """All files that the last pass wrote, by name; :meth:`StateFolder.commit` fills this in."""
 
@@ -115,6 +129,9 @@ class StateFolder:
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
+        self._handle: int | None = None
+        self._committed: SealedRecord | None = None
+        """The manifest as this process last proved or wrote it."""
 
     @classmethod
     @contextlib.contextmanager
@@ -139,10 +156,13 @@ class StateFolder:
             ) from None
         try:
             _lock(handle, path)
+            folder._handle = handle
+            folder.refuse_replaced()
             folder._refuse_foreign()
             folder._make_private(folder.path)
             yield folder
         finally:
+            folder._handle = None
             os.close(handle)
 
     def read(self) -> Snapshot | None:
@@ -177,7 +197,7 @@ class StateFolder:
             )
         with _telling(f"{self.of_pass(snapshot.passes)} cannot be checked:"):
             self._check_whole(snapshot)
-        known = _witness_of(snapshot, sealed)
+        known = _mark_of(snapshot, sealed)
         places = {place: None for place in (witness, snapshot.witness) if place}
         seen = [check_witness(place, key, self.path, known) for place in places]
         if self.of_pass(snapshot.passes).exists() and not any(seen):
@@ -187,12 +207,39 @@ class StateFolder:
                 *(snapshot.witness, self.path, snapshot.passes),
             )
         self._settle(snapshot, sealed, key)
+        self._committed = sealed
         return snapshot
 
+    def refuse_replaced(self) -> None:
+        """Refuse another folder, or another manifest in it, than this process holds.
+
+        Raises ConfigurationError.
+        """
+        assert self._handle is not None
+        held = os.fstat(self._handle)
+        try:
+            now = os.stat(self.path)
+            same = (held.st_dev, held.st_ino) == (now.st_dev, now.st_ino)
+        except OSError:
+            same = False
+        if same and self._committed is not None:
+            manifest = self.path / MANIFEST
+            same = manifest.is_file() and manifest.read_bytes() == self._committed.text().encode()
+        if not same:
+            raise ConfigurationError(
+                f"{self.path} was moved, removed or replaced while this run held it, and nothing "
+                "more was written to it: bring back the newest state, and go on with --resume"
+            )
+
     def begin(self, number: int) -> Path:
-        """An empty folder for a pass to write to."""
+        """An empty folder for a pass to write to.
+
+        Raises ConfigurationError where the folder of the state was replaced, or is full.
+        """
+        self.refuse_replaced()
         folder = self._part_of_pass(number)
-        folder.mkdir(mode=0o700)
+        with _telling(f"pass {number} cannot begin:"):
+            folder.mkdir(mode=0o700)
         return folder
 
     def beside(self, place: str) -> bool:
@@ -203,32 +250,40 @@ class StateFolder:
         """Where a committed pass keeps its files."""
         return self.path / f"pass-{number:08d}"
 
-    def commit(self, snapshot: Snapshot, key: bytes, witness_before: str = "") -> Snapshot:
+    def commit(self, snapshot: Snapshot, key: bytes, before: Snapshot | None = None) -> Snapshot:
         """Make it the state, whole or not at all, and move its results to their readers.
 
         Gives it with the files of its pass. Their folder keeps a copy of the manifest, should that
-        get lost. Where results go elsewhere than before, the witness there sees this pass as well.
-        Raises ConfigurationError for results that cannot be moved.
+        get lost. Where results go elsewhere than those of `before`, what was committed last, the
+        witness there sees this pass as well.
+
+        Raises:
+            ConfigurationError: where the folder, its manifest or the witness is not that which
+                this process went on from; for a disk that is full or cannot be written to; and,
+                when it is committed, for results that cannot be moved.
         """
+        self.refuse_replaced()
+        if before is not None and self._committed is not None:
+            for place in {snapshot.witness, before.witness}:
+                check_witness(place, key, self.path, _mark_of(before, self._committed))
         part = self._part_of_pass(snapshot.passes)
-        files = {}
-        if part.exists():
-            files = {path.name: PassFile.of(path) for path in sorted(part.iterdir())}
-            for name in files.keys() - snapshot.results.keys():
-                (part / name).chmod(0o600)
-        snapshot = dataclasses.replace(snapshot, files=files)
-        sealed = SealedRecord.of(
-            key, _PURPOSE, {"version": VERSION, **dataclasses.asdict(snapshot)}
-        )
-        if part.exists():
-            write_private(part / MANIFEST, sealed.text())
-            for path in [*(part / name for name in files), part, self.path]:
-                sync(path)
-        write_private(self.path / MANIFEST, sealed.text())
+        with _telling(f"pass {snapshot.passes} cannot be committed:"):
+            snapshot = dataclasses.replace(snapshot, files=_files_of(part, snapshot.results))
+            sealed = SealedRecord.of(
+                key, _PURPOSE, {"version": VERSION, **dataclasses.asdict(snapshot)}
+            )
+            if part.exists():
+                write_private(part / MANIFEST, sealed.text())
+                for path in [*(part / name for name in snapshot.files), part, self.path]:
+                    sync(path)
+            self.refuse_replaced()
+            write_private(self.path / MANIFEST, sealed.text())
+        self._committed = sealed
         self._settle(snapshot, sealed, key)
+        witness_before = "" if before is None else before.witness
         if witness_before != snapshot.witness and os.path.isfile(witness_before):
             with _telling(f"pass {snapshot.passes} is committed, but"):
-                write_witness(witness_before, key, _witness_of(snapshot, sealed))
+                write_witness(witness_before, key, _mark_of(snapshot, sealed))
         return snapshot
 
     def key(self, create: bool) -> str:
@@ -242,13 +297,24 @@ class StateFolder:
                 raise ConfigurationError(
                     f"{key} is missing: give the noise key that the stream began with (--noise_key)"
                 )
-            write_private(key, secrets.token_hex(_KEY_BYTES))
+            with _telling("the noise key cannot be written:"):
+                write_private(key, secrets.token_hex(_KEY_BYTES))
         elif not create and key.stat().st_size < _KEY_BYTES:
             raise ConfigurationError(
                 f"{key} was damaged, it holds {key.stat().st_size} bytes: bring it back from a "
                 "backup, or give the noise key that the stream began with (--noise_key)"
             )
         return str(key)
+
+    def tell(self, status: str) -> None:
+        """Replace what is said of the run, which nothing else reads here. Raises OSError."""
+        write_private(self.path / STATUS, status, lasting=False)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files that are of the state."""
+        files = (path for path in self.path.rglob("*") if path.name not in (STATUS, STATUS + PART))
+        return sum(path.stat().st_size for path in files if path.is_file())
 
     # ---- what is there -------------------------------------------------------------------------
 
@@ -270,7 +336,7 @@ class StateFolder:
         return {path: int(match[1]) for path, match in found if match}
 
     def _refuse_foreign(self) -> None:
-        files = {MANIFEST, MANIFEST + PART, KEY, KEY + PART}
+        files = {name + part for name in (MANIFEST, KEY, STATUS) for part in ("", PART)}
         passes = {*self._passes(), *self._parts()}
         for path in sorted(self.path.iterdir()):
             ours = path.is_dir() and not path.is_symlink() if path in passes else path.name in files
@@ -379,7 +445,7 @@ class StateFolder:
             if (folder / name).exists()
         ]
         if snapshot.witness and (waiting or os.path.isdir(os.path.dirname(snapshot.witness))):
-            write_witness(snapshot.witness, key, _witness_of(snapshot, sealed))
+            write_witness(snapshot.witness, key, _mark_of(snapshot, sealed))
 
     def _publish(self, snapshot: Snapshot, committed: Path) -> None:
         moved = set()
@@ -428,8 +494,18 @@ def _lock(handle: int, path: str) -> None:
         ) from None
 
 
-def _witness_of(snapshot: Snapshot, sealed: SealedRecord) -> Witness:
-    return Witness(snapshot.stream, snapshot.passes, sealed.seal)
+def _files_of(part: Path, results: Mapping[str, str]) -> dict[str, PassFile]:
+    """What a pass has written; all but its results is made private."""
+    if not part.exists():
+        return {}
+    files = {path.name: PassFile.of(path) for path in sorted(part.iterdir())}
+    for name in files.keys() - results.keys():
+        (part / name).chmod(0o600)
+    return files
+
+
+def _mark_of(snapshot: Snapshot, sealed: SealedRecord) -> Mark:
+    return Mark(snapshot.stream, snapshot.passes, sealed.seal, snapshot.until, snapshot.apart)
 
 
 def _snapshot_of(record: Mapping[str, Any]) -> Snapshot:
@@ -437,6 +513,7 @@ def _snapshot_of(record: Mapping[str, Any]) -> Snapshot:
     known["inputs"] = {path: InputFile(**entry) for path, entry in record["inputs"].items()}
     known["files"] = {name: PassFile(**entry) for name, entry in record["files"].items()}
     known["later_keys"] = tuple((slot, check) for slot, check in record["later_keys"])
+    known["mounts"] = tuple(record.get("mounts", ()))
     return Snapshot(**known)
 
 

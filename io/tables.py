@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import uuid
@@ -28,6 +29,7 @@ from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.optional import require_filesystem
 from streamveil.io.parquet import write_parquet
+from streamveil.io.sealed import naming
 from streamveil.mechanisms.records import ConfigurationError
 
 GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
@@ -112,13 +114,22 @@ def _whole(path: str, private: bool = False) -> Iterator[BinaryIO]:
     temporary = FileSystems.join(folder, f".{name}.{uuid.uuid4().hex}.part")
     try:
         handle = _created(temporary, private)
-        with contextlib.closing(handle):
+        with naming(path), contextlib.closing(handle):
             yield cast(BinaryIO, handle)
-        FileSystems.rename([temporary], [path])
+        if _is_local(path):
+            os.replace(temporary, path)  # Beam's own hides what a disk said
+        else:
+            FileSystems.rename([temporary], [path])
     except BaseException:
         with contextlib.suppress(Exception):
             FileSystems.delete([temporary])
         raise
+
+
+def unfinished(path: str) -> list[str]:
+    """What :func:`write_table` has begun of a local file that has not got its name yet."""
+    folder, name = os.path.split(path)
+    return glob.glob(os.path.join(glob.escape(folder), f".{glob.escape(name)}.*.part"))
 
 
 def _created(path: str, private: bool) -> Any:

@@ -14,18 +14,9 @@ from apache_beam.pvalue import PBegin
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from streamveil.io.events import (
-    REJECTED_TAG,
-    Events,
-    dead_letters,
-    read_outputs,
-    rejected_batch,
-    split_file,
-)
-from streamveil.io.files import Columns, CsvDialect, check_file, distinct
+from streamveil.io.events import REJECTED_TAG, Events, ReadFileFn
+from streamveil.io.files import Columns, CsvDialect, distinct
 from streamveil.mechanisms.records import ConfigurationError
-
-UNREADABLE = "unreadable file"
 
 
 @dataclass(eq=False)
@@ -79,7 +70,7 @@ class WatchEvents(beam.PTransform):
             | "Key" >> beam.Map(_path_and_size).with_output_types(tuple[str, int])
             | "Once" >> beam.ParDo(_OnceFn()).with_output_types(tuple[str, int])
             | "Read"
-            >> beam.ParDo(_ReadFileFn(self.columns, self.silent, self.dialect)).with_outputs(
+            >> beam.ParDo(ReadFileFn(self.columns, self.silent, self.dialect)).with_outputs(
                 REJECTED_TAG, main="batches"
             )
         )
@@ -100,21 +91,3 @@ class _OnceFn(beam.DoFn):
         if not seen.read():
             seen.write(True)
             yield element
-
-
-class _ReadFileFn(beam.DoFn):
-    def __init__(self, columns: Columns, silent: bool, dialect: CsvDialect | None) -> None:
-        self._columns = columns
-        self._silent = silent
-        self._dialect = dialect
-
-    def process(self, element: tuple[str, int]) -> Iterator[Any]:
-        path, size = element
-        try:
-            check_file(path, size, self._dialect)
-            for part in split_file(path, self._columns, self._dialect):
-                yield from read_outputs(part, self._columns, self._silent)
-        except ConfigurationError as error:
-            if self._silent:
-                return
-            yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))

@@ -1,28 +1,35 @@
-"""A witness, beside the results of a stream, of how far the stream has come.
+"""A witness, beside the results of a stream, of what was released: a log that only grows.
+
+    {"stream": "...", "passes": 11, "manifest": "...", "until": ..., "apart": ..., "seal": "..."}
+    {"stream": "...", "passes": 12, ...
 
 An old copy of a state folder is whole and sealed: nothing in it tells that it is old. But going on
 from it would release slots again that are released, and spend their budgets again. So before the
-results of a pass reach their readers, a small hidden file beside them says which pass it was; it is
-never part of the folder, and a copy of the folder that is put back has to agree with it.
+results of a pass reach their readers, a line for it is added to a small hidden file beside them. It
+is never part of the folder, and a copy of the folder that is put back has to agree with its last
+line. Nothing that streamveil does takes a line away.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hmac
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamveil.io.sealed import SealedRecord, write_private
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.io.sealed import naming, sync
+from streamveil.mechanisms.records import ConfigurationError, format_time
+from streamveil.mechanisms.seal import checksum
 
-_VERSION = 1
 _PURPOSE = b"streamveil witness"
+_LONGEST = 4096  # bytes; a line is a tenth of that
 
 
 @dataclass(frozen=True)
-class Witness:
-    """What was committed when results were last moved to where this is kept."""
+class Mark:
+    """How far a stream had come with a pass: a line of the witness."""
 
     stream: str
     """Which stream: `Snapshot.stream`."""
@@ -30,6 +37,32 @@ class Witness:
     """Committed so far."""
     manifest: str
     """Seal of the manifest."""
+    until: int
+    """End of the last slot that is released, in microseconds since the epoch."""
+    apart: int | None
+    """From then on no user's window holds a released slot, in microseconds; None for never."""
+
+    def line(self, key: bytes) -> bytes:
+        """What is written, sealed by the noise key, without a line end."""
+        text = self._text()
+        seal = checksum(key, _PURPOSE, text.encode()).hex()
+        return f'{text[:-1]}, "seal": "{seal}"}}'.encode()
+
+    def _text(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def of(cls, line: bytes, where: str) -> Mark:
+        """Read a line, whose seal is not looked at. Raises ConfigurationError."""
+        try:
+            record = json.loads(line)
+            del record["seal"]
+            return cls(**record)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigurationError(
+                f"{where} cannot be read ({type(error).__name__}): it was damaged or edited; bring "
+                "it back as it was, from a backup"
+            ) from error
 
 
 def witness_of(output: str) -> str:
@@ -38,40 +71,53 @@ def witness_of(output: str) -> str:
     return os.path.join(place, f".{name}.witness")
 
 
-def write_witness(path: str, key: bytes, witness: Witness) -> None:
-    """Replace the witness, unless it says this already."""
-    record = {"version": _VERSION, **dataclasses.asdict(witness)}
-    text = SealedRecord.of(key, _PURPOSE, record).text()
-    place = Path(path)
-    if not place.exists() or place.read_bytes() != text.encode():
-        write_private(place, text)
+def write_witness(path: str, key: bytes, mark: Mark) -> None:
+    """Add a line, or what is left of it after a kill, unless it is the last one already."""
+    there = os.path.exists(path)
+    last, cut = _tail(path) if there else (b"", b"")
+    line = mark.line(key)
+    if last == line and not cut:
+        return
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with naming(path), open(handle, "wb") as file:
+        file.write((line + b"\n")[len(cut) :])
+        file.flush()
+        os.fsync(handle)
+    if not there:
+        sync(Path(path).parent)
 
 
-def check_witness(path: str, key: bytes, folder: Path, known: Witness) -> bool:
+def check_witness(path: str, key: bytes, folder: Path, known: Mark) -> bool:
     """Whether there is a witness, which must not contradict what the folder says.
 
     Raises ConfigurationError for one that is damaged, of another stream, or that has seen more.
     """
-    place = Path(path)
-    if not place.exists():
+    if not os.path.exists(path):
         return False
-    sealed = SealedRecord.read(place, _VERSION)
     where = f"the witness {path}"
-    if not sealed.is_sealed_by(key, _PURPOSE) or sealed.record["stream"] != known.stream:
+    last, cut = _tail(path)
+    seen = Mark.of(last, where) if last else None
+    due = seen is None or seen.passes < known.passes  # the line of this pass, cut by a kill or not
+    if cut and not (due and (known.line(key) + b"\n").startswith(cut)):
+        Mark.of(cut, where)  # as a rule it says what is wrong
+        raise ConfigurationError(
+            f"{where} has lost the end of its last line: bring it back as it was, from a backup"
+        )
+    if seen is None:
+        return bool(cut)
+    if not hmac.compare_digest(seen.line(key), last) or seen.stream != known.stream:
         raise ConfigurationError(
             f"{where} is of another stream than {folder}, or was edited: name outputs of their own "
             "(--output), or bring back the folder that belongs to these"
         )
-    if sealed.record["passes"] < known.passes:
-        return True
-    if sealed.record["passes"] > known.passes:
+    if seen.passes > known.passes:
         raise ConfigurationError(
-            f"{where} has seen pass {sealed.record['passes']}, but {folder} knows of "
-            f"{known.passes} only: an old copy of the folder was put back, and to go on from it "
-            "would release slots again and spend the users' budgets again; bring back the newest "
-            "copy"
+            f"{where} has seen pass {seen.passes}, with the slots up to "
+            f"{format_time(seen.until)}, but {folder} knows of {known.passes} only: an old copy of "
+            "the folder was put back, and to go on from it would release slots again and spend "
+            f"the users' budgets again; bring back the newest copy{_if_lost(seen)}"
         )
-    if sealed.record["manifest"] != known.manifest:
+    if seen.passes == known.passes and seen != known:
         raise ConfigurationError(
             f"{where} has seen another pass {known.passes} than that of {folder}: two copies of "
             "the folder have gone on, each its own way; bring back the one that made these results"
@@ -81,9 +127,42 @@ def check_witness(path: str, key: bytes, folder: Path, known: Witness) -> bool:
 
 def refuse_witness(path: str, folder: Path) -> None:
     """Refuse to begin a stream where one has been. Raises ConfigurationError."""
-    if os.path.exists(path):
-        raise ConfigurationError(
-            f"the witness {path} has seen results of a stream whose state is not in {folder}: name "
-            "its folder and go on with --resume; or, for a new stream, which spends the users' "
-            "budgets again, name other outputs or delete the witness"
+    if not os.path.exists(path):
+        return
+    last, _ = _tail(path)
+    where = f"the witness {path}"
+    seen = Mark.of(last, where) if last else None
+    until = f" up to {format_time(seen.until)}" if seen else ""
+    raise ConfigurationError(
+        f"{where} has seen slots{until} released by a stream whose state is not in {folder}: bring "
+        f"its folder back, or name it, and go on with --resume{_if_lost(seen)}"
+    )
+
+
+def _if_lost(seen: Mark | None) -> str:
+    """What can be done without the state: never what releases a slot again."""
+    if seen is None:
+        return ""
+    if seen.apart is None:
+        return (
+            ". If it is lost for good, these users cannot have a second stream: their budget for "
+            "ever is spent"
         )
+    return (
+        ". If it is lost for good, begin a stream that shares no window with this one: "
+        f"--start={format_time(seen.apart)} or later, another --state and another --output"
+    )
+
+
+def _tail(path: str) -> tuple[bytes, bytes]:
+    """The last whole line, and what a kill left of one after it."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _LONGEST))
+            whole, _, cut = file.read().rpartition(b"\n")
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path} cannot be read ({error.strerror}): let this user read it, or bring the file "
+            "back as it was, from a backup"
+        ) from error
+    return whole.rpartition(b"\n")[2], cut

@@ -322,6 +322,12 @@ def parse_duration(text: str) -> int | None:
     return int(match[1]) * MICROSECONDS[match[2]] if match else None
 
 
+def format_duration(micros: int) -> str:
+    """Text that :func:`parse_duration` reads, such as `1d`, for whole milliseconds above 0."""
+    unit = next(u for u in ("w", "d", "h", "m", "s", "ms") if micros % MICROSECONDS[u] == 0)
+    return f"{micros // MICROSECONDS[unit]}{unit}"
+
+
 def parse_time(text: str | dt.datetime, zone: str = "UTC") -> int:
     """Microseconds since 1970-01-01T00:00Z of an ISO 8601 time; without an offset it is in a zone.
 

@@ -39,6 +39,7 @@ from streamveil.pipelines.options import (
     add_dry_run,
     add_follow_options,
     add_job_options,
+    add_log_options,
     add_per_record_options,
     add_release_options,
     add_shared_options,
@@ -59,6 +60,8 @@ _READ = ("input", "requirements")
 _WRITTEN = ("output", "ledger", "rejected")
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
+
+_HOW: Sequence[AddOptions] = (add_dry_run, add_log_options)
 
 
 @dataclass(frozen=True)
@@ -196,7 +199,7 @@ _ALL = (
     Command(
         "release",
         "From events to one private histogram a slot, keeping every user's own requirement.",
-        (add_shared_options, add_job_options, add_release_options, add_dry_run),
+        (add_shared_options, add_job_options, add_release_options, *_HOW),
         ("input", "output", *REQUIRED, "requirements"),
         r"""
 streamveil release --input=events.csv --output=releases.csv \
@@ -210,7 +213,7 @@ streamveil release --input=events.csv --output=releases.csv \
         "collect",
         "The same in the local setting, played through: users' devices perturb what they report, "
         "and the server sees no raw value.",
-        (add_shared_options, add_job_options, add_follow_options, add_dry_run),
+        (add_shared_options, add_job_options, add_follow_options, *_HOW),
         ("input", "output", *REQUIRED, "requirements"),
         r"""
 streamveil collect --input=events.csv --output=releases.csv \
@@ -229,7 +232,7 @@ streamveil collect --input=events.csv --output=releases.csv \
         "record. There is no --rejected: a record that cannot be read or used counts nowhere and "
         "is told of nowhere, for whatever told of it would cost it all of its protection. There "
         "is no --ledger: what a record pays is secret, and at most its budget.",
-        (add_per_record_options, add_shared_options, add_dry_run),
+        (add_per_record_options, add_shared_options, *_HOW),
         ("input", "output", "statistic", "budget"),
         r"""
 streamveil per-record --input=payments.csv --output=sums.csv \

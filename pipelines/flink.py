@@ -21,8 +21,8 @@ _NUMBERS = {
 _TEXTS = {
     "checkpointing_mode": "EXACTLY_ONCE or AT_LEAST_ONCE",
     "savepoint_path": "savepoint or checkpoint to start from",
-    "state_backend": "where state is kept: hashmap or rocksdb",
-    "state_backend_storage_path": "folder of the checkpoints",
+    "state_backend": "where state is kept: filesystem (in memory until a checkpoint) or rocksdb",
+    "state_backend_storage_path": "folder of the checkpoints, which goes with state_backend",
 }
 _SWITCHES = {
     "externalized_checkpoints_enabled": "keep a checkpoint of a failed job",

@@ -12,10 +12,9 @@ import glob
 import logging
 import os
 import secrets
-import signal
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,29 +24,40 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
     LAYOUTS,
+    UNREADABLE,
     CsvDialect,
-    InputFile,
     Snapshot,
     StateFolder,
+    check_events,
     check_outputs,
     is_stream,
-    list_files,
     refuse_witness,
     witness_of,
 )
+from streamveil.mechanisms.calendar import CalendarSlots
+from streamveil.mechanisms.checks import whole
 from streamveil.mechanisms.records import (
     ConfigurationError,
     InputLost,
+    Lifetime,
+    Slots,
+    format_duration,
     format_time,
-    parse_time,
 )
 from streamveil.mechanisms.words import number_of
+from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CLOCK, CloseBy
+from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
+from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
 from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.keys import KeyFile
+from streamveil.pipelines.logs import tell
+from streamveil.pipelines.monitor import Monitor, monitored
+from streamveil.pipelines.options import METRICS_OPTIONS, SLOTS_PER_PASS
 from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
+from streamveil.pipelines.signals import ending, stopping
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
 from streamveil.pipelines.values import duration_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
@@ -57,27 +67,8 @@ from streamveil.transforms.loss import tally_in
 
 _LOGGER = logging.getLogger("streamveil")
 
-_SECONDS_BETWEEN_LOOKS = 0.1
-
-
-@dataclass(frozen=True)
-class Clock:
-    """The time that closes slots: the machine's, or what a file says."""
-
-    file: str | None = None
-
-    def __call__(self) -> int:
-        """Microseconds since the epoch. Raises ConfigurationError for a file without a time."""
-        if self.file is None:
-            return time.time_ns() // 1000
-        try:
-            with open(self.file, encoding="utf-8") as file:
-                return parse_time(file.read())
-        except (OSError, UnicodeDecodeError, ConfigurationError) as error:
-            raise ConfigurationError(
-                f"--clock_file={self.file} gives no time: {error}: write one such as "
-                "2024-05-01T12:00:00Z to a file beside it and rename it into place"
-            ) from None
+# A run that never ends must not grow.
+_PASSES_TOLD = 1_000
 
 
 @dataclass(frozen=True)
@@ -95,6 +86,12 @@ class Following:
     clock: Clock
     close_by: CloseBy
     """What closes a slot whose time is over."""
+    exports: Exports
+    """Where figures of the stream go."""
+    missing: str = STOP
+    """What happens when input is missing: see :class:`Incoming`."""
+    most_slots: int = SLOTS_PER_PASS
+    """That one pass releases."""
 
     @classmethod
     def of(cls, given: Any, own: Any) -> Following | None:
@@ -109,7 +106,10 @@ class Following:
                 "--restart_budget is for a stream that goes on: give --state and --resume"
             )
         if not own.state:
-            for name in ("follow", "clock_file", "close_by"):
+            for name in (
+                *("follow", "clock_file", "close_by", "missing_input", "slots_per_pass"),
+                *METRICS_OPTIONS,
+            ):
                 if getattr(own, name) is not None:
                     raise ConfigurationError(f"--{name} needs a folder for the state: --state")
             if resume:
@@ -124,12 +124,33 @@ class Following:
             duration_of("allowed_lateness", given.allowed_lateness),
             Clock(own.clock_file),
             CloseBy.of(own.close_by or CLOCK),
+            Exports.of(own),
+            own.missing_input or STOP,
+            whole(
+                "slots_per_pass",
+                SLOTS_PER_PASS if own.slots_per_pass is None else own.slots_per_pass,
+            ),
         )
 
     @property
     def unrestarted(self) -> Following:
         """The same after the budget was granted once more."""
         return dataclasses.replace(self, restart=False)
+
+
+@dataclass
+class Passes:
+    """What became of the events in the passes of a run."""
+
+    total: Summary = dataclasses.field(default_factory=Summary)
+    last: deque[tuple[Pass, Summary]] = dataclasses.field(
+        default_factory=lambda: deque(maxlen=_PASSES_TOLD)
+    )
+
+    def add(self, due: Pass, summary: Summary) -> None:
+        """Take one more pass."""
+        self.total = Summary.total([self.total, summary])
+        self.last.append((due, summary))
 
 
 @dataclass(frozen=True)
@@ -143,6 +164,7 @@ class Follow:
     """For the whole stream."""
     following: Following
     folder: StateFolder
+    monitor: Monitor
     command: str = "release"
     """What the run is called."""
     changes: str | None = None
@@ -155,7 +177,7 @@ class Follow:
     """File for the figures of the passes of this run."""
     dialect: CsvDialect | None = None
     """How CSV files of the input are written, where that is said."""
-    passes: list[tuple[Pass, Summary]] = dataclasses.field(default_factory=list)
+    passes: Passes = dataclasses.field(default_factory=Passes)
     """Those of this run."""
 
     def run(self, options: PipelineOptions) -> None:
@@ -164,47 +186,58 @@ class Follow:
         Raises ConfigurationError and what a pass raises; passes before it stay committed.
         """
         snapshot, key, roll = self._start()
+        slots, end = self.transform.slots, self.transform.last_slot
+        self.monitor.begun(snapshot, slots, self.following.lateness, end)
         self._write_summary()
         transform = roll.transform(self.transform, key.source)
-        keyed = dataclasses.replace(self, transform=transform, roll=roll)
+        stream = dataclasses.replace(self, transform=transform, roll=roll)
         interval, last = self.following.interval, self.transform.last_slot
         told = None
-        with _stopping(gently=interval is not None) as stopped_within:
+        held = _until_ended(self.folder) if interval is None else stopping()
+        with held as stopped_within:
             while True:
-                before, snapshot = snapshot, keyed._advance(snapshot, key, options)
-                if snapshot is not before:
-                    roll = roll.settled
-                    keyed = dataclasses.replace(
-                        keyed,
-                        transform=roll.transform(self.transform, key.source),
-                        following=self.following.unrestarted,
-                        roll=roll,
-                    )
+                before, waiting = snapshot, None
+                try:
+                    for passed in stream._passes(snapshot, key, options):
+                        stream, snapshot = passed
+                        if stopped_within(0):
+                            break
+                    waiting = stream._waits_for(snapshot)
+                except InputMissing as error:
+                    if self.following.missing != WAIT:
+                        raise
+                    waiting = f"slots wait: {error}"
+                told = stream._end_of_look(waiting, told)
                 if interval is None and snapshot is before:
-                    print("no slot has closed that was not released: nothing to do")
-                waiting = self._waits_for(snapshot)
-                if waiting not in (None, told):
-                    print(waiting, flush=True)
-                told = waiting
+                    tell("no slot has closed that was not released: nothing to do")
                 if interval is None or (last is not None and snapshot.next_slot > last):
                     return
                 if stopped_within(interval / 1e6):
                     return
 
+    def _end_of_look(self, waiting: str | None, told: str | None) -> str | None:
+        """Say what the next slot waits for, unless that was told; gives what is told now."""
+        if waiting not in (None, told):
+            tell(waiting)
+        self.monitor.looked(waiting)
+        return waiting
+
     def _start(self) -> tuple[Snapshot, SameKey, Roll]:
         """The state to go on from, or a new one that is committed, the noise key and the users."""
         self._refuse_streams()
         snapshot, first = self._resumed(), self.transform.first_slot
+        if snapshot is not None:
+            self._refuse_other_slots(snapshot)
         begun = first if snapshot is None else snapshot.first_slot
         if begun is not None:
             self.following.close_by.check(self.transform.slots, begun)
         passes = snapshot.passes if snapshot else 0
-        self._refuse_results_beyond(passes)
-        check_outputs(list(self._targets(1 + passes).values()))
         if snapshot is None:
             refuse_witness(self._witness, self.folder.path)
-            if self.transform.first_slot is None:
-                raise ConfigurationError("--start is missing: a stream with --state needs it")
+        self._refuse_results_beyond(passes)
+        check_outputs(list(self._targets(1 + passes).values()))
+        if snapshot is None and self.transform.first_slot is None:
+            raise ConfigurationError("--start is missing: a stream with --state needs it")
         key = SameKey.of(
             self.transform.noise_key or KeyFile(self.folder.key(create=snapshot is None))
         )
@@ -228,7 +261,13 @@ class Follow:
         first = self.transform.first_slot
         assert first is not None
         keyed = self._keyed(first, key)
-        begun = dataclasses.replace(keyed, stream=secrets.token_hex(16), witness=self._witness)
+        begun = dataclasses.replace(
+            keyed,
+            stream=secrets.token_hex(16),
+            witness=self._witness,
+            slots=_described(self.transform.slots),
+            until=self.transform.slots.start(first),
+        )
         return self.folder.commit(begun, key().first)
 
     def _known(self, snapshot: Snapshot, key: SameKey) -> Snapshot:
@@ -294,6 +333,23 @@ class Follow:
             )
         return snapshot
 
+    def _refuse_other_slots(self, snapshot: Snapshot) -> None:
+        """Refuse slots that are cut otherwise, by what differs, before they are counted."""
+        asked = _described(self.transform.slots)
+        for name, before in snapshot.slots.items():
+            if asked[name] == before:
+                continue
+            what = {
+                "slot": f"--slot={asked['slot']}",
+                "slot_zone": f"--slot_zone={asked['slot_zone']}",
+                "origin": f"slots that begin with {asked['origin']} (--origin, --start)",
+            }[name]
+            raise ConfigurationError(
+                f"another configuration: the slots changed: {what}, but those of the stream of "
+                f"--state={self.following.state} are of {name} {before}: give that, or begin a "
+                "stream in another folder, which spends the users' budgets again"
+            )
+
     def _refuse_other_start(self, begun: int) -> None:
         if self.transform.first_slot not in (None, begun):
             when = format_time(self.transform.slots.start(begun))
@@ -336,36 +392,72 @@ class Follow:
             # Passes have not come to eight digits, but dates have.
             numbered = f"{glob.escape(root)}-0{'[0-9]' * 7}{glob.escape(extension)}"
             for found in sorted(glob.glob(numbered)):
-                if int(found.removesuffix(extension)[-8:]) > passes:
+                if int(found.removesuffix(extension)[-8:]) <= passes:
+                    continue
+                where = f"--state={self.following.state}"
+                if not passes:
                     raise ConfigurationError(
-                        f"{found} exists already, but --state={self.following.state} knows of "
-                        f"{passes} passes: an old copy of the folder was put back, and to go on "
-                        "from it would spend the users' budgets again; bring back the newest one, "
-                        "or if the file is of another stream, name other outputs"
+                        f"{found} exists already, but {where} knows of no pass: it is a result of "
+                        "a stream whose state is elsewhere; bring its folder back, or name it, and "
+                        "go on with --resume. If it is lost for good, begin a stream that shares "
+                        "no window with the released slots: a later --start, by the longest "
+                        "window of any user, another --state and another --output"
                     )
+                raise ConfigurationError(
+                    f"{found} exists already, but {where} knows of {passes} passes: an old copy "
+                    "of the folder was put back, and to go on from it would release slots again "
+                    "and spend the users' budgets again; bring back the newest one"
+                )
 
-    def _advance(self, snapshot: Snapshot, key: SameKey, options: PipelineOptions) -> Snapshot:
-        """Release and commit all slots that have closed; gives what is committed then."""
-        over, now = self._over()
-        close_by, slots = self.following.close_by, self.transform.slots
-        until = close_by.until(slots, snapshot.next_slot, over, now)
-        if until < snapshot.next_slot:
-            return snapshot
+    def _passes(
+        self, snapshot: Snapshot, key: SameKey, options: PipelineOptions
+    ) -> Iterator[tuple[Follow, Snapshot]]:
+        """Release all slots that have closed by now, so many in a pass.
+
+        Gives after every pass the stream that goes on and what is committed.
+        """
+        stream = self
+        over, now = self._over(snapshot)
+        following, slots = self.following, self.transform.slots
+        until = following.close_by.until(slots, snapshot.next_slot, over, now)
+        while snapshot.next_slot <= until:
+            last = min(until, snapshot.next_slot + following.most_slots - 1)
+            snapshot = stream._pass(snapshot, last, key, options)
+            stream = stream._gone_on(key)
+            yield stream, snapshot
+
+    def _gone_on(self, key: SameKey) -> Follow:
+        """The same after a pass, which has taken what was new with the start."""
+        assert self.roll is not None
+        roll = self.roll.settled
+        return dataclasses.replace(
+            self,
+            transform=roll.transform(self.transform, key.source),
+            following=self.following.unrestarted,
+            roll=roll,
+        )
+
+    def _pass(
+        self, snapshot: Snapshot, until: int, key: SameKey, options: PipelineOptions
+    ) -> Snapshot:
+        """Release and commit the slots up to one that has closed; gives what is committed then."""
         # After the clock was read: what comes later is late.
-        found = self._files(self.input, snapshot)
-        changes = self._files(self.changes, snapshot) if self.changes else {}
+        found = self._incoming.look(snapshot, self.transform.slots)
+        self._refuse_behind(found)
         assert self.roll is not None
         number = snapshot.passes + 1
         targets = self._targets(number)
+        self._refuse_results_beyond(snapshot.passes)
         check_outputs(list(targets.values()))
+        fresh = found.fresh(found.events)
         job = PassJob(
             due=Pass(snapshot.first_slot, snapshot.next_slot, until),
             transform=self.transform,
-            fresh=[path for path in found if path not in snapshot.inputs],
+            fresh=fresh,
             again=[
                 path
-                for path, known in snapshot.inputs.items()
-                if path in found and known.waiting is not None and known.waiting <= until
+                for path, known in found.known.items()
+                if path in found.events and known.waiting is not None and known.waiting <= until
             ],
             folder=self.folder.begin(number),
             results={kind: kind + os.path.splitext(path)[1] for kind, path in targets.items()},
@@ -374,72 +466,90 @@ class Follow:
             layout=self.layout,
             users=self.roll.users,
             moved=self.roll.moved(snapshot.next_slot),
-            changes=[path for path in changes if path not in snapshot.inputs],
+            changes=found.fresh(found.changes),
             dialect=self.dialect,
+            lenient=self.following.interval is not None and self._reads(fresh, found),
         )
-        self._warn_of_gone(snapshot, found)
-        self._warn_of_silence(job, found)
+        self._warn_of_silence(job, found.events)
         try:
             summary = job.run(options)
         except InputLost as error:
-            self._write_summary((job.due, Summary.of_tally(tally_in(str(error)))))
+            self.passes.add(job.due, Summary.of_tally(tally_in(str(error))))
+            self._write_summary()
+            raise
+        except Exception:
+            self.folder.refuse_replaced()  # it says more than a file that was not found
             raise
         waiting = job.waiting()
         read = {*job.fresh, *job.again, *job.changes}
-        committed = Snapshot(
-            snapshot.first_slot,
-            until + 1,
-            snapshot.key_check,
-            number,
-            {job.results[kind]: target for kind, target in targets.items()},
-            {
-                path: InputFile(file.size_in_bytes, waiting.get(path))
-                if path in read
-                else snapshot.inputs[path]
-                for path, file in {**found, **changes}.items()
+        slots = self.transform.slots
+        committed = dataclasses.replace(
+            snapshot,
+            next_slot=until + 1,
+            passes=number,
+            results={job.results[kind]: target for kind, target in targets.items()},
+            inputs={
+                path: found.read(path, waiting.get(path)) if path in read else found.known[path]
+                for path in (*found.events, *found.changes)
             },
-            snapshot.later_keys,
-            snapshot.stream,
-            self._witness,
+            witness=self._witness,
+            slots=_described(slots),
+            until=slots.end(until),
+            apart=self._apart(until),
+            mounts=found.mounts,
         )
-        committed = self.folder.commit(committed, key().first, snapshot.witness)
-        self.passes.append((job.due, summary))
+        committed = self.folder.commit(committed, key().first, snapshot)
+        self.passes.add(job.due, summary)
+        self.monitor.passed(job.due, summary)
         self._write_summary()
         self._tell(job.due, summary, targets)
         return committed
 
-    def _over(self) -> tuple[int, int]:
+    @property
+    def _incoming(self) -> Incoming:
+        return Incoming(self.input, self.changes, self.following.missing)
+
+    def _reads(self, fresh: Sequence[str], found: Found) -> bool:
+        """Whether a file was read well, so that one that cannot be is not for wrong options."""
+        if found.known.keys() & found.events.keys():
+            return True
+        for path in fresh:
+            with suppress(ConfigurationError):
+                check_events(glob.escape(path), self.transform.columns.names, dialect=self.dialect)
+                return True
+        return False
+
+    def _apart(self, until: int) -> int | None:
+        """From when on no user's window holds a slot up to that one."""
+        registry = self.transform.registry
+        if any(isinstance(one, Lifetime) for one in registry.classes):
+            return None
+        longest = max(one.window for one in registry.classes)
+        return self.transform.slots.start(until + max(longest, self.transform.longest_window or 0))
+
+    def _refuse_behind(self, found: Found) -> None:
+        """Refuse a machine's clock that the newest of the files contradicts."""
+        dated = [file for file in found.events.values() if file.last_updated_in_seconds]
+        if dated:
+            newest = max(dated, key=lambda file: file.last_updated_in_seconds)
+            self.following.clock.check_files(self.following.clock(), _changed(newest), newest.path)
+
+    def _over(self, snapshot: Snapshot) -> tuple[int, int]:
         """The last slot of the stream whose time is over, lateness included, and that of now."""
-        clock, slots, end = self.following.clock(), self.transform.slots, self.transform.last_slot
-        over = slots.index(clock - self.following.lateness) - 1
+        following, slots, end = self.following, self.transform.slots, self.transform.last_slot
+        clock = following.clock()
+        following.clock.check(clock, snapshot.until)
+        over = slots.index(clock - following.lateness) - 1
         return over if end is None else min(over, end), slots.index(clock)
 
     def _waits_for(self, snapshot: Snapshot) -> str | None:
         """What the next slot waits for, if its time is over."""
         if self.following.close_by.rule == CLOCK:
             return None
-        over, _ = self._over()
+        over, _ = self._over(snapshot)
         if over < snapshot.next_slot:
             return None
         return self.following.close_by.waits_for(self.transform.slots, snapshot.next_slot, over)
-
-    def _warn_of_gone(self, snapshot: Snapshot, found: Mapping[str, FileMetadata]) -> None:
-        """Say that files with events that waited for their slots are there no more."""
-        gone = {
-            path: known.waiting
-            for path, known in snapshot.inputs.items()
-            if known.waiting is not None and path not in found
-        }
-        if gone:
-            path = min(gone)
-            _LOGGER.warning(
-                "%s of the input %s gone, such as %s: the events from %s on, which waited there, "
-                "are lost if no other file has them",
-                number_of(len(gone), "file"),
-                "is" if len(gone) == 1 else "are",
-                path,
-                format_time(self.transform.slots.start(gone[path])),
-            )
 
     def _warn_of_silence(self, job: PassJob, found: Mapping[str, FileMetadata]) -> None:
         """Name the slots that the clock alone closes, without a file that can be of them."""
@@ -461,32 +571,16 @@ class Follow:
             f", nor for the next {rest:,}" if rest else "",
         )
 
-    def _files(self, pattern: str, snapshot: Snapshot) -> dict[str, FileMetadata]:
-        """Each input file that is there, by path, the known ones unchanged."""
-        found = {}
-        for file in list_files(pattern):
-            path = file.path if "://" in file.path else os.path.abspath(file.path)
-            known = snapshot.inputs.get(path)
-            if known is not None and known.size != file.size_in_bytes:
-                raise ConfigurationError(
-                    f"{path} had {known.size} bytes when it was read and has "
-                    f"{file.size_in_bytes} now: bring it back as it was, and put new events into "
-                    "files of their own, renamed into place when they are whole"
-                )
-            found[path] = file
-        return found
-
     def _tell(self, due: Pass, summary: Summary, targets: Mapping[str, str]) -> None:
         slots = self.transform.slots
         waiting = summary.counters.get(metrics.EVENTS_WAITING, 0)
-        print(
+        tell(
             f"{format_time(slots.start(due.first_slot))} to "
             f"{format_time(slots.end(due.last_slot))}: "
             f"{number_of(due.last_slot - due.first_slot + 1, 'slot')} released, "
             f"{summary.events_text()}"
             f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
-            f"{', '.join(targets.values())}",
-            flush=True,
+            f"{', '.join(targets.values())}"
         )
         counted = summary.counters
         if counted.get(metrics.CHANGES_READ):
@@ -495,19 +589,25 @@ class Follow:
                 for name, number in counted.items()
                 if name.startswith(metrics.CHANGES_REJECTED_PREFIX)
             )
-            print(
+            tell(
                 f"changes of requirements: {counted.get(metrics.CHANGES_ACCEPTED, 0):,} accepted, "
                 f"{refused:,} rejected, {counted.get(metrics.CHANGES_LATE, 0):,} late, which hold "
-                f"from {format_time(slots.start(due.first_slot))} on",
-                flush=True,
+                f"from {format_time(slots.start(due.first_slot))} on"
+            )
+        unreadable = summary.rejected.get(UNREADABLE, 0)
+        if unreadable:
+            tell(
+                f"warning: {number_of(unreadable, 'file')} could not be read, or not to the end: "
+                "the dead letters (--rejected) say which and why; mended, each belongs under a "
+                "name of its own",
+                logging.WARNING,
             )
         warning = summary.warning()
         if warning:
-            print(f"warning: {warning}", flush=True)
+            tell(f"warning: {warning}", logging.WARNING)
 
-    def _write_summary(self, *refused: tuple[Pass, Summary]) -> None:
-        """Tell the figures of all passes of this run, and of one that was refused."""
-        passes = [*self.passes, *refused]
+    def _write_summary(self) -> None:
+        """Tell the figures of the passes of this run."""
         slots = self.transform.slots
         each = [
             {
@@ -515,10 +615,9 @@ class Follow:
                 "end": format_time(slots.end(due.last_slot)),
                 **summary.figures(),
             }
-            for due, summary in passes
+            for due, summary in self.passes.last
         ]
-        total = Summary.total([summary for _, summary in passes])
-        write_summary(self.summary, {**total.figures(), "passes": each})
+        write_summary(self.summary, {**self.passes.total.figures(), "passes": each})
 
 
 def follow(
@@ -532,7 +631,10 @@ def follow(
     """Make the passes of a command, from its options. Raises ConfigurationError, as they do."""
     outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
     wanted = {kind: path for kind, path in outputs.items() if path}
-    with StateFolder.held(following.state, create=not following.resume) as folder:
+    with (
+        StateFolder.held(following.state, create=not following.resume) as folder,
+        monitored(folder, following.clock, following.exports) as monitor,
+    ):
         check_summary(given.summary)
         Follow(
             given.input,
@@ -540,12 +642,22 @@ def follow(
             transform,
             following,
             folder,
+            monitor,
             command=command,
             changes=changes,
             layout=given.layout,
             summary=given.summary,
             dialect=dialect_of(given),
         ).run(options)
+
+
+def _described(slots: Slots) -> dict[str, str]:
+    """How time is cut, in words of the options."""
+    return {
+        "slot": format_duration(slots.length),
+        "slot_zone": slots.zone if isinstance(slots, CalendarSlots) else "none",
+        "origin": format_time(slots.start(0)),
+    }
 
 
 def _changed(file: FileMetadata) -> int:
@@ -555,33 +667,12 @@ def _changed(file: FileMetadata) -> int:
 
 
 @contextmanager
-def _stopping(gently: bool) -> Iterator[Callable[[float], bool]]:
-    """Gives a way to wait so many seconds, and to know whether Ctrl-C or SIGTERM came meanwhile.
-
-    If `gently`, the first of these signals lets a pass end; the next one acts as ever.
-    """
-    asked = False
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def ask(*_: object) -> None:
-        nonlocal asked
-        asked = True
-        restore()
-
-    def stopped_within(seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while not asked and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
-        return asked
-
-    if gently:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, ask)
-    try:
-        yield stopped_within
-    finally:
-        restore()
+def _until_ended(folder: StateFolder) -> Iterator[Callable[[float], bool]]:
+    """The same as :func:`stopping` for a run that does not follow: SIGTERM ends it at once."""
+    with ending(
+        lambda: (
+            f"what is committed in {folder.path} stays, and the next run with --resume removes "
+            "what is not"
+        )
+    ):
+        yield lambda _: False

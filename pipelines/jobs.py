@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import apache_beam as beam
@@ -27,14 +30,18 @@ from streamveil.io import (
     is_stream,
     sink_of,
     source_of,
+    unfinished,
 )
 from streamveil.mechanisms.records import ConfigurationError, InputLost
 from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.words import number_of
 from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
 from streamveil.pipelines.launch import run
+from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
+from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
 from streamveil.pipelines.values import check_required
 from streamveil.transforms import CollectHistograms, PrivateHistograms
@@ -199,7 +206,8 @@ def run_whole(
 ) -> Summary:
     """Run a pipeline to its end; an error tells which of the files that it writes were whole."""
     try:
-        summary = run(build, options, title)
+        with ending(partial(_removed, files)):
+            summary = run(build, options, title)
         for path in files:
             if not summary.handed_over and not FileSystems.exists(path):
                 raise RuntimeError(f"the runner is done, but {path} was not written")
@@ -216,6 +224,17 @@ def run_whole(
         ) from error
 
 
+def _removed(files: Sequence[str]) -> str:
+    """Remove what is half written; says what there was and is."""
+    begun = [path for file in files if "://" not in file for path in unfinished(file)]
+    for path in begun:
+        with suppress(OSError):
+            os.unlink(path)
+    whole = [path for path in files if FileSystems.exists(path)]
+    kept = f"; whole, and kept: {', '.join(whole)}" if whole else "; no result was whole"
+    return f"removed {number_of(len(begun), 'unfinished file')}{kept}"
+
+
 def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
     """Run the job of a command and tell the operator what came of it."""
     try:
@@ -225,12 +244,12 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         letters = job.rejected and FileSystems.exists(job.rejected)
         raise InputLost(f"{error}. Dead letters: {job.rejected}" if letters else error) from error
     if summary.handed_over:
-        print(HANDED_OVER)
+        tell(HANDED_OVER)
         return
     write_summary(job.summary, summary.figures())
-    print(summary.text(dead_letters=job.rejected))
+    tell(summary.text(dead_letters=job.rejected))
     for path in dict.fromkeys([job.output, *job.files, *filter(None, [job.summary])]):
-        print(f"wrote {path}")
+        tell(f"wrote {path}")
 
 
 def in_time(job: J, options: PipelineOptions) -> J:

@@ -25,7 +25,7 @@ from streamveil.mechanisms.records import ConfigurationError, InputLost
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flags import StrictParser, refuse_unknown
 from streamveil.pipelines.flink import FlinkOptions
-from streamveil.pipelines.options import add_dry_run
+from streamveil.pipelines.options import add_dry_run, add_log_options
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -50,6 +50,7 @@ def parse_flags(
     refuse_unknown_to_beam(command, argv)
     known = StrictParser(add_help=False, allow_abbrev=False)
     add_dry_run(known)
+    add_log_options(known)
     _, others = known.parse_known_args(list(argv if passed is None else passed))
     return PipelineOptions(others)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -44,44 +43,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else "see streamveil --help"
         print(f"streamveil: unknown command {command!r}: {hint}", file=sys.stderr)
         return 2
-    _quiet_beam()
+    from streamveil.pipelines.logs import log_format_of, logging_as
+
+    with logging_as(log_format_of(rest)):
+        return _run(command, rest)
+
+
+def _run(command: str, rest: Sequence[str]) -> int:
+    """Run a command, and say in one line why it cannot; gives the exit code."""
     from streamveil.mechanisms.odometer import BudgetExceeded
     from streamveil.mechanisms.records import ConfigurationError, InputLost
+    from streamveil.pipelines.errors import in_one_line, reason_of, refused_by_disk
+    from streamveil.pipelines.logs import tell_aside
+
+    def refused(why: str, code: int) -> int:
+        tell_aside(f"streamveil {command}: {why}", logging.ERROR)
+        return code
 
     try:
         return _COMMANDS[command](rest)
     except InputLost as error:
-        print(f"streamveil {command}: {error}", file=sys.stderr)
-        return 3
+        return refused(str(error), 3)
     except ConfigurationError as error:
-        print(f"streamveil {command}: {_one_line(str(error))}", file=sys.stderr)
-        return 2
+        return refused(in_one_line(str(error)), 2)
     except BudgetExceeded as error:
-        print(f"streamveil {command}: {_one_line(str(error))}", file=sys.stderr)
-        return 1
+        return refused(in_one_line(str(error)), 1)
     except KeyboardInterrupt:
-        print(f"streamveil {command}: interrupted", file=sys.stderr)
-        return 130
+        return refused("interrupted", 130)
     except Exception as error:
-        logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
-        print(f"streamveil {command}: failed: {_one_line(_reason(error))}", file=sys.stderr)
-        return 1
-
-
-def _one_line(text: str) -> str:
-    """A message as one line, whatever the names and values in it hold."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
-    )
-
-
-def _reason(error: Exception) -> str:
-    """What is told of an error: its last line, or of one in Java all its causes."""
-    text = str(error).strip()
-    causes = re.findall(r"^Caused by: (?:[\w$]+[.])*(.+)$", text, re.MULTILINE)
-    if causes:
-        return "; ".join(dict.fromkeys(causes))
-    return [type(error).__name__, *text.splitlines()][-1]
+        if refused_by_disk(error) is None:
+            logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
+        return refused(f"failed: {reason_of(error)}", 1)
 
 
 def _release(argv: Sequence[str]) -> int:
@@ -141,12 +133,6 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "evaluate": _evaluate,
     "demo": _demo,
 }
-
-
-def _quiet_beam() -> None:
-    """Keep warnings, but not Beam's remarks about clouds that nobody asked for."""
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger().addFilter(lambda record: "apitools not found" not in record.getMessage())
 
 
 if __name__ == "__main__":

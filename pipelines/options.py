@@ -22,6 +22,7 @@ from streamveil.pipelines.sections import (
     BINS,
     EVENTS,
     GOING_ON,
+    OPERATOR,
     PRIVACY,
     RESULTS,
     STATISTIC,
@@ -55,9 +56,18 @@ STATISTICS = (COUNT, "sum", "max", "distinct", RUNNING_COUNT, "running-sum")
 # As `streamveil.io` writes them; it needs Beam.
 LAYOUTS = ("rows", "tidy")
 
+LOG_FORMATS = ("text", "json")
+METRICS = ("public", "raw")
+
 TABLE_OPTIONS = ("requirements", "requirement_columns", "default_requirement")
 CHANGE_OPTIONS = ("requirement_changes", "longest_window")
-FOLLOW_OPTIONS = ("state", "resume", "restart_budget", "follow", "clock_file", "close_by")
+METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
+FOLLOW_OPTIONS = (
+    *("state", "resume", "restart_budget", "follow", "clock_file", "close_by"),
+    *("missing_input", "slots_per_pass", *METRICS_OPTIONS),
+)
+MISSING_INPUT = ("stop", "wait", "ignore")
+SLOTS_PER_PASS = 10_000
 
 Parser = argparse.ArgumentParser
 
@@ -286,6 +296,16 @@ def add_dry_run(parser: Parser) -> None:
     )
 
 
+def add_log_options(parser: Parser) -> None:
+    """Add the form of what a run says; it is read first, and not handed on to Beam."""
+    section(parser, OPERATOR)(
+        "--log_format",
+        choices=LOG_FORMATS,
+        help="say everything on stderr, line by line with time and level: as text, or as JSON "
+        "(default: bare lines for a person)",
+    )
+
+
 def add_release_options(parser: Parser) -> None:
     """Add what only `streamveil release` can."""
     add = section(parser, PRIVACY)
@@ -352,6 +372,40 @@ def add_follow_options(parser: Parser) -> None:
         "marker:PATTERN when its marker is there, or files:PATTERN when a file of a later slot is; "
         "with the codes of strftime for the start of a slot in UTC, or in the zone of its "
         "calendar, such as marker:drops/%%Y-%%m-%%d.done",
+    )
+    add(
+        "--missing_input",
+        choices=MISSING_INPUT,
+        help="with --state: what to do where slots have closed and no file matches the input, its "
+        "disk is not mounted, or a file is gone whose events wait: stop (the default), wait until "
+        "it is there, or ignore it and release without",
+    )
+    add(
+        "--slots_per_pass",
+        type=int,
+        metavar="N",
+        help="with --state: release at most so many slots before they are committed "
+        f"(default {SLOTS_PER_PASS})",
+    )
+    add = section(parser, OPERATOR)
+    add(
+        "--metrics_port",
+        metavar="[ADDRESS:]PORT",
+        help="with --follow: let Prometheus fetch figures of the stream here, on this machine "
+        "alone unless ADDRESS says more; takes the extra ops",
+    )
+    add(
+        "--otlp_endpoint",
+        metavar="URL",
+        help="with --state: send the figures to this collector of OpenTelemetry, by OTLP over HTTP "
+        "(http://localhost:4318); takes the extra ops",
+    )
+    add(
+        "--metrics",
+        choices=METRICS,
+        help=f"which figures: those that follow from the releases and the ledger "
+        f"(default {METRICS[0]}), or also raw ones, of events, which are never for publication "
+        f"({METRICS[1]})",
     )
 
 

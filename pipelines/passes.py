@@ -77,6 +77,8 @@ class PassJob:
     """How CSV files of the input are written, where that is said."""
     layout: str = LAYOUTS[0]
     """Of the releases."""
+    lenient: bool = False
+    """Whether a file of events that cannot be read is a dead letter, not an error."""
 
     def run(self, options: PipelineOptions) -> Summary:
         """Write the results, the state after them, and what waits.
@@ -123,6 +125,7 @@ class PassJob:
                 [glob.escape(path) for path in files],
                 columns=whole.columns.names,
                 again=again,
+                lenient=self.lenient,
                 dialect=self.dialect,
             )
             taken = read.batches | f"TakeDue{label}" >> TakeDue(

@@ -41,6 +41,7 @@ from streamveil.pipelines.jobs import (
     run_whole,
 )
 from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import (
     COUNT,
     RUNNING_COUNT,
@@ -294,5 +295,5 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     if is_true("dry_run", dry):
         print(preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect))
     else:
-        print(job.run(options))
+        tell(job.run(options))
     return 0

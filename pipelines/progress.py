@@ -15,9 +15,29 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 from streamveil.mechanisms.words import number_of
+from streamveil.pipelines.logs import is_bare, tell_aside
 
 _LOGGER = logging.getLogger("streamveil.progress")
 _SECONDS_BETWEEN_LINES = 5.0
+
+
+class Seldom:
+    """Says when so many seconds have passed since it last said so, or was told of something."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.reset()
+
+    def reset(self) -> None:
+        """Count the seconds from now on."""
+        self._since = time.monotonic()
+
+    def is_time(self) -> bool:
+        """Whether they have passed; then they are counted anew."""
+        passed = time.monotonic() - self._since > self._seconds
+        if passed:
+            self.reset()
+        return passed
 
 
 class _ProgressHandler(logging.Handler):
@@ -27,10 +47,10 @@ class _ProgressHandler(logging.Handler):
         super().__init__(logging.INFO)
         self._title = title
         self._totals = {"events": 0, "slots": 0}
-        self._last_line = time.monotonic()
+        self._lines = Seldom(_SECONDS_BETWEEN_LINES)
         self._bar = (
             tqdm(desc=title, unit=" events", unit_scale=True, leave=False)
-            if sys.stderr.isatty()
+            if sys.stderr.isatty() and is_bare()
             else None
         )
 
@@ -41,12 +61,10 @@ class _ProgressHandler(logging.Handler):
             self._bar.update(getattr(record, "events", 0))
             if self._totals["slots"]:
                 self._bar.set_postfix_str(number_of(self._totals["slots"], "slot"), refresh=False)
-        elif time.monotonic() - self._last_line > _SECONDS_BETWEEN_LINES:
-            self._last_line = time.monotonic()
+        elif self._lines.is_time():
             events, slots = self._totals["events"], self._totals["slots"]
-            print(
-                f"{self._title}: {number_of(events, 'event')} read, {number_of(slots, 'slot')}",
-                file=sys.stderr,
+            tell_aside(
+                f"{self._title}: {number_of(events, 'event')} read, {number_of(slots, 'slot')}"
             )
 
     def close(self) -> None:
@@ -79,13 +97,12 @@ def steps(title: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
         with tqdm(total=total, desc=title, unit=f" {unit}", leave=False) as bar:
             yield bar.update
         return
-    done, last_line = 0, time.monotonic()
+    done, lines = 0, Seldom(_SECONDS_BETWEEN_LINES)
 
     def more(number: int) -> None:
-        nonlocal done, last_line
+        nonlocal done
         done += number
-        if time.monotonic() - last_line > _SECONDS_BETWEEN_LINES:
-            last_line = time.monotonic()
-            print(f"{title}: {done:,} of {total:,} {unit}", file=sys.stderr)
+        if lines.is_time():
+            tell_aside(f"{title}: {done:,} of {total:,} {unit}")
 
     yield more

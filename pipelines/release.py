@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from streamveil.pipelines.jobs import (
     run_and_tell,
 )
 from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_release_options
 from streamveil.pipelines.values import budget_for_ever, check_required
 from streamveil.transforms import PrivateHistograms
@@ -151,13 +153,17 @@ def tell_least_total(transform: PrivateHistograms) -> None:
     if not isinstance(mechanism, Gated):
         return
     least, total = mechanism.least_total, mechanism.public_total
-    told = f"slots need about {least:,} events or more for anything to be measured"
+    told, level = (
+        f"slots need about {least:,} events or more for anything to be measured",
+        logging.INFO,
+    )
     if total and total < least:
         told = (
             f"warning: {told}, and the public total is {total:,}: every slot will be unmeasured; "
             "give longer slots, fewer bins or a larger --epsilon, or choose --guarantee=w-event"
         )
-    print(told)
+        level = logging.WARNING
+    tell(told, level)
 
 
 def main(options: PipelineOptions, dry: str = "false") -> int:

@@ -14,6 +14,7 @@ from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.noise import NoiseKeys
 from streamveil.mechanisms.records import ConfigurationError, Slots, format_time, leave_shares
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, only_dynamic
+from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 from streamveil.transforms.edge import PopulationMoves
 from streamveil.transforms.ledgers import is_joined
@@ -127,10 +128,9 @@ class Roll:
     def tell(self, slots: Slots, next_slot: int) -> None:
         """Say what the table changes."""
         if self.changes is not None:
-            print(
+            tell(
                 f"the table of requirements has changed: {self.changes}; in force from "
-                f"{format_time(slots.start(next_slot))} on",
-                flush=True,
+                f"{format_time(slots.start(next_slot))} on"
             )
 
     def _check_mechanism(self, mechanism: str, following: Collection[str]) -> None:

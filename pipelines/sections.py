@@ -15,7 +15,8 @@ PRIVACY = "protection"
 RESULTS = "what is written"
 GOING_ON = "a run that goes on"
 WORK = "how it runs"
-SECTIONS = (COMPARED, EVENTS, TIME, BINS, STATISTIC, PRIVACY, RESULTS, GOING_ON, WORK)
+OPERATOR = "what an operator sees"
+SECTIONS = (*(COMPARED, EVENTS, TIME, BINS, STATISTIC, PRIVACY, RESULTS, GOING_ON, WORK, OPERATOR),)
 
 
 def section(parser: argparse.ArgumentParser, title: str) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ CLUSTERS = {
     "prism": ("--prism_location", "the prism binary"),
     "flink": ("--flink_home", "the folder that `tests/clusters/flink.sh install` filled"),
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
+    "prometheus": ("--prometheus_home", "the folder of `tests/clusters/prometheus.sh install`"),
 }
 # Where the tests of the mathematics and of the readers are.
 QUICK_ROOMS = {"mechanisms", "io"}
@@ -64,7 +65,7 @@ def pytest_collection_modifyitems(config, items):
             continue
         reason = (
             f"needs {option}=PLACE, {what}: run tests/clusters/{marker}.sh install PLACE, which "
-            "needs Java or Go"
+            "needs Java, Go or Debian"
         )
         for item in items:
             if item.get_closest_marker(marker):

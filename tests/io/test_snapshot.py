@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from streamveil.io import InputFile, Snapshot, StateFolder, refuse_witness, witness_of
+from streamveil.io.witness import Mark, write_witness
 from streamveil.mechanisms import ConfigurationError
 
 # What a process does to files, as Python's audit hooks name it.
@@ -73,8 +74,15 @@ def commit(place, number, word="state"):
 
 def snapshot_of(place, number, word="state"):
     results = {"releases.csv": str(result_of(place, number))} if number else {}
+    snapshot = SNAPSHOTS[number]
+    until = snapshot.next_slot * 1_000_000
     return dataclasses.replace(
-        SNAPSHOTS[number], results=results, stream=word, witness=witness(place)
+        snapshot,
+        results=results,
+        stream=word,
+        witness=witness(place),
+        until=until,
+        apart=until + 2_000_000,
     )
 
 
@@ -192,15 +200,14 @@ def test_everything_is_on_the_disk_before_the_manifest_names_it(place, monkeypat
     monkeypatch.setattr(os, "rename", note_rename)
     commit(place, 2)
     # Opening it first syncs what the commit before may have left to do.
-    last = done[-17:]
+    last = done[-15:]
     part, named = "pass-00000002.part", "pass-00000002"
     assert sorted(last[3:7]) == [("sync", n) for n in (part, "releases.csv", "state", "state.bin")]
     assert [*last[:3], *last[7:]] == [
         *(("sync", "manifest.json.part"), ("name", "manifest.json"), ("sync", part)),
         *(("sync", "manifest.json.part"), ("name", "manifest.json"), ("sync", "state")),
         # It counts from here on; the witness sees it before any reader does.
-        *(("sync", ".releases.csv.witness.part"), ("name", ".releases.csv.witness")),
-        *(("sync", "results"), ("name", named), ("sync", "state")),
+        *(("sync", ".releases.csv.witness"), ("name", named), ("sync", "state")),
         *(("name", "releases-00000002.csv"), ("sync", "results")),
     ]
 
@@ -231,6 +238,38 @@ def test_a_folder_of_something_else_is_left_alone(place):
     ):
         pass
     assert not (place / "none").exists()
+
+
+@pytest.mark.parametrize("status", [None, "", "{", '{"passes": 7}', "\0" * 9])
+def test_what_is_said_of_a_run_is_no_part_of_the_state(place, status):
+    for number in (0, 1):
+        commit(place, number)
+    before = recover(place)
+    with StateFolder.held(str(place / "state")) as folder:
+        size = folder.size
+        folder.tell("all is well")
+        said = place / "state" / "status.json"
+        assert said.read_text() == "all is well"
+        assert stat.S_IMODE(said.stat().st_mode) == 0o600
+        assert (
+            folder.size
+            == size
+            == sum(
+                path.stat().st_size
+                for path in (place / "state").rglob("*")
+                if path.is_file() and path != said
+            )
+        )
+    said.unlink()
+    if status is not None:
+        said.write_text(status)
+        (place / "state" / "status.json.part").write_text(status)  # of one that was killed
+    assert recover(place) == before
+    commit(place, 2)
+    with StateFolder.held(str(place / "state")) as folder:
+        folder.tell("all is well again")
+        assert said.read_text() == "all is well again"
+    assert not (place / "state" / "status.json.part").exists()
 
 
 def test_a_folder_that_cannot_be_locked_is_refused(place, monkeypatch):
@@ -393,8 +432,16 @@ def test_of_two_processes_one_wins(place):
         ),
         ("rm -r pass-00000002", "state.bin is missing.*bring pass-00000002.*back from a backup"),
         ("echo >> pass-00000002/state.bin", "state.bin is not as the pass left it, 13 bytes"),
-        ("rm -r *; cp -r ../old/* .", "has seen pass 2, but .* knows of 1 only: an old copy"),
-        ("rm -r *", "has seen results of a stream whose state is not in"),
+        (
+            "rm -r *; cp -r ../old/* .",
+            "has seen pass 2, with the slots up to 1970-01-01T00:00:15Z, but .* knows of 1 only: "
+            "an old copy.*--start=1970-01-01T00:00:17Z or later, another --state and another -",
+        ),
+        (
+            "rm -r *",
+            "seen slots up to 1970-01-01T00:00:15Z released by a stream whose state is not in"
+            ".*--start=1970-01-01T00:00:17Z or later, another --state and another --output",
+        ),
         ("mkdir pass-00000009.part; rm manifest.json", "holds pass-00000002, but no manifest.json"),
         ("mkdir pass-00000009.part", "holds pass-00000009.part, but .* knows of 2 passes: .*bring"),
         ("touch pass-00000002/users.bin", "users.bin is not of the pass: move it away"),
@@ -448,7 +495,9 @@ def test_no_single_bit_flips(place):
     for path in [*(place / name for name in files), Path(witness(place))]:
         whole = path.read_bytes()
         with StateFolder.held(str(place / "state")) as folder:
-            for bit in range(0, 8 * len(whole), 3):  # each bit of a byte, and each byte
+            # Of a witness the last line counts.
+            begin = whole.rindex(b"\n", 0, -1) if path.suffix == ".witness" else 0
+            for bit in range(8 * begin, 8 * len(whole), 3):  # each bit of a byte, and each byte
                 flipped = bytearray(whole)
                 flipped[bit // 8] ^= 1 << bit % 8
                 path.write_bytes(flipped)
@@ -571,6 +620,92 @@ def test_results_whose_folder_is_gone_are_no_matter_once_they_were_moved(place, 
     assert recover(place).passes == 2
     assert "no witness" in caplog.text
     assert not (place / "results").exists()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_line_of_the_witness_that_was_cut_off_is_finished(place, number):
+    """A kill, or a full disk, in the middle of writing it."""
+    for n in range(number):
+        commit(place, n)
+    seen = Path(witness(place))
+    before = seen.read_bytes() if number > 1 else b""
+    commit(place, number)
+    whole = seen.read_bytes()
+    assert whole.startswith(before)
+    assert whole.count(b"\n") == number
+    for length in range(len(before), len(whole)):
+        seen.write_bytes(whole[:length])
+        check_whole(place, number)
+        assert seen.read_bytes() == whole
+    for cut in (b"{", whole.splitlines()[-1], b"\0" * 7):
+        seen.write_bytes(whole + cut)
+        with pytest.raises(ConfigurationError, match="from a backup"):
+            recover(place)
+
+
+def test_without_the_state_nothing_is_advised_that_releases_a_slot_again(place):
+    commit(place, 0)
+    commit(place, 1)
+    for apart, words in ((None, "cannot have a second stream"), (7_000_000, "--start=1970-")):
+        mark = dataclasses.replace(Mark("s", 1, "m", 5_000_000, 0), apart=apart)
+        write_witness(witness(place), SECRET, mark)
+        with pytest.raises(ConfigurationError) as refused:
+            refuse_witness(witness(place), place / "none")
+        assert words in str(refused.value)
+        assert "delete" not in str(refused.value)
+    Path(witness(place)).write_text("")
+    with pytest.raises(ConfigurationError, match="bring its folder back"):
+        refuse_witness(witness(place), place / "none")
+
+
+# ---- the folder is that which is held ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "mv state old; mkdir state",
+        "mv state old; cp -r old state",
+        "rm -r state",
+        "cp copy/manifest.json state/",
+        "rm state/manifest.json",
+    ],
+)
+def test_a_folder_that_was_replaced_is_noticed_before_a_commit(place, damage):
+    for n in range(2):
+        commit(place, n)
+        shutil.copytree(place / "state", place / "copy", dirs_exist_ok=n == 1)
+        if n == 0:
+            (place / "copy").rename(place / "first")
+    shutil.rmtree(place / "copy")
+    (place / "first").rename(place / "copy")
+    with StateFolder.held(str(place / "state")) as folder:
+        before = folder.recover(SECRET, witness(place))
+        (folder.begin(2) / "releases.csv").write_text("releases of 2")
+        subprocess.run(["sh", "-ec", damage], cwd=place, check=True)
+        seen = tree_of(place)
+        with pytest.raises(ConfigurationError, match="was moved, removed or replaced"):
+            folder.commit(snapshot_of(place, 2), SECRET, before)
+        with pytest.raises(ConfigurationError, match="was moved, removed or replaced"):
+            folder.begin(3)
+    assert tree_of(place) == seen
+    assert not result_of(place, 2).exists()
+
+
+def test_another_copy_that_went_on_meanwhile_is_noticed_before_a_commit(place):
+    for n in range(2):
+        commit(place, n)
+    with StateFolder.held(str(place / "state")) as folder:
+        before = folder.recover(SECRET, witness(place))
+        folder.begin(2)
+        shutil.copytree(place / "state", place / "copy")
+        with StateFolder.held(str(place / "copy")) as copy:
+            copy.recover(SECRET, witness(place))
+            copy.begin(2)
+            copy.commit(snapshot_of(place, 2), SECRET, before)
+        with pytest.raises(ConfigurationError, match="has seen pass 2"):
+            folder.commit(snapshot_of(place, 2, "state"), SECRET, before)
+        assert folder.read().passes == 1
 
 
 # ---- results -----------------------------------------------------------------------------------

@@ -153,11 +153,12 @@ class Job:
         return outcome
 
     def files(self):
-        """Every file there, hidden ones too, with its content."""
+        """Every file there, hidden ones too, with its content, but for what only tells of runs."""
         return {
             os.path.join(base, name): Path(base, name).read_bytes()
             for base, _, names in os.walk(self.folder)
             for name in names
+            if name != "status.json"
         }
 
     def rows(self, name="out.jsonl"):

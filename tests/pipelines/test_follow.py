@@ -1,19 +1,24 @@
 """`streamveil release --state`: passes over one stream add up to one run, and say what is wrong."""
 
 import datetime as dt
+import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from streamveil.io import StateFolder, read_table
+from streamveil.pipelines.monitor import Monitor
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
@@ -65,6 +70,14 @@ class Stream:
 
     def refused(self, *words, **flags):
         return self.job.refused(*words, **self.flags_with(flags))
+
+    def stopped(self, *words, **flags):
+        """Run it; it must say why it stops in these words. What is committed stays."""
+        outcome = self.job(**self.flags_with(flags))
+        assert outcome.code == 2, outcome
+        assert "Traceback" not in outcome.err
+        missing = [word for word in words if word not in outcome.message]
+        assert not missing, outcome.message
 
     def rows(self, name):
         """Rows of all numbered files, in order."""
@@ -127,6 +140,7 @@ def test_passes_add_up_to_one_run(stream, extension):
     assert stream.state_files() == [
         *("state/manifest.json", folder),
         *(f"{folder}/{name}" for name in kept),
+        "state/status.json",
     ]
 
 
@@ -304,41 +318,153 @@ def test_a_rule_that_cannot_tell_slots_apart_is_refused(stream, rule, words):
 # ---- files come and go -------------------------------------------------------------------------
 
 
-def test_a_finished_file_is_not_read_again_and_one_that_vanished_is_forgotten(stream):
+def test_a_finished_file_is_not_read_again_and_may_go(stream):
     stream.events("a.csv", visits(1))
     stream.events("b.csv", visits(1) + visits(3))
-    stream.events("c.csv", visits(2))
     stream.clock(day(2))
     stream()
-    path = stream.folder / "in" / "a.csv"
-    path.write_bytes(b"\0" * path.stat().st_size)
-    (stream.folder / "in" / "c.csv").unlink()
+    (stream.folder / "in" / "a.csv").unlink()
     stream.clock(day(3))
-    log = stream().log
-    assert "1 file of the input is gone" in log
-    assert "c.csv: the events from 2024-01-02T00:00:00Z on, which waited there, are lost" in log
-    path.unlink()
-    stream.clock(day(4))
-    assert "gone" not in stream().log
+    stream()
     manifest = (stream.folder / "state" / "manifest.json").read_text()
     assert "b.csv" in manifest
     assert "a.csv" not in manifest
-    assert "c.csv" not in manifest
     stream.events("a.csv", visits(1))
-    assert stream.rows("out.jsonl") == once(stream)[0][:3]
+    assert stream.rows("out.jsonl") == once(stream)[0][:2]
 
 
 def test_a_file_that_changed_after_it_was_read_is_refused(stream):
     stream.events("a.csv", visits(1))
     stream.clock(day(2))
     stream()
-    stream.events("a.csv", visits(1) + visits(2))
+    path = stream.folder / "in" / "a.csv"
+    whole = path.read_bytes()
     stream.clock(day(3))
+    stream.events("a.csv", visits(1) + visits(2))
     stream.refused("a.csv", "bytes when it was read", "files of their own")
-    stream.events("a.csv", visits(1))
+    path.write_bytes(whole.replace(b"B", b"A"))
+    stream.refused("a.csv", "other content than when it was read", "of the same size")
+    path.write_bytes(whole)
     stream.events("b.csv", visits(2))
+    assert "a.csv was written again since it was read" in stream().log
+    stream.clock(day(4))
+    assert "was written again" not in stream().log
+    assert stream.rows("out.jsonl") == once(stream)[0][:3]
+
+
+# ---- input that is missing ---------------------------------------------------------------------
+
+
+def test_input_that_is_missing_is_no_quiet_slot(stream):
+    """A wrong path, a folder that is gone, events that wait in a file that is gone."""
+    stream.clock(day(2))
+    stream.stopped("no file matches --input", "--missing_input=wait")
+    stream.stopped("no folder", "away", input=stream.job.path("away/*.csv"))
+    stream.events("a.csv", visits(1))
+    stream.events("c.csv", visits(2))
     stream()
+    (stream.folder / "in" / "c.csv").rename(stream.folder / "c.csv")
+    stream.clock(day(3))
+    stream.refused("1 file with events that wait", "c.csv", "from 2024-01-02", "bring them back")
+    waiting = stream(missing_input="wait")
+    assert "slots wait: the input is missing: 1 file" in waiting.out
+    (stream.folder / "c.csv").rename(stream.folder / "in" / "c.csv")
+    stream()
+    for path in (stream.folder / "in").iterdir():
+        path.unlink()
+    stream.clock(day(4))
+    stream.stopped("no file matches --input")
+    assert "--missing_input=ignore" in stream(missing_input="ignore").log
+    assert released(stream) == [day(d) for d in (1, 2, 3)]
+    assert stream.rows("rejected.jsonl") == []
+
+
+def test_a_disk_that_is_not_mounted_any_more_is_missing(stream, monkeypatch):
+    disk = str(stream.folder / "in")
+    real = os.path.ismount
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == disk or real(path))
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream()
+    monkeypatch.setattr(os.path, "ismount", real)  # the folder is there, and files of old are
+    stream.clock(day(3))
+    stream.refused("nothing is mounted at", disk, "mount it again")
+    stream(missing_input="ignore")
+    stream.clock(day(4))
+    stream()
+    assert released(stream) == [day(d) for d in (1, 2, 3)]
+
+
+def test_following_waits_for_input_and_goes_on(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream()
+    path = stream.folder / "in" / "a.csv"
+    path.rename(stream.folder / "a.csv")
+    stream.clock(day(3))
+
+    def bring_back():
+        time.sleep(1)
+        (stream.folder / "a.csv").rename(path)
+
+    mender = threading.Thread(target=bring_back)
+    mender.start()
+    outcome = stream(follow="100ms", missing_input="wait", end="2024-01-03")
+    mender.join()
+    assert outcome.out.count("slots wait: the input is missing") == 1
     assert stream.rows("out.jsonl") == once(stream)[0][:2]
+
+
+def test_a_bad_file_is_a_dead_letter_and_following_goes_on(stream):
+    """One that is no Parquet, one that was cut, an empty one: among good ones."""
+    stream.flags["input"] = stream.job.path("in/*")
+    stream.events("a.parquet", visits(1))
+    stream.clock(day(3))
+    whole = (stream.folder / "in" / "a.parquet").read_bytes()
+    (stream.folder / "in" / "b.parquet").write_bytes(b"PAR1" + b"\0" * 900)
+    (stream.folder / "in" / "c.parquet").write_bytes(whole[: len(whole) // 2])
+    (stream.folder / "in" / "d.csv").write_text("")
+    stream.events("e.csv", visits(2))
+    stream.stopped("the file", end="2024-01-03")
+    outcome = stream(follow="100ms", end="2024-01-03")
+    assert "3 files could not be read" in outcome.out
+    assert letters(stream.rows("rejected.jsonl")) == {
+        (name, None, "unreadable file"): 1 for name in ("b.parquet", "c.parquet", "d.csv")
+    }
+    for name in ("b.parquet", "c.parquet", "d.csv"):
+        (stream.folder / "in" / name).unlink()
+    assert stream.rows("out.jsonl") == once(stream, "in/*")[0][:2]
+
+
+def test_files_none_of_which_can_be_read_are_a_wrong_option(stream):
+    stream.events("a.csv", visits(1))
+    stream.events("b.csv", visits(1))
+    stream.clock(day(2))
+    stream.stopped("no column 'usr'", user_column="usr", follow="100ms", end="2024-01-02")
+
+
+# ---- catching up -------------------------------------------------------------------------------
+
+
+def test_a_gap_is_caught_up_in_passes_that_are_committed_each(stream):
+    stream.events("a.csv", [row for d in range(1, 10) for row in visits(d)])
+    stream.clock(day(10))
+    outcome = stream(slots_per_pass=4)
+    assert outcome.out.count("slots released") + outcome.out.count("slot released") == 3
+    assert len(list(stream.folder.glob("out-0000000?.jsonl"))) == 3
+    assert stream.rows("out.jsonl") == once(stream)[0]
+    stream.refused("slots_per_pass", slots_per_pass=0)
+
+
+def test_a_clock_that_cannot_be_right_is_refused(stream):
+    ahead = dt.datetime.now(UTC) + dt.timedelta(days=2)
+    stream.events("a.csv", visits(1))
+    stream.clock(ahead)
+    stream.stopped("--clock_file", "2.0 days ahead of the clock of this machine")
+    stream.clock(day(5))
+    stream()
+    stream.clock(day(2))
+    stream.refused("2024-01-02", "slots up to 2024-01-05T00:00:00Z are released", "gone back")
 
 
 # A pass that failed left its folder behind; mended, it is run again and gives what it would have.
@@ -392,6 +518,17 @@ def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream(start=None)
     # Slots begin at --start.
     stream.refused("another configuration: the slots changed", start="2024-01-01T12:00:00Z")
+
+
+def test_other_slots_are_told_as_such_also_before_the_first_release(stream):
+    """Not as another start, which slots of another length have."""
+    stream.clock(day(1))
+    stream()
+    begun = {"resume": True}
+    stream.refused("the slots changed: --slot=2d", "of slot 1d", slot="2d", **begun)
+    stream.refused("--slot_zone=Europe/Berlin", slot_zone="Europe/Berlin", **begun)
+    stream.refused("--origin", origin="2024-01-01T06:00:00Z", **begun)
+    stream.refused("--start is not in the slot that", start="2024-01-02", **begun)
 
 
 # Two rows of the table exchange their users: who was promised 0.5 would be charged 1.5.
@@ -536,7 +673,8 @@ def test_an_old_copy_of_the_folder_is_refused_as_long_as_anything_tells(stream):
     stream.refused("has seen pass 3", "knows of 1", "bring back the newest")
     stream.refused("has seen pass 3", output=stream.job.path("other.jsonl"))
     shutil.rmtree(stream.folder / "state")
-    stream.refused("has seen results of a stream", "--resume")
+    # Nothing is advised that releases a slot again: the longest window has four days.
+    stream.refused("up to 2024-01-04", "--resume", "--start=2024-01-07T00:00:00Z or later")
     # The newest copy, with the results of all passes moved away, goes on and has no complaint.
     put_back(stream, stream.folder / "copy3")
     stream.clock(day(5))
@@ -685,3 +823,80 @@ def test_a_signal_lets_the_pass_end(stream, number):
     stream.clock(day(10))
     stream()
     assert stream.rows("out.jsonl") == once(stream)[0]
+
+
+# ---- what an operator is told ------------------------------------------------------------------
+
+
+def status_of(stream):
+    return json.loads((stream.folder / "state" / "status.json").read_text())
+
+
+def test_the_status_says_what_became_of_the_run(stream):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(3, 6))
+    stream()
+    told = status_of(stream)
+    assert told["condition"] == "ended"
+    assert told["last_released"]["start"] == "2024-01-02T00:00:00Z"
+    assert told["oldest_open"]["start"] == "2024-01-03T00:00:00Z"
+    assert (told["slots"], told["counted"], told["late"]) == (2, len(visits(1)), 0)
+    assert (told["lag_seconds"], told["release_delay_seconds"]) == (0, 6 * 3600)
+    assert told["state_bytes"] > 0
+    stream.events("late.csv", [("u1", "A", day(1)), ("u1", "Z", day(4))])
+    stream.clock(day(5))
+    assert stream.job(**stream.flags_with({"max_rejected": 0})).code == 3
+    told = status_of(stream)
+    assert told["condition"] == "failed"
+    assert "rejected or late" in told["last_error"]["message"]
+    assert (told["backlog_slots"], told["lag_seconds"]) == (2, 24 * 3600)
+    (stream.folder / "state" / "status.json").write_text("nonsense")
+    stream.refused("--resume", resume=None)
+    assert "--resume" in status_of(stream)["last_error"]["message"]
+    (stream.folder / "state" / "status.json").unlink()
+    stream(max_rejected=1)
+    assert status_of(stream)["late"] == 1
+
+
+@pytest.fixture
+def fetched(monkeypatch):
+    """The page for Prometheus as it was after every look, and the option for its port."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+    pages, looked = [], Monitor.looked
+
+    def look(self, *given):
+        looked(self, *given)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            pages.append(page.read().decode())
+
+    monkeypatch.setattr(Monitor, "looked", look)
+    return pages, port
+
+
+def test_of_equal_releases_public_figures_are_equal_whatever_the_events(fetched, tmp_path, toolbox):
+    pages, port = fetched
+    rows = [row for d in range(1, 4) for row in visits(d)]
+    more = [*rows, rows[0], rows[0], ("u1", "Z", day(2)), ("nobody", "A", day(2))]
+    flags = {"follow": "1s", "end": "2024-01-04", "metrics_port": port}
+    found = {}
+    for name, events in (("one", rows), ("other", more)):
+        (tmp_path / name).mkdir()
+        made = toolbox.Job(tmp_path / name)
+        made.lines()
+        other = Stream(made)
+        other.clock(day(9))
+        other.events("a.csv", events)
+        for group in ("public", "raw"):
+            shutil.rmtree(other.folder / "state", ignore_errors=True)
+            for path in (*other.folder.glob("*-0*"), *other.folder.glob(".*witness")):
+                path.unlink()
+            other(**flags, metrics=group)
+            found[name, group] = pages[-1]
+        found[name, "releases"] = other.rows("out.jsonl")
+    assert found["one", "releases"] == found["other", "releases"]
+    assert found["one", "public"] == found["other", "public"]
+    assert "streamveil_oldest_open_slot" in found["one", "public"]
+    assert found["one", "raw"] != found["other", "raw"]
+    assert found["other", "raw"].startswith(found["other", "public"])

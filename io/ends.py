@@ -1,0 +1,26 @@
+"""Whether a file is still the one that was read: a digest of its beginning and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+
+from apache_beam.io.filesystem import CompressionTypes
+from apache_beam.io.filesystems import FileSystems
+
+_BYTES = 1 << 16
+
+
+def ends_of(path: str, size: int) -> str:
+    """Digest of the first and the last 64 kB of a file of `size` bytes, in hexadecimal.
+
+    Raises OSError, or what its filesystem raises for a file that is not there.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
+    with contextlib.closing(raw) as file:
+        digest.update(file.read(_BYTES))
+        if size > _BYTES:
+            file.seek(max(_BYTES, size - _BYTES))
+            digest.update(file.read(_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,100 @@
+"""The time that closes slots, and when it is not believed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from streamveil.mechanisms.records import ConfigurationError, format_time, parse_time
+from streamveil.transforms.gathering import MOST_AHEAD
+
+# It counts through sleep; no setting of the clock moves it.
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def _machine() -> int:
+    return time.time_ns() // 1000
+
+
+def _steady() -> int:
+    return time.clock_gettime_ns(_STEADY) // 1000
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The time that closes slots: the machine's, or what a file says."""
+
+    file: str | None = None
+    begun: int = field(default_factory=lambda: _machine() - _steady())
+    """What the machine's clock is ahead of its steady one, in microseconds, at first."""
+
+    def __call__(self) -> int:
+        """Microseconds since the epoch.
+
+        Raises ConfigurationError for a file without a time or with one that is to come, and for a
+        machine whose clock was set by more than a day since the run began.
+        """
+        machine = _machine()
+        if self.file is None:
+            moved = machine - _steady() - self.begun
+            if abs(moved) > MOST_AHEAD:
+                raise ConfigurationError(
+                    f"the clock of this machine was set {'forward' if moved > 0 else 'back'} by "
+                    f"{abs(moved) / MOST_AHEAD:.1f} days while the stream ran, to "
+                    f"{format_time(machine)}: no slot is released by it; set it right, and go on "
+                    "with --resume"
+                )
+            return machine
+        try:
+            with open(self.file, encoding="utf-8") as file:
+                now = parse_time(file.read())
+        except (OSError, UnicodeDecodeError, ConfigurationError) as error:
+            raise ConfigurationError(
+                f"--clock_file={self.file} gives no time: {error}: write one such as "
+                "2024-05-01T12:00:00Z to a file beside it and rename it into place"
+            ) from None
+        if now > machine + MOST_AHEAD:
+            raise ConfigurationError(
+                f"--clock_file={self.file} says {format_time(now)}, which is "
+                f"{(now - machine) / MOST_AHEAD:.1f} days ahead of the clock of this machine: no "
+                "slot is released by it, for its events are still to come; write the time up to "
+                "which they are complete"
+            )
+        return now
+
+    def check(self, now: int, until: int) -> None:
+        """Refuse a clock that went back, by which the stream would stand still unseen.
+
+        Args:
+            now: what it says.
+            until: end of the last slot that is released.
+
+        Raises ConfigurationError.
+        """
+        if now < until - MOST_AHEAD:
+            raise ConfigurationError(
+                f"{self._name} says {format_time(now)}, but slots up to {format_time(until)} are "
+                "released: it has gone back, and no slot would close until it is there again; set "
+                "it right"
+            )
+
+    def check_files(self, now: int, newest: int, path: str) -> None:
+        """Refuse a machine's clock that is far behind the newest input file.
+
+        Args:
+            now: what it says.
+            newest: when a file was last written, in microseconds.
+            path: of that file.
+
+        Raises ConfigurationError.
+        """
+        if self.file is None and newest > now + MOST_AHEAD:
+            raise ConfigurationError(
+                f"{self._name} says {format_time(now)}, but {path} was written at "
+                f"{format_time(newest)}: one of these clocks is wrong, and no slot is released "
+                "until they agree within a day; set the clock, or touch the file"
+            )
+
+    @property
+    def _name(self) -> str:
+        return "the clock of this machine" if self.file is None else f"--clock_file={self.file}"

@@ -1,0 +1,53 @@
+"""Errors in one line, for people and logs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+_DISK_ERROR = re.compile(r"\[Errno (\d+)\] [^:'\n\\]+(?:: '([^'\n]+?)')?")
+_DISK_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and run again"),
+    errno.EROFS: "mount its disk for writing, or choose another place",
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user write there"),
+    errno.EIO: "look after its disk before anything is written there",
+}
+
+
+def in_one_line(text: str) -> str:
+    """A message as one line, whatever the names and values in it hold."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """What is told of an error that is none of ours: its last line, or of Java all its causes.
+
+    Of what a disk refused it is the file and the remedy.
+    """
+    refused = refused_by_disk(error)
+    if refused is not None:
+        return in_one_line(refused)
+    text = str(error).strip()
+    causes = re.findall(r"^Caused by: (?:[\w$]+[.])*(.+)$", text, re.MULTILINE)
+    if causes:
+        return in_one_line("; ".join(dict.fromkeys(causes)))
+    return in_one_line([type(error).__name__, *text.splitlines()][-1])
+
+
+def refused_by_disk(error: BaseException) -> str | None:
+    """What a disk refused, here or in the text that a runner reports of a worker; else None.
+
+    Such an error has a remedy, and no use for a traceback.
+    """
+    told = _DISK_ERROR.search(str(error))
+    if isinstance(error, OSError):
+        number, name = error.errno, error.filename
+    else:
+        number, name = (int(told[1]), told[2]) if told else (None, None)
+    if number not in _DISK_REMEDIES:
+        cause = error.__cause__ or error.__context__
+        return None if cause is None else refused_by_disk(cause)
+    return f"{name or 'a disk'}: {os.strerror(number)}: {_DISK_REMEDIES[number]}"

@@ -1,0 +1,175 @@
+"""Figures for those who collect them: Prometheus, which fetches, and OpenTelemetry, which is sent.
+
+Both libraries are of the extra `ops`. Nothing is told but the figures of `figures.py`: none of the
+process, whose memory and time hang on the events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.figures import PREFIX, PUBLIC, Figure, Sample, figures_of
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Observation
+    from prometheus_client.core import Metric
+
+LOOPBACK = "127.0.0.1"
+
+# What OpenTelemetry calls the units.
+_UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "": "1"}
+_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
+
+Read = Callable[[], Iterable[Sample]]
+
+
+@dataclass(frozen=True)
+class Exports:
+    """Which figures of a stream go where."""
+
+    address: tuple[str, int] | None = None
+    """Where Prometheus may fetch them: host and port."""
+    endpoint: str | None = None
+    """URL of a collector of OpenTelemetry."""
+    group: str = PUBLIC
+
+    @classmethod
+    def of(cls, given: Any) -> Exports:
+        """Read `METRICS_OPTIONS`. Raises ConfigurationError."""
+        port, endpoint = given.metrics_port, given.otlp_endpoint
+        if given.metrics is not None and not (port or endpoint):
+            raise ConfigurationError(
+                f"--metrics={given.metrics} says which figures, but not where to: give "
+                "--metrics_port or --otlp_endpoint as well, or leave it out"
+            )
+        if port is not None and given.follow is None:
+            raise ConfigurationError(
+                f"--metrics_port={port} is for a run with --follow: one pass ends before anybody "
+                "fetches its figures; give --follow, or send them to --otlp_endpoint"
+            )
+        if endpoint is not None and not _URL.fullmatch(endpoint):
+            raise ConfigurationError(
+                f"--otlp_endpoint={endpoint} is no URL: write one such as http://localhost:4318"
+            )
+        return cls(None if port is None else _address(port), endpoint, given.metrics or PUBLIC)
+
+    @contextmanager
+    def open(self, read: Read) -> Iterator[None]:
+        """Give out what `read` gives, at any moment, while the block runs.
+
+        Raises ConfigurationError where the extra is missing, or the port cannot be had.
+        """
+        with ExitStack() as stack:
+            if self.address is not None:
+                stack.enter_context(_prometheus(self.address, read))
+            if self.endpoint is not None:
+                stack.enter_context(_opentelemetry(self.endpoint, figures_of(self.group), read))
+            yield
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 0xFFFF:
+        raise ConfigurationError(
+            f"--metrics_port={text} is no port: write one such as 9464, for this machine alone, or "
+            "0.0.0.0:9464 for whoever reaches it"
+        )
+    return host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port)
+
+
+@contextmanager
+def _prometheus(address: tuple[str, int], read: Read) -> Iterator[None]:
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        raise _missing("metrics_port", "prometheus-client") from None
+    host, port = address
+    registry = CollectorRegistry()
+    registry.register(_Collector(read))
+    try:
+        server, thread = start_http_server(port, host, registry)
+    except OSError as error:
+        raise ConfigurationError(
+            f"--metrics_port: nothing can listen on {host}:{port}: {error.strerror}: choose "
+            "another port, or another address of this machine"
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Collector:
+    """What Prometheus's library asks when figures are fetched."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        for figure, values in self._read():
+            kind = CounterMetricFamily if figure.is_total else GaugeMetricFamily
+            name = figure.full_name
+            family = kind(name, figure.about, labels=[figure.label] if figure.label else [])
+            for label, value in values.items():
+                family.add_metric([label] if figure.label else [], value)
+            yield family
+
+
+@contextmanager
+def _opentelemetry(endpoint: str, figures: Iterable[Figure[Any]], read: Read) -> Iterator[None]:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+    except ImportError:
+        raise _missing("otlp_endpoint", "OpenTelemetry's SDK and exporter") from None
+    # What the variables of OpenTelemetry say of the service comes first; none says of the host.
+    resource = Resource({SERVICE_NAME: PREFIX}).merge(OTELResourceDetector().detect())
+    exporter = OTLPMetricExporter(f"{endpoint.rstrip('/')}/v1/metrics")
+    provider = MeterProvider([PeriodicExportingMetricReader(exporter)], resource)
+    meter = provider.get_meter(PREFIX)
+    for figure in figures:
+        make = meter.create_observable_counter if figure.is_total else meter.create_observable_gauge
+        make(
+            f"{PREFIX}.{figure.name}",
+            [_observing(figure, read)],
+            _UNITS[figure.unit],
+            figure.about,
+        )
+    try:
+        yield
+    finally:
+        provider.shutdown()
+
+
+def _observing(
+    figure: Figure[Any], read: Read
+) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    from opentelemetry.metrics import Observation
+
+    def observe(_: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(value, {figure.label: label} if figure.label else {})
+            for found, values in read()
+            if found is figure
+            for label, value in values.items()
+        ]
+
+    return observe
+
+
+def _missing(option: str, what: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"--{option} needs {what}, which are of an extra that is not installed: "
+        "python -m pip install 'streamveil[ops]'"
+    )

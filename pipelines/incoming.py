@@ -1,0 +1,197 @@
+"""The input files of a stream with a kept state: what is there, and what should be and is not.
+
+A slot without events is released as any other. So input that is missing must not pass for a quiet
+time: an unmounted disk, a mistyped pattern, a file that was deleted too early.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from apache_beam.io.filesystem import FileMetadata
+
+from streamveil.io import InputFile, Snapshot, ends_of, list_files
+from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
+from streamveil.mechanisms.words import number_of
+
+STOP = "stop"
+WAIT = "wait"
+IGNORE = "ignore"
+
+_WILDCARD = re.compile(r"[*?\[]")
+
+_LOGGER = logging.getLogger("streamveil")
+
+
+class InputMissing(ConfigurationError):  # noqa: N818
+    """Input is not there without which a slot might be released as a quiet one."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files that are there."""
+
+    events: Mapping[str, FileMetadata]
+    """By path."""
+    changes: Mapping[str, FileMetadata]
+    """The same with changes of requirements."""
+    known: Mapping[str, InputFile]
+    """Those of both that an earlier pass has read, unchanged."""
+    mounts: tuple[str, ...]
+    """Where their filesystems are mounted."""
+
+    def fresh(self, files: Mapping[str, FileMetadata]) -> list[str]:
+        """Paths of those that no pass has read."""
+        return [path for path in files if path not in self.known]
+
+    def read(self, path: str, waiting: int | None) -> InputFile:
+        """What is remembered of a file that this pass reads; see :class:`InputFile`."""
+        if path in self.known:
+            return dataclasses.replace(self.known[path], waiting=waiting)
+        file = self.events.get(path) or self.changes[path]
+        return InputFile(
+            file.size_in_bytes, waiting, file.last_updated_in_seconds or None, _ends(file)
+        )
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """Where the input files of a stream come."""
+
+    events: str
+    """A path or glob."""
+    changes: str | None = None
+    """The same for changes of requirements, whose files may be deleted when they are read."""
+    missing: str = STOP
+    """What happens when input is missing: `stop`, `wait` until it is there, `ignore`."""
+
+    def look(self, snapshot: Snapshot, slots: Slots) -> Found:
+        """All files that are there.
+
+        Raises ConfigurationError for one that changed since it was read, and unless that is
+        ignored InputMissing for input that is not there.
+        """
+        events = _listed(self.events)
+        changes = _listed(self.changes) if self.changes else {}
+        for problem in self._problems(events, snapshot, slots):
+            if self.missing != IGNORE:
+                raise InputMissing(problem)
+            _LOGGER.warning("%s: released without it, as --missing_input=ignore says", problem)
+        both = {**events, **changes}
+        known = {
+            path: _same(path, snapshot.inputs[path], file)
+            for path, file in both.items()
+            if path in snapshot.inputs
+        }
+        folders = {os.path.dirname(path) for path in both if "://" not in path}
+        return Found(events, changes, known, _mounts(folders | set(self._folders)))
+
+    @property
+    def _folders(self) -> list[str]:
+        """What stands before the first wildcard of each local pattern."""
+        return [_folder_of(each) for each in (self.events, self.changes) if each and _local(each)]
+
+    def _problems(
+        self, events: Mapping[str, FileMetadata], snapshot: Snapshot, slots: Slots
+    ) -> Iterable[str]:
+        """What is missing, the likeliest cause first."""
+        for mount in snapshot.mounts:
+            if not os.path.ismount(mount):
+                yield (
+                    f"the input is missing: nothing is mounted at {mount}, as there was at the "
+                    "last pass: mount it again, or if the files moved for good, say so once by "
+                    "--missing_input=ignore"
+                )
+        for folder in self._folders:
+            if not os.path.isdir(folder):
+                yield (
+                    f"the input is missing: there is no folder {folder}: bring it back, or check "
+                    "the path"
+                )
+        if not events:
+            yield (
+                f"the input is missing: no file matches --input={self.events}, so nobody can tell "
+                "a quiet time from a mistake: check the path, or leave a file there, of a header "
+                "alone if need be; a stream may also wait for files, by --missing_input=wait"
+            )
+        gone = {
+            path: known.waiting
+            for path, known in snapshot.inputs.items()
+            if known.waiting is not None and path not in events
+        }
+        if gone and events:
+            path = min(gone)
+            slot = gone[path]
+            assert slot is not None
+            yield (
+                f"the input is missing: {number_of(len(gone), 'file')} with events that wait for "
+                f"their slots, such as {path} with events from {format_time(slots.start(slot))} "
+                "on: bring them back, or if they are lost for good, say so once by "
+                "--missing_input=ignore"
+            )
+
+
+def _local(pattern: str) -> bool:
+    return "://" not in pattern
+
+
+def _folder_of(pattern: str) -> str:
+    wildcard = _WILDCARD.search(pattern)
+    return os.path.dirname(
+        os.path.abspath(pattern[: wildcard.start()] + "x" if wildcard else pattern)
+    )
+
+
+def _listed(pattern: str) -> dict[str, FileMetadata]:
+    return {
+        file.path if "://" in file.path else os.path.abspath(file.path): file
+        for file in list_files(pattern)
+    }
+
+
+def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
+    """The file as it was read, unless it is another one now. Raises ConfigurationError."""
+    remedy = (
+        "bring it back as it was, and put new events into files of their own, renamed into place "
+        "when they are whole"
+    )
+    if known.size != file.size_in_bytes:
+        raise ConfigurationError(
+            f"{path} had {known.size} bytes when it was read and has {file.size_in_bytes} now: "
+            f"{remedy}"
+        )
+    modified = file.last_updated_in_seconds or None
+    if known.modified in (None, modified):
+        return known
+    if known.ends not in (None, _ends(file)):
+        raise ConfigurationError(
+            f"{path} has other content than when it was read, of the same size: {remedy}"
+        )
+    _LOGGER.warning(
+        "%s was written again since it was read; its size, beginning and end are as they were, and "
+        "it is taken for the same: new events belong into files of their own",
+        path,
+    )
+    return dataclasses.replace(known, modified=modified)
+
+
+def _ends(file: FileMetadata) -> str | None:
+    try:
+        return ends_of(file.path, file.size_in_bytes)
+    except OSError:  # it is told by whoever reads it
+        return None
+
+
+def _mounts(folders: Iterable[str]) -> tuple[str, ...]:
+    """Where filesystems are mounted that hold the folders, but for the root."""
+    above: set[str] = set()
+    for folder in folders:
+        while folder not in above and folder != os.path.dirname(folder):
+            above.add(folder)
+            folder = os.path.dirname(folder)
+    return tuple(sorted(folder for folder in above if os.path.ismount(folder)))

@@ -1,0 +1,135 @@
+"""What a command says, and how: bare lines for a person, or with time and level for a collector.
+
+Without `--log_format` results go to stdout and all else to stderr, as a person reads them. With it
+all that a run says is lines of one form on stderr, which say when, how grave and by whom: its
+results, errors and progress, and what Beam and the workers in this process log.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from streamveil.mechanisms.records import ConfigurationError
+from streamveil.pipelines.flags import StrictParser
+from streamveil.pipelines.options import LOG_FORMATS, add_log_options
+
+TEXT, JSON = LOG_FORMATS
+
+
+class _Bare(logging.Handler):
+    """Prints what is told, and nothing about it."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print(record.getMessage(), file=getattr(sys, self._stream), flush=True)
+
+
+def _logger(name: str, stream: str) -> logging.Logger:
+    """A logger whose lines a person sees bare, whatever level others are shown from."""
+    logger = logging.getLogger(f"streamveil.{name}")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(_Bare(stream))
+    return logger
+
+
+_TOLD = _logger("result", "stdout")
+_ASIDE = _logger("run", "stderr")
+
+
+def tell(text: str, level: int = logging.INFO) -> None:
+    """Say what came of a run: on stdout, where there is no `--log_format`."""
+    _log(_TOLD, level, text)
+
+
+def tell_aside(text: str, level: int = logging.INFO) -> None:
+    """Say how a run goes, or why it does not: on stderr."""
+    _log(_ASIDE, level, text)
+
+
+def _log(logger: logging.Logger, level: int, text: str) -> None:
+    for line in text.splitlines():
+        logger.log(level, "%s", line)
+
+
+def is_bare() -> bool:
+    """Whether a person reads it, not a collector of logs."""
+    return not _ASIDE.propagate
+
+
+class _Lines(logging.Formatter):
+    """Time, level and logger before every line, those of tracebacks too."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        head = f"{_time(record)} {record.levelname} {record.name}: "
+        return "\n".join(head + line for line in super().format(record).splitlines() or [""])
+
+
+class _Objects(logging.Formatter):
+    """An object of JSON in a line, with a traceback as one string."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        told = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            told["exception"] = self.formatException(record.exc_info)
+        return json.dumps(told, ensure_ascii=False)
+
+
+_FORMATTERS = {TEXT: _Lines, JSON: _Objects}
+
+
+def _time(record: logging.LogRecord) -> str:
+    time = dt.datetime.fromtimestamp(record.created, dt.timezone.utc)
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def log_format_of(argv: Sequence[str]) -> str | None:
+    """The form that the flags ask for, whatever else is wrong with them."""
+    parser = StrictParser(add_help=False, allow_abbrev=False)
+    add_log_options(parser)
+    with suppress(ConfigurationError):  # the command tells of it, with its other options
+        return parser.parse_known_args(list(argv))[0].log_format
+    return None
+
+
+@contextmanager
+def logging_as(log_format: str | None) -> Iterator[None]:
+    """Log and tell in this form while the block runs; None is for a person."""
+    root = logging.getLogger()
+    root.addFilter(_is_asked_for)
+    if log_format is None:
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+        yield
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_FORMATTERS[log_format]())
+    root.addHandler(handler)
+    bare = {logger: logger.handlers for logger in (_TOLD, _ASIDE)}
+    for logger in bare:
+        logger.handlers, logger.propagate = [], True
+    logging.captureWarnings(True)
+    try:
+        yield
+    finally:
+        logging.captureWarnings(False)
+        for logger, handlers in bare.items():
+            logger.handlers, logger.propagate = handlers, False
+        root.removeHandler(handler)
+
+
+def _is_asked_for(record: logging.LogRecord) -> bool:
+    """Leave out Beam's remarks about clouds that nobody asked for."""
+    return "apitools not found" not in record.getMessage()

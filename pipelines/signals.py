@@ -1,0 +1,72 @@
+"""What a run does when it is asked to end by Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from streamveil.pipelines.logs import tell_aside
+
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@contextmanager
+def stopping() -> Iterator[Callable[[float], bool]]:
+    """Gives a way to wait so many seconds, and to know whether a signal came meanwhile.
+
+    The first Ctrl-C or SIGTERM lets what runs come to its end; the next one acts as ever.
+    """
+    asked = False
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        asked = True
+        restore()
+
+    def stopped_within(seconds: float) -> bool:
+        until = time.monotonic() + seconds
+        while not asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
+        return asked
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, ask)
+    try:
+        yield stopped_within
+    finally:
+        restore()
+
+
+@contextmanager
+def ending(last_words: Callable[[], str]) -> Iterator[None]:
+    """On SIGTERM end at once, with the exit code of that signal.
+
+    `last_words` cleans up and says what it did, for a line of the log. Outside the main thread,
+    where signals do not come, this does nothing.
+    """
+
+    def end(*_: object) -> None:
+        tell_aside(f"streamveil: stopped by SIGTERM: {last_words()}", logging.ERROR)
+        sys.stdout.flush()
+        os._exit(128 + signal.SIGTERM)  # threads that write must not finish a file now
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,57 @@
+"""The clock that closes slots: which times are not believed."""
+
+import pytest
+
+from streamveil.mechanisms import ConfigurationError
+from streamveil.pipelines import clocks
+from streamveil.pipelines.clocks import Clock
+from streamveil.transforms.gathering import MOST_AHEAD
+
+NOW = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine whose clock and whose steady one the test sets."""
+    times = {"machine": NOW, "steady": 5}
+    monkeypatch.setattr(clocks, "_machine", lambda: times["machine"])
+    monkeypatch.setattr(clocks, "_steady", lambda: times["steady"])
+    return times
+
+
+@pytest.mark.parametrize(("step", "words"), [(1, "forward by 1.5 days"), (-1, "back by 1.5 days")])
+def test_a_clock_that_was_set_while_the_stream_ran_is_not_obeyed(machine, step, words):
+    clock = Clock()
+    machine["machine"] += MOST_AHEAD
+    machine["steady"] += MOST_AHEAD  # a day went by
+    assert clock() == NOW + MOST_AHEAD
+    machine["machine"] += MOST_AHEAD // 2  # a person moved it a little
+    assert clock() == NOW + MOST_AHEAD * 3 // 2
+    machine["machine"] = NOW + MOST_AHEAD + step * MOST_AHEAD * 3 // 2
+    with pytest.raises(ConfigurationError, match=words):
+        clock()
+
+
+def test_a_file_may_be_behind_the_machine_but_not_far_ahead(machine, tmp_path):
+    path = tmp_path / "clock"
+    clock = Clock(str(path))
+    for text in ("1999-01-01T00:00:00Z", "2023-11-15T22:13:00Z"):
+        path.write_text(text)
+        clock()
+    path.write_text("2023-11-15T22:14:00Z")
+    with pytest.raises(ConfigurationError, match=r"1\.0 days ahead of the clock of this machine"):
+        clock()
+
+
+def test_a_clock_that_went_back_behind_released_slots_is_told(machine):
+    clock = Clock()
+    clock.check(NOW, NOW + MOST_AHEAD)
+    with pytest.raises(ConfigurationError, match="it has gone back"):
+        clock.check(NOW, NOW + MOST_AHEAD + 1)
+
+
+def test_a_machine_far_behind_its_newest_file_releases_nothing(machine, tmp_path):
+    Clock().check_files(NOW, NOW + MOST_AHEAD, "a.csv")
+    with pytest.raises(ConfigurationError, match=r"a\.csv was written at 2023-11-15"):
+        Clock().check_files(NOW, NOW + MOST_AHEAD + 1, "a.csv")
+    Clock(str(tmp_path)).check_files(NOW, NOW + 9 * MOST_AHEAD, "a.csv")  # old data, replayed

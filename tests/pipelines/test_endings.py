@@ -1,0 +1,88 @@
+"""How a run ends that is stopped, or that a disk refuses: in one line, nothing half written."""
+
+import errno
+import os
+import signal
+import time
+from functools import partial
+
+import pytest
+
+from streamveil.io import unfinished
+from streamveil.mechanisms import ConfigurationError
+from streamveil.pipelines import main, release
+from streamveil.pipelines.jobs import _removed
+from streamveil.pipelines.signals import ending
+
+
+def stopped(action, log):
+    """Exit code of a process that is sent SIGTERM when it has done that, and what it said."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT), 2)
+            with ending(action):
+                os.write(write, b".")
+                time.sleep(60)
+        finally:
+            os._exit(70)
+    os.close(write)
+    os.read(read, 1)
+    os.close(read)
+    os.kill(child, signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), log.read_text()
+
+
+def test_sigterm_removes_what_a_batch_has_begun_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stderr", os.fdopen(2, "w", closefd=False))
+    begun = tmp_path / ".out.csv.0123.part"
+    other = tmp_path / ".other.csv.0123.part"
+    whole = tmp_path / "ledger.csv"
+    for path in (begun, other, whole):
+        path.write_text("x")
+    files = [str(tmp_path / "out.csv"), str(whole)]
+    assert unfinished(files[0]) == [str(begun)]
+    code, text = stopped(partial(_removed, files), tmp_path / "log")
+    assert code == 128 + signal.SIGTERM
+    assert text == (
+        f"streamveil: stopped by SIGTERM: removed 1 unfinished file; whole, and kept: {whole}\n"
+    )
+    assert not begun.exists()
+    assert other.exists()
+    assert whole.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space", "/d/x"), "/d/x: No space left on device: make room"),
+        (OSError(errno.EROFS, "Read-only"), "a disk: Read-only file system: mount"),
+        (
+            RuntimeError(
+                "OSError: [Errno 28] No space left on device: '/d/x' [while running 'Write']"
+            ),
+            "/d/x: No space left on device: make room",
+        ),
+        (RuntimeError("IOError: [Errno 5] Input/output error\nmore"), "Input/output error: look"),
+    ],
+)
+def test_what_a_disk_refuses_is_one_line(job, monkeypatch, error, words):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(release, "run_and_tell", fail)
+    outcome = job()
+    assert outcome.code == 1
+    assert outcome.err.startswith("streamveil release: failed: ")
+    assert words in outcome.err
+    assert outcome.err.count("\n") == 1
+    assert outcome.log == ""
+
+
+def test_other_errors_keep_their_traceback():
+    assert main._refused_by_disk(ValueError("[Errno 2] No such file")) is None
+    assert main._refused_by_disk(ConfigurationError("no")) is None
+    outer = ValueError("outer")
+    outer.__cause__ = OSError(errno.EDQUOT, "quota", "/d/x")
+    assert "make room" in str(main._refused_by_disk(outer))

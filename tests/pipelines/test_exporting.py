@@ -1,0 +1,186 @@
+"""Figures where Prometheus fetches them and OpenTelemetry's collectors get them."""
+
+import http.server
+import re
+import socket
+import sys
+import threading
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+
+from streamveil.mechanisms.records import STATUSES, ConfigurationError, Slots
+from streamveil.pipelines.exporting import Exports
+from streamveil.pipelines.figures import figures_of, samples
+from streamveil.pipelines.status import Released, Status
+from streamveil.pipelines.summary import Summary
+from streamveil.transforms import metrics
+
+SAMPLE = re.compile(r'(\w+)(?:\{\w+="(?:[^"\\]|\\.)*"\})? \S+')
+
+
+def options(**given):
+    usual = {"metrics_port": None, "otlp_endpoint": None, "metrics": None, "follow": "1s"}
+    return SimpleNamespace(**{**usual, **given})
+
+
+def read(group):
+    """Figures that are all there."""
+    done = Released(Slots.of("1h"), 0, 5, 7, None, {**dict.fromkeys(STATUSES, 0), STATUSES[0]: 2})
+    counted = {metrics.EVENTS_READ: 9, metrics.REJECTED_PREFIX + 'a "null"\nuser': 4}
+    now = Status(since=0, released=done, totals=Summary(counted), state_bytes=17)
+    return lambda: samples(group, now)
+
+
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def fetch(port):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        return page.read().decode()
+
+
+@pytest.mark.parametrize("group", ["public", "raw"])
+def test_prometheus_fetches_the_figures_of_the_group_and_no_others(group):
+    exports = Exports.of(options(metrics_port=str(free_port()), metrics=group))
+    with exports.open(read(group)):
+        page = fetch(exports.address[1])
+    found = {match[1] for match in map(SAMPLE.match, page.splitlines()) if match}
+    assert found == {figure.full_name for figure in figures_of(group)}
+    assert f'streamveil_slots_released_total{{status="{STATUSES[0]}"}} 2.0' in page
+    assert ("streamveil_state_bytes 17.0" in page) == (group == "raw")
+    for figure in figures_of(group):
+        kind = "counter" if figure.is_total else "gauge"
+        assert f"# TYPE {figure.full_name} {kind}\n" in page
+    with pytest.raises(urllib.error.URLError):
+        fetch(exports.address[1])
+
+
+def test_a_port_that_is_taken_is_told():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        exports = Exports.of(options(metrics_port=str(held.getsockname()[1])))
+        with (
+            pytest.raises(ConfigurationError, match="--metrics_port: nothing can listen on 127"),
+            exports.open(read("public")),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("[::]:9464", ("::", 9464)),
+    ],
+)
+def test_a_port_is_of_this_machine_alone_unless_more_is_said(text, address):
+    assert Exports.of(options(metrics_port=text)).address == address
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"metrics_port": "http"}, "--metrics_port=http is no port: write one such as 9464"),
+        ({"metrics_port": "65536"}, "is no port"),
+        ({"metrics_port": "9464", "follow": None}, "--follow"),
+        ({"metrics": "raw"}, "--metrics=raw says which figures, but not where to"),
+        ({"otlp_endpoint": "localhost:4318"}, "is no URL"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(given, words):
+    with pytest.raises(ConfigurationError, match=re.escape(words)):
+        Exports.of(options(**given))
+
+
+@pytest.mark.parametrize(
+    ("given", "module"),
+    [
+        ({"metrics_port": "9464"}, "prometheus_client"),
+        ({"otlp_endpoint": "http://localhost:4318"}, "opentelemetry.sdk.metrics"),
+    ],
+)
+def test_what_is_not_installed_is_told_with_its_extra(monkeypatch, given, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    exports = Exports.of(options(**given))
+    (option,) = given
+    with (
+        pytest.raises(ConfigurationError) as caught,
+        exports.open(read("public")),
+    ):
+        pass
+    assert str(caught.value).startswith(f"--{option} needs ")
+    assert "pip install 'streamveil[ops]'" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+# ---- OpenTelemetry -----------------------------------------------------------------------------
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes what is sent, as OpenTelemetry's collector does."""
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.taken.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def collector():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        server.taken = []
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def last_sent(collector):
+    """The resource and the metrics of the last message."""
+    service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")
+    path, body = collector.taken[-1]
+    assert path == "/v1/metrics"
+    (resource,) = service.ExportMetricsServiceRequest.FromString(body).resource_metrics
+    (scope,) = resource.scope_metrics
+    return resource.resource, {metric.name: metric for metric in scope.metrics}
+
+
+@pytest.mark.parametrize("group", ["public", "raw"])
+def test_opentelemetry_is_sent_the_figures_of_the_group_at_the_end_at_the_latest(collector, group):
+    endpoint = f"http://127.0.0.1:{collector.server_port}/"
+    exports = Exports.of(options(otlp_endpoint=endpoint, metrics=group, follow=None))
+    with exports.open(read(group)):
+        pass
+    resource, sent = last_sent(collector)
+    assert set(sent) == {f"streamveil.{each.name}" for each in figures_of(group)}
+    for figure in figures_of(group):
+        metric = sent[f"streamveil.{figure.name}"]
+        assert metric.WhichOneof("data") == ("sum" if figure.is_total else "gauge")
+        assert metric.description == figure.about
+    points = sent["streamveil.slots_released"].sum.data_points
+    found = {point.attributes[0].value.string_value: point.as_int for point in points}
+    assert found[STATUSES[0]] == 2
+    attributes = {each.key: each.value.string_value for each in resource.attributes}
+    assert attributes == {"service.name": "streamveil"}
+
+
+def test_the_service_has_the_name_that_opentelemetry_is_told(collector, monkeypatch):
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "taxis")
+    exports = Exports.of(options(otlp_endpoint=f"http://127.0.0.1:{collector.server_port}"))
+    with exports.open(read("public")):
+        pass
+    resource, _ = last_sent(collector)
+    assert [each.value.string_value for each in resource.attributes] == ["taxis"]

@@ -1,0 +1,118 @@
+"""`--log_format`: every line of a run says when, how grave and by whom."""
+
+import datetime as dt
+import json
+import logging
+import re
+import warnings
+
+import pytest
+
+from streamveil.pipelines import logs
+from streamveil.pipelines.logs import log_format_of, logging_as, tell, tell_aside
+
+LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (\w+) ([\w.]+): (.*)")
+
+
+def say_all():
+    tell("first\nsecond")
+    tell("warning: look", logging.WARNING)
+    tell_aside("1 event read")
+    logging.getLogger("apache_beam.runners").warning("part %d", 7)
+    try:
+        raise ValueError("no\nnumber")
+    except ValueError:
+        logging.getLogger("streamveil").exception("it failed")
+    warnings.warn("old option", stacklevel=1)
+
+
+def test_bare_lines_for_a_person(capsys):
+    with logging_as(None):
+        tell("first\nsecond")
+        tell_aside("1 event read")
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("first\nsecond\n", "1 event read\n")
+
+
+@pytest.mark.filterwarnings("default")
+def test_every_line_of_text_has_a_time_and_a_level(capsys):
+    before = dt.datetime.now(dt.timezone.utc)
+    with logging_as("text"):
+        say_all()
+    out = capsys.readouterr()
+    assert out.out == ""
+    found = [LINE.fullmatch(line) for line in out.err.splitlines()]
+    assert all(found), out.err
+    told = [(each[2], each[3], each[4]) for each in found]
+    assert told[:4] == [
+        ("INFO", "streamveil.result", "first"),
+        ("INFO", "streamveil.result", "second"),
+        ("WARNING", "streamveil.result", "warning: look"),
+        ("INFO", "streamveil.run", "1 event read"),
+    ]
+    assert ("WARNING", "apache_beam.runners", "part 7") in told
+    assert ("ERROR", "streamveil", "Traceback (most recent call last):") in told
+    assert ("ERROR", "streamveil", "number") in told
+    assert any(name == "py.warnings" and "old option" in text for _, name, text in told)
+    for each in found:
+        time = dt.datetime.fromisoformat(each[1].replace("Z", "+00:00"))
+        assert abs(time - before) < dt.timedelta(minutes=5)
+
+
+@pytest.mark.filterwarnings("default")
+def test_every_line_of_json_is_an_object(capsys):
+    with logging_as("json"):
+        say_all()
+    out = capsys.readouterr()
+    assert out.out == ""
+    told = [json.loads(line) for line in out.err.splitlines()]
+    assert all({"time", "level", "logger", "message"} <= each.keys() for each in told)
+    failed = next(each for each in told if each["message"] == "it failed")
+    assert failed["level"] == "ERROR"
+    assert failed["exception"].endswith("ValueError: no\nnumber")
+    assert told[0]["message"] == "first"
+
+
+def test_it_ends_with_the_block(capsys):
+    with pytest.raises(KeyError), logging_as("json"):
+        raise KeyError("stop")
+    tell("plain")
+    tell_aside("plain too")
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("plain\n", "plain too\n")
+    assert logs.is_bare()
+
+
+def test_the_form_is_known_whatever_else_is_wrong():
+    assert log_format_of(["--inputt=x", "--log_format=json", "--shards=none"]) == "json"
+    assert log_format_of(["--log_format", "text"]) == "text"
+    assert log_format_of(["--log_format=yaml"]) is None
+    assert log_format_of([]) is None
+
+
+def test_a_run_in_json_says_nothing_else(job):
+    outcome = job(start="2024-01-01", end="2024-01-04", log_format="json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out == ""
+    told = [json.loads(line) for line in outcome.err.splitlines()]
+    messages = [each["message"] for each in told]
+    assert any(each.startswith("events:") for each in messages)
+    assert f"wrote {job.path('out.jsonl')}" in messages
+    assert {each["level"] for each in told} <= {"INFO", "WARNING"}
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_refusal_is_one_line_of_the_form(job, log_format):
+    outcome = job(inputt="x", log_format=log_format)
+    assert outcome.code == 2
+    assert len(outcome.err.splitlines()) == 1
+    if log_format == "json":
+        told = json.loads(outcome.err)
+        assert (told["level"], told["logger"]) == ("ERROR", "streamveil.run")
+        assert "--inputt" in told["message"]
+    else:
+        assert LINE.fullmatch(outcome.err.strip())[2] == "ERROR"
+
+
+def test_another_form_is_refused(job):
+    assert "--log_format" in job.refused("invalid choice", "yaml", log_format="yaml").message
