@@ -142,9 +142,7 @@ def _local(pattern: str) -> bool:
 
 def _folder_of(pattern: str) -> str:
     wildcard = _WILDCARD.search(pattern)
-    return os.path.dirname(
-        os.path.abspath(pattern[: wildcard.start()] + "x" if wildcard else pattern)
-    )
+    return os.path.abspath(os.path.dirname(pattern[: wildcard.start()] if wildcard else pattern))
 
 
 def _listed(pattern: str) -> dict[str, FileMetadata]:
