@@ -279,6 +279,7 @@ class StateFolder:
             self.refuse_replaced()
             write_private(self.path / MANIFEST, sealed.text())
         self._committed = sealed
+        self.refuse_replaced()  # or the witness would see a pass that the folder held has not got
         self._settle(snapshot, sealed, key)
         witness_before = "" if before is None else before.witness
         if witness_before != snapshot.witness and os.path.isfile(witness_before):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.io import InputFile, Snapshot, StateFolder, refuse_witness, witness_of
+from streamveil.io import InputFile, Snapshot, StateFolder, refuse_witness, snapshot, witness_of
 from streamveil.io.witness import Mark, write_witness
 from streamveil.mechanisms import ConfigurationError
 
@@ -74,10 +74,9 @@ def commit(place, number, word="state"):
 
 def snapshot_of(place, number, word="state"):
     results = {"releases.csv": str(result_of(place, number))} if number else {}
-    snapshot = SNAPSHOTS[number]
-    until = snapshot.next_slot * 1_000_000
+    until = SNAPSHOTS[number].next_slot * 1_000_000
     return dataclasses.replace(
-        snapshot,
+        SNAPSHOTS[number],
         results=results,
         stream=word,
         witness=witness(place),
@@ -690,6 +689,32 @@ def test_a_folder_that_was_replaced_is_noticed_before_a_commit(place, damage):
             folder.begin(3)
     assert tree_of(place) == seen
     assert not result_of(place, 2).exists()
+
+
+def test_a_folder_that_was_replaced_as_the_manifest_was_written_is_noticed(place, monkeypatch):
+    for n in range(2):
+        commit(place, n)
+    shutil.copytree(place / "state", place / "copy")
+    seen = Path(witness(place)).read_bytes()
+    real = snapshot.write_private
+
+    def replaced(path, text):
+        if path == place / "state" / "manifest.json":
+            (place / "state").rename(place / "away")
+            (place / "copy").rename(place / "state")
+        real(path, text)
+
+    with StateFolder.held(str(place / "state")) as folder:
+        before = folder.recover(SECRET, witness(place))
+        (folder.begin(2) / "releases.csv").write_text("releases of 2")
+        monkeypatch.setattr(snapshot, "write_private", replaced)
+        with pytest.raises(ConfigurationError, match="was moved, removed or replaced"):
+            folder.commit(snapshot_of(place, 2), SECRET, before)
+    monkeypatch.undo()
+    assert Path(witness(place)).read_bytes() == seen
+    shutil.rmtree(place / "state")
+    (place / "away").rename(place / "state")
+    check_whole(place, 1)
 
 
 def test_another_copy_that_went_on_meanwhile_is_noticed_before_a_commit(place):
