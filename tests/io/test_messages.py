@@ -11,7 +11,7 @@ from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.io import REJECTED_SCHEMA, messages
-from streamveil.io.jsonlines import parse_messages
+from streamveil.io.json_objects import read_objects
 from streamveil.io.messages import ParseMessages
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.transforms import Columns, PrivateHistograms
@@ -23,7 +23,7 @@ HOUR = 3600
 def parse(*records):
     """Rows of the good messages, and (index, what is wrong) of the others."""
     bad = []
-    arrays = parse_messages(records, NAMES, lambda index, detail, _: bad.append((index, detail)))
+    arrays = read_objects(records, NAMES, lambda index, detail, _: bad.append((index, detail)))[0]
     assert [array.type for array in arrays] == [pa.string()] * len(NAMES)
     return list(zip(*(array.to_pylist() for array in arrays), strict=True)), bad
 
