@@ -7,7 +7,7 @@ afterwards: one that is no JSON, or not UTF-8, spoils no other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ BLANKS = b" \t\r\n"
 _Rows = npt.NDArray[np.int64]
 _Flags = npt.NDArray[np.bool_]
 
-_QUOTE, _BACKSLASH, _COMMA, _OPEN, _CLOSE = b'"\\,[]'
+_QUOTE, _BACKSLASH, _COMMA, _CLOSE = b'"\\,]'
 
 
 def _table(characters: bytes) -> _Flags:
@@ -48,7 +48,7 @@ class Elements(NamedTuple):
 
 
 def split_arrays(arrays: Sequence[bytes]) -> Elements:
-    """Elements of one array or more, given without blanks around them."""
+    """Elements of one array or more, which begin with their bracket, without blanks at the end."""
     # A line break closes each: no string or backslash goes on in the next one.
     joined = b"\n".join(arrays)
     data = np.frombuffer(joined, np.uint8)
@@ -56,40 +56,32 @@ def split_arrays(arrays: Sequence[bytes]) -> Elements:
     starts = np.cumsum(lengths + 1) - lengths - 1
 
     marks = np.flatnonzero(_IS_MARK[data])
-    if _BACKSLASH in joined:
+    if b"\\" in joined:
         marks = marks[~_escaped(data)[marks]]
     kinds = data[marks]
-    before, inside = _within(np.cumsum(kinds == _QUOTE), marks, starts)
-    even = (inside - before) % 2 == 0
-    closed = _last(even, marks, starts, lengths)
-    outside = even & (kinds != _QUOTE)
+    quotes = kinds == _QUOTE
+    first, last = _ranges(marks, starts)
+    inside = _anew(np.cumsum(quotes, dtype=np.int8) & 1, first) & 1
+    good = inside[last] == 0
+    outside = np.flatnonzero((inside == 0) & ~quotes)
 
     marks, kinds = marks[outside], kinds[outside]
-    before, depth = _within(np.cumsum(_STEPS[kinds], dtype=np.int64), marks, starts)
-    depth = depth - before
-    first = np.searchsorted(marks, starts)
-    ends = np.searchsorted(marks, starts + lengths)
-    good = closed & (ends - first >= 2)
-    at, until = first[good], ends[good] - 1
-    sound = (
-        (marks[at] == starts[good])
-        & (kinds[at] == _OPEN)
-        & (marks[until] == (starts + lengths)[good] - 1)
-        & (kinds[until] == _CLOSE)
-        & (depth[until] == 0)
-    )
-    good[good] = sound
-    # Depth 0 is reached by the last mark alone.
-    ups = np.concatenate(([0], np.cumsum(depth < 1)))
-    good[good] = (ups[ends] - ups[first])[good] == 1
+    first, last = _ranges(marks, starts)
+    depth = _anew(np.cumsum(_STEPS[kinds], dtype=np.int32), first)
+    good &= marks[last] == starts + lengths - 1
+    good &= (kinds[last] == _CLOSE) & (depth[last] == 0)
+    closed = np.flatnonzero(depth < 1)  # by the last mark alone, in what is an array
+    good &= np.searchsorted(closed, last) == np.searchsorted(closed, first)
 
-    of = np.searchsorted(starts, marks, side="right") - 1
-    cut = good[of] & ((depth == 1) & (kinds == _COMMA))
-    cut[first[good]] = cut[ends[good] - 1] = True
-    cuts, owner = marks[cut], of[cut]
-    same = owner[1:] == owner[:-1]
-    begins, stops, owner = cuts[:-1][same] + 1, cuts[1:][same], owner[:-1][same]
-    return Elements(*_records(joined, data, begins, stops, owner), np.flatnonzero(~good).tolist())
+    cut = (depth == 1) & (kinds == _COMMA)
+    cut[first] = cut[last] = True
+    if not good.all():
+        cut &= np.repeat(good, last - first + 1)
+    cuts = marks[cut]
+    of = np.searchsorted(starts, cuts, side="right") - 1
+    within = of[1:] == of[:-1]  # an element is between two cuts of its array
+    records, kept = _records(joined, data, cuts[:-1][within] + 1, cuts[1:][within], of[1:][within])
+    return Elements(records, *kept, np.flatnonzero(~good).tolist())
 
 
 def array_fault(message: bytes) -> str:
@@ -98,52 +90,42 @@ def array_fault(message: bytes) -> str:
 
 
 def _records(
-    joined: bytes, data: npt.NDArray[np.uint8], begins: _Rows, stops: _Rows, owner: _Rows
-) -> tuple[pa.Array, _Rows, _Rows]:
-    """Elements between such bytes; an array of nothing but blanks has none."""
-    begins = begins + (_IS_BLANK[data[begins]] & (begins < stops))  # as many write after a comma
-    alone = np.ones(len(owner), bool)
-    alone[1:] = owner[1:] != owner[:-1]
-    starts = np.flatnonzero(alone)
-    places = np.arange(len(owner)) - np.repeat(starts, np.diff(np.append(starts, len(owner))))
-    alone[:-1] &= owner[1:] != owner[:-1]
-    empty = [
-        row
-        for row in np.flatnonzero(alone & ((stops == begins) | _IS_BLANK[data[begins]])).tolist()
-        if not joined[begins[row] : stops[row]].strip(BLANKS)
-    ]
+    joined: bytes, data: npt.NDArray[np.uint8], begins: _Rows, ends: _Rows, of: _Rows
+) -> tuple[pa.Array, tuple[_Rows, _Rows]]:
+    """Elements between such bytes, and of which array and at which place they are."""
+    first, last = _ranges(of, np.unique(of))
+    places = np.arange(len(of)) - np.repeat(first, last - first + 1)
+    begins = begins + (_IS_BLANK[data[begins]] & (begins < ends))  # as many write after a comma
     # Every other segment of the bytes is an element; what stands between two is left out.
-    offsets = np.stack([begins, stops], axis=1).reshape(-1)
-    if not len(offsets):
-        return pa.array([], pa.large_binary()), owner, places
+    offsets = np.append(np.stack([begins, ends], axis=1), len(joined))
     segments = pa.Array.from_buffers(
-        pa.large_binary(),
-        len(offsets) - 1,
-        [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(joined)],
+        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(joined)]
     )
-    kept = np.delete(np.arange(len(owner)), empty)
-    return segments.take(pa.array(2 * kept)), owner[kept], places[kept]
+    alone = first[first == last]
+    none = [row for row in alone.tolist() if not joined[begins[row] : ends[row]].strip(BLANKS)]
+    kept = np.delete(np.arange(len(of)), none)
+    return segments.take(pa.array(2 * kept)), (of[kept], places[kept])
+
+
+def _ranges(at: _Rows, starts: _Rows) -> tuple[_Rows, _Rows]:
+    """First and last index, into ascending positions, of those from each start up to the next."""
+    first = np.searchsorted(at, starts)
+    return first, np.append(first[1:], len(at))[: len(first)] - 1
+
+
+def _anew(sums: npt.NDArray[Any], first: _Rows) -> npt.NDArray[Any]:
+    """Running sums that begin anew at each index of `first`, which begins with 0."""
+    before = np.append(0, sums[first[1:] - 1])
+    if not before.any():
+        return sums
+    return sums - np.repeat(before, np.diff(first, append=len(sums))).astype(sums.dtype)
 
 
 def _escaped(data: npt.NDArray[np.uint8]) -> _Flags:
     """Which bytes stand after an odd number of backslashes in a row; one flag more than bytes."""
     slashes = np.flatnonzero(data == _BACKSLASH)
     begins = np.flatnonzero(np.diff(slashes, prepend=-2) != 1)
-    lengths = np.diff(np.append(begins, len(slashes)))
+    lengths = np.diff(begins, append=len(slashes))
     flags = np.zeros(len(data) + 1, bool)
     flags[(slashes[begins] + lengths)[lengths % 2 == 1]] = True
     return flags
-
-
-def _within(sums: _Rows, marks: _Rows, starts: _Rows) -> tuple[_Rows, _Rows]:
-    """By mark: the running sum before its array, and the one at the mark itself."""
-    first = np.searchsorted(marks, starts)
-    padded = np.concatenate(([0], sums))
-    return np.repeat(padded[first], np.diff(np.append(first, len(marks)))), sums
-
-
-def _last(flags: _Flags, marks: _Rows, starts: _Rows, lengths: _Rows) -> _Flags:
-    """The flag at the last mark of each array, False where it has none."""
-    ends = np.searchsorted(marks, starts + lengths)
-    found: _Flags = np.append(flags, False)[ends - 1] & (ends > np.searchsorted(marks, starts))
-    return found

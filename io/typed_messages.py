@@ -7,6 +7,7 @@ and stops nothing. Messages with columns of the same types are made text togethe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from struct import unpack_from
 
 import numpy as np
@@ -53,12 +54,13 @@ def read_typed(
         An array of string for each column, the index of the message of each row, and which event of
         it the row is, from 0.
     """
-    read, name = _KINDS[kind]
     names = tuple(columns)
+    reader_of, name = _KINDS[kind]
+    read = reader_of(names)
     alike: dict[tuple[pa.DataType, ...], list[_Found]] = {}
     for index, message in enumerate(messages):
         try:
-            arrays, faults = read(message, names)
+            arrays, faults = read(message)
             _check_types(arrays, names)
         except Exception as error:  # whatever a message holds, it stops nothing
             why = " ".join(str(error).split()) or type(error).__name__
@@ -123,45 +125,65 @@ def _text(array: pa.Array, name: str, faults: Faults) -> pa.Array:
 
 # Arrow ----------------------------------------------------------------------------------------
 
-_RECORD_BATCHES = ("record batch", "dictionary batch")
+_DICTIONARIES, _ROWS = 2, 3  # kinds of the parts of a stream that hold buffers
 
 
-def _read_arrow(message: bytes, columns: tuple[str, ...]) -> tuple[list[pa.Array], Faults]:
-    """Named columns of an Arrow IPC stream, dictionaries decoded. Raises ValueError."""
-    for part in pa.ipc.MessageReader.open_stream(message):
-        if part.type in _RECORD_BATCHES and _is_compressed(part.metadata, part.type):
+class _Arrow:
+    """Reads Arrow IPC streams; of those with one schema after the other, it is looked at once."""
+
+    def __init__(self, columns: tuple[str, ...]) -> None:
+        self._columns = columns
+        self._schema: pa.Schema | None = None
+        self._places: list[int | None] = []
+
+    def read(self, message: bytes) -> tuple[list[pa.Array], Faults]:
+        """The named columns, without dictionaries or views. Raises ValueError."""
+        if _names_codec(message):
             raise ValueError("its buffers are compressed: let the broker compress messages")
-    rows = 0
-    batches = []
-    source = pa.BufferReader(message)
-    with pa.ipc.open_stream(source) as reader:
-        schema = reader.schema
-        for batch in reader:
-            rows += batch.num_rows
-            if rows > len(message):
-                raise ValueError(f"{len(message)} bytes say that they hold {rows} events")
-            batches.append(batch)
-        if source.tell() != len(message):
-            raise ValueError(f"it goes on after its end, at byte {source.tell()}")
-    faults: Faults = {}
-    arrays = []
-    for name in columns:
-        places = schema.get_all_field_indices(name)
-        if len(places) > 1:
-            raise ValueError(f"it has {len(places)} columns named {name!r}")
-        if not places:
-            arrays.append(pa.nulls(rows, pa.string()))
-            continue
-        chunks = []
-        for batch in batches:
-            first = sum(map(len, chunks))
-            chunk, some = _plain(batch.column(places[0]), MAX_EXPANSION * len(message))
-            chunks.append(chunk)
-            faults.update({first + row: f"{name!r} {what}" for row, what in some.items()})
-        kind = schema.field(places[0]).type
-        empty = pa.array([], kind.value_type if pa.types.is_dictionary(kind) else kind)
-        arrays.append(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks or [empty]))
-    return arrays, faults
+        rows = 0
+        batches = []
+        source = pa.BufferReader(message)
+        with pa.ipc.open_stream(source) as reader:
+            schema = reader.schema
+            for batch in reader:
+                rows += batch.num_rows
+                if rows > len(message):
+                    raise ValueError(f"{len(message)} bytes say that they hold {rows} events")
+                batches.append(batch)
+            if source.tell() != len(message):
+                raise ValueError(f"it goes on after its end, at byte {source.tell()}")
+        if self._schema is None or not schema.equals(self._schema):
+            self._places = [_place(schema, name) for name in self._columns]
+            self._schema = schema
+        if len(batches) != 1:
+            batches = [batch for batch in batches if batch.num_rows] or [_none_of(schema)]
+        faults: Faults = {}
+        arrays = []
+        for name, place in zip(self._columns, self._places, strict=True):
+            chunks, first = [], 0
+            for batch in batches:
+                if place is None:
+                    chunk, some = pa.nulls(batch.num_rows, pa.string()), {}
+                else:
+                    chunk, some = _plain(batch.column(place), MAX_EXPANSION * len(message))
+                faults.update({first + row: f"{name!r} {what}" for row, what in some.items()})
+                first += batch.num_rows
+                chunks.append(chunk)
+            arrays.append(chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks))
+        return arrays, faults
+
+
+def _place(schema: pa.Schema, name: str) -> int | None:
+    """Where a column is, None if it is not there. Raises ValueError if it is there twice."""
+    places = schema.get_all_field_indices(name)
+    if len(places) > 1:
+        raise ValueError(f"it has {len(places)} columns named {name!r}")
+    return places[0] if places else None
+
+
+def _none_of(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of no rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
 def _plain(array: pa.Array, most: int) -> tuple[pa.Array, Faults]:
@@ -184,16 +206,30 @@ def _check_memory(array: pa.Array) -> None:
     (array if binary is None else array.view(binary)).validate(full=True)
 
 
-def _is_compressed(metadata: pa.Buffer, kind: str) -> bool:
-    """Whether a part of a stream, which Arrow has checked, names a codec for its buffers.
+def _names_codec(message: bytes) -> bool:
+    """Whether a part of an Arrow IPC stream names a codec for its buffers.
 
-    It cannot be told in pyarrow, which unpacks a buffer to whatever size it claims.
+    pyarrow does not tell, and unpacks a buffer to whatever size it claims. Raises struct.error for
+    what is no stream.
     """
-    data = metadata.to_pybytes()
-    batch = _table_in(data, unpack_from("<I", data)[0], 2)
-    if kind == "dictionary batch":
-        batch = _table_in(data, batch, 1)
-    return _field(data, batch, 3) != 0
+    at = 0
+    while at + 8 <= len(message):
+        start, size = at + 8, unpack_from("<I", message, at + 4)[0]
+        if message[at : at + 4] != b"\xff" * 4:
+            raise ValueError("it does not begin as one")
+        if size == 0:
+            break
+        table = start + unpack_from("<I", message, start)[0]
+        kind = message[_field(message, table, 1)]
+        if kind in (_DICTIONARIES, _ROWS):
+            batch = _table_in(message, table, 2)
+            if kind == _DICTIONARIES:
+                batch = _table_in(message, batch, 1)
+            if _field(message, batch, 3):
+                return True
+        body = _field(message, table, 3)
+        at = start + size + (unpack_from("<Q", message, body)[0] if body else 0)
+    return False
 
 
 def _table_in(data: bytes, table: int, number: int) -> int:
@@ -212,6 +248,6 @@ def _field(data: bytes, table: int, number: int) -> int:
 
 
 _KINDS = {
-    ARROW: (_read_arrow, "an Arrow IPC stream"),
-    AVRO: (read_container, "an Avro container"),
+    ARROW: (lambda columns: _Arrow(columns).read, "an Arrow IPC stream"),
+    AVRO: (lambda columns: partial(read_container, columns=columns), "an Avro container"),
 }
