@@ -30,8 +30,8 @@ def main() -> None:
             *("format", "events a message", "bytes an event", "us to decode", "us to map"),
             *("us in a pipeline", "thousand events per CPU second", "times those of one a message"),
         ],
-        "CPU time of an event. Decode: from bytes to columns of text; map: to slot, bin and user. In "
-        "a pipeline: both, in FnApiRunner, where a message is an element that came through a "
+        "CPU time of an event. Decode: from bytes to columns of text; map: to slot, bin and user. "
+        "In a pipeline: both, in FnApiRunner, where a message is an element that came through a "
         "shuffle, as it comes from a connector; less what a pipeline of few messages takes.",
     )
     for kind in FORMATS:

@@ -29,7 +29,7 @@ def _table(characters: bytes) -> _Flags:
     return flags
 
 
-_IS_MARK = _table(b'",[]{}')
+_MARKS = _table(b'",[]{}').tobytes()
 _IS_BLANK = _table(BLANKS)
 _STEPS = _table(b"[{").astype(np.int8) - _table(b"]}")
 
@@ -55,7 +55,7 @@ def split_arrays(arrays: Sequence[bytes]) -> Elements:
     lengths = np.fromiter(map(len, arrays), np.int64, len(arrays))
     starts = np.cumsum(lengths + 1) - lengths - 1
 
-    marks = np.flatnonzero(_IS_MARK[data])
+    marks = np.flatnonzero(np.frombuffer(joined.translate(_MARKS), bool))
     if b"\\" in joined:
         marks = marks[~_escaped(data)[marks]]
     kinds = data[marks]
