@@ -41,7 +41,8 @@ def read_json_messages(
     messages: Sequence[bytes], columns: Columns, reject: RejectEvent
 ) -> Iterator[Parsed]:
     """Messages of one JSON object, or of an array of them, whose places count from 0."""
-    arrays, objects = [], []
+    arrays: list[int] = []
+    objects: list[int] = []
     for index, message in enumerate(messages):
         (arrays if message.lstrip(BLANKS)[:1] == b"[" else objects).append(index)
     if objects:

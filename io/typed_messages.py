@@ -31,6 +31,9 @@ _Rows = npt.NDArray[np.int64]
 _Found = tuple[int, list[pa.Array], Faults]
 """Index of a message, its columns, and what is wrong with some of its rows."""
 
+_Reader = Callable[[bytes], tuple[list[pa.Array], Faults]]
+"""Columns of a message, and what is wrong with some of its rows; raises for what is none."""
+
 _READABLE = (
     pa.types.is_null,
     pa.types.is_integer,
@@ -160,12 +163,12 @@ class _Arrow:
         faults: Faults = {}
         arrays = []
         for name, place in zip(self._columns, self._places, strict=True):
+            if place is None:
+                arrays.append(pa.nulls(rows, pa.string()))
+                continue
             chunks, first = [], 0
             for batch in batches:
-                if place is None:
-                    chunk, some = pa.nulls(batch.num_rows, pa.string()), {}
-                else:
-                    chunk, some = _plain(batch.column(place), MAX_EXPANSION * len(message))
+                chunk, some = _plain(batch.column(place), MAX_EXPANSION * len(message))
                 faults.update({first + row: f"{name!r} {what}" for row, what in some.items()})
                 first += batch.num_rows
                 chunks.append(chunk)
@@ -247,7 +250,15 @@ def _field(data: bytes, table: int, number: int) -> int:
     return table + offset if offset else 0
 
 
-_KINDS = {
-    ARROW: (lambda columns: _Arrow(columns).read, "an Arrow IPC stream"),
-    AVRO: (lambda columns: partial(read_container, columns=columns), "an Avro container"),
+def _arrow_reader(columns: tuple[str, ...]) -> _Reader:
+    return _Arrow(columns).read
+
+
+def _avro_reader(columns: tuple[str, ...]) -> _Reader:
+    return partial(read_container, columns=columns)
+
+
+_KINDS: dict[str, tuple[Callable[[tuple[str, ...]], _Reader], str]] = {
+    ARROW: (_arrow_reader, "an Arrow IPC stream"),
+    AVRO: (_avro_reader, "an Avro container"),
 }
