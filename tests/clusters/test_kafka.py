@@ -189,11 +189,12 @@ def test_changes_that_never_come_do_not_hold_releases_back_by_log_append_time(
 
 
 # Without a start all that was sent before the launch is late: 487 of 1,348 events in one such run.
+# One partition: of several, Prism lets the one that was read last move the watermark.
 @pytest.mark.parametrize(("rate", "together"), [(20, 1), (2_500, 1), (2_500, 100)])
 def test_a_backlog_is_in_time_by_log_append_time(kafka, folder, wait_until, rate, together):
     """Real clocks: events are sent from before the launch on, each with the time of now."""
     events, releases = f"live-{rate}-{together}", f"live-releases-{rate}-{together}"
-    kafka.create(events, 3, **{"message.timestamp.type": "LogAppendTime"})
+    kafka.create(events, **{"message.timestamp.type": "LogAppendTime"})
     kafka.create(releases)
     start = dt.datetime.now(dt.timezone.utc).replace(microsecond=0)
     with kafka.producing(events, rate, together, PLACES) as sent:
