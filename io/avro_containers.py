@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import fastavro
 import pyarrow as pa
-from fastavro.schema import expand_schema
 
 from streamveil.io.avro import BLOCK, HEADER, MAGIC, PRIMITIVES, Cells, stored_schema
 from streamveil.io.cells import Faults
@@ -109,27 +108,41 @@ def _layout(text: bytes, columns: tuple[str, ...]) -> _Layout:
     schema: Any = fastavro.parse_schema(json.loads(text))
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ValueError("it does not hold records")
-    if _least(schema, {}) == 0:
+    enums: dict[str, Any] = {}
+    if _least(schema, {}, enums) == 0:
         raise ValueError("its records may take no byte")
-    fields = {field["name"]: field["type"] for field in expand_schema(schema)["fields"]}
+    fields = {field["name"]: _spelt_out(field["type"], enums) for field in schema["fields"]}
     records = fastavro.parse_schema({"type": "array", "items": stored_schema(json.loads(text))})
     cells = [Cells.of("its schema", n, fields[n]) if n in fields else None for n in columns]
     return _Layout(records, values, tuple(cells))
 
 
-def _least(kind: Any, named: dict[str, int], depth: int = 0) -> int:
-    """How many bytes a value takes at least; `named` are the types that have a name so far.
+def _spelt_out(kind: Any, enums: dict[str, Any]) -> Any:
+    """A type with the enums that it names; others need not be known, for none is a cell."""
+    if isinstance(kind, list):
+        return [_spelt_out(each, enums) for each in kind]
+    return enums.get(kind, kind) if isinstance(kind, str) else kind
 
-    Raises ValueError for what has no bound: a type inside itself, a list of what takes no byte.
+
+def _least(kind: Any, named: dict[str, int], enums: dict[str, Any], depth: int = 0) -> int:
+    """How many bytes a value takes at least; `named` and `enums` are the types named so far.
+
+    Raises ValueError for what has no bound: a type inside itself, and what takes no byte inside
+    another, which may be there any number of times.
     """
     if depth > MAX_NESTED:
         raise ValueError(f"its types are nested deeper than {MAX_NESTED} levels")
 
     def inner(each: Any) -> int:
-        return _least(each, named, depth + 1)
+        size = _least(each, named, enums, depth + 1)
+        if size == 0 and depth:
+            raise ValueError("it has types in each other that take no byte")
+        return size
 
     if isinstance(kind, list):
-        return 1 + min(map(inner, kind), default=0)
+        for each in kind:
+            _least(each, named, enums, depth + 1)
+        return 1
     if isinstance(kind, str):
         if kind not in named and kind not in PRIMITIVES:
             raise ValueError(f"its type {kind!r} is inside itself")
@@ -138,12 +151,12 @@ def _least(kind: Any, named: dict[str, int], depth: int = 0) -> int:
     if what == "record":
         size = sum(inner(field["type"]) for field in kind["fields"])
     elif what in ("array", "map"):
-        if inner(kind.get("items", "string")) == 0 or inner(kind.get("values", "string")) < 0:
-            raise ValueError("it has lists of what takes no byte")
+        inner(kind["items" if what == "array" else "values"])
         return 1
     elif what in ("enum", "fixed"):
         size = kind.get("size", 1)
+        enums[kind["name"]] = kind
     else:
-        return inner(what)
+        return _least(what, named, enums, depth + 1)
     named[kind["name"]] = size
     return size
