@@ -25,7 +25,7 @@ from streamveil.mechanisms.records import ConfigurationError
 BATCH_ROWS = 1 << 16
 UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 
-_ARROW_TYPES = {
+PRIMITIVES = {
     "null": pa.null(),
     "boolean": pa.bool_(),
     "int": pa.int64(),
@@ -50,16 +50,30 @@ _LOGICAL_TYPES = {
         }.items()
     },
 }
-_MAGIC = b"Obj\x01"
-_HEADER = {
-    "type": "record",
-    "name": "Header",
-    "fields": [
-        {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": len(_MAGIC)}},
-        {"name": "meta", "type": {"type": "map", "values": "bytes"}},
-        {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
-    ],
-}
+MAGIC = b"Obj\x01"
+_SYNC = {"type": "fixed", "name": "Sync", "size": 16}
+HEADER = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "Header",
+        "fields": [
+            {"name": "magic", "type": {"type": "fixed", "name": "Magic", "size": len(MAGIC)}},
+            {"name": "meta", "type": {"type": "map", "values": "bytes"}},
+            {"name": "sync", "type": _SYNC},
+        ],
+    }
+)
+BLOCK = fastavro.parse_schema(
+    {
+        "type": "record",
+        "name": "Block",
+        "fields": [
+            {"name": "records", "type": "long"},
+            {"name": "data", "type": "bytes"},
+            {"name": "sync", "type": _SYNC},
+        ],
+    }
+)
 
 
 def avro_schema_of(path: str) -> dict[str, Any]:
@@ -87,8 +101,8 @@ def read_avro(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
     schema = avro_schema_of(path)
     fields = {field["name"]: field for field in schema["fields"]}
     require_columns(path, columns, list(fields))
-    cells = [_Cells.of(path, name, fields[name]["type"]) for name in columns]
-    stored = _stored(schema)
+    cells = [Cells.of(path, name, fields[name]["type"]) for name in columns]
+    stored = stored_schema(schema)
     projection = _narrower(stored, [f for f in stored["fields"] if f["name"] in columns])
     row = 0
     with Reading(path, row=row) as place, open_file(path) as handle:
@@ -110,7 +124,7 @@ def read_avro(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
 
 
 @dataclass(frozen=True)
-class _Cells:
+class Cells:
     """How the values of a column, as they are stored, become an array."""
 
     kind: pa.DataType
@@ -120,7 +134,7 @@ class _Cells:
     """Of a decimal: digits after the point."""
 
     @classmethod
-    def of(cls, path: str, column: str, kind: Any) -> _Cells:
+    def of(cls, path: str, column: str, kind: Any) -> Cells:
         """Of a column of some Avro type. Raises ConfigurationError."""
         plain = _not_null(kind)
         logical = plain.get("logicalType") if isinstance(plain, dict) else None
@@ -166,7 +180,7 @@ def _decimal(unscaled: bytes | None, scale: int) -> str | None:
     return str(Decimal(number).scaleb(-scale, Context(prec=MAX_PREC)))
 
 
-def _stored(schema: dict[str, Any]) -> dict[str, Any]:
+def stored_schema(schema: dict[str, Any]) -> dict[str, Any]:
     """The types that values are stored as; a text is stored as bytes are."""
     fields = [
         {**field, "type": _as_bytes(_without_logic(field["type"]))} for field in schema["fields"]
@@ -192,11 +206,11 @@ def _as_bytes(kind: Any) -> Any:
 
 def _as_stored(handle: BinaryIO) -> BinaryIO:
     """The file as if its schema were the one of the stored types."""
-    header: Any = fastavro.schemaless_reader(handle, _HEADER, None)
-    schema = _stored(json.loads(header["meta"]["avro.schema"]))
+    header: Any = fastavro.schemaless_reader(handle, HEADER, None)
+    schema = stored_schema(json.loads(header["meta"]["avro.schema"]))
     header["meta"]["avro.schema"] = json.dumps(schema).encode()
     start = BytesIO()
-    fastavro.schemaless_writer(start, _HEADER, header)
+    fastavro.schemaless_writer(start, HEADER, header)
     start.seek(0)
     return cast(BinaryIO, _Joined(start, handle))
 
@@ -255,8 +269,8 @@ def _arrow_type(path: str, column: str, kind: Any) -> pa.DataType:
             return pa.map_(pa.string(), value)
         # A reader takes a logical type that it does not know for the type below.
         return _arrow_type(path, column, plain["type"])
-    if isinstance(plain, str) and plain in _ARROW_TYPES:
-        return _ARROW_TYPES[plain]
+    if isinstance(plain, str) and plain in PRIMITIVES:
+        return PRIMITIVES[plain]
     raise ConfigurationError(
         f"{path}: column {column!r} has the Avro type {kind!r}, which cannot be read: use a "
         "string, a number, a boolean or a timestamp, or null in union with one of them"

@@ -8,11 +8,13 @@ the whole batch; so this is where they stop.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from streamveil.io.files import Columns, event_batch
 from streamveil.io.lines import Reject
@@ -49,7 +51,7 @@ def sound_batch(
             found.setdefault(row, f"{name!r} {what}")
     if found:
         for row in sorted(found):
-            reject(int(rows[row]), found[row], _record(columns, arrays, row))
+            reject(int(rows[row]), found[row], record_json(columns, arrays, row))
         keep = np.ones(len(rows), bool)
         keep[list(found)] = False
         arrays = [_kept(array, keep) for array in arrays]
@@ -75,7 +77,27 @@ def as_utf8(array: pa.Array) -> pa.Array:
     return array.view(pa.string())
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def decoded(array: pa.Array, most: int) -> tuple[pa.Array, Faults]:
+    """The values of a dictionary or of views, and the rows with an index outside, which are null.
+
+    Raises ValueError if a dictionary stands for more than `most` bytes of text.
+    """
+    array = without_views(array)
+    if not pa.types.is_dictionary(array.type):
+        return array, {}
+    values = array.dictionary
+    at, outside = _indices(array)
+    if is_text(values.type):
+        lengths = np.append(pc.fill_null(pc.binary_length(values), 0).to_numpy(), 0)
+        if int(lengths[at].sum()) > most:
+            raise ValueError(f"its dictionaries stand for more than {most} bytes of text")
+    null = at == len(values)
+    faults = dict.fromkeys(np.flatnonzero(outside).tolist(), NO_ENTRY)
+    return values.take(pa.array(np.where(null, 0, at), mask=null)), faults
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is text with offsets."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
@@ -89,14 +111,14 @@ def _is_sound(array: pa.Array) -> bool:
 
 def _faults(array: pa.Array) -> Faults:
     kind = array.type
-    if not (_is_text(kind) or pa.types.is_dictionary(kind)) or _is_sound(array):
+    if not (is_text(kind) or pa.types.is_dictionary(kind)) or _is_sound(array):
         return {}
-    if _is_text(kind):
-        return dict.fromkeys(_not_utf8(array), NOT_UTF8)
+    if is_text(kind):
+        return dict.fromkeys(not_utf8(array), NOT_UTF8)
     at, nowhere = _indices(array)
     bad = np.zeros(len(array.dictionary) + 1, bool)
-    if _is_text(array.dictionary.type):
-        bad[list(_not_utf8(array.dictionary))] = True
+    if is_text(array.dictionary.type):
+        bad[list(not_utf8(array.dictionary))] = True
     return {
         **dict.fromkeys(np.flatnonzero(bad[at]).tolist(), NOT_UTF8),
         **dict.fromkeys(np.flatnonzero(nowhere).tolist(), NO_ENTRY),
@@ -112,14 +134,14 @@ def _indices(array: pa.DictionaryArray) -> tuple[npt.NDArray[np.int64], npt.NDAr
     return np.where(null | outside, size, at), outside
 
 
-def _not_utf8(array: pa.Array, first: int = 0) -> list[int]:
+def not_utf8(array: pa.Array, first: int = 0) -> list[int]:
     """Positions of the texts that are not UTF-8: Arrow tells that there is one, so halve."""
     if _is_sound(array):
         return []
     if len(array) == 1:
         return [first]
     half = len(array) // 2
-    return _not_utf8(array[:half], first) + _not_utf8(array[half:], first + half)
+    return not_utf8(array[:half], first) + not_utf8(array[half:], first + half)
 
 
 def _kept(array: pa.Array, keep: npt.NDArray[np.bool_]) -> pa.Array:
@@ -127,7 +149,7 @@ def _kept(array: pa.Array, keep: npt.NDArray[np.bool_]) -> pa.Array:
     if not pa.types.is_dictionary(array.type):
         return array.filter(pa.array(keep))
     values = array.dictionary
-    if _is_text(values.type) and (bad := _not_utf8(values)):
+    if is_text(values.type) and (bad := not_utf8(values)):
         good = np.ones(len(values), bool)
         good[bad] = False
         order = pa.array(np.where(good, np.cumsum(good) - 1, 0), mask=~good)
@@ -135,7 +157,7 @@ def _kept(array: pa.Array, keep: npt.NDArray[np.bool_]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(array.indices.filter(pa.array(keep)), values)
 
 
-def _record(columns: Columns, arrays: list[pa.Array], row: int) -> bytes:
+def record_json(columns: Columns, arrays: Sequence[pa.Array], row: int) -> bytes:
     """A row as JSON, for the dead letters."""
     values = {name: _cell(array, row) for name, array in zip(columns, arrays, strict=True)}
     return json.dumps(values, ensure_ascii=False, default=str).encode(errors="replace")
@@ -147,7 +169,7 @@ def _cell(array: pa.Array, row: int) -> Any:
         if outside[0] or at[0] == len(array.dictionary):
             return None
         return _cell(array.dictionary, int(at[0]))
-    if _is_text(array.type):
+    if is_text(array.type):
         raw = array.slice(row, 1).cast(pa.large_binary())[0].as_py()
         return None if raw is None else raw.decode(errors="replace")
     if pa.types.is_temporal(array.type):  # Python's own times are narrower

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.io.cells import not_utf8
 from streamveil.io.files import Columns
 
 MAX_DEPTH = 64
@@ -37,6 +38,9 @@ _FEW = 64  # records for which regular expressions are not worth making
 _LONG = 1 << 14  # bytes of a record from which on they are slower than a parser
 _SAMPLE = 50
 _SHAPES = 4
+# What the expression of a shape costs for each of its keys, in records read by the parser instead:
+# an expression is made where it saves more than that.
+_KEY_PRICE, _NESTED_KEY_PRICE = 20, 700
 
 _LITERAL = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?)0*(\d+))?")
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
@@ -84,7 +88,7 @@ def read_objects(
         if not isinstance(records, pa.Array):
             records = pa.array(records, pa.large_binary())
         found, waiting = _by_shape(records, columns)
-    if len(waiting):
+    if len(waiting) or not found:
         found.append(_one_by_one(records, waiting, columns, reject))
     if len(found) == 1:
         return found[0][1], found[0][0]
@@ -104,17 +108,31 @@ def parse_object(record: bytes) -> Any:
     infinities, which some write though JSON has none, are floats. Of two equal keys the last one
     counts.
     """
+    value = _parse(record)
+    return value if isinstance(value, (dict, _Fault)) else "not a JSON object"
+
+
+def json_fault(record: bytes) -> str | None:
+    """What keeps some bytes from being JSON, nested no deeper than objects may be, if anything."""
+    value = _parse(record)
+    return value if isinstance(value, _Fault) else None
+
+
+class _Fault(str):
+    """What is wrong with a record; not a text that it is."""
+
+
+def _parse(record: bytes) -> Any:
     try:
         text = record.decode()
     except UnicodeDecodeError as error:
-        return f"not UTF-8: {error.reason} at byte {error.start}"
+        return _Fault(f"not UTF-8: {error.reason} at byte {error.start}")
     if record.count(b"[") + record.count(b"{") > MAX_DEPTH and _depth(record) > MAX_DEPTH:
-        return f"nested deeper than {MAX_DEPTH} levels"
+        return _Fault(f"nested deeper than {MAX_DEPTH} levels")
     try:
-        value = _decode(text)
+        return _decode(text)
     except ValueError as error:
-        return f"not JSON: {error}"
-    return value if isinstance(value, dict) else "not a JSON object"
+        return _Fault(f"not JSON: {error}")
 
 
 def number_text(literal: str) -> str:
@@ -138,6 +156,13 @@ def number_text(literal: str) -> str:
         whole, part = digits[:point].ljust(point, "0"), digits[point:]
     part = part.rstrip("0")
     return f"{sign}{whole.lstrip('0') or '0'}{part and '.'}{part}"
+
+
+def plain_numbers(texts: pa.Array) -> pa.Array:
+    """Numbers as text by :func:`number_text`: large_string; a null stays null."""
+    texts = texts.cast(pa.large_string())
+    odd = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _USUAL)), False)
+    return _replaced(texts, odd, texts, number_text) if pc.any(odd).as_py() else texts
 
 
 def _number(literal: str) -> tuple[str]:
@@ -230,24 +255,22 @@ def _utf8(records: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows, _Rows]:
     try:
         return records.cast(pa.large_string()), rows, rows[:0]
     except pa.ArrowInvalid:
-        good = np.array([_is_utf8(record) for record in records.to_pylist()], bool)
+        good = np.ones(len(records), bool)
+        good[not_utf8(records.view(pa.large_string()))] = False
         return records.filter(pa.array(good)).cast(pa.large_string()), rows[good], rows[~good]
 
 
-def _is_utf8(record: bytes) -> bool:
-    try:
-        record.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _patterns(texts: pa.Array, columns: Columns) -> Iterable[str]:
-    """A pattern for each of the commonest shapes among some of the records."""
-    sample = texts.take(pa.array(np.unique(np.linspace(0, len(texts) - 1, _SAMPLE, dtype=int))))
-    shapes = Counter(map(_shape, sample.to_pylist())) if len(texts) else Counter()
-    for shape, _ in shapes.most_common(_SHAPES):
-        if shape:
+    """A pattern for each of the commonest shapes among some of the records, if it is worth it.
+
+    So what an odd record costs its neighbours is bounded by what it would cost by itself.
+    """
+    size = len(texts)
+    sample = texts.take(pa.array(np.unique(np.linspace(0, size - 1, _SAMPLE, dtype=int))))
+    shapes = Counter(map(_shape, sample.to_pylist())) if size else Counter()
+    for shape, found in shapes.most_common(_SHAPES):
+        price = sum(_NESTED_KEY_PRICE if nested else _KEY_PRICE for _, nested in shape)
+        if shape and found * size >= price * len(sample):
             yield _pattern(shape, columns)
 
 

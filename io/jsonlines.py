@@ -1,10 +1,10 @@
-"""The JSON Lines format: one object on every line, or in every message."""
+"""The JSON Lines format: one object on every line."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any, BinaryIO
 
@@ -55,14 +55,6 @@ def read_json(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
 
         arrays, rows = read_objects(lines.array, columns, tell)
         yield event_batch(path, columns, arrays, lines.numbers[rows])
-
-
-def parse_messages(messages: Sequence[bytes], columns: Columns, reject: Reject) -> list[pa.Array]:
-    """The named keys of messages, as :func:`read_json` gives those of lines.
-
-    A message may span lines. What is no such object goes to `reject` by its index.
-    """
-    return read_objects(messages, columns, reject)[0]
 
 
 def write_json(handle: BinaryIO, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:

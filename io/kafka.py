@@ -43,11 +43,12 @@ def per_record_record(row: PerRecordRow) -> tuple[bytes, bytes]:
 
 @dataclass(eq=False)
 class ReadKafkaEvents(beam.PTransform):
-    """Reads events from Kafka: each value one JSON object; the outputs are as of ReadEvents.
+    """Reads events from Kafka: each value holds one or many; the outputs are as of ReadEvents.
 
-    Columns are strings; keys are not read. What is no JSON object is a dead letter. A record may
-    come more than once. Raises ConfigurationError at construction without a topic or for another
-    policy, and when applied without Java or if the expansion service cannot be reached.
+    Columns are strings; keys are not read. An event that cannot be read is a dead letter, as is a
+    value that cannot be taken apart. A record may come more than once. Raises ConfigurationError at
+    construction without a topic, for another policy and as :class:`ParseMessages` does, and when
+    applied without Java or if the expansion service cannot be reached.
     """
 
     bootstrap_servers: str
@@ -55,7 +56,7 @@ class ReadKafkaEvents(beam.PTransform):
     topics: Sequence[str]
     _: KW_ONLY
     columns: Columns
-    """The keys of the JSON object to read."""
+    """The keys or columns to read."""
     consumer_config: Mapping[str, str] = field(default_factory=dict)
     """Kafka's own settings, such as `group.id` and `auto.offset.reset`."""
     timestamp_policy: str = ReadFromKafka.log_append_time
@@ -71,9 +72,13 @@ class ReadKafkaEvents(beam.PTransform):
     """Further arguments of Beam's ReadFromKafka."""
     silent: bool = False
     """As of :class:`ReadEvents`."""
+    message_format: str = ParseMessages.message_format
+    """What a value is: `json`, `jsonl`, `arrow` or `avro`, as of :class:`ParseMessages`."""
+    max_field_bytes: int = ParseMessages.max_field_bytes
+    """Events with a longer field are dead letters."""
 
     def __post_init__(self) -> None:
-        """Check the columns, the topics and the policy."""
+        """Check the columns, the topics, the policy and how values are read."""
         super().__init__()
         self.columns = distinct(self.columns)
         if isinstance(self.topics, str) or not self.topics:
@@ -85,6 +90,9 @@ class ReadKafkaEvents(beam.PTransform):
                 f"timestamp_policy {self.timestamp_policy!r} is unknown: choose of "
                 f"{', '.join(_POLICIES)}"
             )
+        self._parse = ParseMessages(
+            self._source, self.columns, self.silent, self.message_format, self.max_field_bytes
+        )
 
     @property
     def _source(self) -> str:
@@ -105,7 +113,7 @@ class ReadKafkaEvents(beam.PTransform):
         return (
             records
             | "Values" >> beam.Map(_value).with_output_types(bytes)
-            | "ParseMessages" >> ParseMessages(self._source, self.columns, self.silent)
+            | "ParseMessages" >> self._parse
         )
 
 

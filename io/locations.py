@@ -15,6 +15,7 @@ from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns, CsvDialect
 from streamveil.io.folder import WriteReleasesToFolder, per_record_file
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
+from streamveil.io.messages import READING_SETTINGS, reading_of
 from streamveil.io.per_record import WritePerRecord, per_record_json
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
@@ -40,9 +41,20 @@ class _Kind:
 def _read_kafka(at: Texts, settings: Texts, given: dict[str, Any]) -> ReadKafkaEvents:
     client = dict(settings)
     policy = client.pop("timestamp_policy", ReadKafkaEvents.timestamp_policy)
+    reading = reading_of(client)
     return ReadKafkaEvents(
-        at["servers"], [at["topic"]], consumer_config=client, timestamp_policy=policy, **given
+        at["servers"],
+        [at["topic"]],
+        consumer_config=client,
+        timestamp_policy=policy,
+        **reading,
+        **given,
     )
+
+
+def _read_pubsub(at: Texts, settings: Texts, given: dict[str, Any]) -> ReadPubSubEvents:
+    names: dict[str, Any] = {**at, **settings}
+    return ReadPubSubEvents(**reading_of(names), **names, **given)
 
 
 _KAFKA = r"(?P<servers>[^/?]+:\d+)/(?P<topic>[^/?]+)"
@@ -52,8 +64,8 @@ _SOURCES = {
     "pubsub": _Kind(
         "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME",
         rf"(?P<subscription>projects/[^/?]+/subscriptions/[^/?]+)|{_TOPIC}",
-        lambda at, settings, given: ReadPubSubEvents(**{**given, **at, **settings}),
-        settings=("timestamp_attribute", "id_label"),
+        _read_pubsub,
+        settings=("timestamp_attribute", "id_label", *READING_SETTINGS),
     ),
     "kafka": _Kind(
         "kafka:HOST:PORT/TOPIC",
@@ -131,9 +143,10 @@ def source_of(
 
     `location` is a file or glob, `pubsub:projects/P/subscriptions/S` or `.../topics/T`,
     `kafka:HOST:PORT/TOPIC` or `watch:GLOB`. After `?` follow settings, NAME=VALUE with `&` between
-    them: of ReadPubSubEvents, or `timestamp_policy` of ReadKafkaEvents and what Kafka's own
-    consumer knows. `silent` and `dialect` are those of ReadEvents. Raises
-    ConfigurationError, which names the flag, for anything else and for what is not installed.
+    them: of ReadPubSubEvents, or `timestamp_policy`, `message_format` and `max_field_bytes` of
+    ReadKafkaEvents and what Kafka's own consumer knows. `silent` and `dialect` are those of
+    ReadEvents. Raises ConfigurationError, which names the flag, for anything else and for what is
+    not installed.
     """
     if not is_stream(location):
         return ReadEvents(location, columns=columns, silent=silent, dialect=dialect)

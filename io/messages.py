@@ -5,17 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from apache_beam.utils.windowed_value import WindowedValue
 
-from streamveil.io.events import REJECTED_TAG, Events, dead_letters, rejected_batch
+from streamveil.io.cells import record_json
+from streamveil.io.events import (
+    MAX_RECORD_BYTES,
+    REJECTED_TAG,
+    UNPARSABLE,
+    Events,
+    dead_letters,
+    rejected_batch,
+)
 from streamveil.io.files import Columns, event_batch
-from streamveil.io.jsonlines import parse_messages
+from streamveil.io.message_formats import FORMATS, Parsed
+from streamveil.mechanisms.records import ConfigurationError
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -23,12 +37,19 @@ _LOGGER = logging.getLogger("streamveil")
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 1 << 24
 
+FIELD_TOO_LONG = "field too long"
+MAX_FIELD_BYTES = MAX_RECORD_BYTES
+READING_SETTINGS = ("message_format", "max_field_bytes")
+
 
 @dataclass(eq=False)
 class ParseMessages(beam.PTransform):
-    """Messages, each one event as a JSON object, to :class:`Events`; all columns are strings.
+    """Messages, each of one event or many, to :class:`Events`; all columns are strings.
 
-    Messages that cannot be parsed are dead letters. The messages must be in the global window.
+    `__row__` is which event of its message a row is, null for a message that is one JSON object.
+    What cannot be parsed is a dead letter: the event, or the message if that cannot be taken apart.
+    The messages must be in the global window. Raises ConfigurationError at construction for an
+    unknown format and a limit below 1.
     """
 
     source: str
@@ -36,6 +57,24 @@ class ParseMessages(beam.PTransform):
     columns: Columns
     silent: bool = False
     """As of :class:`ReadEvents`."""
+    message_format: str = "json"
+    """A key of `FORMATS`: `json`, an object or an array of them; `jsonl`, an object on every line;
+    `arrow`, an Arrow IPC stream; `avro`, an Avro container."""
+    max_field_bytes: int = MAX_FIELD_BYTES
+    """Events with a longer field, in bytes of UTF-8, are dead letters."""
+
+    def __post_init__(self) -> None:
+        """Check the format and the limit."""
+        super().__init__()
+        if self.message_format not in FORMATS:
+            raise ConfigurationError(
+                f"message_format {self.message_format!r} is unknown: choose of {', '.join(FORMATS)}"
+            )
+        if self.max_field_bytes < 1:
+            raise ConfigurationError(
+                f"max_field_bytes {self.max_field_bytes} leaves room for no field: name a number "
+                "of bytes, 1 or more"
+            )
 
     def expand(self, messages: PCollection[bytes]) -> Events:
         """Build the steps: gather, parse."""
@@ -43,10 +82,33 @@ class ParseMessages(beam.PTransform):
             messages
             | "Gather" >> gather(len).with_output_types(list[bytes])
             | "Parse"
-            >> beam.ParDo(_ParseFn(self.source, self.columns, self.silent)).with_outputs(
-                REJECTED_TAG, main="batches"
-            )
+            >> beam.ParDo(
+                _ParseFn(
+                    self.source,
+                    self.columns,
+                    self.silent,
+                    self.message_format,
+                    self.max_field_bytes,
+                )
+            ).with_outputs(REJECTED_TAG, main="batches")
         )
+
+
+def reading_of(settings: dict[str, str]) -> dict[str, Any]:
+    """The fields of :class:`ParseMessages` among settings given as text, which they leave.
+
+    Raises ConfigurationError for a limit that is no whole number.
+    """
+    found: dict[str, Any] = {
+        name: settings.pop(name) for name in READING_SETTINGS if name in settings
+    }
+    limit = found.get("max_field_bytes", "1")
+    if not (limit.isascii() and limit.isdigit()):
+        raise ConfigurationError(
+            f"max_field_bytes {limit!r} is no whole number: name a number of bytes, such as "
+            f"{MAX_FIELD_BYTES}"
+        )
+    return {**found, **({"max_field_bytes": int(limit)} if "max_field_bytes" in found else {})}
 
 
 def warn_of_given_times(source: str, chosen: str, otherwise: str) -> None:
@@ -107,19 +169,66 @@ class _GatherFn(beam.DoFn):
 
 
 class _ParseFn(beam.DoFn):
-    def __init__(self, source: str, columns: Columns, silent: bool) -> None:
+    def __init__(
+        self,
+        source: str,
+        columns: Columns,
+        silent: bool,
+        message_format: str = "json",
+        max_field_bytes: int = MAX_FIELD_BYTES,
+    ) -> None:
         self._source = source
         self._columns = columns
         self._silent = silent
+        self._format = message_format
+        self._limit = max_field_bytes
 
     def process(self, messages: list[bytes]) -> Iterator[Any]:
-        rejected: list[tuple[None, str, bytes]] = []
+        letters: dict[str, list[tuple[int | None, str, bytes]]] = {}
+        name_of = cache(lambda index: sha256(messages[index]).hexdigest())
 
-        def reject(_: int, detail: str, message: bytes) -> None:
-            rejected.append((None, detail, message))
+        def reject(
+            index: int, place: int | None, detail: str, record: bytes, reason: str = UNPARSABLE
+        ) -> None:
+            if self._silent:
+                return
+            if place is not None:
+                detail += f"; in the message with SHA-256 {name_of(index)}"
+            letters.setdefault(reason, []).append((place, detail, record))
 
-        arrays = parse_messages(messages, self._columns, reject)
-        if rejected and not self._silent:
-            yield dead_letters(rejected_batch(self._source, rejected))
-        if len(rejected) < len(messages):
-            yield event_batch(self._source, self._columns, arrays)
+        batches = []
+        for parsed in FORMATS[self._format](messages, self._columns, reject):
+            kept = self._within_limit(parsed, reject)
+            if len(kept.messages):
+                batches.append(event_batch(self._source, self._columns, kept.arrays, kept.places))
+        for reason, records in letters.items():
+            yield dead_letters(rejected_batch(self._source, records, reason))
+        yield from batches
+
+    def _within_limit(self, parsed: Parsed, reject: Callable[..., None]) -> Parsed:
+        """The events without a field that is too long; the others go to `reject`."""
+        long: dict[int, str] = {}
+        for name, array in zip(self._columns, parsed.arrays, strict=True):
+            lengths = pc.binary_length(array)
+            if (pc.max(lengths).as_py() or 0) > self._limit:
+                over = pc.fill_null(pc.greater(lengths, self._limit), False)
+                for row in np.flatnonzero(over.to_numpy(zero_copy_only=False)).tolist():
+                    long.setdefault(
+                        row,
+                        f"{name!r} has {lengths[row]} bytes, more than max_field_bytes "
+                        f"({self._limit})",
+                    )
+        if not long:
+            return parsed
+        places = parsed.places
+        for row, detail in sorted(long.items()):
+            place = None if places is None else int(places[row])
+            record = record_json(self._columns, parsed.arrays, row)
+            reject(int(parsed.messages[row]), place, detail, record, FIELD_TOO_LONG)
+        keep = np.ones(len(parsed.messages), bool)
+        keep[list(long)] = False
+        return Parsed(
+            [array.filter(pa.array(keep)) for array in parsed.arrays],
+            parsed.messages[keep],
+            None if places is None else places[keep],
+        )

@@ -22,16 +22,17 @@ _CLIENT = "google.cloud.pubsub"
 
 @dataclass(eq=False)
 class ReadPubSubEvents(beam.PTransform):
-    """Reads events from Pub/Sub: each message one JSON object; the outputs are as of ReadEvents.
+    """Reads events from Pub/Sub: each message holds one or many; the outputs are as of ReadEvents.
 
-    Columns are strings. What is no JSON object is a dead letter. Pub/Sub may deliver a message
-    more than once. Raises ConfigurationError at construction for a malformed name, for both or
-    neither of subscription and topic, and without the extra `gcp`.
+    Columns are strings. An event that cannot be read is a dead letter, as is a message that cannot
+    be taken apart. Pub/Sub may deliver a message more than once. Raises ConfigurationError at
+    construction for a malformed name, for both or neither of subscription and topic, as
+    :class:`ParseMessages` does, and without the extra `gcp`.
     """
 
     _: KW_ONLY
     columns: Columns
-    """The keys to read."""
+    """The keys or columns to read."""
     subscription: str | None = None
     """`projects/PROJECT/subscriptions/NAME`."""
     topic: str | None = None
@@ -45,11 +46,18 @@ class ReadPubSubEvents(beam.PTransform):
     """Attribute by which messages delivered twice are told, by runners that do that."""
     silent: bool = False
     """As of :class:`ReadEvents`."""
+    message_format: str = ParseMessages.message_format
+    """What a message is: `json`, `jsonl`, `arrow` or `avro`, as of :class:`ParseMessages`."""
+    max_field_bytes: int = ParseMessages.max_field_bytes
+    """Events with a longer field are dead letters."""
 
     def __post_init__(self) -> None:
-        """Check the columns and the names."""
+        """Check the columns, the names and how messages are read."""
         super().__init__()
         self.columns = distinct(self.columns)
+        self._parse = ParseMessages(
+            self._source, self.columns, self.silent, self.message_format, self.max_field_bytes
+        )
         require_google(_CLIENT, f"reading from Pub/Sub ({self.subscription or self.topic})")
         try:
             self._read = ReadFromPubSub(
@@ -64,14 +72,19 @@ class ReadPubSubEvents(beam.PTransform):
                 "projects/PROJECT/subscriptions/NAME, and topic, as projects/PROJECT/topics/NAME"
             ) from error
 
+    @property
+    def _source(self) -> str:
+        return f"pubsub:{self.subscription or self.topic}"
+
     def expand(self, pbegin: PBegin) -> Events:
         """Build the steps: read, parse."""
-        source = f"pubsub:{self.subscription or self.topic}"
         if self.timestamp_attribute is not None:
             chosen = f"timestamp_attribute={self.timestamp_attribute}"
-            warn_of_given_times(source, chosen, "leave it out: the time of publishing is Google's")
+            warn_of_given_times(
+                self._source, chosen, "leave it out: the time of publishing is Google's"
+            )
         messages = pbegin | "Read" >> self._read
-        return messages | "ParseMessages" >> ParseMessages(source, self.columns, self.silent)
+        return messages | "ParseMessages" >> self._parse
 
 
 @dataclass(eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,8 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
 from streamveil.transforms.fence import keep_keys_whole
+
+_LOGGER = logging.getLogger("streamveil")
 
 START = "start"
 
@@ -58,6 +61,12 @@ class Heartbeat(beam.PTransform):
             raise ConfigurationError(
                 f"the stream ends at {format_time(slots.end(self.last))} (--end), before it starts "
                 f"at {format_time(slots.start(first))}: give an earlier --start"
+            )
+        if self.first is None:
+            _LOGGER.warning(
+                "the stream starts at %s, with the slot of this moment: events from before are "
+                "late, so name an earlier --start where a backlog is to count",
+                format_time(slots.start(first)),
             )
         stop = MAX_TIMESTAMP if self.last is None else Timestamp(micros=slots.end(self.last))
         return (

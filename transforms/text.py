@@ -22,6 +22,9 @@ Words = npt.NDArray[np.uint64]
 # By the number of bytes left of a text, from none after the end mark (at -1, so last) to 8.
 _BYTE_MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)] + [0], dtype=np.uint64)
 _NO_WORD = np.uint64(0)
+_LOW = np.uint64(0xFFFFFFFF)
+_LANES = 4
+_LONG = 256  # bytes of a text from which on it is digested by itself
 _END_MARKS = np.array([0x80 << (8 * n) for n in range(8)] + [0, 0], dtype=np.uint64)
 
 
@@ -77,6 +80,7 @@ class TextIndex:
         if isinstance(array, pa.ChunkedArray):
             array = array.combine_chunks()
         self._words = text_words(array)
+        self._longest = pc.max(pc.binary_length(array)).as_py() or 0
         # The multipliers only spread the texts over the table: they never show in a result.
         self._multipliers = np.frombuffer(secrets.token_bytes(8 * 16), np.uint64) | np.uint64(1)
         self._mask = np.int64((1 << max(4, (4 * len(array)).bit_length())) - 1)
@@ -119,7 +123,12 @@ class TextIndex:
             found = self.find(pc.fill_null(array, ""))
             found[array.is_null().to_numpy(zero_copy_only=False)] = -1
             return found
-        return self._find_words(text_words(array), len(array))
+        long = longer(array, self._longest)  # not there, and as words they would cost all others
+        if not long.any():
+            return self._find_words(text_words(array), len(array))
+        found = np.full(len(array), -1, dtype=np.int64)
+        found[~long] = self.find(array.filter(pa.array(~long)))
+        return found
 
     def _find_words(self, words: list[Words], size: int) -> npt.NDArray[np.int64]:
         found = np.full(size, -1, dtype=np.int64)
@@ -141,18 +150,51 @@ class TextIndex:
         return found
 
 
+def longer(array: pa.Array, limit: int) -> npt.NDArray[np.bool_]:
+    """Which texts have more bytes than that; shape (len(array),), False for a null."""
+    return pc.fill_null(pc.greater(pc.binary_length(array), limit), False).to_numpy(
+        zero_copy_only=False
+    )
+
+
 def keyed_digest(array: pa.Array, key: bytes) -> Words:
     """128-bit keyed digest of each text, without nulls: uint64, shape (len(array), 2).
 
     Multilinear hashing over 32-bit halves, four times 32 bits: for a random key, two different
     texts agree with probability 2**-128.
     """
-    words = text_words(array)
-    keys = RandomWords(key).draw(4 * (2 * len(words) + 1)).reshape(-1, 4)
-    sums = [np.full(len(array), keys[0, lane], dtype=np.uint64) for lane in range(4)]
-    for i, word in enumerate(words):
-        low, high = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
-        for lane in range(4):
-            sums[lane] += low * keys[2 * i + 1, lane] + high * keys[2 * i + 2, lane]
+    long = longer(array, _LONG)
+    sums = np.empty((len(array), _LANES), np.uint64)
+    sums[~long] = _sums(text_words(array.filter(pa.array(~long)) if long.any() else array), key)
+    for row in np.flatnonzero(long).tolist():
+        sums[row] = _sums_of_one(array[row].as_buffer().to_pybytes(), key)
     top = np.uint64(32)
-    return np.stack([sums[2 * i] >> top << top | sums[2 * i + 1] >> top for i in (0, 1)], axis=1)
+    return np.stack(
+        [sums[:, 2 * i] >> top << top | sums[:, 2 * i + 1] >> top for i in (0, 1)], axis=1
+    )
+
+
+def _keys(words: int, key: bytes) -> Words:
+    """A number to begin with, and one for each half of a word, for each lane."""
+    return RandomWords(key).draw(_LANES * (2 * words + 1)).reshape(-1, _LANES)
+
+
+def _sums(words: list[Words], key: bytes) -> Words:
+    """Sums of texts of about the same length, column by column: shape (n, _LANES)."""
+    keys = _keys(len(words), key)
+    sums = [np.full(len(words[0]), keys[0, lane], dtype=np.uint64) for lane in range(_LANES)]
+    for i, word in enumerate(words):
+        low, high = word & _LOW, word >> np.uint64(32)
+        for lane in range(_LANES):
+            sums[lane] += low * keys[2 * i + 1, lane] + high * keys[2 * i + 2, lane]
+    return np.stack(sums, axis=1)
+
+
+def _sums_of_one(text: bytes, key: bytes) -> Words:
+    """The same of one text, all of its words at once: shape (_LANES,)."""
+    marked = text + b"\x80"
+    words = np.frombuffer(marked.ljust(-(-len(marked) // 8) * 8, b"\0"), "<u8")
+    keys = _keys(len(words), key)
+    halves = np.stack([words & _LOW, words >> np.uint64(32)], axis=1).reshape(-1, 1)
+    total: Words = keys[0] + (halves * keys[1:]).sum(axis=0, dtype=np.uint64)
+    return total

@@ -1,13 +1,16 @@
 """Servers of their own for tests, started by the scripts beside this file."""
 
+import datetime as dt
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -110,6 +113,39 @@ class Kafka:
             producer.send(topic, value, key=b"k", timestamp_ms=at, partition=partition)
         producer.flush()
         producer.close()
+
+    @contextmanager
+    def producing(self, topic, rate, together, places):
+        """Send so many events a second, each with the time of now, some of them in one message.
+
+        Gives how many were sent so far.
+        """
+        from kafka import KafkaProducer
+
+        sent, stop = [0], threading.Event()
+
+        def produce():
+            producer = KafkaProducer(bootstrap_servers=self.broker, linger_ms=5)
+            begun = time.monotonic()
+            while not stop.wait(0.01):
+                while sent[0] < (time.monotonic() - begun) * rate:
+                    now = dt.datetime.now(dt.timezone.utc).isoformat()
+                    numbers = range(sent[0], sent[0] + together)
+                    some = [
+                        {"user": f"u{i % 35}", "place": places[i % len(places)], "time": now}
+                        for i in numbers
+                    ]
+                    producer.send(topic, json.dumps(some if together > 1 else some[0]).encode())
+                    sent[0] += together
+            producer.close()
+
+        thread = threading.Thread(target=produce, daemon=True)
+        thread.start()
+        try:
+            yield lambda: sent[0]
+        finally:
+            stop.set()
+            thread.join()
 
     def read(self, topic):
         """All (key, value) there are, in the order of the broker, of a topic's one partition."""

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from streamveil.io import check_events, read_events
 from streamveil.io.json_objects import MAX_DEPTH, _one_by_one, number_text, read_objects
-from streamveil.io.jsonlines import parse_messages
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -311,11 +310,11 @@ def test_messages_of_any_kind_are_dead_letters_or_rows(goods):
     large = [b'{"user":"%s"}' % (b"a" * (1 << 24)), b"[" * (1 << 24), b"\xff" * (1 << 24)]
     alone = {}
     for message in [*ODD, *large]:
-        alone[message] = parse_messages([message], NAMES, lambda *_: None)[0].to_pylist()
+        alone[message] = read_objects([message], NAMES, lambda *_: None)[0][0].to_pylist()
         assert len(alone[message]) <= 1
     bad = []
     messages = [*good, *ODD, *large, *good]
-    arrays = parse_messages(messages, NAMES, lambda index, *_: bad.append(index))
+    arrays = read_objects(messages, NAMES, lambda index, *_: bad.append(index))[0]
     users = [user for message in [*ODD, *large] for user in alone[message]]
     assert arrays[0].to_pylist() == ["1"] * goods + users + ["1"] * goods
     assert bad == [goods + i for i, message in enumerate([*ODD, *large]) if not alone[message]]

@@ -77,6 +77,20 @@ def test_kafka():
     assert sink.producer_config == {"acks": "all"}
 
 
+@pytest.mark.parametrize(
+    "location", [pytest.param(f"pubsub:{SUBSCRIPTION}", marks=google), "kafka:h:9092/t"]
+)
+def test_how_messages_are_read(location):
+    source = source_of(location, NAMES)
+    assert (source.message_format, source.max_field_bytes) == ("json", 65_536)
+    source = source_of(f"{location}?message_format=arrow&max_field_bytes=1000", NAMES)
+    assert (source.message_format, source.max_field_bytes) == ("arrow", 1000)
+    parse = source._parse
+    assert (parse.message_format, parse.max_field_bytes, parse.source) == ("arrow", 1000, location)
+    if location.startswith("kafka"):
+        assert source.consumer_config == {}
+
+
 def test_watch():
     source = source_of("watch:/in/2024-??/*.csv", NAMES)
     assert type(source) is WatchEvents
@@ -99,6 +113,9 @@ def test_bigquery():
         (f"pubsub:{TOPIC}?", ["projects/PROJECT/topics/NAME"]),
         (f"pubsub:{TOPIC}?speed=1", ["'speed'", "timestamp_attribute, id_label"]),
         (f"pubsub:{TOPIC}?id_label", ["'id_label'", "NAME=VALUE"]),
+        ("kafka:h:9092/t?message_format=xml", ["'xml'", "json, jsonl, arrow, avro"]),
+        ("kafka:h:9092/t?max_field_bytes=64k", ["'64k'", "such as 65536"]),
+        ("kafka:h:9092/t?max_field_bytes=0", ["max_field_bytes 0", "1 or more"]),
         ("kafka:h/t", ["kafka:HOST:PORT/TOPIC"]),
         ("kafka:h:9092", ["kafka:HOST:PORT/TOPIC"]),
         ("kafka:h:9092/t/u", ["kafka:HOST:PORT/TOPIC"]),

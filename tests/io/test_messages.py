@@ -1,19 +1,24 @@
 """Messages to events: what is parsed, what is a dead letter, and what holds the watermark."""
 
+import decimal
+import hashlib
+import io
 import json
 
 import apache_beam as beam
+import fastavro
 import pyarrow as pa
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.testing import test_stream
 from apache_beam.transforms.window import TimestampedValue
 
-from streamveil.io import REJECTED_SCHEMA, messages
-from streamveil.io.jsonlines import parse_messages
-from streamveil.io.messages import ParseMessages
-from streamveil.mechanisms import Categories, Registry, Slots
+from streamveil.io import REJECTED_SCHEMA, json_objects, messages
+from streamveil.io.json_objects import read_objects
+from streamveil.io.messages import ParseMessages, _ParseFn
+from streamveil.mechanisms import Categories, ConfigurationError, Registry, Slots
 from streamveil.transforms import Columns, PrivateHistograms
 
 NAMES = ("user", "value")
@@ -23,7 +28,7 @@ HOUR = 3600
 def parse(*records):
     """Rows of the good messages, and (index, what is wrong) of the others."""
     bad = []
-    arrays = parse_messages(records, NAMES, lambda index, detail, _: bad.append((index, detail)))
+    arrays = read_objects(records, NAMES, lambda index, detail, _: bad.append((index, detail)))[0]
     assert [array.type for array in arrays] == [pa.string()] * len(NAMES)
     return list(zip(*(array.to_pylist() for array in arrays), strict=True)), bad
 
@@ -108,6 +113,258 @@ def test_every_message_comes_out_once(monkeypatch, keep, pipeline_on, runner, li
         assert batch.schema.metadata == {b"streamveil.source": b"pubsub:x"}
         assert batch.schema.field("__row__").type == pa.int64()
         assert not limits or batch.num_rows <= 7
+
+
+# ---- messages of many events ------------------------------------------------------------------
+
+
+def rows_of(kind, *sent, columns=NAMES, **settings):
+    """(message's row, user, value) of all events, and (row, reason, detail) of all letters."""
+    rows, letters = [], []
+    for output in _ParseFn("x", columns, False, kind, **settings).process(list(sent)):
+        if isinstance(output, TaggedOutput):
+            found = output.value.to_pylist()
+            letters += [(row["row"], row["reason"], row["detail"]) for row in found]
+        else:
+            rows += [(row["__row__"], row["user"], row["value"]) for row in output.to_pylist()]
+    return rows, letters
+
+
+def arrow(columns, **options):
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch(columns)
+    given = pa.ipc.IpcWriteOptions(**options)
+    with pa.ipc.new_stream(sink, batch.schema, options=given) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def avro(fields, rows, codec="null"):
+    handle = io.BytesIO()
+    schema = {"type": "record", "name": "Event", "fields": fields}
+    fastavro.writer(handle, schema, rows, codec)
+    return handle.getvalue()
+
+
+def test_which_event_of_which_message_is_bad_is_told():
+    good = b'[{"user":"a","value":1}]'
+    mixed = b'[{"user":"b"}, [1], {"user":"c"}]'
+    rows, letters = rows_of("json", good, b'{"user":"d"}', mixed, b"[]", b"[{]")
+    assert sorted(rows, key=str) == [
+        (0, "a", "1"),
+        (0, "b", None),
+        (2, "c", None),
+        (None, "d", None),
+    ]
+    assert letters == [
+        (
+            None,
+            "unparsable",
+            "not JSON: Expecting property name enclosed in double quotes: line 1 column 3 (char 2)",
+        ),
+        (
+            1,
+            "unparsable",
+            "not a JSON object; in the message with SHA-256 " + hashlib.sha256(mixed).hexdigest(),
+        ),
+    ]
+    rows, letters = rows_of("jsonl", b'{"user":"a"}\r\n\nno\n{"user":"b"}', b"", b'{"user":"c"}')
+    assert rows == [(1, "a", None), (4, "b", None), (1, "c", None)]
+    assert [(row, detail.partition(":")[0]) for row, _, detail in letters] == [
+        (None, "an empty message"),
+        (3, "not JSON"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "users", "bad"),
+    [
+        (b"[]", [], []),
+        (b" [ \n ] ", [], []),
+        (b'[{"user":"a"},]', ["a"], [1]),
+        (b'[,{"user":"a"}]', ["a"], [0]),
+        (b'[{"user":"a]["},{"user":"\\"b,"}]', ["a][", '"b,'], []),
+        (b'[{"user":"a\\\\"},{"user":"b"}]', ["a\\", "b"], []),
+        (b'[{"user":"\xff"},{"user":"b"}]', ["b"], [0]),
+        (b'[{"a":[1}]},{"user":"b"}]', [], [None]),
+        (b'[{"user":"a"}', [], [None]),
+        (b'[{"user":"a"}]]', [], [None]),
+        (b'[{"user":"a"}] [{"user":"b"}]', [], [None]),
+        (b'[{"user":"a"}]x', [], [None]),
+        (b'["]', [], [None]),
+        (b"[", [], [None]),
+        (b"[" * 100_000, [], [None]),
+    ],
+)
+def test_an_array_is_taken_apart(text, users, bad):
+    """Beside others, which it leaves alone, and by itself."""
+    other = b'[{"user":"o"}]'
+    for before in ((), (other,)):
+        rows, letters = rows_of("json", *before, text, *before)
+        assert [user for _, user, _ in rows] == ["o"] * len(before) + users + ["o"] * len(before)
+        assert [row for row, *_ in letters] == bad
+
+
+@pytest.mark.parametrize(
+    ("array", "texts"),
+    [
+        (pa.array([7, None, -1]), ["7", None, "-1"]),
+        (pa.array([2**64 - 1], pa.uint64()), [str(2**64 - 1)]),
+        (pa.array([7.0, 0.1, 1e20, 1e-7]), ["7", "0.1", "1" + "0" * 20, "0.0000001"]),
+        (pa.array([0.1], pa.float32()), ["0.1"]),
+        (pa.array([decimal.Decimal("7.50")]), ["7.5"]),
+        (pa.array(["a", None, "a"]).dictionary_encode(), ["a", None, "a"]),
+        (pa.array(["a"], pa.large_string()), ["a"]),
+        (pa.array(["a" * 20], pa.string_view()), ["a" * 20]),
+        (pa.array([0], pa.timestamp("ns", "Europe/Berlin")), ["1970-01-01 00:00:00.000000000Z"]),
+        (pa.array([0], pa.timestamp("s")), ["1970-01-01 00:00:00"]),
+        (pa.array([1], pa.date32()), ["1970-01-02"]),
+        (pa.nulls(2), [None, None]),
+    ],
+)
+def test_cells_of_arrow_are_texts_as_those_of_json(array, texts):
+    message = arrow({"user": array})
+    rows, letters = rows_of("arrow", message, message)
+    assert rows == [(i, text, None) for i, text in enumerate(texts)] * 2
+    assert letters == []
+
+
+def doubling(leaf, times=40):
+    """A container whose records hold two of a type that holds two, and so on: 2**times leaves."""
+    kinds = [{"name": "user", "type": "string"}]
+    inside = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": leaf}]}
+    for number in range(times):
+        kinds.append({"name": f"f{number}", "type": ["null", inside]})
+        pair = [{"name": side, "type": f"R{number}"} for side in "ab"]
+        inside = {"type": "record", "name": f"R{number + 1}", "fields": pair}
+    return avro([*kinds, {"name": "last", "type": ["null", inside]}], [{"user": "a"}])
+
+
+@pytest.mark.parametrize(("leaf", "good"), [("string", True), ("null", False)])
+def test_a_schema_of_types_in_each_other_is_not_spelt_out(leaf, good):
+    rows, letters = rows_of("avro", doubling(leaf))
+    assert (len(rows), len(letters)) == ((1, 0) if good else (0, 1))
+
+
+def zeros(kind):
+    return {"name": "user", "type": kind}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "detail"),
+    [
+        ("arrow", b"", "Tried reading schema"),
+        ("arrow", b"no", "not an Arrow IPC stream"),
+        ("arrow", arrow({"user": ["a"] * 9}, compression="zstd"), "compressed"),
+        ("arrow", arrow({"user": pa.array(["a"]).dictionary_encode()}, compression="lz4"),
+         "compressed"),
+        ("arrow", arrow({"user": pa.nulls(10**9)}), "say that they hold 1000000000 events"),
+        ("arrow", arrow({"user": [True]}), "'user' holds bool: send text, numbers or times"),
+        ("arrow", arrow({"user": [["a"]]}), "'user' holds list"),
+        ("arrow", arrow({"user": ["a"]}) * 2, "goes on after its end"),
+        ("arrow", arrow({"user": pa.array(["a" * 9_000] * 5_000).dictionary_encode()}),
+         "bytes of text"),
+        ("avro", b"Obj\x01", "not an Avro container"),
+        ("avro", avro([zeros("string")], [{"user": "a"}])[:-1], "not an Avro container"),
+        ("avro", avro([zeros("null")], [{"user": None}] * 9), "may take no byte"),
+        ("avro", avro([zeros({"type": "array", "items": "null"})], [{"user": [None]}]),
+         "that take no byte"),
+        ("avro", avro([zeros("string")], [{"user": "a" * 10**6}], "deflate"), "unpack to more"),
+        ("avro", avro([zeros("string")], [{"user": "a"}], "bzip2"), "codec 'bzip2' is not read"),
+        ("avro", avro([zeros("bytes")], [{"user": b"a"}]), "'user' holds binary"),
+        (
+            "avro",
+            avro([zeros({"type": "record", "name": "L",
+                         "fields": [{"name": "next", "type": ["null", "L"]}]})],
+                 [{"user": {"next": None}}]),
+            "is inside itself",
+        ),
+    ],
+)  # fmt: skip
+def test_a_message_that_cannot_be_taken_apart_is_one_dead_letter(kind, message, detail):
+    good = {"arrow": arrow({"user": ["a"]}), "avro": avro([zeros("string")], [{"user": "a"}])}[kind]
+    rows, ((row, reason, told),) = rows_of(kind, good, message, good)
+    assert rows == [(0, "a", None)] * 2
+    assert (row, reason) == (None, "unparsable")
+    assert detail in told
+    assert len(told.splitlines()) == 1
+
+
+def test_cells_that_cannot_be_read_are_those_of_their_event():
+    raw = pa.array([b"a", b"\xff", b"c"]).view(pa.string())
+    message = arrow({"user": raw, "value": [1.0, 2.0, float("nan")]})
+    rows, letters = rows_of("arrow", message)
+    assert rows == [(0, "a", "1")]
+    assert [(row, told.partition(";")[0]) for row, _, told in letters] == [
+        (1, "'user' is not UTF-8"),
+        (2, "'value' is NaN, not a string or a number"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl", "arrow", "avro"])
+def test_a_field_that_is_too_long_is_a_dead_letter(kind):
+    users = ["a", "b" * 11, "é" * 6, "c" * 10, None]
+    fields = [zeros(["null", "string"])]
+    records = [json.dumps({"user": user}, ensure_ascii=False).encode() for user in users]
+    message = {
+        "json": b"[" + b",".join(records) + b"]",
+        "jsonl": b"\n".join(records),
+        "arrow": arrow({"user": users}),
+        "avro": avro(fields, [{"user": user} for user in users]),
+    }[kind]
+    first = int(kind == "jsonl")
+    rows, letters = rows_of(kind, message, max_field_bytes=10)
+    assert rows == [(first + i, users[i], None) for i in (0, 3, 4)]
+    digest = hashlib.sha256(message).hexdigest()
+    assert letters == [
+        (
+            first + i,
+            "field too long",
+            f"'user' has {size} bytes, more than max_field_bytes (10); "
+            f"in the message with SHA-256 {digest}",
+        )
+        for i, size in ((1, 11), (2, 12))
+    ]
+
+
+def test_64_kb_fit_by_default():
+    users = ["x" * (1 << 16), "x" * ((1 << 16) + 1)]
+    rows, letters = rows_of("json", *(json.dumps({"user": user}).encode() for user in users))
+    assert [user for _, user, _ in rows] == users[:1]
+    assert [(row, reason) for row, reason, _ in letters] == [(None, "field too long")]
+
+
+# A record with very many keys, or nested ones, made an expression that cost more than a batch.
+def test_an_odd_record_makes_no_expression_that_does_not_pay(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        json_objects, "_pattern", lambda shape, *_: made.append(len(shape)) or "^no$"
+    )
+    usual = json.dumps({"user": "u", "value": "A"}).encode()
+    odd = json.dumps({f"key {i}": i for i in range(500)}).encode()
+    nested = json.dumps({f"key {i}": [i] for i in range(20)}).encode()
+    rows, letters = rows_of("json", odd, nested, *[usual] * 5_000, odd)
+    assert made == [2]
+    assert len(rows) == 5_003
+    assert letters == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"message_format": "xml"},
+            "message_format 'xml' is unknown: choose of json, jsonl, arrow",
+        ),
+        ({"max_field_bytes": 0}, "max_field_bytes 0 leaves room for no field"),
+    ],
+)
+def test_settings_that_are_none_are_refused(settings, words):
+    with pytest.raises(ConfigurationError, match=words):
+        ParseMessages("x", NAMES, **settings)
+
+
+# ---- what holds the watermark -----------------------------------------------------------------
 
 
 def stamped(user, value, second):

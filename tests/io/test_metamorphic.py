@@ -17,10 +17,11 @@ import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import change_columns, read_domain, read_events, read_requirements
-from streamveil.io.messages import ParseMessages
+from streamveil.io.messages import ParseMessages, _ParseFn
 from streamveil.mechanisms.domains import Categories, Edges
 from streamveil.mechanisms.records import CHANGE_COLUMNS, ConfigurationError, Requirement, Slots
 from streamveil.mechanisms.users import Registry
@@ -174,7 +175,7 @@ def parquet_rows(kind):
     return write
 
 
-def avro_rows(path, columns, records):
+def avro_text(columns, records):
     """Text that need not be UTF-8: written as bytes, under a header that says text."""
     fields = [{"name": name, "type": ["null", "bytes"]} for name in columns]
     schema = {"type": "record", "name": "Row", "fields": fields, "doc": "~" * len(columns)}
@@ -183,30 +184,37 @@ def avro_rows(path, columns, records):
     fastavro.writer(handle, schema, rows, sync_interval=64)
     data = handle.getvalue()
     assert data.count(b'"bytes"') == len(columns)
-    data = data.replace(b'"bytes"', b'"string"').replace(b"~" * len(columns), b"", 1)
-    path.write_bytes(data)
+    return data.replace(b'"bytes"', b'"string"').replace(b"~" * len(columns), b"", 1)
 
 
-def avro_times(path, columns, records):
+def avro_typed(columns, records):
     """Times as the integers of a logical type."""
     user, value, time = columns
     fields = [{"name": user, "type": "long"}, {"name": value, "type": "string"}]
     fields.append({"name": time, "type": {"type": "long", "logicalType": "timestamp-micros"}})
     rows = [dict(zip(columns, record, strict=True)) for record in records]
-    with path.open("wb") as handle:
-        # Integers, past fastavro's own conversion of dates.
-        fastavro.writer(handle, {"type": "record", "name": "Row", "fields": fields}, rows)
+    handle = io.BytesIO()
+    # Integers, past fastavro's own conversion of dates.
+    fastavro.writer(handle, {"type": "record", "name": "Row", "fields": fields}, rows)
+    return handle.getvalue()
+
+
+def avro_file(encode):
+    return lambda path, columns, records: path.write_bytes(encode(columns, records))
+
+
+def typed_columns(records, unit):
+    user, value, time = zip(*records, strict=True)
+    return [
+        pa.array(user, pa.int64()),
+        pa.array(value, pa.string()),
+        pa.array(time, pa.int64()).view(pa.timestamp(unit)),
+    ]
 
 
 def parquet_times(unit):
     def write(path, columns, records):
-        user, value, time = zip(*records, strict=True)
-        arrays = [
-            pa.array(user, pa.int64()),
-            pa.array(value, pa.string()),
-            pa.array(time, pa.int64()).view(pa.timestamp(unit)),
-        ]
-        pq.write_table(pa.table(dict(zip(columns, arrays, strict=True))), path)
+        pq.write_table(pa.table(typed_columns(records, unit), columns), path)
 
     return write
 
@@ -220,8 +228,8 @@ READERS = {
     "parquet, dictionary": (".parquet", raw_cells, parquet_rows("dictionary")),
     "parquet, times in us": (".parquet", far_times, parquet_times("us")),
     "parquet, times in ms": (".parquet", far_times, parquet_times("ms")),
-    "avro": (".avro", raw_cells, avro_rows),
-    "avro, times": (".avro", far_times, avro_times),
+    "avro": (".avro", raw_cells, avro_file(avro_text)),
+    "avro, times": (".avro", far_times, avro_file(avro_typed)),
 }
 
 # The law --------------------------------------------------------------------------------------
@@ -279,34 +287,145 @@ def is_row(line):
     )
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_of_messages(keep, seed):
-    """All others give what they gave, beside what the one more gives."""
-    draw = Random(seed)
-    messages, more = [json_line(draw, EVENT) for _ in range(400)], json_line(draw, EVENT)
+# Messages of many events ------------------------------------------------------------------------
 
-    def outcomes(given_messages):
-        with beam.Pipeline(runner=FnApiRunner()) as pipeline:
-            source = pipeline | beam.Create([given_messages], reshuffle=False)
-            events = source | beam.FlatMap(list) | ParseMessages("queue", EVENT)
-            batches, rejected = keep(events.batches, "good"), keep(events.rejected, "bad")
-        columns = Columns("user", ("value",), "time", time_unit="s")
-        found = []
-        for batch, _ in batches:
-            mapper = EventMapper(columns, Slots.of("1d"), DOMAINS[0], REGISTRY, b"k" * 32)
-            events, letters = mapper.map(batch)
-            parts = (events.slots.tolist(), events.bins.tolist(), events.members.tolist())
-            found += zip(*parts, strict=True)
-            found += [(row["reason"], row["detail"]) for row in letters.to_pylist()]
-        found += [(row["detail"], row["record"]) for b, _ in rejected for row in b.to_pylist()]
-        return sorted(map(repr, found))
 
-    before, after = outcomes(messages), outcomes([*messages[:50], more, *messages[50:]])
-    left = list(after)
-    for one in before:
-        left.remove(one)
-    assert len(before) == len(messages)
-    assert len(left) == 1
+def arrow_stream(columns, arrays):
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch(arrays, list(columns))
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return sink.getvalue().to_pybytes()
+
+
+def arrow_text(kind):
+    def encode(columns, records):
+        arrays = [text_column(list(values), kind) for values in zip(*records, strict=True)]
+        return arrow_stream(columns, arrays)
+
+    return encode
+
+
+def arrow_times(columns, records):
+    return arrow_stream(columns, typed_columns(records, "us"))
+
+
+def json_array(columns, records):
+    return b"[" + b", ".join(records) + b"]"
+
+
+def lines(columns, records):
+    return b"\n".join(records)
+
+
+def one_event(columns, records):
+    (record,) = records
+    return record
+
+
+MESSAGES = {
+    "json, one": ("json", json_line, one_event),
+    "json": ("json", json_line, json_array),
+    "json lines": ("jsonl", json_line, lines),
+    "arrow": ("arrow", raw_cells, arrow_text("plain")),
+    "arrow, large": ("arrow", raw_cells, arrow_text("large")),
+    "arrow, dictionary": ("arrow", raw_cells, arrow_text("dictionary")),
+    "arrow, times": ("arrow", far_times, arrow_times),
+    "avro": ("avro", raw_cells, avro_text),
+    "avro, times": ("avro", far_times, avro_typed),
+}
+# Such bytes leave it open where an element of an array ends.
+OPEN = (b"{", b"[" * 3000)
+
+
+def closed(draw, columns):
+    """A record that leaves nothing open, and no array of none."""
+    while (record := json_line(draw, columns)) in (*OPEN, b"[]"):
+        pass
+    return record
+
+
+def outcomes(outputs):
+    """What each event came to: where it was counted, or why not; no word of which message."""
+    columns = Columns("user", ("value",), "time", time_unit="s")
+    mapper = EventMapper(columns, Slots.of("1d"), DOMAINS[0], REGISTRY, b"k" * 32)
+    found = Counter()
+    for output in outputs:
+        if isinstance(output, TaggedOutput):
+            for row in output.value.to_pylist():
+                detail = row["detail"].partition("; in the message")[0]
+                found[row["reason"], detail, row["record"]] += 1
+            continue
+        events, letters = mapper.map(output)
+        parts = (events.slots.tolist(), events.bins.tolist(), events.members.tolist())
+        found.update(zip(*parts, strict=True))
+        found.update((row["reason"], row["detail"]) for row in letters.to_pylist())
+    return found
+
+
+def parsed(kind, messages):
+    return outcomes(_ParseFn("queue", EVENT, False, kind).process(messages))
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_of_messages(case):
+    """One more event in one of the messages: all others give what they gave."""
+    kind, record, encode = MESSAGES[case]
+    events = 1 if encode is one_event else 12
+    for seed in range(8):
+        draw = Random(seed)
+        some = closed if record is json_line else record
+        groups = [[some(draw, EVENT) for _ in range(events)] for _ in range(100 // events)]
+        before = parsed(kind, [encode(EVENT, group) for group in groups])
+        assert sum(before.values()) == len(groups) * events
+        more, at = record(draw, EVENT), draw.randrange(len(groups))
+        if events == 1:
+            groups.insert(at, [more])
+        else:
+            groups[at].insert(draw.randrange(events + 1), more)
+        after = parsed(kind, [encode(EVENT, group) for group in groups])
+        if encode is json_array and more in OPEN:  # the message is one dead letter
+            spoiled = parsed(kind, [encode(EVENT, groups.pop(at))])
+            assert sum(spoiled.values()) == 1
+            assert after - spoiled == parsed(kind, [encode(EVENT, group) for group in groups])
+            continue
+        assert not before - after, (seed, more)
+        assert sum((after - before).values()) == (more != b"[]" or events > 1), (seed, more)
+
+
+@pytest.mark.parametrize("case", MESSAGES)
+def test_of_messages_with_bytes_that_differ(case):
+    """Whatever a message holds, all others give what they gave, and nothing fails."""
+    kind, record, encode = MESSAGES[case]
+    events = 1 if encode is one_event else 12
+    draw = Random(case)
+    some = closed if record is json_line else record
+    messages = [encode(EVENT, [some(draw, EVENT) for _ in range(events)]) for _ in range(3)]
+    alone = [parsed(kind, [message]) for message in messages]
+    for _ in range(60):
+        at, changed = draw.randrange(3), bytearray(draw.choice(messages))
+        for _ in range(draw.randint(1, 3)):
+            changed[draw.randrange(len(changed))] = draw.getrandbits(8)
+        del changed[draw.choice([draw.randrange(len(changed)), len(changed)]) :]
+        others = [message for index, message in enumerate(messages) if index != at]
+        after = parsed(kind, [*others[:at], bytes(changed), *others[at:]])
+        expected = sum((alone[index] for index in range(3) if index != at), Counter())
+        assert not expected - after, bytes(changed)
+
+
+@pytest.mark.parametrize("kind", ["json", "jsonl"])
+def test_of_messages_in_a_pipeline(keep, kind):
+    draw = Random(kind)
+    groups = [[closed(draw, EVENT) for _ in range(5)] for _ in range(20)]
+    encode = {"json": json_array, "jsonl": lines}[kind]
+    messages = [encode(EVENT, group) for group in groups]
+    with beam.Pipeline(runner=FnApiRunner()) as pipeline:
+        source = pipeline | beam.Create([messages], reshuffle=False) | beam.FlatMap(list)
+        events = source | ParseMessages("queue", EVENT, message_format=kind)
+        batches, rejected = keep(events.batches, "good"), keep(events.rejected, "bad")
+    outputs = [batch for batch, _ in batches]
+    outputs += [TaggedOutput("rejected", letters) for letters, _ in rejected]
+    assert outcomes(outputs) == parsed(kind, messages)
 
 
 # Tables ---------------------------------------------------------------------------------------
@@ -360,7 +479,7 @@ def test_of_tables(tmp_path, table, ending):
     record, write, first = {
         ".csv": (csv_line, csv_lines, 2),
         ".jsonl": (json_line, partial(write_lines, header=None), 1),
-        ".avro": (raw_cells, avro_rows, 0),
+        ".avro": (raw_cells, avro_file(avro_text), 0),
         ".parquet": (raw_cells, parquet_rows("plain"), 0),
     }[ending]
     refused = 0

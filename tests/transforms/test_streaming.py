@@ -467,6 +467,16 @@ def test_without_events_the_default_heartbeat_releases_its_range(run, kit):
     assert {letter["reason"] for letter in ran.dead_letters} == {"ahead of time"}
 
 
+def test_a_stream_without_a_start_says_from_when_on_events_count(caplog):
+    slots = Slots.of("1d")
+    beam.Pipeline() | Heartbeat(slots, now(slots))
+    assert not caplog.records
+    beam.Pipeline() | Heartbeat(slots)
+    (record,) = (r for r in caplog.records if r.name == "streamveil")
+    for words in ("the stream starts at 20", "from before are late", "--start"):
+        assert words in record.getMessage()
+
+
 # ---- what is refused --------------------------------------------------------------------------
 
 

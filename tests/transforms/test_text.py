@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from streamveil.transforms import text as text_module
 from streamveil.transforms.text import TextIndex, as_text, keyed_digest, text_words
 
 PROPERTY = settings(max_examples=120)
@@ -228,3 +229,29 @@ def test_as_text_of_extreme_numbers_and_of_nothing():
 )
 def test_as_text_refuses_what_is_no_id(array):
     assert as_text(array) is None
+
+
+# ---- one long text among others ---------------------------------------------------------------
+
+
+def test_how_a_text_is_digested_does_not_hang_on_the_way(monkeypatch):
+    texts = ["", "a", "é" * 127, "x" * 255, "x" * 256, "x" * 257, "y" * 263, "z\0" * 3_000]
+    apart = digests(texts)
+    assert [digests([text])[0] for text in texts] == apart
+    monkeypatch.setattr(text_module, "_LONG", 1 << 30)  # all of them column by column
+    assert digests(texts) == apart
+
+
+# One text of a million bytes gave every other one as many columns: 58 seconds for ten thousand.
+def test_a_long_text_makes_no_columns_for_others(monkeypatch):
+    texts = pa.array(["a", "b" * 1_000_000, "c", None])
+    most = []
+
+    def counted(array):
+        most.append(len(words := text_words(array)))
+        return words
+
+    monkeypatch.setattr(text_module, "text_words", counted)
+    assert TextIndex(["c", "a"]).find(texts).tolist() == [1, -1, 0, -1]
+    assert len(digests(["a", "b" * 1_000_000])) == 2
+    assert max(most) == 1

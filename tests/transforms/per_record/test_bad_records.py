@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.io.events import drop_silently, read_outputs
-from streamveil.io.jsonlines import parse_messages
+from streamveil.io.json_objects import read_objects
 from streamveil.io.parquet import Part
 from streamveil.mechanisms.per_record import Inverse
 from streamveil.transforms import (
@@ -162,7 +162,7 @@ def test_bad_lines_of_json_leave_no_trace(observe, records, tmp_path, source):
 
     def batches(lines):
         if source == "messages":
-            arrays = parse_messages(lines, names, drop_silently)
+            arrays = read_objects(lines, names, drop_silently)[0]
             return [pa.RecordBatch.from_arrays(arrays, list(names))]
         path.write_bytes(b"\n".join(lines))
         return list(read_outputs(Part(str(path)), names, silent=True))
