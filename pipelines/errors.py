@@ -15,6 +15,10 @@ _DISK_REMEDIES = {
 }
 
 
+class PartlyWritten(RuntimeError):  # noqa: N818
+    """A run failed of which some outputs are there: it says why, and which."""
+
+
 def in_one_line(text: str) -> str:
     """A message as one line, whatever the names and values in it hold."""
     return "".join(
@@ -27,6 +31,8 @@ def reason_of(error: BaseException) -> str:
 
     Of what a disk refused it is the file and the remedy.
     """
+    if isinstance(error, PartlyWritten):
+        return in_one_line(str(error))
     refused = refused_by_disk(error)
     if refused is not None:
         return in_one_line(refused)

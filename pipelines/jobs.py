@@ -35,6 +35,7 @@ from streamveil.io import (
 from streamveil.mechanisms.records import ConfigurationError, InputLost
 from streamveil.mechanisms.users import Registry
 from streamveil.mechanisms.words import number_of
+from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
@@ -216,10 +217,10 @@ def run_whole(
         whole = [path for path in files if FileSystems.exists(path)]
         if not whole or isinstance(error, InputLost):
             raise
-        kind = ConfigurationError if isinstance(error, ConfigurationError) else RuntimeError
-        raise kind(
-            f"{error}. These were whole before that and are kept: {', '.join(whole)}. Move "
-            "them away before the next run, which spends the budget again unless it has the "
+        ours = isinstance(error, ConfigurationError)
+        raise (ConfigurationError if ours else PartlyWritten)(
+            f"{error if ours else reason_of(error)}. These were whole before that and are kept: "
+            f"{', '.join(whole)}. Move them away before the next run, which spends the budget again unless it has the "
             "same noise key"
         ) from error
 

@@ -10,7 +10,8 @@ import pytest
 
 from streamveil.io import unfinished
 from streamveil.mechanisms import ConfigurationError
-from streamveil.pipelines import main, release
+from streamveil.pipelines import release
+from streamveil.pipelines.errors import refused_by_disk
 from streamveil.pipelines.jobs import _removed
 from streamveil.pipelines.signals import ending
 
@@ -81,8 +82,8 @@ def test_what_a_disk_refuses_is_one_line(job, monkeypatch, error, words):
 
 
 def test_other_errors_keep_their_traceback():
-    assert main._refused_by_disk(ValueError("[Errno 2] No such file")) is None
-    assert main._refused_by_disk(ConfigurationError("no")) is None
+    assert refused_by_disk(ValueError("[Errno 2] No such file")) is None
+    assert refused_by_disk(ConfigurationError("no")) is None
     outer = ValueError("outer")
     outer.__cause__ = OSError(errno.EDQUOT, "quota", "/d/x")
-    assert "make room" in str(main._refused_by_disk(outer))
+    assert "make room" in str(refused_by_disk(outer))
