@@ -220,8 +220,8 @@ def run_whole(
         ours = isinstance(error, ConfigurationError)
         raise (ConfigurationError if ours else PartlyWritten)(
             f"{error if ours else reason_of(error)}. These were whole before that and are kept: "
-            f"{', '.join(whole)}. Move them away before the next run, which spends the budget again unless it has the "
-            "same noise key"
+            f"{', '.join(whole)}. Move them away before the next run, which spends the budget "
+            "again unless it has the same noise key"
         ) from error
 
 
