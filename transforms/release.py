@@ -216,7 +216,7 @@ class _ReleaseInTimeFn(_ReleaseFn, Fenced):
     def __init__(self, config: ReleaseConfig) -> None:
         super().__init__(config)
         self._fence = Fence()
-        self._told = -LONGEST_WAIT
+        self._told, self._shown = -LONGEST_WAIT, 0
 
     def _time(self, slot: int) -> Timestamp:
         closing = self._config.clock.closing(slot)
@@ -264,7 +264,9 @@ class _ReleaseInTimeFn(_ReleaseFn, Fenced):
     def _tell_of_waiting(self, arrivals: Arrivals) -> None:
         """Show how long parts have waited for others, and say so once a while is over."""
         waited = int(arrivals.waited)
-        metrics.show(metrics.PARTS_WAITED_FOR, waited)
+        if waited != self._shown:
+            self._shown = waited
+            metrics.show(metrics.PARTS_WAITED_FOR, waited)
         if waited >= LONGEST_WAIT and time.monotonic() >= self._told + LONGEST_WAIT:
             self._told = time.monotonic()
             _LOGGER.error(

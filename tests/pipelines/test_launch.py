@@ -445,12 +445,11 @@ def test_failing_write_of_one_output_is_told_as_it_is(job, monkeypatch, column):
 
 # Stops just before the output gets its name, says so, and waits for the end.
 SLOW = """
-import sys, time
-from streamveil.io import tables
+import os, sys, time
 def wait(*_):
     print("now", flush=True)
     time.sleep(60)
-tables.FileSystems.rename = wait
+os.replace = wait
 from streamveil.pipelines.main import main
 sys.exit(main(sys.argv[1:]))
 """
