@@ -202,9 +202,15 @@ def _plain(array: pa.Array, most: int) -> tuple[pa.Array, Faults]:
 
 
 def _check_memory(array: pa.Array) -> None:
-    """Raise ValueError for offsets that point elsewhere; bytes of text may be any."""
+    """Raise ValueError for offsets that point elsewhere; bytes of text may be any.
+
+    So may days that are not whole, and numbers with more digits than their type has.
+    """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary  # its indices are looked at one by one
+    if pa.types.is_date(array.type) or pa.types.is_decimal(array.type):
+        array.validate()
+        return
     binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
     (array if binary is None else array.view(binary)).validate(full=True)
 

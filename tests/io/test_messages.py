@@ -205,6 +205,12 @@ def test_an_array_is_taken_apart(text, users, bad):
         assert [row for row, *_ in letters] == bad
 
 
+def too_precise(*numbers):
+    """Numbers of which some have more digits than their type, 3, as a careless writer sends."""
+    array = pa.array(map(decimal.Decimal, numbers), pa.decimal128(20, 0))
+    return pa.Array.from_buffers(pa.decimal128(3, 0), len(array), array.buffers())
+
+
 @pytest.mark.parametrize(
     ("array", "texts"),
     [
@@ -219,6 +225,8 @@ def test_an_array_is_taken_apart(text, users, bad):
         (pa.array([0], pa.timestamp("ns", "Europe/Berlin")), ["1970-01-01 00:00:00.000000000Z"]),
         (pa.array([0], pa.timestamp("s")), ["1970-01-01 00:00:00"]),
         (pa.array([1], pa.date32()), ["1970-01-02"]),
+        (pa.array([43_200_000, 86_400_000]).view(pa.date64()), ["1970-01-01", "1970-01-02"]),
+        (too_precise("123456", "7"), ["123456", "7"]),
         (pa.nulls(2), [None, None]),
     ],
 )
