@@ -27,6 +27,8 @@ CLUSTERS = {
 }
 # Where the tests of the mathematics and of the readers are.
 QUICK_ROOMS = {"mechanisms", "io"}
+# Of these rooms, tests of long streams and of every file operation.
+LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_snapshot"}
 RUNNERS = {"runner", "usual_runner"}
 HERE = Path(__file__).parent
 FN_API, BUNDLE_BASED, PRISM = "fn_api", "bundle_based", "prism"
@@ -52,7 +54,7 @@ def is_quick(item):
     room = item.path.relative_to(HERE).parts[0]
     takes_long = item.get_closest_marker("slow") or RUNNERS.intersection(item.fixturenames)
     draws = getattr(item.obj, "is_hypothesis_test", False) or "audit" in item.nodeid
-    return room in QUICK_ROOMS and not takes_long and not draws
+    return room in QUICK_ROOMS and item.path.stem not in LONG and not takes_long and not draws
 
 
 def pytest_collection_modifyitems(config, items):

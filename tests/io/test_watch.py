@@ -14,7 +14,7 @@ from streamveil.mechanisms.records import ConfigurationError
 
 NAMES = ("user", "value")
 FORMATS = ("parquet", "avro", "csv", "jsonl")
-SECONDS = 6  # long enough for a slow machine to look twice
+SECONDS = 15  # long enough for a slow machine to look twice
 
 
 def put(folder, name, content):
@@ -33,6 +33,7 @@ def rows_of(batches):
     return sorted((r["user"], r["value"]) for batch, _ in batches for r in batch.to_pylist())
 
 
+@pytest.mark.slow
 def test_files_are_read_once_as_they_appear(tmp_path, keep, until):
     put(tmp_path, "old[1].csv", "user,value\nold,A\n")
     pipeline = beam.Pipeline(runner=FnApiRunner())
