@@ -88,7 +88,7 @@ class Incoming:
             for path, file in both.items()
             if path in snapshot.inputs
         }
-        folders = {os.path.dirname(path) for path in both if "://" not in path}
+        folders = {os.path.dirname(path) for path in both if _local(path)}
         return Found(events, changes, known, _mounts(folders | set(self._folders)))
 
     @property
@@ -136,8 +136,8 @@ class Incoming:
             )
 
 
-def _local(pattern: str) -> bool:
-    return "://" not in pattern
+def _local(path: str) -> bool:
+    return "://" not in path
 
 
 def _folder_of(pattern: str) -> str:
@@ -147,7 +147,7 @@ def _folder_of(pattern: str) -> str:
 
 def _listed(pattern: str) -> dict[str, FileMetadata]:
     return {
-        file.path if "://" in file.path else os.path.abspath(file.path): file
+        os.path.abspath(file.path) if _local(file.path) else file.path: file
         for file in list_files(pattern)
     }
 

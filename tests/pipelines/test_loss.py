@@ -281,10 +281,10 @@ def test_events_rejected_later_are_not_counted(job):
     assert "4 events read: 2 counted, 1 rejected" in outcome.out
 
 
-@pytest.mark.slow
-def test_passes_tell_each_event_once(job):
-    """A file is read in two passes; late, waiting and unparsable ones are in one of them."""
-    flags = {
+def stream_of(job):
+    """Flags of a stream that a clock closes, over a folder that is made, empty."""
+    os.mkdir(job.path("in"))
+    return {
         "state": job.path("state"),
         "clock_file": job.path("clock"),
         "start": "2024-01-01",
@@ -292,7 +292,12 @@ def test_passes_tell_each_event_once(job):
         "input": job.path("in/*.csv"),
         "noise_key": job.key(),
     }
-    os.mkdir(job.path("in"))
+
+
+@pytest.mark.slow
+def test_passes_tell_each_event_once(job):
+    """A file is read in two passes; late, waiting and unparsable ones are in one of them."""
+    flags = stream_of(job)
     job.lines(*GOOD, *GOOD[:1], "u1,B", "u2,C,2024-01-03", name="in/a.csv")
     each = []
     for night in ("2024-01-02", "2024-01-03", "2024-01-04"):
@@ -319,15 +324,7 @@ def test_passes_tell_each_event_once(job):
 
 @pytest.mark.slow
 def test_a_pass_that_loses_most_commits_nothing(job):
-    flags = {
-        "state": job.path("state"),
-        "clock_file": job.path("clock"),
-        "start": "2024-01-01",
-        "summary": job.path("sum.json"),
-        "input": job.path("in/*.csv"),
-        "noise_key": job.key(),
-    }
-    os.mkdir(job.path("in"))
+    flags = stream_of(job)
     job.lines(*GOOD, name="in/a.csv")
     job.write("clock", "2024-01-03T00:00:00Z")
     job.done(**flags)
