@@ -171,10 +171,10 @@ def _together(
     waiting: list[tuple[Events, Integers, Integers]] = []
     number = 0
     for batch in batches:
-        events, letters = mapper.map(batch)
+        events, letters, slots, bins = mapper.map_located(batch)
         if letters.num_rows:
             rejected(letters)
-        waiting.append((events, *mapper.located(batch)))
+        waiting.append((events, slots, bins))
         number += batch.num_rows
         if number >= _EVENTS_TOGETHER:
             yield _joined(waiting)

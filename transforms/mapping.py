@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -100,6 +100,17 @@ class Events:
         )
 
 
+class _Read(NamedTuple):
+    """What the columns of a batch say, row by row."""
+
+    users: pa.Array
+    slots: Integers
+    bad_times: Reasons
+    """By row, what is wrong with its time: its slot is none."""
+    bins: Integers
+    """Below 0, a key of `REASON_OF_CODE`."""
+
+
 @dataclass(frozen=True)
 class EventMapper:
     """Maps batches of events; the registry and the domain are indexed once per worker."""
@@ -141,33 +152,43 @@ class EventMapper:
         Raises ConfigurationError for a missing column or one of a type that cannot be read.
         """
         with naming_source(batch):
-            return self._map(batch, latest)
+            return self._map(batch, self._read(batch), latest)
 
-    def located(self, batch: pa.RecordBatch) -> tuple[Integers, Integers]:
-        """Slot and bin of each event that has both, in the range, whoever it is of: shapes (n,).
+    def map_located(
+        self, batch: pa.RecordBatch
+    ) -> tuple[Events, pa.RecordBatch, Integers, Integers]:
+        """What :meth:`map` gives, and the events in a bin whoever they are of.
 
-        Raises ConfigurationError as :meth:`map`.
+        Of each event that has a slot in the range and a bin: both, shapes (n,). Raises
+        ConfigurationError as :meth:`map`.
         """
         with naming_source(batch):
-            slots, faults = slots_of(batch, self.columns, self.slots)
-            bins = self._bins.bins([column_of(batch, name) for name in self.columns.value])
+            read = self._read(batch)
+            events, rejected = self._map(batch, read, None)
+        slots, bins = read.slots, read.bins
         good = bins >= 0
-        good[list(faults)] = False
+        good[list(read.bad_times)] = False
         if self.first_slot is not None:
             good &= slots >= self.first_slot
         if self.last_slot is not None:
             good &= slots <= self.last_slot
-        return slots[good], bins[good]
+        return events, rejected, slots[good], bins[good]
 
-    def _map(self, batch: pa.RecordBatch, latest: int | None) -> tuple[Events, pa.RecordBatch]:
+    def _read(self, batch: pa.RecordBatch) -> _Read:
         columns = self.columns
         arrays = {name: column_of(batch, name) for name in columns.names}
         slots, bad_times = slots_of(batch, columns, self.slots)
         bins = self._bins.bins([arrays[name] for name in columns.value])
-        members, strangers, nameless = self._users.find(arrays[columns.user], columns.user)
+        return _Read(arrays[columns.user], slots, bad_times, bins)
+
+    def _map(
+        self, batch: pa.RecordBatch, read: _Read, latest: int | None
+    ) -> tuple[Events, pa.RecordBatch]:
+        slots, bins = read.slots, read.bins
+        members, strangers, nameless = self._users.find(read.users, self.columns.user)
 
         # What is wrong with each bad row; the first fault found is the one reported.
-        faults: dict[int, str] = dict(bad_times)
+        faults: dict[int, str] = dict(read.bad_times)
 
         def fault(rows: Integers, reason: str) -> None:
             for row in rows.tolist():
