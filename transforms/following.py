@@ -5,6 +5,8 @@ from __future__ import annotations
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PortableOptions
 
+TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
+
 
 def follow_to_the_end(pipeline: beam.Pipeline) -> None:
     """Let Beam follow the job for as long as it runs, on a server that it starts itself.
@@ -15,4 +17,4 @@ def follow_to_the_end(pipeline: beam.Pipeline) -> None:
     """
     options = pipeline.options.view_as(PortableOptions)
     if not options.job_endpoint:
-        options.job_server_timeout = None
+        options.job_server_timeout = TEN_YEARS

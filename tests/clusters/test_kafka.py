@@ -215,8 +215,8 @@ def test_a_live_stream_has_its_backlog_in_time_and_outlives_its_broker(
             found[int(slot)].add(content)
         return dict(sorted(found.items()))
 
-    def released_until(time):
-        return max(released(), default=0) * SECONDS > time
+    def released_until(moment):
+        return max(released(), default=0) * SECONDS > moment
 
     with kafka.producing(events, rate, together, PLACES) as sent:
         wait_until("a backlog", lambda: sent() >= 5 * rate)

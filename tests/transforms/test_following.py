@@ -5,11 +5,12 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from streamveil.mechanisms import Registry
+from streamveil.transforms.following import TEN_YEARS
 
 
 @pytest.mark.parametrize(
     ("flag", "seconds"),
-    [("--job_server_timeout=10", None), ("--job_endpoint=localhost:1", 300)],
+    [("--job_server_timeout=10", TEN_YEARS), ("--job_endpoint=localhost:1", 300)],
 )
 def test_a_stream_is_followed_for_as_long_as_it_runs(kit, flag, seconds):
     """But for a server of the user's, which may be none."""
