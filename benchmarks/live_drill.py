@@ -29,6 +29,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import apache_beam as beam
@@ -125,7 +126,8 @@ def one_run(folder: Path, seconds: float, loops: int, flags: list[str]) -> tuple
     for one in load:
         one.join()
     stopped = folder / "stopped"
-    wrong = faults(folder, float(stopped.read_text()) if stopped.exists() else time.time())
+    until = float(stopped.read_text()) if stopped.exists() else time.time()
+    wrong = faults(kept(folder), until, 1.0, WINDOW, EPSILON)
     said = f"{len(kept(folder))} slots"
     if code != STOPPED:
         wrong.add("failed")
@@ -134,18 +136,27 @@ def one_run(folder: Path, seconds: float, loops: int, flags: list[str]) -> tuple
     return wrong, said
 
 
-def faults(folder: Path, stopped: float) -> set[str]:
-    """What is wrong with the releases in a folder, of a stream that was stopped at a time."""
-    given = kept(folder)
+def faults(
+    given: Mapping[int, Collection[bytes]],
+    stopped: float,
+    seconds: float,
+    window: int,
+    epsilon: float,
+) -> set[str]:
+    """What is wrong with the releases of a stream that was stopped at a time of the clock.
+
+    `given` has the different contents of each slot, of so many seconds since 1970, in order; the
+    users asked for `epsilon` over `window` slots.
+    """
     slots = list(given)
     wrong = set()
-    if not slots or slots[-1] + 1 < stopped - PATIENCE:  # slots are of a second, since 1970
+    if not slots or (slots[-1] + 1) * seconds < stopped - PATIENCE:
         wrong.add("stalled")
     if slots and len(slots) < slots[-1] - slots[0] + 1:
         wrong.add("lost")
     if any(len(contents) > 1 for contents in given.values()):
         wrong.add("doubled")
-    if overspent([(slot, sum(map(cost, some))) for slot, some in given.items()], WINDOW, EPSILON):
+    if overspent([(slot, sum(map(cost, some))) for slot, some in given.items()], window, epsilon):
         wrong.add("overspent")
     return wrong
 

@@ -214,7 +214,12 @@ def _with_rejected(
         events = batch.num_rows + len(rejected)
         yield batch, rejected_batch(path, rejected) if rejected else None
         rejected.clear()
-        _PROGRESS.info("read %d events", events, extra={"events": events})
+        tell_read(events)
+
+
+def tell_read(events: int) -> None:
+    """Tell those who wait how many events were read, those that are rejected among them."""
+    _PROGRESS.info("read %d events", events, extra={"events": events})
 
 
 @dataclass(eq=False)

@@ -26,6 +26,7 @@ from streamveil.io.events import (
     Events,
     dead_letters,
     rejected_batch,
+    tell_read,
 )
 from streamveil.io.files import Columns, event_batch
 from streamveil.io.message_formats import FORMATS, Parsed
@@ -204,6 +205,9 @@ class _ParseFn(beam.DoFn):
         for reason, records in letters.items():
             yield dead_letters(rejected_batch(self._source, records, reason))
         yield from batches
+        if not self._silent:
+            rejected = sum(len(records) for records in letters.values())
+            tell_read(rejected + sum(batch.num_rows for batch in batches))
 
     def _within_limit(self, parsed: Parsed, reject: Callable[..., None]) -> Parsed:
         """The events without a field that is too long; the others go to `reject`."""

@@ -13,6 +13,7 @@ import grpc
 from apache_beam.options.pipeline_options import (
     CrossLanguageOptions,
     PipelineOptions,
+    PortableOptions,
     StandardOptions,
 )
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -30,6 +31,7 @@ from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 from streamveil.transforms.fence import StateWentBack
+from streamveil.transforms.following import follow_to_the_end
 
 # Errors of ours that a worker raised, inside the text that a runner reports.
 _KINDS = {
@@ -92,12 +94,13 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
         pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
+    follow_to_the_end(pipeline)
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
         result = _started(pipeline)
         if not getattr(result, "has_job", True):
             return Summary(handed_over=True)
-        state = result.wait_until_finish()
+        state = _followed(result, options)
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
@@ -129,6 +132,23 @@ def _started(pipeline: beam.Pipeline) -> Any:
         raise ConfigurationError(
             f"--runner=PrismRunner: Prism does not start: {error}. Give the whole path of its "
             "binary, --prism_location=/FOLDER/prism, or leave out --runner to run in this process"
+        ) from error
+
+
+def _followed(result: Any, options: PipelineOptions) -> Any:
+    """The state in which a job ends."""
+    try:
+        return result.wait_until_finish()
+    except grpc.RpcError as error:
+        why = f"the server of the job is lost ({error.details()})"
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            seconds = options.view_as(PortableOptions).job_server_timeout
+            why = (
+                f"--job_server_timeout={seconds}: Beam follows a job on this server for no longer, "
+                "so give more seconds than the job may run"
+            )
+        raise RuntimeError(
+            f"{why}. The job may still run there: see that it has ended before you start it again"
         ) from error
 
 

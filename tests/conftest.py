@@ -115,8 +115,17 @@ def new_pipeline(pipeline_on, usual_runner):
 
 
 @pytest.fixture(scope="session")
-def flink_drill():
-    """The script benchmarks/flink_drill.py as a module."""
-    folder = Path(__file__).parents[1] / "benchmarks"
-    sys.path.insert(0, str(folder))  # as if it were run
-    return importlib.import_module("flink_drill")
+def script():
+    """A script of benchmarks/ as a module, by its name."""
+    sys.path.insert(0, str(HERE.parent / "benchmarks"))  # as if it were run
+    return importlib.import_module
+
+
+@pytest.fixture(scope="session")
+def flink_drill(script):
+    return script("flink_drill")
+
+
+@pytest.fixture(scope="session")
+def live_drill(script):
+    return script("live_drill")

@@ -17,6 +17,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
 from streamveil.transforms.fence import keep_keys_whole
+from streamveil.transforms.following import follow_to_the_end
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -94,6 +95,7 @@ def open_slots(
     In real time when the heartbeat is None. Every pipeline over an input without end has these.
     """
     keep_keys_whole(pipeline)
+    follow_to_the_end(pipeline)
     opened = (
         pipeline
         | "Heartbeat" >> (heartbeat or Heartbeat(slots, first, last))

@@ -91,6 +91,9 @@ class Kafka:
     def stop(self, *name):
         subprocess.run([HERE / "kafka.sh", "stop", self.work / "kafka", *name], check=True)
 
+    def kill(self, name):
+        subprocess.run([HERE / "kafka.sh", "kill", self.work / "kafka", name], check=True)
+
     def location(self, topic, settings=""):
         return f"kafka:{self.broker}/{topic}" + (f"?{settings}" if settings else "")
 
@@ -118,17 +121,20 @@ class Kafka:
     def producing(self, topic, rate, together, places):
         """Send so many events a second, each with the time of now, some of them in one message.
 
-        Gives how many were sent so far.
+        Each is taken by the broker once, though the broker may be away for a while. Gives how many
+        were sent so far.
         """
         from kafka import KafkaProducer
 
         sent, stop = [0], threading.Event()
 
         def produce():
-            producer = KafkaProducer(bootstrap_servers=self.broker, linger_ms=5)
+            producer = KafkaProducer(
+                bootstrap_servers=self.broker, linger_ms=5, reconnect_backoff_max_ms=1000
+            )
             begun = time.monotonic()
             while not stop.wait(0.01):
-                while sent[0] < (time.monotonic() - begun) * rate:
+                while sent[0] < (time.monotonic() - begun) * rate and not stop.is_set():
                     now = dt.datetime.now(dt.timezone.utc).isoformat()
                     numbers = range(sent[0], sent[0] + together)
                     some = [

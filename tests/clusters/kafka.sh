@@ -5,6 +5,7 @@
 #   kafka.sh start PLACE WORK         start what does not run and print broker=HOST:PORT and
 #                                     expansion=HOST:PORT; what the broker had in WORK is kept
 #   kafka.sh stop WORK [broker|expansion]
+#   kafka.sh kill WORK broker|expansion   at once, with -9
 #
 # Versions are those of kafka/broker.xml and kafka/connector.xml.
 set -euo pipefail
@@ -113,8 +114,17 @@ stop() { # WORK [NAME]
   done
 }
 
+kill_at_once() { # WORK NAME
+  local pid
+  pid=$(cat "$1/$2.pid")
+  kill -9 "$pid"
+  while kill -0 "$pid" 2>/dev/null; do sleep 0.1; done # its port is open until then
+  rm "$1/$2.pid"
+}
+
 case "${1:-} $#" in
   "install 2" | "start 3" | "stop 2" | "stop 3") "$@" ;;
+  "kill 3") kill_at_once "$2" "$3" ;;
   *)
     sed -n '2,/^set/{/^#/s/^# \{0,1\}//p}' "$0" >&2
     exit 2

@@ -69,6 +69,14 @@ def test_our_flags_of_flink_are_those_of_the_job_server(embedded_flink):
         assert value == (7 if name in numbers else True if name in switches else "true")
 
 
+def test_a_live_stream_on_a_busy_machine_neither_stalls_nor_doubles(
+    embedded_flink, live_drill, tmp_path
+):
+    flags = (*embedded_flink.flags, *STREAMING, "--finish_bundle_before_checkpointing")
+    wrong, said = live_drill.one_run(tmp_path, 45, 4, [*flags])
+    assert not wrong, said
+
+
 SLOTS = 4
 CHANGES = "user,slot,time,window_backward,epsilon_backward,window_forward,epsilon_forward"
 STREAMS = {

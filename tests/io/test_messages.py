@@ -130,6 +130,12 @@ def rows_of(kind, *sent, columns=NAMES, **settings):
     return rows, letters
 
 
+def test_all_that_was_read_is_told(caplog):
+    with caplog.at_level("INFO", "streamveil.progress"):
+        rows_of("json", b'[{"user":"a"}, 5, {"user":"b"}]', b"no")
+    assert [record.events for record in caplog.records] == [4]
+
+
 def arrow(columns, **options):
     sink = pa.BufferOutputStream()
     batch = pa.record_batch(columns)

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import apache_beam as beam
+import grpc
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
 
@@ -19,7 +20,7 @@ from streamveil import io
 from streamveil.io import tables
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.pipelines import options
+from streamveil.pipelines import launch, options
 from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.presets import FORMATS
 from streamveil.pipelines.flags import SURE_LIKENESS, nearest
@@ -406,6 +407,32 @@ def test_other_errors_are_not_disguised():
     with pytest.raises(Exception, match="some bug") as caught:
         run_raising(ZeroDivisionError("some bug"))
     assert not isinstance(caught.value, (ConfigurationError, BudgetExceeded))
+
+
+class Broken(grpc.RpcError):
+    """What a call to a job server ends with."""
+
+    def __init__(self, code):
+        super().__init__("<of many\nlines\n>")
+        self.code, self.details = (lambda: code), (lambda: "Socket closed")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, r"the server of the job is lost \(Socket closed\)"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "--job_server_timeout=7: .* give more seconds"),
+    ],
+)
+def test_a_job_server_that_is_lost_is_told_in_one_line(monkeypatch, code, words):
+    class Result:
+        def wait_until_finish(self):
+            raise Broken(code)
+
+    monkeypatch.setattr(launch, "_started", lambda pipeline: Result())
+    given = PipelineOptions(["--job_endpoint=localhost:1", "--job_server_timeout=7"])
+    with pytest.raises(RuntimeError, match=rf"^{words}.* before you start it again$"):
+        launch.run(lambda pipeline: None, given, "test")
 
 
 def full_disk(name):
