@@ -63,6 +63,8 @@ class InputFile:
     """When it was last written, in seconds since the epoch; None where nobody knows."""
     ends: str | None = None
     """Digest of its beginning and its end, as of :func:`ends_of`."""
+    broken: bool = False
+    """Whether it could not be read to its end, as a dead letter told."""
 
 
 @dataclass(frozen=True)
