@@ -456,9 +456,13 @@ class Follow:
             for path, known in found.known.items()
             if path in found.events and known.waiting is not None and known.waiting <= until
         ]
+        transform = self.transform
+        if self.following.interval is not None and snapshot.passes:
+            # The options are right, and whoever sends events late must not hold a slot back.
+            transform = dataclasses.replace(transform, max_rejected=1.0)
         job = PassJob(
             due=Pass(snapshot.first_slot, snapshot.next_slot, until),
-            transform=self.transform,
+            transform=transform,
             fresh=fresh,
             again=[path for path in again if not found.known[path].broken],
             broken=[path for path in again if found.known[path].broken],
@@ -609,9 +613,9 @@ class Follow:
                 "name of its own",
                 logging.WARNING,
             )
-        warning = summary.warning()
-        if warning:
-            tell(f"warning: {warning}", logging.WARNING)
+        for warning in (summary.loss(self.transform.max_rejected), summary.warning()):
+            if warning:
+                tell(f"warning: {warning}", logging.WARNING)
 
     def _write_summary(self) -> None:
         """Tell the figures of the passes of this run."""

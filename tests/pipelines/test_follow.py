@@ -487,6 +487,19 @@ def refuse_to_read(name, batches, monkeypatch):
     monkeypatch.setattr(events, "read_part", read)
 
 
+def test_late_events_hold_no_slot_back_while_a_stream_is_followed(stream):
+    """Nor do others that are lost: one user's record must not stop what is of all."""
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream()
+    stream.events("b.csv", [("u1", "A", day(1)), ("nobody", "A", day(2))])
+    stream.clock(day(3))
+    assert stream.job(**stream.flags_with({})).code == 3
+    outcome = stream(follow="100ms", end="2024-01-03")
+    assert "warning: 2 of 2 events were rejected or late" in outcome.out
+    assert released(stream) == [day(1), day(2)]
+
+
 # ---- catching up -------------------------------------------------------------------------------
 
 
