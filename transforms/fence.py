@@ -6,10 +6,10 @@ older number, or finds that another bundle has the key, fails: it would spend wh
 
 Two ways back are lawful. A bundle that failed is run again from the state that it began with: what
 it wrote does not count. It has failed when its DoFn is torn down, or when its thread begins another
-bundle; where an error tears the DoFn down, also if its own part of the bundle had ended. And a job that was restored from a checkpoint goes on from there, also where its process
-lives on, as that which launched a job with workers in it: its worker is a new one, which had read
-nothing when the newer number was written. Otherwise nothing is forgotten, however often a runner
-tries.
+bundle; where an error tears the DoFn down, also if its own part of the bundle had ended. And a job
+that was restored from a checkpoint goes on from there, also where its process lives on, as that
+which launched a job with workers in it: its worker is a new one, which had read nothing when the
+newer number was written. Otherwise nothing is forgotten, however often a runner tries.
 
 What other processes wrote is not known. Where a runner lets two of them have one key, parts that
 have numbers, and a sink that refuses a second release, are what is left: see docs/runners.md.

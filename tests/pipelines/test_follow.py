@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.io import StateFolder, events, read_table
+from streamveil.io import StateFolder, read_table
+from streamveil.io import events as reading
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines.monitor import Monitor
 
@@ -474,7 +475,7 @@ def test_of_a_broken_file_what_was_read_counts_in_every_pass(stream, monkeypatch
 
 def refuse_to_read(name, batches, monkeypatch):
     """Let a disk refuse a file behind some batches."""
-    read_part = events.read_part
+    read_part = reading.read_part
 
     def read(part, *given):
         for number, batch in enumerate(read_part(part, *given)):
@@ -484,7 +485,7 @@ def refuse_to_read(name, batches, monkeypatch):
         if part.path.endswith(name):
             raise ConfigurationError(f"{part.path}: the disk is bad")
 
-    monkeypatch.setattr(events, "read_part", read)
+    monkeypatch.setattr(reading, "read_part", read)
 
 
 def test_late_events_hold_no_slot_back_while_a_stream_is_followed(stream):

@@ -1,4 +1,4 @@
-"""The input files of a stream: what is there, and what has to be there still when they were read."""
+"""The input files of a stream: what is there, and is there still when it was read."""
 
 import os
 

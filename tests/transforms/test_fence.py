@@ -197,7 +197,7 @@ class Runner:
         self._commit(bundle, messages)
 
     def failing(self):
-        """It is torn down in the midst, or by a step behind this one, or only its thread goes on."""
+        """It is torn down, in the midst or by a step behind it, or only its thread goes on."""
         bundle = self._begin(self.state)
         self._feed(bundle, self._some())
         case = self.draw.random()
