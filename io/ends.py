@@ -14,9 +14,12 @@ _BYTES = 1 << 16
 def ends_of(path: str, size: int) -> str:
     """Digest of the first and the last 64 kB of a file of `size` bytes, in hexadecimal.
 
-    Raises OSError, or what its filesystem raises for a file that is not there.
+    What has no bytes is not opened: a pipe would wait for somebody to write to it. Raises OSError,
+    or what its filesystem raises for a file that is not there.
     """
     digest = hashlib.blake2b(digest_size=16)
+    if not size:
+        return digest.hexdigest()
     raw = FileSystems.open(path, compression_type=CompressionTypes.UNCOMPRESSED)
     with contextlib.closing(raw) as file:
         digest.update(file.read(_BYTES))

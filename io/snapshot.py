@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from streamveil.io.sealed import PART, SealedRecord, sync, write_private
-from streamveil.io.witness import Mark, check_witness, write_witness
+from streamveil.io.witness import Mark, check_witness, held_alone, write_witness
 from streamveil.mechanisms.records import ConfigurationError
 
 VERSION = 2
@@ -63,6 +63,8 @@ class InputFile:
     """When it was last written, in seconds since the epoch; None where nobody knows."""
     ends: str | None = None
     """Digest of its beginning and its end, as of :func:`ends_of`."""
+    broken: bool = False
+    """Whether it could not be read to its end, as a dead letter told."""
 
 
 @dataclass(frozen=True)
@@ -199,14 +201,15 @@ class StateFolder:
             self._check_whole(snapshot)
         known = _mark_of(snapshot, sealed)
         places = {place: None for place in (witness, snapshot.witness) if place}
-        seen = [check_witness(place, key, self.path, known) for place in places]
-        if self.of_pass(snapshot.passes).exists() and not any(seen):
-            _LOG.warning(
-                "there is no witness %s beside the results: an old copy of %s could not be told "
-                "from the newest one; look whether pass %d is the last that was published",
-                *(snapshot.witness, self.path, snapshot.passes),
-            )
-        self._settle(snapshot, sealed, key)
+        with held_alone(places):
+            seen = [check_witness(place, key, self.path, known) for place in places]
+            if self.of_pass(snapshot.passes).exists() and not any(seen):
+                _LOG.warning(
+                    "there is no witness %s beside the results: an old copy of %s could not be "
+                    "told from the newest one; look whether pass %d is the last that was published",
+                    *(snapshot.witness, self.path, snapshot.passes),
+                )
+            self._settle(snapshot, sealed, key)
         self._committed = sealed
         return snapshot
 
@@ -232,19 +235,28 @@ class StateFolder:
             )
 
     def begin(self, number: int) -> Path:
-        """An empty folder for a pass to write to.
+        """An empty folder for a pass to write to; what it had written before is removed.
 
         Raises ConfigurationError where the folder of the state was replaced, or is full.
         """
         self.refuse_replaced()
         folder = self._part_of_pass(number)
         with _telling(f"pass {number} cannot begin:"):
+            if folder.exists():
+                shutil.rmtree(folder)
             folder.mkdir(mode=0o700)
         return folder
 
     def beside(self, place: str) -> bool:
         """Whether files can be renamed from here to that folder."""
         return os.stat(place).st_dev == os.stat(self.path).st_dev
+
+    def refuse_inside(self, output: str) -> None:
+        """Refuse to write something else in the folder. Raises ConfigurationError."""
+        if Path(os.path.realpath(output)).is_relative_to(os.path.realpath(self.path)):
+            raise ConfigurationError(
+                f"{output} is in {self.path}, which is for the state alone: name a file elsewhere"
+            )
 
     def of_pass(self, number: int) -> Path:
         """Where a committed pass keeps its files."""
@@ -263,28 +275,16 @@ class StateFolder:
                 when it is committed, for results that cannot be moved.
         """
         self.refuse_replaced()
-        if before is not None and self._committed is not None:
-            for place in {snapshot.witness, before.witness}:
-                check_witness(place, key, self.path, _mark_of(before, self._committed))
-        part = self._part_of_pass(snapshot.passes)
-        with _telling(f"pass {snapshot.passes} cannot be committed:"):
-            snapshot = dataclasses.replace(snapshot, files=_files_of(part, snapshot.results))
-            sealed = SealedRecord.of(
-                key, _PURPOSE, {"version": VERSION, **dataclasses.asdict(snapshot)}
-            )
-            if part.exists():
-                write_private(part / MANIFEST, sealed.text())
-                for path in [*(part / name for name in snapshot.files), part, self.path]:
-                    sync(path)
-            self.refuse_replaced()
-            write_private(self.path / MANIFEST, sealed.text())
-        self._committed = sealed
-        self.refuse_replaced()  # or the witness would see a pass that the folder held has not got
-        self._settle(snapshot, sealed, key)
         witness_before = "" if before is None else before.witness
-        if witness_before != snapshot.witness and os.path.isfile(witness_before):
-            with _telling(f"pass {snapshot.passes} is committed, but"):
-                write_witness(witness_before, key, _mark_of(snapshot, sealed))
+        with held_alone({snapshot.witness, witness_before}):
+            if before is not None and self._committed is not None:
+                for place in {snapshot.witness, witness_before}:
+                    check_witness(place, key, self.path, _mark_of(before, self._committed))
+            snapshot, sealed = self._write(snapshot, key)
+            self._settle(snapshot, sealed, key)
+            if witness_before != snapshot.witness and os.path.isfile(witness_before):
+                with _telling(f"pass {snapshot.passes} is committed, but"):
+                    write_witness(witness_before, key, _mark_of(snapshot, sealed))
         return snapshot
 
     def key(self, create: bool) -> str:
@@ -415,6 +415,24 @@ class StateFolder:
                 raise ConfigurationError(f"{path} is not of the pass: move it away")
 
     # ---- what is done --------------------------------------------------------------------------
+
+    def _write(self, snapshot: Snapshot, key: bytes) -> tuple[Snapshot, SealedRecord]:
+        """Replace the manifest, when all that the pass has written is on the disk."""
+        part = self._part_of_pass(snapshot.passes)
+        with _telling(f"pass {snapshot.passes} cannot be committed:"):
+            snapshot = dataclasses.replace(snapshot, files=_files_of(part, snapshot.results))
+            sealed = SealedRecord.of(
+                key, _PURPOSE, {"version": VERSION, **dataclasses.asdict(snapshot)}
+            )
+            if part.exists():
+                write_private(part / MANIFEST, sealed.text())
+                for path in [*(part / name for name in snapshot.files), part, self.path]:
+                    sync(path)
+            self.refuse_replaced()
+            write_private(self.path / MANIFEST, sealed.text())
+        self._committed = sealed
+        self.refuse_replaced()  # or the witness would see a pass that the folder held has not got
+        return snapshot, sealed
 
     def _settle(self, snapshot: Snapshot, sealed: SealedRecord, key: bytes) -> None:
         """Move committed results to their readers, and remove all that is not committed."""

@@ -12,10 +12,13 @@ line. Nothing that streamveil does takes a line away.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hmac
 import json
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +72,26 @@ def witness_of(output: str) -> str:
     """Path of the witness beside the results that are named after `output`."""
     place, name = os.path.split(os.path.abspath(output))
     return os.path.join(place, f".{name}.witness")
+
+
+@contextlib.contextmanager
+def held_alone(witnesses: Iterable[str]) -> Iterator[None]:
+    """While the block runs, let nobody else who asks for it check or write these witnesses.
+
+    Two copies of a folder have a lock each, and may come to a commit at one moment. So the folders
+    of the witnesses are locked, all in one order. One that cannot be opened has no witness.
+    """
+    with contextlib.ExitStack() as stack:
+        handles: dict[tuple[int, int], int] = {}
+        for folder in {os.path.dirname(witness) for witness in witnesses if witness}:
+            with contextlib.suppress(OSError):
+                handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+                stack.callback(os.close, handle)
+                found = os.fstat(handle)
+                handles[found.st_dev, found.st_ino] = handle
+        for which in sorted(handles):
+            fcntl.flock(handles[which], fcntl.LOCK_EX)
+        yield
 
 
 def write_witness(path: str, key: bytes, mark: Mark) -> None:

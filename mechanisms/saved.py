@@ -83,7 +83,8 @@ class Keeper:
         if differ:
             raise ConfigurationError(
                 f"this state belongs to another configuration: {_listed(differ)} changed since it "
-                "was written; go on with the options that it was written with, or start a new run"
+                "was written; go on with the options that it was written with, or begin anew, "
+                "which spends the users' budgets again"
             )
         return bytes(record["state"])
 

@@ -382,6 +382,7 @@ class Follow:
                     f"{path} is not on the filesystem of --state={self.following.state}, from "
                     "where files are renamed: put both on one"
                 )
+            self.folder.refuse_inside(path)
             targets[kind] = f"{root}-{number:08d}{extension}"
         return targets
 
@@ -450,15 +451,21 @@ class Follow:
         self._refuse_results_beyond(snapshot.passes)
         check_outputs(list(targets.values()))
         fresh = found.fresh(found.events)
+        again = [
+            path
+            for path, known in found.known.items()
+            if path in found.events and known.waiting is not None and known.waiting <= until
+        ]
+        transform = self.transform
+        if self.following.interval is not None and snapshot.passes:
+            # The options are right, and whoever sends events late must not hold a slot back.
+            transform = dataclasses.replace(transform, max_rejected=1.0)
         job = PassJob(
             due=Pass(snapshot.first_slot, snapshot.next_slot, until),
-            transform=self.transform,
+            transform=transform,
             fresh=fresh,
-            again=[
-                path
-                for path, known in found.known.items()
-                if path in found.events and known.waiting is not None and known.waiting <= until
-            ],
+            again=[path for path in again if not found.known[path].broken],
+            broken=[path for path in again if found.known[path].broken],
             folder=self.folder.begin(number),
             results={kind: kind + os.path.splitext(path)[1] for kind, path in targets.items()},
             command=self.command,
@@ -471,6 +478,7 @@ class Follow:
             lenient=self.following.interval is not None and self._reads(fresh, found),
         )
         self._warn_of_silence(job, found.events)
+        read = {*fresh, *again, *job.changes}
         try:
             summary = job.run(options)
         except InputLost as error:
@@ -478,10 +486,11 @@ class Follow:
             self._write_summary()
             raise
         except Exception:
-            self.folder.refuse_replaced()  # it says more than a file that was not found
+            self.folder.refuse_replaced()  # these say more than a file that was not found
+            self._incoming.refuse_moved(found, read)
             raise
-        waiting = job.waiting()
-        read = {*job.fresh, *job.again, *job.changes}
+        self._incoming.refuse_moved(found, read)
+        waiting, broken = job.waiting(), job.unreadable()
         slots = self.transform.slots
         committed = dataclasses.replace(
             snapshot,
@@ -489,7 +498,9 @@ class Follow:
             passes=number,
             results={job.results[kind]: target for kind, target in targets.items()},
             inputs={
-                path: found.read(path, waiting.get(path)) if path in read else found.known[path]
+                path: found.read(path, waiting.get(path), path in broken)
+                if path in read
+                else found.known[path]
                 for path in (*found.events, *found.changes)
             },
             witness=self._witness,
@@ -553,7 +564,7 @@ class Follow:
 
     def _warn_of_silence(self, job: PassJob, found: Mapping[str, FileMetadata]) -> None:
         """Name the slots that the clock alone closes, without a file that can be of them."""
-        if self.following.close_by.rule != CLOCK or job.again:
+        if self.following.close_by.rule != CLOCK or job.again or job.broken:
             return
         slots, due = self.transform.slots, job.due
         newest = max((_changed(found[path]) for path in job.fresh), default=None)
@@ -602,9 +613,9 @@ class Follow:
                 "name of its own",
                 logging.WARNING,
             )
-        warning = summary.warning()
-        if warning:
-            tell(f"warning: {warning}", logging.WARNING)
+        for warning in (summary.loss(self.transform.max_rejected), summary.warning()):
+            if warning:
+                tell(f"warning: {warning}", logging.WARNING)
 
     def _write_summary(self) -> None:
         """Tell the figures of the passes of this run."""
@@ -636,6 +647,8 @@ def follow(
         monitored(folder, following.clock, following.exports) as monitor,
     ):
         check_summary(given.summary)
+        if given.summary:
+            folder.refuse_inside(given.summary)
         Follow(
             given.input,
             wanted,

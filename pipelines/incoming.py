@@ -49,13 +49,13 @@ class Found:
         """Paths of those that no pass has read."""
         return [path for path in files if path not in self.known]
 
-    def read(self, path: str, waiting: int | None) -> InputFile:
+    def read(self, path: str, waiting: int | None, broken: bool) -> InputFile:
         """What is remembered of a file that this pass reads; see :class:`InputFile`."""
         if path in self.known:
             return dataclasses.replace(self.known[path], waiting=waiting)
         file = self.events.get(path) or self.changes[path]
         return InputFile(
-            file.size_in_bytes, waiting, file.last_updated_in_seconds or None, _ends(file)
+            file.size_in_bytes, waiting, file.last_updated_in_seconds or None, _ends(file), broken
         )
 
 
@@ -90,6 +90,25 @@ class Incoming:
         }
         folders = {os.path.dirname(path) for path in both if _local(path)}
         return Found(events, changes, known, _mounts(folders | set(self._folders)))
+
+    def refuse_moved(self, found: Found, read: Iterable[str]) -> None:
+        """Refuse files that a pass has read if they are not there any more, as they were found.
+
+        Raises ConfigurationError, which is InputMissing if one is gone.
+        """
+        before = {**found.events, **found.changes}
+        now = {**_listed(self.events), **(_listed(self.changes) if self.changes else {})}
+        for path in sorted(read):
+            if path not in now:
+                raise InputMissing(
+                    f"the input is missing: {path} went away while it was read: bring it back"
+                )
+            if _stamp(now[path]) != _stamp(before[path]):
+                raise ConfigurationError(
+                    f"{path} was written to while it was read, so nothing of this pass is "
+                    "released: put new events into files of their own, renamed into place when "
+                    "they are whole, and go on with --resume"
+                )
 
     @property
     def _folders(self) -> list[str]:
@@ -176,6 +195,10 @@ def _same(path: str, known: InputFile, file: FileMetadata) -> InputFile:
         path,
     )
     return dataclasses.replace(known, modified=modified)
+
+
+def _stamp(file: FileMetadata) -> tuple[int, float]:
+    return file.size_in_bytes, file.last_updated_in_seconds
 
 
 def _ends(file: FileMetadata) -> str | None:

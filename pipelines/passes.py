@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import (
     LAYOUTS,
+    UNREADABLE,
     CsvDialect,
     ReadEvents,
     UserTable,
@@ -48,6 +49,13 @@ def users_after(folder: Path) -> UserTable | None:
     return UserTable.read(folder / _USERS) if (folder / _USERS).exists() else None
 
 
+def _unreadable(letters: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Of dead letters of one reason: which file cannot be read, of `WAITING_SCHEMA`."""
+    if letters.column("reason")[0].as_py() == UNREADABLE:
+        source = letters.column("source")[0].as_py()
+        yield pa.RecordBatch.from_pylist([{"source": source, "slot": None}], WAITING_SCHEMA)
+
+
 @dataclass(frozen=True)
 class PassJob:
     """What one pass reads, releases and writes."""
@@ -79,6 +87,8 @@ class PassJob:
     """Of the releases."""
     lenient: bool = False
     """Whether a file of events that cannot be read is a dead letter, not an error."""
+    broken: Sequence[str] = ()
+    """More files as in `again`, which could not be read to their ends then."""
 
     def run(self, options: PipelineOptions) -> Summary:
         """Write the results, the state after them, and what waits.
@@ -100,9 +110,18 @@ class PassJob:
     def waiting(self) -> dict[str, int]:
         """After the run: files with events of later slots, and the first such slot of each."""
         first: dict[str, int] = {}
-        for row in read_table(str(self.folder / _WAITING)).to_pylist():
-            first[row["source"]] = min(row["slot"], first.get(row["source"], row["slot"]))
+        for row in self._noted():
+            if row["slot"] is not None:
+                first[row["source"]] = min(row["slot"], first.get(row["source"], row["slot"]))
         return first
+
+    def unreadable(self) -> set[str]:
+        """After the run: fresh files that could not be read, or not to their ends."""
+        return {row["source"] for row in self._noted() if row["slot"] is None}
+
+    def _noted(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = read_table(str(self.folder / _WAITING)).to_pylist()
+        return rows
 
     @property
     def _changing(self) -> bool:
@@ -117,15 +136,18 @@ class PassJob:
     def _build(self, pipeline: beam.Pipeline) -> None:
         whole, due = self.transform, self.due
         batches, waiting, rejected = [], [], []
-        for again, files in ((False, self.fresh), (True, self.again)):
+        for label, files, again, lenient in (
+            ("New", self.fresh, False, self.lenient),
+            ("Again", self.again, True, False),
+            ("Broken", self.broken, True, True),
+        ):
             if not files:
                 continue
-            label = "Again" if again else "New"
             read = pipeline | f"Read{label}" >> ReadEvents(
                 [glob.escape(path) for path in files],
                 columns=whole.columns.names,
                 again=again,
-                lenient=self.lenient,
+                lenient=lenient,
                 dialect=self.dialect,
             )
             taken = read.batches | f"TakeDue{label}" >> TakeDue(
@@ -135,6 +157,10 @@ class PassJob:
             waiting.append(taken.waiting)
             if not again:  # or its dead letters would be written once more
                 rejected += [read.rejected, taken.rejected]
+                if lenient:
+                    noted = read.rejected | "NoteUnreadable" >> beam.FlatMap(_unreadable)
+                    noted.element_type = pa.RecordBatch
+                    waiting.append(noted)
         events = batches | "Events" >> beam.Flatten(pipeline=pipeline)
         events.element_type = pa.RecordBatch
         registry = whole.registry

@@ -120,6 +120,16 @@ class Summary:
             "--max_contributions, which makes noise grow in proportion, or shorter slots"
         )
 
+    def loss(self, most: float) -> str | None:
+        """Where more than that share of the events was lost, how many were."""
+        lost = sum(self.rejected.values()) + self.late
+        if lost <= most * self.read:
+            return None
+        return (
+            f"{lost:,} of {self.read:,} events were rejected or late, more than the share of "
+            f"{most:g} (--max_rejected): the dead letters (--rejected) say why"
+        )
+
     def text(self, dead_letters: str | None = None) -> str:
         """A few lines for the operator."""
         lines = [f"events:   {self.events_text()}"]

@@ -29,7 +29,8 @@ from streamveil.transforms.rejects import (
 from streamveil.transforms.release import REJECTED
 
 WAITING = "waiting"
-WAITING_SCHEMA = pa.schema([("source", pa.string()), pa.field("slot", pa.int64(), nullable=False)])
+# A slot is null where the source could not be read to its end.
+WAITING_SCHEMA = pa.schema([("source", pa.string()), ("slot", pa.int64())])
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ older number, or finds that another bundle has the key, fails: it would spend wh
 
 Two ways back are lawful. A bundle that failed is run again from the state that it began with: what
 it wrote does not count. It has failed when its DoFn is torn down, or when its thread begins another
-bundle. And a job that was restored from a checkpoint goes on from there, also where its process
-lives on, as that which launched a job with workers in it: its worker is a new one, which had read
-nothing when the newer number was written. Otherwise nothing is forgotten, however often a runner
-tries.
+bundle; where an error tears the DoFn down, also if its own part of the bundle had ended. And a job
+that was restored from a checkpoint goes on from there, also where its process lives on, as that
+which launched a job with workers in it: its worker is a new one, which had read nothing when the
+newer number was written. Otherwise nothing is forgotten, however often a runner tries.
 
 What other processes wrote is not known. Where a runner lets two of them have one key, parts that
 have numbers, and a sink that refuses a second release, are what is left: see docs/runners.md.
@@ -18,6 +18,7 @@ have numbers, and a sink that refuses a second release, are what is left: see do
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 import uuid
 from collections import defaultdict
@@ -34,6 +35,11 @@ from streamveil.mechanisms.odometer import BudgetExceeded
 # Read by Prism from the options of a job, also of one that comes by --job_endpoint; other runners
 # do not know it.
 NO_SPLITS = "prism_disable_sdf_split"
+
+Written = tuple[int, int]
+"""A number, and the moment at which it was written."""
+
+_NOTHING: Written = (0, 0)
 
 
 class StateWentBack(BudgetExceeded):
@@ -64,13 +70,15 @@ class _Bundle:
     thread: int
     numbers: dict[Hashable, int] = field(default_factory=dict)
     """By key that it has, the number that it read or wrote last."""
+    replaced: dict[Hashable, tuple[Written, Written]] = field(default_factory=dict)
+    """By key, what was known of it before this bundle ended, and what since."""
 
 
 @dataclass(eq=False)
 class _Stage:
     """What the process knows of a stage of a pipeline."""
 
-    written: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+    written: dict[Hashable, Written] = field(default_factory=dict)
     """By key, the number that the last bundle left, and the moment of its end."""
     held: dict[Hashable, tuple[_Bundle, int]] = field(default_factory=dict)
     """By key, the bundle that has it, and the moment at which that took it."""
@@ -93,7 +101,7 @@ class _Stage:
         _, taken = self.held.get(key, (None, -1))
         if taken >= since:
             raise went_back(f"two bundles have the state of key {key!r} at once")
-        newest, moment = self.written.get(key, (0, 0))
+        newest, moment = self.written.get(key, _NOTHING)
         if number < newest and moment >= since:
             raise went_back(f"state {number} of key {key!r} is read after state {newest}")
         self.held[key] = bundle, next(_moments)
@@ -108,7 +116,14 @@ class _Stage:
             if self.held.get(key, (None, 0))[0] is bundle:
                 del self.held[key]
                 if ended:
+                    bundle.replaced[key] = self.written.get(key, _NOTHING), (number, moment)
                     self.written[key] = number, moment
+
+    def take_back(self, bundle: _Bundle) -> None:
+        """A bundle that ended has failed after all, in a step behind this one."""
+        for key, (before, since) in bundle.replaced.items():
+            if self.written[key] == since:
+                self.written[key] = before
 
 
 @dataclass(eq=False)
@@ -156,6 +171,7 @@ class Fence:
         # Drawn where the pipeline is built: all copies of the DoFn, wherever, are one stage.
         self._name = uuid.uuid4().bytes
         self._bundle: _Bundle | None = None
+        self._last: _Bundle | None = None
 
     def __getstate__(self) -> bytes:
         """Only what makes it the same stage."""
@@ -163,20 +179,29 @@ class Fence:
 
     def __setstate__(self, name: bytes) -> None:
         """A copy, in no bundle."""
-        self._name, self._bundle = name, None
+        self._name, self._bundle, self._last = name, None, None
 
     def begin(self) -> None:
         """A bundle begins; if another did not end, it failed."""
         self.leave(ended=False)
         with _process.lock:
             self._bundle = _process.stages[self._name].begin()
+        self._last = None
 
     def leave(self, *, ended: bool) -> None:
         """The bundle is over, as it should or not."""
         if self._bundle is not None:
             with _process.lock:
                 _process.stages[self._name].leave(self._bundle, ended=ended)
-            self._bundle = None
+            self._bundle, self._last = None, self._bundle if ended else None
+
+    def fail(self) -> None:
+        """The bundle has failed, or the last one, if none goes on."""
+        self.leave(ended=False)
+        if self._last is not None:
+            with _process.lock:
+                _process.stages[self._name].take_back(self._last)
+            self._last = None
 
     def cell(self, key: Hashable, state: Any) -> _Cell:
         """A cell with numbers, from a ReadModifyWrite cell of the key that can hold tuples."""
@@ -209,5 +234,8 @@ class Fenced(beam.DoFn):
         self._fence.leave(ended=True)
 
     def teardown(self) -> None:
-        """A bundle that did not end has failed."""
-        self._fence.leave(ended=False)
+        """A bundle that did not end has failed, and so has the last one if there was an error."""
+        if sys.exc_info()[0] is None:
+            self._fence.leave(ended=False)
+        else:
+            self._fence.fail()

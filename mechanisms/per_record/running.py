@@ -158,7 +158,7 @@ class RunningTotal:
             raise ConfigurationError(
                 "this state belongs to another configuration: the statistic or what it is of "
                 "changed since it was written; go on with the options that it was written with, "
-                "or start a new run"
+                "or begin anew, which spends the records' budgets again"
             )
         nodes = [
             Complete(state_bytes.table_from_bytes(part, (-1,)), _noisy(noisy))

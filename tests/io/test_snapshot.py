@@ -3,6 +3,7 @@
 And whatever is damaged, swapped or put back in it, the users' ledgers stay.
 """
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
@@ -14,13 +15,15 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from streamveil.io import InputFile, Snapshot, StateFolder, refuse_witness, snapshot, witness_of
-from streamveil.io.witness import Mark, write_witness
+from streamveil.io.witness import Mark, check_witness, write_witness
 from streamveil.mechanisms import ConfigurationError
 
 # What a process does to files, as Python's audit hooks name it.
@@ -731,6 +734,53 @@ def test_another_copy_that_went_on_meanwhile_is_noticed_before_a_commit(place):
         with pytest.raises(ConfigurationError, match="has seen pass 2"):
             folder.commit(snapshot_of(place, 2, "state"), SECRET, before)
         assert folder.read().passes == 1
+
+
+def test_of_two_copies_that_commit_at_one_moment_one_is_refused(place, monkeypatch):
+    for n in range(2):
+        commit(place, n)
+    shutil.copytree(place / "state", place / "copy")
+    begun, checked = threading.Barrier(2), threading.Barrier(2)
+
+    def check(*given):
+        seen = check_witness(*given)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            checked.wait(0.2)
+        return seen
+
+    def go_on(name):
+        with StateFolder.held(str(place / name)) as folder:
+            before = folder.recover(SECRET, witness(place))
+            folder.begin(2)
+            begun.wait(20)
+            monkeypatch.setattr(snapshot, "check_witness", check)
+            after = dataclasses.replace(snapshot_of(place, 2), key_check=name)
+            try:
+                folder.commit(after, SECRET, before)
+            except ConfigurationError as error:
+                return str(error)
+            return None
+
+    with ThreadPoolExecutor(2) as pool:
+        told = list(pool.map(go_on, ["state", "copy"]))
+    assert told.count(None) == 1
+    assert "has seen pass 2" in "".join(filter(None, told))
+
+
+def test_a_pass_that_was_given_up_begins_anew(place):
+    commit(place, 0)
+    with StateFolder.held(str(place / "state")) as folder:
+        (folder.begin(1) / "half").touch()
+        assert not list(folder.begin(1).iterdir())
+
+
+@pytest.mark.parametrize("name", ["state/releases.csv", "link/a/releases.csv", "state"])
+def test_nothing_else_is_written_to_the_folder(place, name):
+    (place / "link").symlink_to("state")
+    with StateFolder.held(str(place / "state")) as folder:
+        folder.refuse_inside(str(place / "state.csv"))
+        with pytest.raises(ConfigurationError, match="for the state alone"):
+            folder.refuse_inside(str(place / name))
 
 
 # ---- results -----------------------------------------------------------------------------------

@@ -687,7 +687,7 @@ def test_state_of_another_configuration_is_refused(name):
     another = "pbd" if name == "pba" else "pba"
     others.append(stream_of(another, population(**facts), bins_are="places"))
     for other in others:
-        with pytest.raises(ConfigurationError, match=r"another configuration: .* start a new run"):
+        with pytest.raises(ConfigurationError, match=r"another configuration: .* begin anew"):
             other.decode(data)
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from streamveil.io import StateFolder, read_table
+from streamveil.io import events as reading
+from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines.monitor import Monitor
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
@@ -441,6 +443,62 @@ def test_files_none_of_which_can_be_read_are_a_wrong_option(stream):
     stream.events("b.csv", visits(1))
     stream.clock(day(2))
     stream.stopped("no column 'usr'", user_column="usr", follow="100ms", end="2024-01-02")
+
+
+def test_a_file_that_cannot_be_read_again_is_not_left_out(stream, monkeypatch):
+    """It was told as good, and events of it wait: so this is no dead letter."""
+    stream.events("a.csv", visits(1) + visits(2))
+    stream.clock(day(2))
+    stream()
+    stream.events("b.csv", visits(2))
+    stream.clock(day(3))
+    refuse_to_read("a.csv", 0, monkeypatch)
+    stream.stopped("the disk is bad", follow="100ms", end="2024-01-03")
+    monkeypatch.undo()
+    stream(follow="100ms", end="2024-01-03")
+    assert stream.rows("out.jsonl") == once(stream)[0][:2]
+
+
+def test_of_a_broken_file_what_was_read_counts_in_every_pass(stream, monkeypatch):
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream()
+    stream.events("b.csv", visits(2) + visits(3))
+    refuse_to_read("b.csv", 1, monkeypatch)
+    for n in (3, 4):
+        stream.clock(day(n))
+        stream(follow="100ms", end=f"2024-01-0{n}")
+    monkeypatch.undo()
+    assert letters(stream.rows("rejected.jsonl")) == {("b.csv", None, "unreadable file"): 1}
+    assert stream.rows("out.jsonl") == once(stream)[0][:3]
+
+
+def refuse_to_read(name, batches, monkeypatch):
+    """Let a disk refuse a file behind some batches."""
+    read_part = reading.read_part
+
+    def read(part, *given):
+        for number, batch in enumerate(read_part(part, *given)):
+            if part.path.endswith(name) and number >= batches:
+                break
+            yield batch
+        if part.path.endswith(name):
+            raise ConfigurationError(f"{part.path}: the disk is bad")
+
+    monkeypatch.setattr(reading, "read_part", read)
+
+
+def test_late_events_hold_no_slot_back_while_a_stream_is_followed(stream):
+    """Nor do others that are lost: one user's record must not stop what is of all."""
+    stream.events("a.csv", visits(1))
+    stream.clock(day(2))
+    stream()
+    stream.events("b.csv", [("u1", "A", day(1)), ("nobody", "A", day(2))])
+    stream.clock(day(3))
+    assert stream.job(**stream.flags_with({})).code == 3
+    outcome = stream(follow="100ms", end="2024-01-03")
+    assert "warning: 2 of 2 events were rejected or late" in outcome.out
+    assert released(stream) == [day(1), day(2)]
 
 
 # ---- catching up -------------------------------------------------------------------------------

@@ -110,7 +110,13 @@ class Bundle:
         return {name: list(cell.kept) for name, cell in self.cells.items()}
 
     def fail(self):
-        self._do(self.fn.teardown)
+        def torn_down():
+            try:
+                raise OSError("of a step behind this one, perhaps")
+            except OSError:
+                self.fn.teardown()
+
+        self._do(torn_down)
 
 
 class Runner:
@@ -191,10 +197,13 @@ class Runner:
         self._commit(bundle, messages)
 
     def failing(self):
-        """It is torn down in the midst, or only its thread goes on."""
+        """It is torn down, in the midst or by a step behind it, or only its thread goes on."""
         bundle = self._begin(self.state)
         self._feed(bundle, self._some())
-        if self.draw.random() < 0.5:
+        case = self.draw.random()
+        if case < 0.25:
+            bundle.end()
+        if case < 0.5:
             bundle.fail()
         else:
             again = self._begin(self.state)
