@@ -4,6 +4,8 @@ import datetime as dt
 import json
 import logging
 import re
+import sys
+import threading
 import warnings
 
 import pytest
@@ -71,6 +73,44 @@ def test_every_line_of_json_is_an_object(capsys):
     assert failed["level"] == "ERROR"
     assert failed["exception"].endswith("ValueError: no\nnumber")
     assert told[0]["message"] == "first"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_python_itself_would_print_has_the_form_too(capsys, log_format):
+    class Careless:
+        def __del__(self):
+            raise ValueError("in a destructor")
+
+    def leave():
+        sys.exit(3)
+
+    def fail():
+        raise KeyError("in a thread")
+
+    with logging_as(log_format):
+        for target in (leave, fail, Careless):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+        wrong = logging.LogRecord("beam", logging.WARNING, "", 0, "%d of %d", (1,), None)
+        logging.getLogger().handlers[-1].handle(wrong)  # pytest's own ones would raise
+    lines = capsys.readouterr().err.splitlines()
+    if log_format == "json":
+        told = [json.loads(line)["message"] for line in lines]
+    else:
+        assert all(LINE.fullmatch(line) for line in lines), lines
+        told = [LINE.fullmatch(line)[4] for line in lines]
+    assert "uncaught: KeyError('in a thread')" in told
+    assert "uncaught: ValueError('in a destructor')" in told
+    assert "%d of %d (1,)" in told
+
+
+def test_json_is_whole_where_stderr_takes_ascii_only(capsys):
+    with logging_as("json"):
+        tell("café \udce9")
+    line = capsys.readouterr().err
+    assert line.isascii()
+    assert json.loads(line)["message"] == "café \udce9"
 
 
 def test_it_ends_with_the_block(capsys):
