@@ -74,8 +74,8 @@ class Clock:
         if now < until - MOST_AHEAD:
             raise ConfigurationError(
                 f"{self._name} says {format_time(now)}, but slots up to {format_time(until)} are "
-                "released: it has gone back, and no slot would close until it is there again; set "
-                "it right"
+                "released: it has gone back, or was far ahead then, and no slot would close; set "
+                "it right, or if it is right now, go on with --resume when it is that time"
             )
 
     def check_files(self, now: int, newest: int, path: str) -> None:

@@ -107,7 +107,9 @@ def _prometheus(address: tuple[str, int], group: str, read: Read) -> Iterator[No
     open_to_all = group == RAW and not ipaddress.ip_address(server.server_address[0]).is_loopback
     tell_aside(
         f"{group} figures are at {host}:{port}, /metrics"
-        + (": whoever reaches that may read raw figures, without a password" if open_to_all else ""),
+        + (
+            ": whoever reaches that may read raw figures, without a password" if open_to_all else ""
+        ),
         logging.WARNING if open_to_all else logging.INFO,
     )
     try:

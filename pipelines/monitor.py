@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from streamveil.io import Snapshot, StateFolder
 from streamveil.mechanisms.records import ConfigurationError, Slots
@@ -95,8 +95,9 @@ def monitored(folder: StateFolder, clock: Callable[[], int], exports: Exports) -
     def read() -> Iterator[Sample]:
         return samples(exports.group, monitor.status)
 
-    with exports.open(read):
+    with ExitStack() as stack:  # what is collected hears of the end before it goes
         try:
+            stack.enter_context(exports.open(read))
             yield monitor
         except BaseException as error:
             monitor.failed(error)

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import socket
 import stat
 
 import pytest
@@ -116,6 +117,16 @@ def test_public_figures_are_those_of_releases_and_ledger_alone():
     assert values(PUBLIC, one) != values(PUBLIC, after(summary(1)))
 
 
+def test_public_figures_do_not_tell_which_slots_a_pass_took():
+    """That hangs on how long the one before took, and so on how many events there were."""
+    one = two = Released(HOURS, LATENESS, 5, 5)
+    for next_slot, uses in ((6, [0.5]), (8, [0.4, 0.3])):
+        one = one.after(next_slot, {STATUSES[0]: len(uses)}, max(uses))
+    for next_slot, uses in ((7, [0.5, 0.4]), (8, [0.3])):
+        two = two.after(next_slot, {STATUSES[0]: len(uses)}, max(uses))
+    assert one == two
+
+
 def test_what_public_figures_are_made_of():
     """A new field must be as public as a release: think before you add it here."""
     assert [each.name for each in dataclasses.fields(Released)] == [
@@ -202,6 +213,18 @@ def test_the_last_error_stays_in_the_file(folder, clock, error, words):
         fail()
     now = told(folder)
     assert (now["condition"], now["last_error"]["message"]) == ("failed", words)
+
+
+def test_an_export_that_cannot_begin_is_a_failure_of_the_run(folder, clock):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        exports = Exports(address=held.getsockname())
+        with pytest.raises(ConfigurationError), monitored(folder, clock, exports):
+            pass
+    now = told(folder)
+    assert now["condition"] == "failed"
+    assert now["last_error"]["message"].startswith("--metrics_port: nothing can listen on")
 
 
 def test_a_name_that_is_no_text_is_told_all_the_same(folder, clock):
