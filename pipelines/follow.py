@@ -540,7 +540,7 @@ class Follow:
         """The last slot of the stream whose time is over, lateness included, and that of now."""
         following, slots, end = self.following, self.transform.slots, self.transform.last_slot
         clock = following.clock()
-        following.clock.check(clock, snapshot.until)
+        following.clock.check(clock, snapshot.until, begun=snapshot.passes > 0)
         over = slots.index(clock - following.lateness) - 1
         return over if end is None else min(over, end), slots.index(clock)
 

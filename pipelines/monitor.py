@@ -81,9 +81,13 @@ class Monitor:
             self._folder.tell(json.dumps(self.status.record(), indent=1) + "\n")
             self._unwritten = None
         except OSError as error:
-            why = f"{error.filename}: {error.strerror}"
+            why = f"{error.filename2 or error.filename}: {error.strerror}"
             if why != self._unwritten:
-                _LOGGER.warning("the status of the run cannot be told: %s", why)
+                _LOGGER.warning(
+                    "the status of the run cannot be told: %s: mend that, and do not trust the "
+                    "file meanwhile; nothing else hangs on it",
+                    why,
+                )
             self._unwritten = why
 
 

@@ -50,6 +50,12 @@ def test_a_clock_that_went_back_behind_released_slots_is_told(machine):
         clock.check(NOW, NOW + MOST_AHEAD + 1)
 
 
+def test_a_stream_that_is_to_begin_later_is_told_as_that(machine):
+    Clock().check(NOW, NOW + MOST_AHEAD, begun=False)
+    with pytest.raises(ConfigurationError, match="but the stream begins at 2023-11-15"):
+        Clock().check(NOW, NOW + MOST_AHEAD + 1, begun=False)
+
+
 def test_a_machine_far_behind_its_newest_file_releases_nothing(machine, tmp_path):
     Clock().check_files(NOW, NOW + MOST_AHEAD, "a.csv")
     with pytest.raises(ConfigurationError, match=r"a\.csv was written at 2023-11-15"):

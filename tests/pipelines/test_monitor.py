@@ -258,9 +258,17 @@ def test_a_file_that_cannot_be_written_is_told_once_and_stops_nothing(
             monitor.looked()
             monitor.looked()
         monitor.looked()
-    assert [record.getMessage() for record in caplog.records] == [
-        "the status of the run cannot be told: status.json: No space left on device"
-    ]
+    (line,) = [record.getMessage() for record in caplog.records]
+    why = "status.json: No space left on device: mend that"
+    assert line.startswith(f"the status of the run cannot be told: {why}")
+
+
+def test_what_has_the_name_of_the_file_is_named(folder, clock, caplog):
+    (folder.path / "status.json").mkdir()
+    with monitored(folder, clock, Exports()) as monitor:
+        begin(monitor)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"{folder.path / 'status.json'}: " in line
 
 
 def test_a_line_says_now_and_then_that_it_lives(folder, clock, capsys):
