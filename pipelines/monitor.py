@@ -35,6 +35,7 @@ class Monitor:
         self._signs = Seldom(_SECONDS_BETWEEN_SIGNS)
         self._unwritten: str | None = None
         self.status = Status(since=_now())
+        self._tell()  # or what the last run left would be taken for this one's
 
     def begun(self, snapshot: Snapshot, slots: Slots, lateness: int, last_slot: int | None) -> None:
         """Tell where the run goes on: the slots of the stream, and microseconds till they close."""

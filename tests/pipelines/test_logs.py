@@ -12,6 +12,7 @@ import pytest
 
 from streamveil.pipelines import logs
 from streamveil.pipelines.logs import log_format_of, logging_as, tell, tell_aside
+from streamveil.pipelines.main import main
 
 LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (\w+) ([\w.]+): (.*)")
 
@@ -156,3 +157,12 @@ def test_a_refusal_is_one_line_of_the_form(job, log_format):
 
 def test_another_form_is_refused(job):
     assert "--log_format" in job.refused("invalid choice", "yaml", log_format="yaml").message
+
+
+def test_an_interrupt_while_modules_load_is_one_line(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logs, "log_format_of", interrupted)
+    assert main(["release"]) == 130
+    assert capsys.readouterr().err == "streamveil release: interrupted\n"

@@ -180,6 +180,7 @@ def begin(monitor):
 
 def test_the_file_follows_the_run(folder, clock):
     with monitored(folder, clock, Exports()) as monitor:
+        assert told(folder)["condition"] == "starting"
         begin(monitor)
         assert (told(folder)["condition"], told(folder)["backlog_slots"]) == ("running", 1)
         clock.now += 3 * SECOND
