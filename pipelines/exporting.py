@@ -104,7 +104,7 @@ def _prometheus(address: tuple[str, int], group: str, read: Read) -> Iterator[No
             "another port, or another address of this machine"
         ) from error
     server.handle_error = _client_lost  # type: ignore[method-assign]
-    open_to_all = group == RAW and not ipaddress.ip_address(server.server_address[0]).is_loopback
+    open_to_all = group == RAW and not ipaddress.ip_address(str(server.server_address[0])).is_loopback
     tell_aside(
         f"{group} figures are at {host}:{port}, /metrics"
         + (
@@ -120,7 +120,7 @@ def _prometheus(address: tuple[str, int], group: str, read: Read) -> Iterator[No
         thread.join()
 
 
-def _client_lost(*_: object) -> None:
+def _client_lost(request: object, client_address: object) -> None:
     """Whoever asked went away before the answer: the library would print a traceback."""
     _LOGGER.debug("a client of --metrics_port was lost", exc_info=True)
 
