@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamveil.mechanisms.records import ConfigurationError
 from streamveil.pipelines.figures import PREFIX, PUBLIC, RAW, Figure, Sample, figures_of
-from streamveil.pipelines.logs import tell_aside
+from streamveil.pipelines.logs import tell
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
@@ -104,8 +105,10 @@ def _prometheus(address: tuple[str, int], group: str, read: Read) -> Iterator[No
             "another port, or another address of this machine"
         ) from error
     server.handle_error = _client_lost  # type: ignore[method-assign]
-    open_to_all = group == RAW and not ipaddress.ip_address(str(server.server_address[0])).is_loopback
-    tell_aside(
+    open_to_all = (
+        group == RAW and not ipaddress.ip_address(str(server.server_address[0])).is_loopback
+    )
+    tell(
         f"{group} figures are at {host}:{port}, /metrics"
         + (
             ": whoever reaches that may read raw figures, without a password" if open_to_all else ""
@@ -147,6 +150,7 @@ class _Collector:
 def _opentelemetry(endpoint: str, figures: Iterable[Figure[Any]], read: Read) -> Iterator[None]:
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.metrics.export import (
             MetricExportResult,
@@ -155,6 +159,11 @@ def _opentelemetry(endpoint: str, figures: Iterable[Figure[Any]], read: Read) ->
         from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     except ImportError:
         raise _missing("otlp_endpoint", "OpenTelemetry's SDK and exporter") from None
+    if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() == "true":
+        raise ConfigurationError(
+            f"--otlp_endpoint={endpoint}: nothing would be sent, since the variable "
+            f"{OTEL_SDK_DISABLED} switches OpenTelemetry off: unset it, or leave the option out"
+        )
     # What the variables of OpenTelemetry say of the service comes first; none says of the host.
     resource = Resource({SERVICE_NAME: PREFIX}).merge(OTELResourceDetector().detect())
     url = f"{endpoint.rstrip('/')}/v1/metrics"
@@ -174,7 +183,7 @@ def _opentelemetry(endpoint: str, figures: Iterable[Figure[Any]], read: Read) ->
                     url,
                 )
             elif self.arrive and not before:
-                tell_aside(f"--otlp_endpoint: figures arrive at {url} again")
+                tell(f"--otlp_endpoint: figures arrive at {url} again")
             return result
 
     provider = MeterProvider([PeriodicExportingMetricReader(Sender(url))], resource)

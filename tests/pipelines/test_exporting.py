@@ -95,7 +95,7 @@ def test_where_figures_are_is_told_and_who_may_read_raw_ones(capsys, host, group
     port = free_port()
     with Exports((host, port), group=group).open(read(group)):
         pass
-    told = capsys.readouterr().err
+    told = capsys.readouterr().out
     assert told.startswith(f"{group} figures are at {host}:{port}, /metrics")
     assert told.count("\n") == 1
     assert ("without a password" in told) == (host == "0.0.0.0" and group == "raw")
@@ -213,6 +213,16 @@ def test_the_service_has_the_name_that_opentelemetry_is_told(collector, monkeypa
         pass
     resource, _ = last_sent(collector)
     assert [each.value.string_value for each in resource.attributes] == ["taxis"]
+
+
+def test_a_switch_that_turns_opentelemetry_off_is_told(monkeypatch):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    exports = Exports.of(options(otlp_endpoint="http://127.0.0.1:1"))
+    with (
+        pytest.raises(ConfigurationError, match="OTEL_SDK_DISABLED switches OpenTelemetry off"),
+        exports.open(read("public")),
+    ):
+        pass
 
 
 def test_figures_that_do_not_arrive_are_told_once_with_the_place(collector, monkeypatch, caplog):
