@@ -29,6 +29,8 @@ LOOPBACK = "127.0.0.1"
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "": "1"}
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?")
 
+_USERINFO = re.compile(r"//[^/@]*@")  # a name and a password are for nobody's log
+
 _LOGGER = logging.getLogger("streamveil")
 
 Read = Callable[[], Iterable[Sample]]
@@ -161,12 +163,13 @@ def _opentelemetry(endpoint: str, figures: Iterable[Figure[Any]], read: Read) ->
         raise _missing("otlp_endpoint", "OpenTelemetry's SDK and exporter") from None
     if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() == "true":
         raise ConfigurationError(
-            f"--otlp_endpoint={endpoint}: nothing would be sent, since the variable "
+            "--otlp_endpoint: nothing would be sent, since the variable "
             f"{OTEL_SDK_DISABLED} switches OpenTelemetry off: unset it, or leave the option out"
         )
     # What the variables of OpenTelemetry say of the service comes first; none says of the host.
     resource = Resource({SERVICE_NAME: PREFIX}).merge(OTELResourceDetector().detect())
     url = f"{endpoint.rstrip('/')}/v1/metrics"
+    shown = _USERINFO.sub("//", url)
 
     class Sender(OTLPMetricExporter):
         """Says once that figures do not arrive, and once that they do again."""
@@ -180,10 +183,10 @@ def _opentelemetry(endpoint: str, figures: Iterable[Figure[Any]], read: Read) ->
                 _LOGGER.warning(
                     "--otlp_endpoint: figures do not arrive at %s, as told above: the run goes on, "
                     "and sends them again; see that a collector takes OTLP over HTTP there",
-                    url,
+                    shown,
                 )
             elif self.arrive and not before:
-                tell(f"--otlp_endpoint: figures arrive at {url} again")
+                tell(f"--otlp_endpoint: figures arrive at {shown} again")
             return result
 
     provider = MeterProvider([PeriodicExportingMetricReader(Sender(url))], resource)
