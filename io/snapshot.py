@@ -153,8 +153,13 @@ class StateFolder:
             handle = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise ConfigurationError(
-                f"--state={path} cannot be used: {error.strerror}: give a folder, or the name of "
-                "one to create"
+                f"--state={path} cannot be used: {error.strerror}: "
+                + (
+                    "give a folder, or the name of one to create"
+                    if create
+                    else "name the folder of the earlier run, mount its disk, or bring back its "
+                    "newest backup"
+                )
             ) from None
         try:
             _lock(handle, path)

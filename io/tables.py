@@ -80,8 +80,8 @@ def check_place(path: str) -> None:
     folder = os.path.dirname(os.path.abspath(path))
     if local and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
         raise ConfigurationError(
-            f"{path}: {folder} is not a directory that may be written to: create it, or choose "
-            "another path"
+            f"{path}: {folder} is not a directory that may be written to: create it, let this user "
+            "write there, or choose another path"
         )
 
 

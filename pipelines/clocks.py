@@ -62,21 +62,29 @@ class Clock:
             )
         return now
 
-    def check(self, now: int, until: int) -> None:
+    def check(self, now: int, until: int, begun: bool = True) -> None:
         """Refuse a clock that went back, by which the stream would stand still unseen.
 
         Args:
             now: what it says.
-            until: end of the last slot that is released.
+            until: end of the last slot that is released, or start of the first one.
+            begun: whether any is released.
 
         Raises ConfigurationError.
         """
-        if now < until - MOST_AHEAD:
+        if now >= until - MOST_AHEAD:
+            return
+        if not begun:
             raise ConfigurationError(
-                f"{self._name} says {format_time(now)}, but slots up to {format_time(until)} are "
-                "released: it has gone back, and no slot would close until it is there again; set "
-                "it right"
+                f"{self._name} says {format_time(now)}, but the stream begins at "
+                f"{format_time(until)}, and no slot would close until then: set it right, give an "
+                "earlier --start, or begin within a day of it"
             )
+        raise ConfigurationError(
+            f"{self._name} says {format_time(now)}, but slots up to {format_time(until)} are "
+            "released: it has gone back, or was far ahead then, and no slot would close; set "
+            "it right, or if it is right now, go on with --resume when it is that time"
+        )
 
     def check_files(self, now: int, newest: int, path: str) -> None:
         """Refuse a machine's clock that is far behind the newest input file.

@@ -26,6 +26,7 @@ from streamveil.pipelines.jobs import (
     run_and_tell,
 )
 from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.logs import tell
 from streamveil.pipelines.release import ReleaseOptions
 from streamveil.pipelines.values import check_required
 from streamveil.transforms import CollectHistograms
@@ -90,7 +91,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     if is_true("dry_run", dry):
         job = job_of(options)
         state = options.view_as(ReleaseOptions).state
-        print(preview(job.input, job.transform, job.places, job.dialect, state))
+        tell(preview(job.input, job.transform, job.places, job.dialect, state))
         return 0
     given, own = _given(options), options.view_as(ReleaseOptions)
     following = Following.of(given, own)

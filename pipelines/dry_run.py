@@ -81,7 +81,12 @@ def preview(
         sample = _read(place, transform.columns.names, dialect)
         lines += [*_columns(sample), *_mapped(sample, transform)]
     lines += [
-        *_range(transform.slots, transform.first_slot, transform.last_slot),
+        *_range(
+            transform.slots,
+            transform.first_slot,
+            transform.last_slot,
+            endless=is_stream(place) or state is not None,
+        ),
         *_classes(transform.registry),
         f"bins:     {transform.domain.bins:,}, the first: "
         f"{', '.join(transform.domain.labels[:_SHOWN])}",
@@ -124,7 +129,9 @@ def preview_per_record(
             )
             lines += _first_and_last([_times(batch, how) for batch in sample.batches])
     if transform.slots is not None:
-        lines += _range(transform.slots, transform.first_slot, transform.last_slot)
+        lines += _range(
+            transform.slots, transform.first_slot, transform.last_slot, endless=is_stream(place)
+        )
     if transform.keys:
         lines.append(f"keys:     {len(transform.keys):,}")
     transform.plan().statistic()  # refuses what does not fit
@@ -232,7 +239,10 @@ def _first_and_last(times: Sequence[np.ndarray]) -> list[str]:
     return [f"times:    {format_time(int(found.min()))} to {format_time(int(found.max()))}"]
 
 
-def _range(slots: Slots, first: int | None, last: int | None) -> list[str]:
+def _range(slots: Slots, first: int | None, last: int | None, endless: bool) -> list[str]:
+    if last is None and endless:
+        start = "where the stream stands" if first is None else format_time(slots.start(first))
+        return [f"slots:    from {start} on, as the time of each is over"]
     if first is None or last is None:
         return ["slots:    from the events, so their range is public: give --start and --end"]
     number = number_of(last - first + 1, "slot")

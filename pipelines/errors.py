@@ -9,6 +9,8 @@ import re
 _DISK_ERROR = re.compile(r"\[Errno (\d+)\] [^:'\n\\]+(?:: '([^'\n]+?)')?")
 _DISK_REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room, and run again"),
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f), and run again",
+    errno.ESTALE: "mount its disk again, and run again",
     errno.EROFS: "mount its disk for writing, or choose another place",
     **dict.fromkeys((errno.EACCES, errno.EPERM), "let this user write there"),
     errno.EIO: "look after its disk before anything is written there",

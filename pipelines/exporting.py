@@ -6,6 +6,9 @@ process, whose memory and time hang on the events.
 
 from __future__ import annotations
 
+import ipaddress
+import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.pipelines.figures import PREFIX, PUBLIC, Figure, Sample, figures_of
+from streamveil.pipelines.figures import PREFIX, PUBLIC, RAW, Figure, Sample, figures_of
+from streamveil.pipelines.logs import tell
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
@@ -24,6 +28,10 @@ LOOPBACK = "127.0.0.1"
 # What OpenTelemetry calls the units.
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "": "1"}
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?")
+
+_USERINFO = re.compile(r"//[^/@]*@")  # a name and a password are for nobody's log
+
+_LOGGER = logging.getLogger("streamveil")
 
 Read = Callable[[], Iterable[Sample]]
 
@@ -66,7 +74,7 @@ class Exports:
         """
         with ExitStack() as stack:
             if self.address is not None:
-                stack.enter_context(_prometheus(self.address, read))
+                stack.enter_context(_prometheus(self.address, self.group, read))
             if self.endpoint is not None:
                 stack.enter_context(_opentelemetry(self.endpoint, figures_of(self.group), read))
             yield
@@ -74,7 +82,7 @@ class Exports:
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", port) or int(port) > 0xFFFF:
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) <= 0xFFFF:
         raise ConfigurationError(
             f"--metrics_port={text} is no port: write one such as 9464, for this machine alone, or "
             "0.0.0.0:9464 for whoever reaches it"
@@ -83,7 +91,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _prometheus(address: tuple[str, int], read: Read) -> Iterator[None]:
+def _prometheus(address: tuple[str, int], group: str, read: Read) -> Iterator[None]:
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
@@ -98,12 +106,28 @@ def _prometheus(address: tuple[str, int], read: Read) -> Iterator[None]:
             f"--metrics_port: nothing can listen on {host}:{port}: {error.strerror}: choose "
             "another port, or another address of this machine"
         ) from error
+    server.handle_error = _client_lost  # type: ignore[method-assign]
+    open_to_all = (
+        group == RAW and not ipaddress.ip_address(str(server.server_address[0])).is_loopback
+    )
+    tell(
+        f"{group} figures are at {host}:{port}, /metrics"
+        + (
+            ": whoever reaches that may read raw figures, without a password" if open_to_all else ""
+        ),
+        logging.WARNING if open_to_all else logging.INFO,
+    )
     try:
         yield
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _client_lost(request: object, client_address: object) -> None:
+    """Whoever asked went away before the answer: the library would print a traceback."""
+    _LOGGER.debug("a client of --metrics_port was lost", exc_info=True)
 
 
 class _Collector:
@@ -128,15 +152,44 @@ class _Collector:
 def _opentelemetry(endpoint: str, figures: Iterable[Figure[Any]], read: Read) -> Iterator[None]:
     try:
         from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.environment_variables import OTEL_SDK_DISABLED
         from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.metrics.export import (
+            MetricExportResult,
+            PeriodicExportingMetricReader,
+        )
         from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
     except ImportError:
         raise _missing("otlp_endpoint", "OpenTelemetry's SDK and exporter") from None
+    if os.environ.get(OTEL_SDK_DISABLED, "").strip().lower() == "true":
+        raise ConfigurationError(
+            "--otlp_endpoint: nothing would be sent, since the variable "
+            f"{OTEL_SDK_DISABLED} switches OpenTelemetry off: unset it, or leave the option out"
+        )
     # What the variables of OpenTelemetry say of the service comes first; none says of the host.
     resource = Resource({SERVICE_NAME: PREFIX}).merge(OTELResourceDetector().detect())
-    exporter = OTLPMetricExporter(f"{endpoint.rstrip('/')}/v1/metrics")
-    provider = MeterProvider([PeriodicExportingMetricReader(exporter)], resource)
+    url = f"{endpoint.rstrip('/')}/v1/metrics"
+    shown = _USERINFO.sub("//", url)
+
+    class Sender(OTLPMetricExporter):
+        """Says once that figures do not arrive, and once that they do again."""
+
+        arrive = True
+
+        def export(self, *data: Any, **how: Any) -> MetricExportResult:
+            result = super().export(*data, **how)
+            before, self.arrive = self.arrive, result is MetricExportResult.SUCCESS
+            if before and not self.arrive:
+                _LOGGER.warning(
+                    "--otlp_endpoint: figures do not arrive at %s, as told above: the run goes on, "
+                    "and sends them again; see that a collector takes OTLP over HTTP there",
+                    shown,
+                )
+            elif self.arrive and not before:
+                tell(f"--otlp_endpoint: figures arrive at {shown} again")
+            return result
+
+    provider = MeterProvider([PeriodicExportingMetricReader(Sender(url))], resource)
     meter = provider.get_meter(PREFIX)
     for figure in figures:
         make = meter.create_observable_counter if figure.is_total else meter.create_observable_gauge

@@ -86,7 +86,7 @@ PUBLIC_FIGURES: tuple[Figure[Released], ...] = (
     ),
     Figure(
         "window_use",
-        "Largest share of any class's budget that a window of the last pass had spent",
+        "Largest share of any class's budget that a window with a slot of this run had spent",
         lambda done: done.window_use,
         unit="ratio",
     ),

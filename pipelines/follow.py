@@ -208,11 +208,12 @@ class Follow:
                         raise
                     waiting = f"slots wait: {error}"
                 told = stream._end_of_look(waiting, told)
-                if interval is None and snapshot is before:
+                if interval is None and snapshot is before and waiting is None:
                     tell("no slot has closed that was not released: nothing to do")
                 if interval is None or (last is not None and snapshot.next_slot > last):
                     return
                 if stopped_within(interval / 1e6):
+                    tell("stopped by a signal: what is released is committed; go on with --resume")
                     return
 
     def _end_of_look(self, waiting: str | None, told: str | None) -> str | None:
@@ -321,8 +322,9 @@ class Follow:
         snapshot = self.folder.read()
         if snapshot is None and resume:
             raise ConfigurationError(
-                f"{where} holds no state to resume: name the folder of the earlier run, or leave "
-                "--resume out to begin a stream whose users have spent nothing yet"
+                f"{where} holds no state to resume: name the folder of the earlier run, mount its "
+                "disk, or bring back its newest backup; only a stream that never released anything "
+                "may begin without --resume"
             )
         if snapshot is None or not (resume or snapshot.passes):  # nothing was released
             return None
@@ -549,7 +551,7 @@ class Follow:
         """The last slot of the stream whose time is over, lateness included, and that of now."""
         following, slots, end = self.following, self.transform.slots, self.transform.last_slot
         clock = following.clock()
-        following.clock.check(clock, snapshot.until)
+        following.clock.check(clock, snapshot.until, begun=snapshot.passes > 0)
         over = slots.index(clock - following.lateness) - 1
         return over if end is None else min(over, end), slots.index(clock)
 

@@ -19,8 +19,8 @@ from streamveil.pipelines.options import ENVIRONMENT, KEY_PLACES
 from streamveil.transforms.keys import RotatedKey
 
 _REMEDY = (
-    "make one with: python -c 'import secrets; print(secrets.token_hex(32))' > KEYFILE; "
-    "chmod 600 KEYFILE"
+    "bring back the key of the stream, or for a new stream make one with: "
+    "python -c 'import secrets; print(secrets.token_hex(32))' > KEYFILE; chmod 600 KEYFILE"
 )
 _HEX_OR_BASE64 = re.compile(rb"[0-9A-Za-z+/=_-]*")
 _VERSION = re.compile(r"(projects/[^/]+/secrets/[^/]+/versions/)([^/]+)")

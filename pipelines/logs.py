@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import logging
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -85,7 +86,7 @@ class _Objects(logging.Formatter):
         }
         if record.exc_info:
             told["exception"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+        return json.dumps(told)  # ASCII, which every stderr can hold
 
 
 _FORMATTERS = {TEXT: _Lines, JSON: _Objects}
@@ -105,6 +106,25 @@ def log_format_of(argv: Sequence[str]) -> str | None:
     return None
 
 
+def _is_whole(record: logging.LogRecord) -> bool:
+    """Make a line readable whose values do not fit it, by a fault of whoever logs it."""
+    try:
+        record.getMessage()
+    except (TypeError, ValueError):
+        record.msg, record.args = f"{record.msg} {record.args}", None
+    return True
+
+
+def _log_uncaught(thrown: threading.ExceptHookArgs | sys.UnraisableHookArgs) -> None:
+    """Log what a thread or a destructor raised, which Python would print."""
+    if thrown.exc_type is SystemExit:
+        return
+    error = thrown.exc_value or thrown.exc_type()
+    logging.getLogger("py.uncaught").error(
+        "uncaught: %r", error, exc_info=(thrown.exc_type, error, thrown.exc_traceback)
+    )
+
+
 @contextmanager
 def logging_as(log_format: str | None) -> Iterator[None]:
     """Log and tell in this form while the block runs; None is for a person."""
@@ -116,14 +136,18 @@ def logging_as(log_format: str | None) -> Iterator[None]:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_FORMATTERS[log_format]())
+    handler.addFilter(_is_whole)
     root.addHandler(handler)
     bare = {logger: logger.handlers for logger in (_TOLD, _ASIDE)}
     for logger in bare:
         logger.handlers, logger.propagate = [], True
     logging.captureWarnings(True)
+    hooks = threading.excepthook, sys.unraisablehook
+    threading.excepthook = sys.unraisablehook = _log_uncaught
     try:
         yield
     finally:
+        threading.excepthook, sys.unraisablehook = hooks
         logging.captureWarnings(False)
         for logger, handlers in bare.items():
             logger.handlers, logger.propagate = handlers, False

@@ -43,10 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         hint = f"did you mean {near[0]}?" if near else "see streamveil --help"
         print(f"streamveil: unknown command {command!r}: {hint}", file=sys.stderr)
         return 2
-    from streamveil.pipelines.logs import log_format_of, logging_as
+    try:
+        from streamveil.pipelines.logs import log_format_of, logging_as
 
-    with logging_as(log_format_of(rest)):
-        return _run(command, rest)
+        with logging_as(log_format_of(rest)):
+            return _run(command, rest)
+    except KeyboardInterrupt:  # it has not come so far as to log
+        print(f"streamveil {command}: interrupted", file=sys.stderr)
+        return 130
 
 
 def _run(command: str, rest: Sequence[str]) -> int:

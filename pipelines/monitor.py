@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from streamveil.io import Snapshot, StateFolder
 from streamveil.mechanisms.records import ConfigurationError, Slots
@@ -35,6 +35,7 @@ class Monitor:
         self._signs = Seldom(_SECONDS_BETWEEN_SIGNS)
         self._unwritten: str | None = None
         self.status = Status(since=_now())
+        self._tell()  # or what the last run left would be taken for this one's
 
     def begun(self, snapshot: Snapshot, slots: Slots, lateness: int, last_slot: int | None) -> None:
         """Tell where the run goes on: the slots of the stream, and microseconds till they close."""
@@ -81,9 +82,13 @@ class Monitor:
             self._folder.tell(json.dumps(self.status.record(), indent=1) + "\n")
             self._unwritten = None
         except OSError as error:
-            why = f"{error.filename}: {error.strerror}"
+            why = f"{error.filename2 or error.filename}: {error.strerror}"
             if why != self._unwritten:
-                _LOGGER.warning("the status of the run cannot be told: %s", why)
+                _LOGGER.warning(
+                    "the status of the run cannot be told: %s: mend that, and do not trust the "
+                    "file meanwhile; nothing else hangs on it",
+                    why,
+                )
             self._unwritten = why
 
 
@@ -95,8 +100,9 @@ def monitored(folder: StateFolder, clock: Callable[[], int], exports: Exports) -
     def read() -> Iterator[Sample]:
         return samples(exports.group, monitor.status)
 
-    with exports.open(read):
+    with ExitStack() as stack:  # what is collected hears of the end before it goes
         try:
+            stack.enter_context(exports.open(read))
             yield monitor
         except BaseException as error:
             monitor.failed(error)

@@ -293,7 +293,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     """Run the command, or if `dry` only tell what it would do; returns the exit code."""
     job = job_of(options)
     if is_true("dry_run", dry):
-        print(preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect))
+        tell(preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect))
     else:
         tell(job.run(options))
     return 0

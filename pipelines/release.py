@@ -173,7 +173,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     following = Following.of(given, own)
     if is_true("dry_run", dry):
         job = ReleaseJob.of(options)
-        print(preview(job.input, job.transform, job.places, job.dialect, own.state))
+        tell(preview(job.input, job.transform, job.places, job.dialect, own.state))
         return 0
     if following is not None:
         check_required("release", given)

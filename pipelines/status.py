@@ -38,7 +38,10 @@ class Released:
     statuses: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(STATUSES, 0))
     """Slots released by this run, by status."""
     window_use: float = 0.0
-    """Largest share of any class's window that the last pass found spent, from 0 to 1."""
+    """Largest share of any class's window that this run found spent, from 0 to 1.
+
+    Not that of the last pass: how many slots a pass has hangs on how long the one before took.
+    """
 
     def after(
         self, next_slot: int, statuses: Mapping[str, int], window_use: float | None
@@ -48,7 +51,7 @@ class Released:
             self,
             next_slot=next_slot,
             statuses={each: self.statuses[each] + statuses.get(each, 0) for each in STATUSES},
-            window_use=window_use or 0.0,
+            window_use=max(self.window_use, window_use or 0.0),
         )
 
     @property

@@ -125,7 +125,7 @@ class LossLimit:
         if why in (UNPARSABLE_TIME, OUTSIDE_RANGE):
             return self._time_cause(why, column, value)
         if why in (NULL_USER, NULL_VALUE, NULL_TIME):
-            return f"the column {column} is empty, is it the right one"
+            return f"the column {column} is empty: perhaps another one was meant"
         if why in (NO_REQUIREMENT, OUTSIDE_DOMAIN):
             return self._unknown_cause(why, column, value)
         return _OTHER_CAUSES.get(why, "see the dead letters (--rejected)")
@@ -165,7 +165,7 @@ class LossLimit:
         if value != value.strip():
             return f"{named} has blanks before or after what {public} lists without"
         more = "" if why == NO_REQUIREMENT else "; --other=NAME gives all other values a bin"
-        return f"{named} is not what {public} lists, is it the right one{more}"
+        return f"{named} is not what {public} lists: perhaps another one was meant{more}"
 
 
 _OTHER_CAUSES = {

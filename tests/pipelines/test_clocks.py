@@ -46,8 +46,14 @@ def test_a_file_may_be_behind_the_machine_but_not_far_ahead(machine, tmp_path):
 def test_a_clock_that_went_back_behind_released_slots_is_told(machine):
     clock = Clock()
     clock.check(NOW, NOW + MOST_AHEAD)
-    with pytest.raises(ConfigurationError, match="it has gone back"):
+    with pytest.raises(ConfigurationError, match="gone back, or was far ahead then"):
         clock.check(NOW, NOW + MOST_AHEAD + 1)
+
+
+def test_a_stream_that_is_to_begin_later_is_told_as_that(machine):
+    Clock().check(NOW, NOW + MOST_AHEAD, begun=False)
+    with pytest.raises(ConfigurationError, match="but the stream begins at 2023-11-15"):
+        Clock().check(NOW, NOW + MOST_AHEAD + 1, begun=False)
 
 
 def test_a_machine_far_behind_its_newest_file_releases_nothing(machine, tmp_path):

@@ -1,5 +1,6 @@
 """`--dry_run`: what a run would do, from a sample; nothing is released, spent or written."""
 
+import json
 import re
 
 import pytest
@@ -81,8 +82,11 @@ def test_what_a_run_would_refuse_is_refused(job, flags, word):
 
 def test_no_state_is_begun(job):
     before = job.files()
-    outcome = job("--dry_run", **RANGE, state=job.path("state"))
+    outcome = job("--dry_run", **{**RANGE, "end": None}, state=job.path("state"))
     assert job.path("state") in lines(outcome, "state")[0]
+    assert lines(outcome, "slots") == [
+        "slots:    from 2024-01-01T00:00:00Z on, as the time of each is over"
+    ]
     assert outcome.code == 0, outcome.err
     assert job.files() == before
     assert not (job.folder / "state").exists()
@@ -145,3 +149,10 @@ def test_a_statistic_of_records_is_not_told_of_bad_ones(toolbox, tmp_path, stati
     assert re.search(r"\d", lines(outcome, "error")[0]) is None
     assert "rejected" not in outcome.out
     assert [path.name for path in tmp_path.iterdir()] == ["r.csv"]
+
+
+def test_it_is_told_in_the_form_of_the_log(job):
+    outcome = job("--dry_run", **RANGE, log_format="json")
+    assert outcome.out == ""
+    told = [json.loads(line)["message"] for line in outcome.err.splitlines()]
+    assert "raw, never publish" in told[0]

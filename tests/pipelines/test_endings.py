@@ -66,6 +66,8 @@ def test_sigterm_removes_what_a_batch_has_begun_and_says_so(tmp_path, monkeypatc
             "/d/x: No space left on device: make room",
         ),
         (RuntimeError("IOError: [Errno 5] Input/output error\nmore"), "Input/output error: look"),
+        (OSError(errno.EFBIG, "Too large", "/d/x"), "/d/x: File too large: raise the limit"),
+        (OSError(errno.ESTALE, "Stale", "/d/x"), "Stale file handle: mount its disk again"),
     ],
 )
 def test_what_a_disk_refuses_is_one_line(job, monkeypatch, error, words):

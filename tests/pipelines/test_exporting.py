@@ -3,8 +3,10 @@
 import http.server
 import re
 import socket
+import struct
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from types import SimpleNamespace
@@ -73,6 +75,30 @@ def test_a_port_that_is_taken_is_told():
             pass
 
 
+def test_a_client_that_goes_away_leaves_no_traceback(capsys):
+    exports = Exports.of(options(metrics_port=str(free_port())))
+    with exports.open(read("public")):
+        for asked in (b"\x16\x03\x01\r\n\r\n", b"GET /metrics HTTP/1.0\r\nX: " + b"a" * 70_000):
+            with socket.create_connection(exports.address) as client:
+                client.sendall(asked + b"\r\n\r\n")
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_until(lambda: not any("request" in each.name for each in threading.enumerate()))
+        assert "streamveil_slot_length_seconds" in fetch(exports.address[1])
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("group", ["public", "raw"])
+def test_where_figures_are_is_told_and_who_may_read_raw_ones(capsys, host, group):
+    port = free_port()
+    with Exports((host, port), group=group).open(read(group)):
+        pass
+    told = capsys.readouterr().out
+    assert told.startswith(f"{group} figures are at {host}:{port}, /metrics")
+    assert told.count("\n") == 1
+    assert ("without a password" in told) == (host == "0.0.0.0" and group == "raw")
+
+
 @pytest.mark.parametrize(
     ("text", "address"),
     [
@@ -90,6 +116,7 @@ def test_a_port_is_of_this_machine_alone_unless_more_is_said(text, address):
     [
         ({"metrics_port": "http"}, "--metrics_port=http is no port: write one such as 9464"),
         ({"metrics_port": "65536"}, "is no port"),
+        ({"metrics_port": "0"}, "is no port"),
         ({"metrics_port": "9464", "follow": None}, "--follow"),
         ({"metrics": "raw"}, "--metrics=raw says which figures, but not where to"),
         ({"otlp_endpoint": "localhost:4318"}, "is no URL"),
@@ -130,7 +157,7 @@ class Collector(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.taken.append((self.path, body))
-        self.send_response(200)
+        self.send_response(self.server.answer)
         self.end_headers()
 
     def log_message(self, *_):
@@ -140,7 +167,7 @@ class Collector(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def collector():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
-        server.taken = []
+        server.taken, server.answer = [], 200
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield server
@@ -184,3 +211,35 @@ def test_the_service_has_the_name_that_opentelemetry_is_told(collector, monkeypa
         pass
     resource, _ = last_sent(collector)
     assert [each.value.string_value for each in resource.attributes] == ["taxis"]
+
+
+def test_a_switch_that_turns_opentelemetry_off_is_told(monkeypatch):
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    exports = Exports.of(options(otlp_endpoint="http://127.0.0.1:1"))
+    with (
+        pytest.raises(ConfigurationError, match="OTEL_SDK_DISABLED switches OpenTelemetry off"),
+        exports.open(read("public")),
+    ):
+        pass
+
+
+def test_figures_that_do_not_arrive_are_told_once_with_the_place(collector, monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "20")
+    collector.answer = 404
+    url = f"http://127.0.0.1:{collector.server_port}"
+    with_password = url.replace("//", "//me:secret@")
+    with caplog.at_level("INFO"), Exports(endpoint=with_password).open(read("public")):
+        wait_until(lambda: len(collector.taken) > 2)
+        collector.answer = 200
+        number = len(collector.taken)
+        wait_until(lambda: len(collector.taken) > number + 2)
+    told = [record.getMessage() for record in caplog.records if record.name == "streamveil"]
+    (line,) = told
+    assert line.startswith(f"--otlp_endpoint: figures do not arrive at {url}/v1/metrics")
+
+
+def wait_until(there):
+    until = time.monotonic() + 30
+    while not there():
+        assert time.monotonic() < until
+        time.sleep(0.01)

@@ -222,7 +222,7 @@ def test_a_drop_that_is_late_is_waited_for_with_markers(drops):
     assert released(stream) == [day(1)]
     assert "2024-01-02T00:00:00Z waits for its marker done/2024-01-02.ok" in outcome.out
     outcome = stream(**flags)
-    assert "nothing to do" in outcome.out
+    assert "nothing to do" not in outcome.out
     assert "waits for its marker" in outcome.out
     stream.events("3.csv", visits(3))
     mark(stream, 3)
@@ -370,6 +370,7 @@ def test_input_that_is_missing_is_no_quiet_slot(stream):
     stream.refused("1 file with events that wait", "c.csv", "from 2024-01-02", "bring them back")
     waiting = stream(missing_input="wait")
     assert "slots wait: the input is missing: 1 file" in waiting.out
+    assert "nothing to do" not in waiting.out
     (stream.folder / "c.csv").rename(stream.folder / "in" / "c.csv")
     stream()
     for path in (stream.folder / "in").iterdir():
@@ -557,8 +558,10 @@ def test_names_with_brackets_are_names(stream, toolbox):
 
 def test_a_state_is_neither_begun_nor_gone_on_from_by_mistake(stream):
     stream.clock(day(2))
-    stream.refused("no state to resume", resume="true", state=stream.job.folder / "in")
-    stream.refused("--state", "No such file", resume=True)
+    stream.refused(
+        "no state to resume", "newest backup", resume="true", state=stream.job.folder / "in"
+    )
+    stream.refused("--state", "No such file", "newest backup", resume=True)
     stream.refused("--start is missing", start=None, state=stream.job.folder / "in")
     stream.events("a.csv", visits(1))
     stream()
@@ -878,6 +881,7 @@ def test_a_signal_lets_the_pass_end(stream, number):
         child.wait()
     assert child.returncode == 0, out
     assert "2024-01-01T00:00:00Z to 2024-01-02T00:00:00Z: 1 slot released" in out
+    assert out.splitlines()[-1].startswith("stopped by a signal: ")
     stream.clock(day(10))
     stream()
     assert stream.rows("out.jsonl") == once(stream)[0]

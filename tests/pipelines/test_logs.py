@@ -4,12 +4,15 @@ import datetime as dt
 import json
 import logging
 import re
+import sys
+import threading
 import warnings
 
 import pytest
 
 from streamveil.pipelines import logs
 from streamveil.pipelines.logs import log_format_of, logging_as, tell, tell_aside
+from streamveil.pipelines.main import main
 
 LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z) (\w+) ([\w.]+): (.*)")
 
@@ -73,6 +76,44 @@ def test_every_line_of_json_is_an_object(capsys):
     assert told[0]["message"] == "first"
 
 
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_what_python_itself_would_print_has_the_form_too(capsys, log_format):
+    class Careless:
+        def __del__(self):
+            raise ValueError("in a destructor")
+
+    def leave():
+        sys.exit(3)
+
+    def fail():
+        raise KeyError("in a thread")
+
+    with logging_as(log_format):
+        for target in (leave, fail, Careless):
+            thread = threading.Thread(target=target)
+            thread.start()
+            thread.join()
+        wrong = logging.LogRecord("beam", logging.WARNING, "", 0, "%d of %d", (1,), None)
+        logging.getLogger().handlers[-1].handle(wrong)  # pytest's own ones would raise
+    lines = capsys.readouterr().err.splitlines()
+    if log_format == "json":
+        told = [json.loads(line)["message"] for line in lines]
+    else:
+        assert all(LINE.fullmatch(line) for line in lines), lines
+        told = [LINE.fullmatch(line)[4] for line in lines]
+    assert "uncaught: KeyError('in a thread')" in told
+    assert "uncaught: ValueError('in a destructor')" in told
+    assert "%d of %d (1,)" in told
+
+
+def test_json_is_whole_where_stderr_takes_ascii_only(capsys):
+    with logging_as("json"):
+        tell("café \udce9")
+    line = capsys.readouterr().err
+    assert line.isascii()
+    assert json.loads(line)["message"] == "café \udce9"
+
+
 def test_it_ends_with_the_block(capsys):
     with pytest.raises(KeyError), logging_as("json"):
         raise KeyError("stop")
@@ -116,3 +157,12 @@ def test_a_refusal_is_one_line_of_the_form(job, log_format):
 
 def test_another_form_is_refused(job):
     assert "--log_format" in job.refused("invalid choice", "yaml", log_format="yaml").message
+
+
+def test_an_interrupt_while_modules_load_is_one_line(monkeypatch, capsys):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(logs, "log_format_of", interrupted)
+    assert main(["release"]) == 130
+    assert capsys.readouterr().err == "streamveil release: interrupted\n"

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import socket
 import stat
 
 import pytest
@@ -116,6 +117,16 @@ def test_public_figures_are_those_of_releases_and_ledger_alone():
     assert values(PUBLIC, one) != values(PUBLIC, after(summary(1)))
 
 
+def test_public_figures_do_not_tell_which_slots_a_pass_took():
+    """That hangs on how long the one before took, and so on how many events there were."""
+    one = two = Released(HOURS, LATENESS, 5, 5)
+    for next_slot, uses in ((6, [0.5]), (8, [0.4, 0.3])):
+        one = one.after(next_slot, {STATUSES[0]: len(uses)}, max(uses))
+    for next_slot, uses in ((7, [0.5, 0.4]), (8, [0.3])):
+        two = two.after(next_slot, {STATUSES[0]: len(uses)}, max(uses))
+    assert one == two
+
+
 def test_what_public_figures_are_made_of():
     """A new field must be as public as a release: think before you add it here."""
     assert [each.name for each in dataclasses.fields(Released)] == [
@@ -169,6 +180,7 @@ def begin(monitor):
 
 def test_the_file_follows_the_run(folder, clock):
     with monitored(folder, clock, Exports()) as monitor:
+        assert told(folder)["condition"] == "starting"
         begin(monitor)
         assert (told(folder)["condition"], told(folder)["backlog_slots"]) == ("running", 1)
         clock.now += 3 * SECOND
@@ -204,6 +216,18 @@ def test_the_last_error_stays_in_the_file(folder, clock, error, words):
     assert (now["condition"], now["last_error"]["message"]) == ("failed", words)
 
 
+def test_an_export_that_cannot_begin_is_a_failure_of_the_run(folder, clock):
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        exports = Exports(address=held.getsockname())
+        with pytest.raises(ConfigurationError), monitored(folder, clock, exports):
+            pass
+    now = told(folder)
+    assert now["condition"] == "failed"
+    assert now["last_error"]["message"].startswith("--metrics_port: nothing can listen on")
+
+
 def test_a_name_that_is_no_text_is_told_all_the_same(folder, clock):
     name = b"events-\xff.csv".decode(errors="surrogateescape")
     with monitored(folder, clock, Exports()) as monitor:
@@ -235,9 +259,17 @@ def test_a_file_that_cannot_be_written_is_told_once_and_stops_nothing(
             monitor.looked()
             monitor.looked()
         monitor.looked()
-    assert [record.getMessage() for record in caplog.records] == [
-        "the status of the run cannot be told: status.json: No space left on device"
-    ]
+    (line,) = [record.getMessage() for record in caplog.records]
+    why = "status.json: No space left on device: mend that"
+    assert line.startswith(f"the status of the run cannot be told: {why}")
+
+
+def test_what_has_the_name_of_the_file_is_named(folder, clock, caplog):
+    (folder.path / "status.json").mkdir()
+    with monitored(folder, clock, Exports()) as monitor:
+        begin(monitor)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert f"{folder.path / 'status.json'}: " in line
 
 
 def test_a_line_says_now_and_then_that_it_lives(folder, clock, capsys):
