@@ -396,22 +396,25 @@ class Follow:
             # Passes have not come to eight digits, but dates have.
             numbered = f"{glob.escape(root)}-0{'[0-9]' * 7}{glob.escape(extension)}"
             for found in sorted(glob.glob(numbered)):
-                if int(found.removesuffix(extension)[-8:]) <= passes:
-                    continue
-                where = f"--state={self.following.state}"
-                if not passes:
-                    raise ConfigurationError(
-                        f"{found} exists already, but {where} knows of no pass: it is a result of "
-                        "a stream whose state is elsewhere; bring its folder back, or name it, and "
-                        "go on with --resume. If it is lost for good, begin a stream that shares "
-                        "no window with the released slots: a later --start, by the longest "
-                        "window of any user, another --state and another --output"
-                    )
-                raise ConfigurationError(
-                    f"{found} exists already, but {where} knows of {passes} passes: an old copy "
-                    "of the folder was put back, and to go on from it would release slots again "
-                    "and spend the users' budgets again; bring back the newest one"
-                )
+                if int(found.removesuffix(extension)[-8:]) > passes:
+                    raise self._older_than(found, passes)
+
+    def _older_than(self, result: str, passes: int) -> ConfigurationError:
+        """Says of a result that is there that a state of so many passes knows nothing of it."""
+        where = f"--state={self.following.state}"
+        if not passes:
+            return ConfigurationError(
+                f"{result} exists already, but {where} knows of no pass: it is a result of "
+                "a stream whose state is elsewhere; bring its folder back, or name it, and "
+                "go on with --resume. If it is lost for good, begin a stream that shares "
+                "no window with the released slots: a later --start, by the longest "
+                "window of any user, another --state and another --output"
+            )
+        return ConfigurationError(
+            f"{result} exists already, but {where} knows of {passes} passes: an old copy "
+            "of the folder was put back, and to go on from it would release slots again "
+            "and spend the users' budgets again; bring back the newest one"
+        )
 
     def _passes(
         self, snapshot: Snapshot, over: int, now: int, key: SameKey, options: PipelineOptions
@@ -450,7 +453,9 @@ class Follow:
         assert self.roll is not None
         number = snapshot.passes + 1
         targets = self._targets(number)
-        self._refuse_results_beyond(snapshot.passes)
+        for target in targets.values():  # all others were looked at when the run began
+            if os.path.lexists(target):
+                raise self._older_than(target, snapshot.passes)
         check_outputs(list(targets.values()))
         fresh = found.fresh(found.events)
         job = PassJob(

@@ -457,6 +457,38 @@ def test_a_gap_is_caught_up_in_passes_that_are_committed_each(stream):
     stream.refused("slots_per_pass", slots_per_pass=0)
 
 
+def test_the_results_of_all_passes_are_listed_once_a_run_not_once_a_pass(stream, monkeypatch):
+    """Of slots of two seconds they are a hundred thousand files after a day."""
+    (stream.folder / "results").mkdir()
+    stream.flags |= {
+        flag: stream.job.path(f"results/{flag}.jsonl") for flag in ("output", "ledger", "rejected")
+    }
+    stream.events("a.csv", [row for d in range(1, 5) for row in visits(d)])
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path=".": listed.append(str(path)) or scandir(path))
+    times = []
+    for d in (2, 5):  # one pass, three passes
+        stream.clock(day(d))
+        listed.clear()
+        stream(slots_per_pass=1)
+        times.append(listed.count(str(stream.folder / "results")))
+    assert times[0] == times[1] > 0
+
+
+def test_a_result_that_another_run_puts_there_meanwhile_is_refused(stream, monkeypatch):
+    stream.events("a.csv", [row for d in range(1, 5) for row in visits(d)])
+    stream.clock(day(5))
+    passed = Monitor.passed
+
+    def and_another_run_writes(*given):
+        stream.job.write("out-00000002.jsonl", "something else\n")
+        passed(*given)
+
+    monkeypatch.setattr(Monitor, "passed", and_another_run_writes)
+    stream.stopped("out-00000002.jsonl exists already", "knows of 1 passes", slots_per_pass=1)
+    assert (stream.folder / "out-00000002.jsonl").read_text() == "something else\n"
+
+
 def test_a_clock_that_cannot_be_right_is_refused(stream):
     ahead = dt.datetime.now(UTC) + dt.timedelta(days=2)
     stream.events("a.csv", visits(1))
