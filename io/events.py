@@ -261,15 +261,21 @@ class ReadEvents(beam.PTransform):
             read = ReadFileFn(self.columns, self.silent, self.dialect, again=self.again)
             return Events.of(
                 pbegin
-                | "Pattern" >> beam.Create([self.file_pattern])
-                | "Match" >> beam.FlatMap(_paths_and_sizes).with_output_types(tuple[str, int])
+                | "Impulse" >> beam.Impulse()
+                | "Match"
+                >> beam.FlatMap(_paths_and_sizes, self.file_pattern).with_output_types(
+                    tuple[str, int]
+                )
                 | "Spread" >> beam.Reshuffle()
                 | "ReadFiles" >> beam.ParDo(read).with_outputs(REJECTED_TAG, main="batches")
             )
         return Events.of(
             pbegin
-            | "Pattern" >> beam.Create([self.file_pattern])
-            | "Split" >> beam.FlatMap(_split, self.columns, self.dialect).with_output_types(Part)
+            | "Impulse" >> beam.Impulse()
+            | "Split"
+            >> beam.FlatMap(
+                _split, self.file_pattern, self.columns, self.dialect
+            ).with_output_types(Part)
             | "Spread" >> beam.Reshuffle()
             | "Read"
             >> beam.ParDo(_ReadFn(self.columns, self.silent, self.again)).with_outputs(
@@ -278,12 +284,14 @@ class ReadEvents(beam.PTransform):
         )
 
 
-def _split(pattern: Patterns, columns: Columns, dialect: CsvDialect | None) -> Iterator[Part]:
+def _split(
+    _: bytes, pattern: Patterns, columns: Columns, dialect: CsvDialect | None
+) -> Iterator[Part]:
     for path in input_files(pattern, dialect):
         yield from split_file(path, columns, dialect)
 
 
-def _paths_and_sizes(pattern: Patterns) -> Iterator[tuple[str, int]]:
+def _paths_and_sizes(_: bytes, pattern: Patterns) -> Iterator[tuple[str, int]]:
     for file in match_files(pattern):
         yield file.path, file.size_in_bytes
 

@@ -232,7 +232,7 @@ class StateFolder:
             same = False
         if same and self._committed is not None:
             manifest = self.path / MANIFEST
-            same = manifest.is_file() and manifest.read_bytes() == self._committed.text().encode()
+            same = manifest.is_file() and manifest.read_bytes() == self._committed.text.encode()
         if not same:
             raise ConfigurationError(
                 f"{self.path} was moved, removed or replaced while this run held it, and nothing "
@@ -430,11 +430,11 @@ class StateFolder:
                 key, _PURPOSE, {"version": VERSION, **dataclasses.asdict(snapshot)}
             )
             if part.exists():
-                write_private(part / MANIFEST, sealed.text())
+                write_private(part / MANIFEST, sealed.text)
                 for path in [*(part / name for name in snapshot.files), part, self.path]:
                     sync(path)
             self.refuse_replaced()
-            write_private(self.path / MANIFEST, sealed.text())
+            write_private(self.path / MANIFEST, sealed.text)
         self._committed = sealed
         self.refuse_replaced()  # or the witness would see a pass that the folder held has not got
         return snapshot, sealed

@@ -203,13 +203,16 @@ class WriteTable(beam.PTransform):
                 f"{self.path}: a windowed PCollection cannot be written as one file: put it into "
                 "GlobalWindows first"
             )
+        keyed = tuple[int, pa.RecordBatch]
         # Nothing would be written without an element: one empty batch is always there.
-        empty = pa.RecordBatch.from_pylist([], self.schema)
-        seed = batches.pipeline | "Seed" >> beam.Create([empty])
+        empty = (
+            batches.pipeline
+            | "Impulse" >> beam.Impulse()
+            | "Seed" >> beam.Map(_empty, self.schema).with_output_types(keyed)
+        )
         return (
-            (batches, seed)
+            (batches | "Key" >> beam.Map(_keyed).with_output_types(keyed), empty)
             | "Join" >> beam.Flatten()
-            | "Key" >> beam.Map(_keyed).with_output_types(tuple[int, pa.RecordBatch])
             | "Gather" >> beam.GroupByKey()
             | "Write"
             >> beam.ParDo(
@@ -220,6 +223,10 @@ class WriteTable(beam.PTransform):
 
 def _keyed(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
     return 0, batch
+
+
+def _empty(_: bytes, schema: pa.Schema) -> tuple[int, pa.RecordBatch]:
+    return _keyed(pa.RecordBatch.from_pylist([], schema))
 
 
 class _WriteFn(beam.DoFn):

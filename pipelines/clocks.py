@@ -11,6 +11,8 @@ from streamveil.transforms.gathering import MOST_AHEAD
 # It counts through sleep; no setting of the clock moves it.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
+_LEAST_WAIT = 10_000  # microseconds
+
 
 def _machine() -> int:
     return time.time_ns() // 1000
@@ -61,6 +63,16 @@ class Clock:
                 "which they are complete"
             )
         return now
+
+    def wait_for(self, when: int, most: int) -> int:
+        """Microseconds until it will say `when`, but `most` of them where that is sooner.
+
+        A file may say any time next, so that takes `most`. It is never next to nothing, or a
+        machine whose clock stands still would be kept busy.
+        """
+        if self.file is not None:
+            return most
+        return min(most, max(when - self(), _LEAST_WAIT))
 
     def check(self, now: int, until: int, begun: bool = True) -> None:
         """Refuse a clock that went back, by which the stream would stand still unseen.

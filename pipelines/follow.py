@@ -80,7 +80,7 @@ class Following:
     restart: bool
     """Whether a budget for ever is granted once more before the first pass."""
     interval: int | None
-    """Microseconds between two looks; None for one pass."""
+    """Microseconds from one look to the next, at most; None for one pass."""
     lateness: int
     """Microseconds from the end of a slot until it closes."""
     clock: Clock
@@ -197,12 +197,13 @@ class Follow:
         with held as stopped_within:
             while True:
                 before, waiting = snapshot, None
+                over, now = stream._over(snapshot)
                 try:
-                    for passed in stream._passes(snapshot, key, options):
+                    for passed in stream._passes(snapshot, over, now, key, options):
                         stream, snapshot = passed
                         if stopped_within(0):
                             break
-                    waiting = stream._waits_for(snapshot)
+                    waiting = stream._waits_for(snapshot, over)
                 except InputMissing as error:
                     if self.following.missing != WAIT:
                         raise
@@ -212,7 +213,10 @@ class Follow:
                     tell("no slot has closed that was not released: nothing to do")
                 if interval is None or (last is not None and snapshot.next_slot > last):
                     return
-                if stopped_within(interval / 1e6):
+                # What waits for files may go on at any time; else no slot is due before it closes.
+                closes = slots.end(snapshot.next_slot) + self.following.lateness
+                wait = interval if waiting else self.following.clock.wait_for(closes, interval)
+                if stopped_within(wait / 1e6):
                     tell("stopped by a signal: what is released is committed; go on with --resume")
                     return
 
@@ -395,32 +399,34 @@ class Follow:
             # Passes have not come to eight digits, but dates have.
             numbered = f"{glob.escape(root)}-0{'[0-9]' * 7}{glob.escape(extension)}"
             for found in sorted(glob.glob(numbered)):
-                if int(found.removesuffix(extension)[-8:]) <= passes:
-                    continue
-                where = f"--state={self.following.state}"
-                if not passes:
-                    raise ConfigurationError(
-                        f"{found} exists already, but {where} knows of no pass: it is a result of "
-                        "a stream whose state is elsewhere; bring its folder back, or name it, and "
-                        "go on with --resume. If it is lost for good, begin a stream that shares "
-                        "no window with the released slots: a later --start, by the longest "
-                        "window of any user, another --state and another --output"
-                    )
-                raise ConfigurationError(
-                    f"{found} exists already, but {where} knows of {passes} passes: an old copy "
-                    "of the folder was put back, and to go on from it would release slots again "
-                    "and spend the users' budgets again; bring back the newest one"
-                )
+                if int(found.removesuffix(extension)[-8:]) > passes:
+                    raise self._older_than(found, passes)
+
+    def _older_than(self, result: str, passes: int) -> ConfigurationError:
+        """Says of a result that is there that a state of so many passes knows nothing of it."""
+        where = f"--state={self.following.state}"
+        if not passes:
+            return ConfigurationError(
+                f"{result} exists already, but {where} knows of no pass: it is a result of "
+                "a stream whose state is elsewhere; bring its folder back, or name it, and "
+                "go on with --resume. If it is lost for good, begin a stream that shares "
+                "no window with the released slots: a later --start, by the longest "
+                "window of any user, another --state and another --output"
+            )
+        return ConfigurationError(
+            f"{result} exists already, but {where} knows of {passes} passes: an old copy "
+            "of the folder was put back, and to go on from it would release slots again "
+            "and spend the users' budgets again; bring back the newest one"
+        )
 
     def _passes(
-        self, snapshot: Snapshot, key: SameKey, options: PipelineOptions
+        self, snapshot: Snapshot, over: int, now: int, key: SameKey, options: PipelineOptions
     ) -> Iterator[tuple[Follow, Snapshot]]:
-        """Release all slots that have closed by now, so many in a pass.
+        """Release all slots that have closed, of those up to `over`, so many in a pass.
 
         Gives after every pass the stream that goes on and what is committed.
         """
         stream = self
-        over, now = self._over(snapshot)
         following, slots = self.following, self.transform.slots
         until = following.close_by.until(slots, snapshot.next_slot, over, now)
         while snapshot.next_slot <= until:
@@ -450,7 +456,9 @@ class Follow:
         assert self.roll is not None
         number = snapshot.passes + 1
         targets = self._targets(number)
-        self._refuse_results_beyond(snapshot.passes)
+        for target in targets.values():  # all others were looked at when the run began
+            if os.path.lexists(target):
+                raise self._older_than(target, snapshot.passes)
         check_outputs(list(targets.values()))
         fresh = found.fresh(found.events)
         again = [
@@ -555,12 +563,9 @@ class Follow:
         over = slots.index(clock - following.lateness) - 1
         return over if end is None else min(over, end), slots.index(clock)
 
-    def _waits_for(self, snapshot: Snapshot) -> str | None:
-        """What the next slot waits for, if its time is over."""
-        if self.following.close_by.rule == CLOCK:
-            return None
-        over, _ = self._over(snapshot)
-        if over < snapshot.next_slot:
+    def _waits_for(self, snapshot: Snapshot, over: int) -> str | None:
+        """What the next slot waits for, if it is of those up to `over`, whose time is over."""
+        if self.following.close_by.rule == CLOCK or over < snapshot.next_slot:
             return None
         return self.following.close_by.waits_for(self.transform.slots, snapshot.next_slot, over)
 

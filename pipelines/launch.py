@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam as beam
 import grpc
@@ -33,6 +33,8 @@ from streamveil.transforms import metrics
 from streamveil.transforms.fence import StateWentBack
 from streamveil.transforms.following import follow_to_the_end
 
+_Options = TypeVar("_Options", bound=PipelineOptions)
+
 # Errors of ours that a worker raised, inside the text that a runner reports.
 _KINDS = {
     kind.__name__: kind for kind in (ConfigurationError, BudgetExceeded, StateWentBack, InputLost)
@@ -54,7 +56,26 @@ def parse_flags(
     add_dry_run(known)
     add_log_options(known)
     _, others = known.parse_known_args(list(argv if passed is None else passed))
-    return PipelineOptions(others)
+    return BeamFlags(others)
+
+
+class BeamFlags(PipelineOptions):
+    """Beam's flags, parsed once for each kind of options that is asked for.
+
+    Beam asks anew with every step of a pipeline, which made a quarter of the work of a short one.
+    """
+
+    def __init__(self, flags: Sequence[str]) -> None:
+        super().__init__(flags)
+        self.__dict__["_views"] = {}  # other names are flags
+
+    def view_as(self, cls: type[_Options]) -> _Options:
+        """These flags as that kind of options; all views share their values."""
+        views: dict[type[PipelineOptions], Any] = self.__dict__["_views"]
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        view: _Options = views[cls]
+        return view
 
 
 def refuse_unknown_to_beam(command: str, argv: Sequence[str]) -> None:

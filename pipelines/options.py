@@ -356,8 +356,8 @@ def add_follow_options(parser: Parser) -> None:
     add(
         "--follow",
         metavar="INTERVAL",
-        help="with --state: look again for files and closed slots after so long (10s, 1m), "
-        "up to --end or Ctrl-C",
+        help="with --state: release each slot as it closes, up to --end or Ctrl-C; look for what "
+        "it waits for besides, such as a marker, after so long (10s, 1m)",
     )
     add(
         "--clock_file",

@@ -30,6 +30,7 @@ from streamveil.io import (
 )
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines.launch import run
+from streamveil.pipelines.remembering import remembered_specs
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 from streamveil.transforms.due import WAITING_SCHEMA, Pass, TakeDue
@@ -97,7 +98,8 @@ class PassJob:
         """
         if self.users is not None:
             self.users.write(self.folder / _USERS)
-        summary = run(self._build, options, f"streamveil {self.command}")
+        with remembered_specs():
+            summary = run(self._build, options, f"streamveil {self.command}")
         for name in (*self.results.values(), _STATE, _WAITING):
             if not (self.folder / name).exists():
                 raise RuntimeError(f"the runner is done, but {self.folder / name} was not written")

@@ -19,6 +19,7 @@ SMALL = {
     "state_bytes": ("--slots=20", "--mechanisms=pba"),
     "changing": ("--slots=50", "--keys=1", "--streams=tlns", "--budgets=0.2"),
     "ledgers": ("--users=20", "--slots=5", "--mechanisms=dpbd"),
+    "following": ("--slots=2", "--repeats=1", "--old", "1", "--caught_up=20000"),
     "infinite": (
         *("--slots=20", "--keys=1", "--streams", "even", "drifting", "--pool=20"),
         *("--many_bins=1000", "--many_slots=30", "--processes=1"),
@@ -115,6 +116,16 @@ def test_local_compares_all_mechanisms(tmp_path):
     assert [row[0] for row in bins["rows"]] == [10, 10]
     assert all(row[2] > 0 for one in (errors, correlated, bins) for row in one["rows"])
     assert [row[0] for row in cost["rows"]] == [2, 100]
+
+
+def test_following_tells_how_late_releases_are_and_what_a_gap_takes(tmp_path):
+    run("following", *SMALL["following"], f"--results={tmp_path}")
+    follows, catches = tables(tmp_path, "following")
+    ((old, _, median, largest, cpu, _),) = follows["rows"]
+    assert old == 1
+    assert 0 < median <= largest
+    assert cpu > 0
+    assert [row[0] for row in catches["rows"]] == [10_000, 20_000]
 
 
 def test_per_record_stands_beside_the_reference(tmp_path):

@@ -61,3 +61,22 @@ def test_a_machine_far_behind_its_newest_file_releases_nothing(machine, tmp_path
     with pytest.raises(ConfigurationError, match=r"a\.csv was written at 2023-11-15"):
         Clock().check_files(NOW, NOW + MOST_AHEAD + 1, "a.csv")
     Clock(str(tmp_path)).check_files(NOW, NOW + 9 * MOST_AHEAD, "a.csv")  # old data, replayed
+
+
+def test_a_look_waits_for_the_next_slot_to_close_but_never_longer_than_it_was_told(machine):
+    clock = Clock()
+    assert clock.wait_for(NOW + 1_900_000, most=10_000_000) == 1_900_000
+    assert clock.wait_for(NOW + 60_000_000, most=10_000_000) == 10_000_000
+    assert clock.wait_for(NOW + 1_900_000, most=100) == 100
+
+
+def test_a_clock_that_stands_still_keeps_no_machine_busy(machine):
+    clock = Clock()
+    for soon in (1, 0, -5_000_000):  # it is read a little early, the slot closed meanwhile
+        assert clock.wait_for(NOW + soon, most=10_000_000) == 10_000
+
+
+def test_what_a_file_says_next_is_not_guessed(machine, tmp_path):
+    path = tmp_path / "clock"
+    path.write_text("2023-11-14T22:13:19Z")
+    assert Clock(str(path)).wait_for(NOW, most=10_000_000) == 10_000_000

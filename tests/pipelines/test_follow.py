@@ -1,5 +1,6 @@
 """`streamveil release --state`: passes over one stream add up to one run, and say what is wrong."""
 
+import contextlib
 import datetime as dt
 import json
 import os
@@ -515,6 +516,38 @@ def test_a_gap_is_caught_up_in_passes_that_are_committed_each(stream):
     stream.refused("slots_per_pass", slots_per_pass=0)
 
 
+def test_the_results_of_all_passes_are_listed_once_a_run_not_once_a_pass(stream, monkeypatch):
+    """Of slots of two seconds they are a hundred thousand files after a day."""
+    (stream.folder / "results").mkdir()
+    stream.flags |= {
+        flag: stream.job.path(f"results/{flag}.jsonl") for flag in ("output", "ledger", "rejected")
+    }
+    stream.events("a.csv", [row for d in range(1, 5) for row in visits(d)])
+    listed, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path=".": listed.append(str(path)) or scandir(path))
+    times = []
+    for d in (2, 5):  # one pass, three passes
+        stream.clock(day(d))
+        listed.clear()
+        stream(slots_per_pass=1)
+        times.append(listed.count(str(stream.folder / "results")))
+    assert times[0] == times[1] > 0
+
+
+def test_a_result_that_another_run_puts_there_meanwhile_is_refused(stream, monkeypatch):
+    stream.events("a.csv", [row for d in range(1, 5) for row in visits(d)])
+    stream.clock(day(5))
+    passed = Monitor.passed
+
+    def and_another_run_writes(*given):
+        stream.job.write("out-00000002.jsonl", "something else\n")
+        passed(*given)
+
+    monkeypatch.setattr(Monitor, "passed", and_another_run_writes)
+    stream.stopped("out-00000002.jsonl exists already", "knows of 1 passes", slots_per_pass=1)
+    assert (stream.folder / "out-00000002.jsonl").read_text() == "something else\n"
+
+
 def test_a_clock_that_cannot_be_right_is_refused(stream):
     ahead = dt.datetime.now(UTC) + dt.timedelta(days=2)
     stream.events("a.csv", visits(1))
@@ -858,6 +891,56 @@ def test_following_ends_with_the_end(stream):
     stream.clock(day(30))
     stream(follow="1s", end="2024-01-10")
     assert stream.rows("out.jsonl") == once(stream)[0]
+
+
+@pytest.fixture
+def waits(monkeypatch):
+    """The seconds that a run waited between looks; the machine's clock jumps over them."""
+    begun, passed, waited = dt.datetime.now(UTC), dt.timedelta(), []
+
+    @contextlib.contextmanager
+    def stopping():
+        def stopped_within(seconds):
+            nonlocal passed
+            passed += dt.timedelta(seconds=seconds)
+            if seconds:
+                waited.append(seconds)
+            return len(waited) >= 20
+
+        yield stopped_within
+
+    def microseconds():
+        return int((begun + passed).timestamp() * 1e6)
+
+    monkeypatch.setattr("streamveil.pipelines.follow.stopping", stopping)
+    monkeypatch.setattr("streamveil.pipelines.clocks._machine", microseconds)
+    monkeypatch.setattr("streamveil.pipelines.clocks._steady", microseconds)
+    return waited
+
+
+def following_now(stream, slots, **flags):
+    """Follow a stream of slots of an hour by the machine's clock; gives the start of each slot."""
+    hour = dt.timedelta(hours=1)
+    start = dt.datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    starts = [start + n * hour for n in range(slots)]
+    stream.events("a.csv", [("u1", "A", at) for at in starts])
+    given = {"slot": "1h", "start": start.isoformat(), "end": (start + slots * hour).isoformat()}
+    stream(**{**given, "clock_file": None, **flags})
+    return starts
+
+
+def test_following_looks_as_soon_as_a_slot_closes(stream, waits):
+    starts = following_now(stream, 3, follow="40d", allowed_lateness="5m")
+    assert released(stream) == starts
+    to_the_first, *others = waits
+    assert to_the_first < 3900
+    assert others == [pytest.approx(3600)] * 2
+
+
+def test_following_looks_for_what_a_slot_waits_for_at_its_interval(stream, waits, tmp_path):
+    following_now(stream, 3, follow="50m", close_by=f"marker:{tmp_path}/%Y-%m-%dT%H")
+    assert released(stream) == []
+    assert waits[2:] == [50 * 60] * 18
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

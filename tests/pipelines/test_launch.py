@@ -14,7 +14,12 @@ from pathlib import Path
 import apache_beam as beam
 import grpc
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.options.pipeline_options import (
+    DebugOptions,
+    DirectOptions,
+    PipelineOptions,
+    StandardOptions,
+)
 
 from streamveil import io
 from streamveil.io import tables
@@ -25,7 +30,7 @@ from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.presets import FORMATS
 from streamveil.pipelines.flags import SURE_LIKENESS, nearest
 from streamveil.pipelines.jobs import EventOptions
-from streamveil.pipelines.launch import beams_parser, parse_flags, run
+from streamveil.pipelines.launch import BeamFlags, beams_parser, parse_flags, run
 from streamveil.pipelines.per_record import STATISTICS
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -376,6 +381,17 @@ def test_summary_of_changes():
 def test_summary_of_nothing():
     lines = Summary().text().splitlines()
     assert [line.split(":")[0] for line in lines] == ["events"]
+
+
+def test_flags_are_parsed_once_for_each_kind_and_all_views_share_them():
+    flags = BeamFlags(["--experiments=one", "--direct_num_workers=3"])
+    assert flags.view_as(DirectOptions).direct_num_workers == 3
+    assert flags.view_as(DirectOptions) is flags.view_as(DirectOptions)
+    flags.view_as(DirectOptions).direct_num_workers = 2
+    flags.view_as(DebugOptions).add_experiment("two")
+    plain = PipelineOptions(["--experiments=one", "--direct_num_workers=2"])
+    plain.view_as(DebugOptions).add_experiment("two")
+    assert flags.get_all_options(drop_default=True) == plain.get_all_options(drop_default=True)
 
 
 # ---- failures --------------------------------------------------------------------------------
