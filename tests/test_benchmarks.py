@@ -23,6 +23,7 @@ SMALL = {
         *("--slots=20", "--keys=1", "--streams", "even", "drifting", "--pool=20"),
         *("--many_bins=1000", "--many_slots=30", "--processes=1"),
     ),
+    "messages": ("--events=1000", "--per_message", "1", "10", "--repeats=1"),
     "local": (
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
         *("--many=900", "--many_slots=3", "--processes=1"),
@@ -115,6 +116,17 @@ def test_local_compares_all_mechanisms(tmp_path):
     assert [row[0] for row in bins["rows"]] == [10, 10]
     assert all(row[2] > 0 for one in (errors, correlated, bins) for row in one["rows"])
     assert [row[0] for row in cost["rows"]] == [2, 100]
+
+
+def test_messages_have_a_row_for_each_format_and_size(tmp_path):
+    run("messages", *SMALL["messages"], f"--results={tmp_path}")
+    events, odd = tables(tmp_path, "messages")
+    formats = ("json", "jsonl", "arrow", "avro")
+    assert [row[:2] for row in events["rows"]] == [
+        [kind, per] for kind in formats for per in (1, 10)
+    ]
+    assert all(len(row) == len(events["columns"]) for row in events["rows"])
+    assert odd["rows"][0][0] == "none"
 
 
 def test_per_record_stands_beside_the_reference(tmp_path):
