@@ -50,6 +50,7 @@ _LOGICAL_TYPES = {
         }.items()
     },
 }
+MAX_DECIMAL_BYTES = 1 << 10  # the time to make digits of them grows with their square
 MAGIC = b"Obj\x01"
 _SYNC = {"type": "fixed", "name": "Sync", "size": 16}
 HEADER = fastavro.parse_schema(
@@ -145,8 +146,15 @@ class Cells:
         return cls(_arrow_type(path, column, kind))
 
     def array(self, values: list[Any], name: str, faults: Faults) -> pa.Array:
-        """An array of the values; a time too far away becomes null, and a fault of its row."""
+        """An array of the values.
+
+        A time too far away becomes null, and a fault of its row; so does a decimal too long.
+        """
         if self.scale is not None:
+            for row, value in enumerate(values):
+                if value is not None and len(value) > MAX_DECIMAL_BYTES:
+                    faults[row] = f"{name!r} is a decimal of {len(value)} bytes"
+                    values[row] = None
             return pa.array([_decimal(value, self.scale) for value in values], pa.string())
         if self.factor is not None:
             return self._times(values, name, faults)

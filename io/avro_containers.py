@@ -18,11 +18,14 @@ import pyarrow as pa
 
 from streamveil.io.avro import BLOCK, HEADER, MAGIC, PRIMITIVES, Cells, stored_schema
 from streamveil.io.cells import Faults
+from streamveil.io.json_objects import plain_numbers
 
-MAX_EXPANSION = 100
-"""What a message may unpack to, in sizes of its own."""
-MAX_VALUES = 1 << 23
-"""Values that the records of a block may have, all together."""
+MAX_UNPACKED = 1 << 26
+"""Bytes that a message may unpack to. No multiple of its own: one user's long text that packs well
+would push out all others."""
+MAX_VALUES = 1 << 22
+"""Values that the records of a message may have, all together."""
+MAX_SCHEMA_BYTES = 1 << 18
 MAX_NESTED = 16
 """Types inside each other."""
 
@@ -51,7 +54,7 @@ def read_container(data: bytes, columns: tuple[str, ...]) -> tuple[list[pa.Array
     codec = header["meta"].get("avro.codec", b"null").decode()
     rows: list[Any] = []
     for number, block in _blocks(handle, len(data), header["sync"], codec):
-        if not 0 <= number <= min(len(block), MAX_VALUES // layout.values):
+        if not 0 <= number <= min(len(block), MAX_VALUES // layout.values - len(rows)):
             raise ValueError(f"a block of {len(block)} bytes says that it holds {number} records")
         if number:
             # A block is an array as Avro writes one, but for its number and its end.
@@ -65,14 +68,20 @@ def read_container(data: bytes, columns: tuple[str, ...]) -> tuple[list[pa.Array
     return [
         pa.nulls(len(rows), pa.string())
         if cells is None
-        else cells.array([row[name] for row in rows], name, faults)
+        else _array(cells, [row[name] for row in rows], name, faults)
         for name, cells in zip(columns, layout.cells, strict=True)
     ], faults
 
 
+def _array(cells: Cells, values: list[Any], name: str, faults: Faults) -> pa.Array:
+    """Values of a column; a decimal is text as a number in JSON is."""
+    array = cells.array(values, name, faults)
+    return array if cells.scale is None else plain_numbers(array)
+
+
 def _blocks(handle: BytesIO, size: int, sync: bytes, codec: str) -> Iterator[tuple[int, bytes]]:
     """Number of records and unpacked bytes of each block."""
-    left = most = MAX_EXPANSION * size
+    left = MAX_UNPACKED
     while handle.tell() < size:
         block: Any = fastavro.schemaless_reader(handle, BLOCK, None)
         if block["sync"] != sync:
@@ -87,7 +96,7 @@ def _blocks(handle: BytesIO, size: int, sync: bytes, codec: str) -> Iterator[tup
             raise ValueError(f"its codec {codec!r} is not read in messages: use null or deflate")
         left -= len(data)
         if left < 0:
-            raise ValueError(f"its blocks unpack to more than {most} bytes")
+            raise ValueError(f"its blocks unpack to more than {MAX_UNPACKED} bytes")
         yield block["records"], data
 
 
@@ -104,15 +113,18 @@ def _long(number: int) -> bytes:
 
 @lru_cache(maxsize=64)  # producers have few schemas, and every message repeats its own
 def _layout(text: bytes, columns: tuple[str, ...]) -> _Layout:
-    values = text.count(b'"name"')
-    schema: Any = fastavro.parse_schema(json.loads(text))
+    if len(text) > MAX_SCHEMA_BYTES:
+        raise ValueError(f"its schema has {len(text)} bytes, more than {MAX_SCHEMA_BYTES}")
+    plain = json.loads(text)
+    values = json.dumps(plain).count('"name"')  # however it was escaped
+    schema: Any = fastavro.parse_schema(plain)
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ValueError("it does not hold records")
     enums: dict[str, Any] = {}
     if _least(schema, {}, enums) == 0:
         raise ValueError("its records may take no byte")
     fields = {field["name"]: _spelt_out(field["type"], enums) for field in schema["fields"]}
-    records = fastavro.parse_schema({"type": "array", "items": stored_schema(json.loads(text))})
+    records = fastavro.parse_schema({"type": "array", "items": stored_schema(plain)})
     cells = [Cells.of("its schema", n, fields[n]) if n in fields else None for n in columns]
     return _Layout(records, values, tuple(cells))
 

@@ -80,8 +80,10 @@ def as_utf8(array: pa.Array) -> pa.Array:
 def decoded(array: pa.Array, most: int) -> tuple[pa.Array, Faults]:
     """The values of a dictionary or of views, and the rows with an index outside, which are null.
 
-    Raises ValueError if a dictionary stands for more than `most` bytes of text.
+    Raises ValueError if it stands for more than `most` bytes of text.
     """
+    if _view_bytes(array) > most:
+        raise ValueError(f"its views stand for more than {most} bytes of text")
     array = without_views(array)
     if not pa.types.is_dictionary(array.type):
         return array, {}
@@ -94,6 +96,17 @@ def decoded(array: pa.Array, most: int) -> tuple[pa.Array, Faults]:
     null = at == len(values)
     faults = dict.fromkeys(np.flatnonzero(outside).tolist(), NO_ENTRY)
     return values.take(pa.array(np.where(null, 0, at), mask=null)), faults
+
+
+def _view_bytes(array: pa.Array) -> int:
+    """Bytes that all views of an array show, which may be the same ones."""
+    if pa.types.is_dictionary(array.type):
+        return _view_bytes(array.dictionary)
+    if not (pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type)):
+        return 0
+    views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
+    lengths = views[array.offset : array.offset + len(array), 0]
+    return int(lengths[array.is_valid().to_numpy(zero_copy_only=False)].sum(dtype=np.int64))
 
 
 def is_text(kind: pa.DataType) -> bool:

@@ -19,7 +19,7 @@ from streamveil.io.files import Columns
 from streamveil.io.json_arrays import BLANKS, array_fault, split_arrays
 from streamveil.io.json_objects import read_objects
 from streamveil.io.lines import Lines
-from streamveil.io.typed_messages import ARROW, AVRO, RejectEvent, read_typed
+from streamveil.io.typed_messages import ARROW, AVRO, RejectEvent, parts, read_typed
 
 EMPTY = "an empty message"
 
@@ -27,7 +27,7 @@ _Rows = npt.NDArray[np.int64]
 
 
 class Parsed(NamedTuple):
-    """Events of some messages."""
+    """Events of some messages, or of a part of one."""
 
     arrays: Sequence[pa.Array]
     """A column of strings for each name, of n rows."""
@@ -58,7 +58,7 @@ def read_json_messages(
             message = messages[arrays[at]]
             reject(arrays[at], None, array_fault(message), message)
         of = np.array(arrays)[elements.arrays]
-        yield _parsed(elements.records, of, elements.places, columns, reject)
+        yield from _parsed(elements.records, of, elements.places, columns, reject)
 
 
 def read_json_lines(
@@ -77,14 +77,20 @@ def read_json_lines(
         if record.strip(BLANKS):
             reject(index, place, detail, record)
 
-    yield _parsed(lines.array, of, lines.numbers - (after - numbers)[of], columns, tell)
+    yield from _parsed(lines.array, of, lines.numbers - (after - numbers)[of], columns, tell)
 
 
 def _parsed(
     records: pa.Array, of: _Rows, places: _Rows, columns: Columns, reject: RejectEvent
-) -> Parsed:
+) -> Iterator[Parsed]:
     """Objects, each an event of that message at that place."""
+    for part in parts(len(records)):
+        yield _part(records[part], of[part], places[part], columns, reject)
 
+
+def _part(
+    records: pa.Array, of: _Rows, places: _Rows, columns: Columns, reject: RejectEvent
+) -> Parsed:
     def tell(row: int, detail: str, record: bytes) -> None:
         reject(int(of[row]), int(places[row]), detail, record)
 

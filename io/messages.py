@@ -37,6 +37,7 @@ _LOGGER = logging.getLogger("streamveil")
 # More would only cost memory: from here on the fixed costs of a batch vanish.
 BATCH_MESSAGES = 10_000
 BATCH_BYTES = 1 << 24
+MAX_MESSAGE_BYTES = 1 << 24  # taken apart, brackets alone may be thirty times as large
 
 FIELD_TOO_LONG = "field too long"
 MAX_FIELD_BYTES = MAX_RECORD_BYTES
@@ -197,17 +198,29 @@ class _ParseFn(beam.DoFn):
                 detail += f"; in the message with SHA-256 {name_of(index)}"
             letters.setdefault(reason, []).append((place, detail, record))
 
-        batches = []
+        read = 0
+
+        def told() -> Iterator[Any]:
+            nonlocal read
+            for reason, records in letters.items():
+                read += len(records)
+                yield dead_letters(rejected_batch(self._source, records, reason))
+            letters.clear()
+
+        for message in messages:
+            if len(message) > MAX_MESSAGE_BYTES:
+                detail = f"a message of {len(message)} bytes, more than {MAX_MESSAGE_BYTES}"
+                reject(0, None, detail, message)
+        messages = [message for message in messages if len(message) <= MAX_MESSAGE_BYTES]
         for parsed in FORMATS[self._format](messages, self._columns, reject):
             kept = self._within_limit(parsed, reject)
+            yield from told()
             if len(kept.messages):
-                batches.append(event_batch(self._source, self._columns, kept.arrays, kept.places))
-        for reason, records in letters.items():
-            yield dead_letters(rejected_batch(self._source, records, reason))
-        yield from batches
+                read += len(kept.messages)
+                yield event_batch(self._source, self._columns, kept.arrays, kept.places)
+        yield from told()
         if not self._silent:
-            rejected = sum(len(records) for records in letters.values())
-            tell_read(rejected + sum(batch.num_rows for batch in batches))
+            tell_read(read)
 
     def _within_limit(self, parsed: Parsed, reject: Callable[..., None]) -> Parsed:
         """The events without a field that is too long; the others go to `reject`."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from struct import unpack_from
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamveil.io.avro_containers import MAX_EXPANSION, read_container
+from streamveil.io.avro_containers import MAX_UNPACKED, read_container
 from streamveil.io.cells import Faults, decoded, is_text, sound_batch
 from streamveil.io.files import Columns
 from streamveil.io.json_objects import plain_numbers
@@ -27,9 +28,24 @@ ARROW, AVRO = "arrow", "avro"
 # for a message that is one event, or cannot be taken apart.
 RejectEvent = Callable[[int, int | None, str, bytes], None]
 
+MOST_EVENTS = 1 << 17
+"""Events that are read together: a message may say more than memory holds as dead letters."""
+_MOST_BYTES = 1 << 24
+
 _Rows = npt.NDArray[np.int64]
-_Found = tuple[int, list[pa.Array], Faults]
-"""Index of a message, its columns, and what is wrong with some of its rows."""
+
+
+class _Found(NamedTuple):
+    """Events of a message that stand one after the other."""
+
+    message: int
+    """Its index."""
+    first: int
+    """Place of the first one."""
+    arrays: list[pa.Array]
+    faults: Faults
+    """What is wrong with some, by their place."""
+
 
 _Reader = Callable[[bytes], tuple[list[pa.Array], Faults]]
 """Columns of a message, and what is wrong with some of its rows; raises for what is none."""
@@ -42,6 +58,13 @@ _READABLE = (
     pa.types.is_timestamp,
     pa.types.is_date,
 )
+_MAX_SCALE = 38  # digits after the point; Arrow writes no decimal with more
+
+
+def parts(number: int) -> Iterator[slice]:
+    """So many events, no more than `MOST_EVENTS` of them at a time."""
+    for first in range(0, number, MOST_EVENTS):
+        yield slice(first, min(first + MOST_EVENTS, number))
 
 
 def read_typed(
@@ -61,6 +84,13 @@ def read_typed(
     reader_of, name = _KINDS[kind]
     read = reader_of(names)
     alike: dict[tuple[pa.DataType, ...], list[_Found]] = {}
+    events = size = 0
+
+    def texts() -> Iterator[tuple[list[pa.Array], _Rows, _Rows]]:
+        for found in alike.values():
+            yield _as_texts(found, names, reject)
+        alike.clear()
+
     for index, message in enumerate(messages):
         try:
             arrays, faults = read(message)
@@ -69,28 +99,35 @@ def read_typed(
             why = " ".join(str(error).split()) or type(error).__name__
             reject(index, None, f"not {name}: {why}", message)
         else:
-            alike.setdefault(tuple(each.type for each in arrays), []).append(
-                (index, arrays, faults)
-            )
-    for found in alike.values():
-        yield _as_texts(found, names, reject)
+            kinds = tuple(each.type for each in arrays)
+            for part in parts(len(arrays[0])):
+                some = [array[part] for array in arrays]
+                alike.setdefault(kinds, []).append(_Found(index, part.start, some, faults))
+                events += part.stop - part.start
+                size += sum(array.nbytes for array in some)
+                if events >= MOST_EVENTS or size >= _MOST_BYTES:
+                    yield from texts()
+                    events = size = 0
+    yield from texts()
 
 
 def _as_texts(
     found: Sequence[_Found], columns: Columns, reject: RejectEvent
 ) -> tuple[list[pa.Array], _Rows, _Rows]:
     """Rows of messages whose columns have the same types."""
-    sizes = np.array([len(arrays[0]) for _, arrays, _ in found])
-    first = np.cumsum(sizes) - sizes
-    of = np.repeat([index for index, _, _ in found], sizes)
-    places = np.arange(len(of)) - np.repeat(first, sizes)
+    sizes = np.array([len(each.arrays[0]) for each in found])
+    of = np.repeat([each.message for each in found], sizes)
+    # From the place of an event to its row.
+    shifts = np.cumsum(sizes) - sizes - [each.first for each in found]
+    places = np.arange(len(of)) - np.repeat(shifts, sizes)
     faults = {
-        start + row: what
-        for start, (_, _, some) in zip(first.tolist(), found, strict=True)
-        for row, what in some.items()
+        shift + place: what
+        for shift, size, each in zip(shifts.tolist(), sizes.tolist(), found, strict=True)
+        for place, what in each.faults.items()
+        if each.first <= place < each.first + size
     }
     texts = [
-        _text(pa.concat_arrays([arrays[at] for _, arrays, _ in found]), name, faults)
+        _text(pa.concat_arrays([each.arrays[at] for each in found]), name, faults)
         for at, name in enumerate(columns)
     ]
 
@@ -105,8 +142,10 @@ def _as_texts(
 def _check_types(arrays: Sequence[pa.Array], columns: Columns) -> None:
     """Raise ValueError for a column that is neither text nor numbers nor times."""
     for name, array in zip(columns, arrays, strict=True):
-        if not (is_text(array.type) or any(of(array.type) for of in _READABLE)):
-            raise ValueError(f"its column {name!r} holds {array.type}: send text, numbers or times")
+        kind = array.type
+        readable = is_text(kind) or any(of(kind) for of in _READABLE)
+        if not readable or (pa.types.is_decimal(kind) and abs(kind.scale) > _MAX_SCALE):
+            raise ValueError(f"its column {name!r} holds {kind}: send text, numbers or times")
 
 
 def _text(array: pa.Array, name: str, faults: Faults) -> pa.Array:
@@ -141,9 +180,8 @@ class _Arrow:
 
     def read(self, message: bytes) -> tuple[list[pa.Array], Faults]:
         """The named columns, without dictionaries or views. Raises ValueError."""
-        if _names_codec(message):
-            raise ValueError("its buffers are compressed: let the broker compress messages")
-        rows = 0
+        _check_parts(message)
+        rows = size = 0
         batches = []
         source = pa.BufferReader(message)
         with pa.ipc.open_stream(source) as reader:
@@ -155,11 +193,13 @@ class _Arrow:
                 batches.append(batch)
             if source.tell() != len(message):
                 raise ValueError(f"it goes on after its end, at byte {source.tell()}")
+        if not rows:
+            return [pa.nulls(0, pa.string()) for _ in self._columns], {}
         if self._schema is None or not schema.equals(self._schema):
             self._places = [_place(schema, name) for name in self._columns]
             self._schema = schema
         if len(batches) != 1:
-            batches = [batch for batch in batches if batch.num_rows] or [_none_of(schema)]
+            batches = [batch for batch in batches if batch.num_rows]
         faults: Faults = {}
         arrays = []
         for name, place in zip(self._columns, self._places, strict=True):
@@ -168,7 +208,10 @@ class _Arrow:
                 continue
             chunks, first = [], 0
             for batch in batches:
-                chunk, some = _plain(batch.column(place), MAX_EXPANSION * len(message))
+                chunk, some = _plain(batch.column(place), MAX_UNPACKED)
+                size += chunk.nbytes
+                if size > MAX_UNPACKED:
+                    raise ValueError(f"its columns take more than {MAX_UNPACKED} bytes")
                 faults.update({first + row: f"{name!r} {what}" for row, what in some.items()})
                 first += batch.num_rows
                 chunks.append(chunk)
@@ -182,11 +225,6 @@ def _place(schema: pa.Schema, name: str) -> int | None:
     if len(places) > 1:
         raise ValueError(f"it has {len(places)} columns named {name!r}")
     return places[0] if places else None
-
-
-def _none_of(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of no rows."""
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
 def _plain(array: pa.Array, most: int) -> tuple[pa.Array, Faults]:
@@ -211,15 +249,19 @@ def _check_memory(array: pa.Array) -> None:
     if pa.types.is_date(array.type) or pa.types.is_decimal(array.type):
         array.validate()
         return
-    binary = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}.get(array.type)
+    binary = {
+        pa.string(): pa.binary(),
+        pa.large_string(): pa.large_binary(),
+        pa.string_view(): pa.binary_view(),
+    }.get(array.type)
     (array if binary is None else array.view(binary)).validate(full=True)
 
 
-def _names_codec(message: bytes) -> bool:
-    """Whether a part of an Arrow IPC stream names a codec for its buffers.
+def _check_parts(message: bytes) -> None:
+    """Raise ValueError for a stream whose parts take far more memory than they have bytes.
 
-    pyarrow does not tell, and unpacks a buffer to whatever size it claims. Raises struct.error for
-    what is no stream.
+    pyarrow unpacks a buffer to whatever size it claims, and keeps every dictionary that another one
+    adds to. Raises struct.error for what is no stream.
     """
     at = 0
     while at + 8 <= len(message):
@@ -233,12 +275,13 @@ def _names_codec(message: bytes) -> bool:
         if kind in (_DICTIONARIES, _ROWS):
             batch = _table_in(message, table, 2)
             if kind == _DICTIONARIES:
+                if (delta := _field(message, batch, 2)) and message[delta]:
+                    raise ValueError("a dictionary adds to another one: write each as a whole")
                 batch = _table_in(message, batch, 1)
             if _field(message, batch, 3):
-                return True
+                raise ValueError("its buffers are compressed: let the broker compress messages")
         body = _field(message, table, 3)
         at = start + size + (unpack_from("<Q", message, body)[0] if body else 0)
-    return False
 
 
 def _table_in(data: bytes, table: int, number: int) -> int:

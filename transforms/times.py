@@ -198,21 +198,39 @@ def _from_text(column: pa.Array, zone: str, unit: str | None) -> tuple[Micros, R
         unread[rows] = False
         if not unread.any():
             return micros, reasons
+    waiting = np.flatnonzero(unread)
+    text = _some(text, waiting)
+    for tidy in (False, True):
+        if not len(waiting):
+            break  # as where all are tidy
+        text = _tidied(text) if tidy else text
+        for pattern, kind in ((_ZONED, pa.timestamp("us", "UTC")), (_NAIVE, pa.timestamp("us"))):
+            at = _matching(text, pattern)
+            if not len(at):
+                continue
+            rows = waiting[at]
+            cast, good = _cast_all(_some(text, at), kind)
+            values, bad = _from_timestamps(cast, zone)
+            reasons.update({int(rows[i]): reason for i, reason in bad.items() if good[i]})
+            micros[rows[good]] = values[good]
+            unread[rows[good]] = False
+            rest = np.delete(np.arange(len(waiting)), at)
+            waiting, text = waiting[rest], _some(text, rest)
+    reasons.update(dict.fromkeys(np.flatnonzero(unread).tolist(), UNPARSABLE_TIME))
+    return micros, reasons
+
+
+def _tidied(text: pa.Array) -> pa.Array:
+    """Times with six digits of a fraction at most, and no space before their offset."""
     for untidy in (_LONG_FRACTION, _APART):
         if pc.any(pc.match_substring_regex(text, untidy)).as_py():
             text = pc.replace_substring_regex(text, untidy, r"\1")
-    for pattern, kind in ((_ZONED, pa.timestamp("us", "UTC")), (_NAIVE, pa.timestamp("us"))):
-        rows = _matching(text, pattern)
-        if not len(rows):
-            continue
-        subset = text if len(rows) == len(text) else text.take(pa.array(rows))
-        cast, good = _cast_all(subset, kind)
-        values, bad = _from_timestamps(cast, zone)
-        reasons.update({int(rows[i]): reason for i, reason in bad.items() if good[i]})
-        micros[rows[good]] = values[good]
-        unread[rows[good]] = False
-    reasons.update(dict.fromkeys(np.flatnonzero(unread).tolist(), UNPARSABLE_TIME))
-    return micros, reasons
+    return text
+
+
+def _some(text: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+    """Different rows of an array."""
+    return text if len(rows) == len(text) else text.take(pa.array(rows))
 
 
 def _matching(text: pa.Array, pattern: str) -> npt.NDArray[np.int64]:
