@@ -117,6 +117,16 @@ def new_pipeline(pipeline_on, usual_runner):
 @pytest.fixture(scope="session")
 def flink_drill():
     """The script benchmarks/flink_drill.py as a module."""
+    return _benchmark("flink_drill")
+
+
+@pytest.fixture(scope="session")
+def flink_soak():
+    """The script benchmarks/flink_soak.py as a module."""
+    return _benchmark("flink_soak")
+
+
+def _benchmark(name):
     folder = Path(__file__).parents[1] / "benchmarks"
     sys.path.insert(0, str(folder))  # as if it were run
-    return importlib.import_module("flink_drill")
+    return importlib.import_module(name)
