@@ -63,11 +63,13 @@ class Cluster:
     job_endpoint: str
     flink_master: str
     worker_pool: str
+    pool: int
+    """Process group of that pool."""
 
     @classmethod
     @contextlib.contextmanager
-    def started(cls, home: Path, work: Path) -> Iterator[Cluster]:
-        """Start all of it; stop it in the end, come what may."""
+    def started(cls, home: Path, work: Path, backend: str = "hashmap") -> Iterator[Cluster]:
+        """Start all of it, state in that backend; stop it in the end, come what may."""
         work.mkdir(parents=True, exist_ok=True)
         with socket.socket() as free:
             free.bind(("localhost", 0))
@@ -91,9 +93,9 @@ class Cluster:
                 start_new_session=True,
             )
         try:
-            told = cls._script("start", home, work, "2", "1")
+            told = cls._script("start", home, work, "2", "1", STATE_BACKEND=backend)
             ends = dict(line.split("=", 1) for line in told.split())
-            yield cls(home, work, **ends, worker_pool=f"localhost:{port}")
+            yield cls(home, work, **ends, worker_pool=f"localhost:{port}", pool=pool.pid)
         finally:
             cls._script("stop", work)
             with contextlib.suppress(ProcessLookupError):
@@ -101,9 +103,12 @@ class Cluster:
             pool.wait()
 
     @staticmethod
-    def _script(*arguments: str | Path) -> str:
+    def _script(*arguments: str | Path, **environment: str) -> str:
         command = [str(SCRIPT), *map(str, arguments)]
-        return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        around = os.environ | environment
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, env=around
+        ).stdout
 
     def options(self) -> PipelineOptions:
         """How to run a stream there."""

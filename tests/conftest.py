@@ -129,3 +129,8 @@ def flink_drill(script):
 @pytest.fixture(scope="session")
 def live_drill(script):
     return script("live_drill")
+
+
+@pytest.fixture(scope="session")
+def flink_soak(script):
+    return script("flink_soak")

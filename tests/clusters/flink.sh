@@ -9,7 +9,8 @@
 #
 # `start` and `embedded` print NAME=VALUE lines, such as the job server's endpoint. Logs, process
 # ids and checkpoints are in WORK. It takes Java 11 or 17 and less than 2 GB with two task managers.
-# STATE_BACKEND=rocksdb in the environment of `start` keeps state in RocksDB, not in memory.
+# STATE_BACKEND=rocksdb in the environment of `start` keeps state in RocksDB, not in memory; it needs
+# javac, for RocksDB's options.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -40,7 +41,7 @@ run() { # NAME PLACE WORK HEAP CLASS [ARGUMENTS]: a Java process in the backgrou
     exec setsid java "-Xmx$heap" -XX:+UseSerialGC -XX:TieredStopAtLevel=1 \
       -Dorg.slf4j.simpleLogger.showDateTime=true \
       "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS" "${opens[@]}" \
-      -cp "$place/$jars/*" "$@" >>"$work/$name.log" 2>&1 </dev/null
+      -cp "$place/$jars/*:$work/$jars" "$@" >>"$work/$name.log" 2>&1 </dev/null
   ) &
   echo $! >"$work/$name.pid"
 }
@@ -76,8 +77,11 @@ job_server() { # PLACE WORK MASTER [HEAP]
   echo "job_endpoint=localhost:$job"
 }
 
-prepare() { # WORK: an empty folder for a cluster
-  mkdir -p "$1/conf" "$1/checkpoints" "$1/tmp"
+prepare() { # PLACE WORK: an empty folder for a cluster
+  mkdir -p "$2/conf" "$2/checkpoints" "$2/tmp" "$2/$jars"
+  if [ "${STATE_BACKEND:-}" = rocksdb ]; then
+    javac -cp "$1/$jars/*" -d "$2/$jars" "$here/flink/SmallManifest.java"
+  fi
 }
 
 settings() { # WORK RPC REST SLOTS
@@ -112,6 +116,9 @@ classloader.resolve-order: parent-first
 heartbeat.interval: 500
 heartbeat.timeout: 5000
 YAML
+  if [ "${STATE_BACKEND:-}" = rocksdb ]; then
+    echo "state.backend.rocksdb.options-factory: SmallManifest"
+  fi
 }
 
 taskmanager() { # PLACE WORK
@@ -125,7 +132,7 @@ taskmanager() { # PLACE WORK
 
 start() { # PLACE WORK MANAGERS SLOTS
   local rpc rest
-  prepare "$2"
+  prepare "$1" "$2"
   read -r rpc rest < <(free_ports 2)
   settings "$2" "$rpc" "$rest" "$4" >"$2/conf/flink-conf.yaml"
   run jobmanager "$1" "$2" 256m \
@@ -137,7 +144,7 @@ start() { # PLACE WORK MANAGERS SLOTS
 }
 
 embedded() { # PLACE WORK
-  prepare "$2"
+  prepare "$1" "$2"
   settings "$2" 0 0 4 >"$2/conf/flink-conf.yaml"
   job_server "$1" "$2" "[local]" 512m
 }
