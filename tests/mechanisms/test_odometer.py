@@ -174,5 +174,5 @@ def test_largest_use():
 def test_state_of_other_classes_is_refused():
     odometer = Odometer([Requirement(2, 1.0), Requirement(3, 1.0)])
     data = odometer.encode(odometer.charge(odometer.start(), np.ones(2, np.int64)))
-    with pytest.raises(ConfigurationError, match=r"for 2 classes of users, not 1: .*new run"):
+    with pytest.raises(ConfigurationError, match=r"for 2 classes of users, not 1: .*begin anew"):
         Odometer([Requirement(2, 1.0)]).decode(data)
