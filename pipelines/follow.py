@@ -439,7 +439,8 @@ class Follow:
                 "a stream whose state is elsewhere; bring its folder back, or name it, and "
                 "go on with --resume. If it is lost for good, begin a stream that shares "
                 "no window with the released slots: a later --start, by the longest "
-                "window of any user, another --state and another --output"
+                "window that any user of either stream may ask for, another --state and another "
+                "--output; a budget for ever cannot be had again"
             )
         return ConfigurationError(
             f"{result} exists already, but {where} knows of {passes} passes: an old copy "
