@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -20,6 +21,7 @@ from apache_beam.pvalue import PCollection
 from streamveil.io.jsonlines import json_text
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
+from streamveil.io.sealed import sync
 from streamveil.mechanisms.records import EPOCH, PerRecordRow, Release, format_time
 
 
@@ -58,7 +60,8 @@ class WriteReleasesToFolder(beam.PTransform):
     would break the guarantee: :class:`AlreadyReleasedError` names the slot.
 
     Of two that write one file at the same time the first one wins on a local filesystem, which must
-    have hard links. Elsewhere the second one may replace what appeared after it looked.
+    have hard links. Elsewhere the second one may replace what appeared after it looked. On a local
+    filesystem a file that was written, once its path is given, outlives the loss of power, whole.
     """
 
     folder: str
@@ -104,14 +107,22 @@ def write_once(path: str, data: bytes) -> bool:
         finally:
             with contextlib.suppress(Exception):
                 FileSystems.delete([temporary])
+    if _is_local(path):  # also if another one gave it its name, and died then
+        sync(Path(path).parent)
     with contextlib.closing(_open(path)) as handle:
         return bool(handle.read() == data)
+
+
+def _is_local(path: str) -> bool:
+    return isinstance(FileSystems.get_filesystem(path), LocalFileSystem)
 
 
 def _write(path: str, data: bytes) -> None:
     plain = CompressionTypes.UNCOMPRESSED
     with contextlib.closing(FileSystems.create(path, compression_type=plain)) as handle:
         handle.write(data)
+    if _is_local(path):  # a name that outlives the loss of power must not be of an empty file
+        sync(Path(path))
 
 
 def _open(path: str) -> Any:
@@ -119,7 +130,7 @@ def _open(path: str) -> Any:
 
 
 def _give_name(temporary: str, path: str) -> None:
-    if not isinstance(FileSystems.get_filesystem(path), LocalFileSystem):
+    if not _is_local(path):
         FileSystems.rename([temporary], [path])
         return
     with contextlib.suppress(FileExistsError):

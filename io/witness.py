@@ -173,7 +173,9 @@ def _if_lost(seen: Mark | None) -> str:
         )
     return (
         ". If it is lost for good, begin a stream that shares no window with this one: "
-        f"--start={format_time(seen.apart)} or later, another --state and another --output"
+        f"--start={format_time(seen.apart)} or later, another --state and another --output; if its "
+        "users may ask for a longer window than those of this one, later by as many slots as it is "
+        "longer"
     )
 
 

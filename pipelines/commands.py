@@ -152,8 +152,7 @@ def _check_collect(given: Any) -> None:
 
 
 def _check_going_on(given: Any) -> None:
-    for name in ("resume", "restart_budget"):
-        is_true(name, getattr(given, name))
+    is_true("resume", given.resume)
     if given.follow is not None:
         duration_of("follow", given.follow, least=1)
     check_files(given, _READ, new=() if given.state else _WRITTEN)

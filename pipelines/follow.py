@@ -77,8 +77,8 @@ class Following:
 
     state: str
     resume: bool
-    restart: bool
-    """Whether a budget for ever is granted once more before the first pass."""
+    restart: int | None
+    """Which grant of a budget for ever, beyond the first, comes before the next pass."""
     interval: int | None
     """Microseconds from one look to the next, at most; None for one pass."""
     lateness: int
@@ -100,8 +100,8 @@ class Following:
         Raises ConfigurationError.
         """
         resume = is_true("resume", own.resume)
-        restart = is_true("restart_budget", own.restart_budget)
-        if restart and not resume:
+        restart = own.restart_budget
+        if restart is not None and not resume:
             raise ConfigurationError(
                 "--restart_budget is for a stream that goes on: give --state and --resume"
             )
@@ -119,7 +119,7 @@ class Following:
         return cls(
             own.state,
             resume,
-            restart,
+            None if restart is None else whole("restart_budget", restart),
             None if follow is None else duration_of("follow", follow, least=1),
             duration_of("allowed_lateness", given.allowed_lateness),
             Clock(own.clock_file),
@@ -135,7 +135,7 @@ class Following:
     @property
     def unrestarted(self) -> Following:
         """The same after the budget was granted once more."""
-        return dataclasses.replace(self, restart=False)
+        return dataclasses.replace(self, restart=None)
 
 
 @dataclass
@@ -258,6 +258,7 @@ class Follow:
             resume=resume,
         )
         self._refuse_other_start(snapshot.first_slot)
+        self._check_restart(resume)
         roll.tell(self.transform.slots, snapshot.next_slot)
         return snapshot, key, roll
 
@@ -371,11 +372,38 @@ class Follow:
 
     def _going_on(self, snapshot: Snapshot) -> bytes | None:
         """The state that a pass starts from."""
-        state = self._state(snapshot)
-        if state is None or not self.following.restart:
+        state, restart = self._state(snapshot), self.following.restart
+        if state is None or restart is None:
             return state
         assert isinstance(self.transform, PrivateHistograms)
+        if self.transform.restarts(state) == restart:
+            return state
         return self.transform.restarted(state)
+
+    def _check_restart(self, state: bytes | None) -> None:
+        """Refuse to grant a budget that is not the next one; say of an earlier one that it was.
+
+        Whatever starts a command again, such as systemd, must not grant the budget again.
+        """
+        restart = self.following.restart
+        if restart is None:
+            return
+        assert isinstance(self.transform, PrivateHistograms)
+        granted = 0 if state is None else self.transform.restarts(state)
+        if restart == granted:
+            tell(
+                f"--restart_budget={restart}: that was granted before, and is not granted again; "
+                f"the next one is {granted + 1}"
+            )
+        elif restart != granted + 1 or state is None:
+            raise ConfigurationError(
+                f"--restart_budget={restart} is not the next grant of this stream: nothing is "
+                "released, so its budget is whole; leave it out"
+                if state is None
+                else f"--restart_budget={restart} is not the next grant of this stream, whose "
+                f"releases say restarts {granted}: give {granted + 1} if users are to lose epsilon "
+                "once more, or leave it out"
+            )
 
     def _targets(self, number: int) -> dict[str, str]:
         """Where readers look for the results of a pass, by kind."""
@@ -411,7 +439,8 @@ class Follow:
                 "a stream whose state is elsewhere; bring its folder back, or name it, and "
                 "go on with --resume. If it is lost for good, begin a stream that shares "
                 "no window with the released slots: a later --start, by the longest "
-                "window of any user, another --state and another --output"
+                "window that any user of either stream may ask for, another --state and another "
+                "--output; a budget for ever cannot be had again"
             )
         return ConfigurationError(
             f"{result} exists already, but {where} knows of {passes} passes: an old copy "

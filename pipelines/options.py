@@ -347,11 +347,13 @@ def add_follow_options(parser: Parser) -> None:
         "results to numbered files beside the names of the outputs",
     )
     add_switch(add, "--resume", "go on from the state in the folder")
-    add_switch(
-        add,
+    add(
         "--restart_budget",
-        "with --resume and --guarantee=infinite: grant the whole budget once more, from the "
-        "next slot on; users lose epsilon AGAIN, and every later release says `restarts`",
+        type=int,
+        metavar="N",
+        help="with --resume and --guarantee=infinite: grant the whole budget once more, for the "
+        "Nth time, from the next slot on; users lose epsilon AGAIN, and every later release says "
+        "`restarts`; given again, N grants nothing",
     )
     add(
         "--follow",

@@ -229,13 +229,24 @@ class PrivateHistograms(beam.PTransform):
         That spends it AGAIN: see :meth:`ReleaseStream.restart`. Raises ConfigurationError where
         budgets are for windows, which come back by themselves.
         """
+        ledgers = self._ledgers_for_ever()
+        return bytes(ledgers.encode(ledgers.restart(ledgers.decode(state))))
+
+    def restarts(self, state: bytes) -> int:
+        """How often the whole budget was granted again, up to the state of an earlier run.
+
+        Raises ConfigurationError where budgets are for windows.
+        """
+        ledgers = self._ledgers_for_ever()
+        return int(ledgers.decode(state).odometer.restarts)
+
+    def _ledgers_for_ever(self) -> Any:
         if not self.population.forever:
             raise ConfigurationError(
                 "only one budget for ever can be granted again (--restart_budget): those of "
                 "windows come back by themselves"
             )
-        ledgers: Any = self._ledgers(self._layout(bounded=True)).make()
-        return bytes(ledgers.encode(ledgers.restart(ledgers.decode(state))))
+        return self._ledgers(self._layout(bounded=True)).make()
 
     @property
     def population(self) -> Population:

@@ -178,12 +178,12 @@ class Odometers:
         self._follow(users)
         new = self.users.class_of[:size]
         moved = np.flatnonzero((windows[old] != self.windows[new]) | (caps[old] != self.caps[new]))
-        windows, caps = windows[old[moved]], caps[old[moved]]
         if not self.since.size:
             self.since = np.full(size, _ALWAYS)
-        since = self.since[moved]
-        spent = self.history.spent(moved, np.maximum(since, slot - windows + 1))
-        self.promises = self.promises.add(moved, windows, caps, since, slot + windows - 2, spent)
+        bound = moved[windows[old[moved]] > 1]  # a window of one slot has ended before this one
+        windows, caps, since = windows[old[bound]], caps[old[bound]], self.since[bound]
+        spent = self.history.spent(bound, np.maximum(since, slot - windows + 1))
+        self.promises = self.promises.add(bound, windows, caps, since, slot + windows - 2, spent)
         self.since[moved] = slot
         firsts = slot - self.windows[new[moved]] + 1
         self.in_window[moved] = self.history.spent(moved, firsts)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import threading
 from functools import partial
 
@@ -93,6 +94,27 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
     with pytest.raises(OSError, match="folder"):
         write_once(str(tmp_path / "folder" / "file"), b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_name_is_given_to_what_outlives_the_loss_of_power(tmp_path, monkeypatch):
+    """Else an empty file may be left of a release, which is refused for ever as another one."""
+    path, lasting = tmp_path / "file", []
+    fsync, link = os.fsync, os.link
+
+    def synced(handle):
+        fsync(handle)
+        lasting.append(os.path.getsize(handle) if os.path.isfile(handle) else os.listdir(handle))
+
+    def linked(temporary, name):
+        lasting.append("named")
+        link(temporary, name)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    assert write_once(str(path), b"release")
+    assert lasting == [7, "named", ["file"]]
+    assert write_once(str(path), b"release")  # the one before may have died as soon as it was named
+    assert lasting[3:] == [["file"]]
 
 
 def test_rows_under_per_record_privacy(write, tmp_path):

@@ -105,7 +105,7 @@ def test_an_output_that_is_there_is_never_replaced(local):
         ({"default_requirement": "7,1.0,50"}, ["--default_requirement", "whom it can ask"]),
         ({"requirement_changes": "c.csv"}, ["--requirement_changes=c.csv"]),
         ({"resume": True}, ["--resume", "--state"]),
-        ({"restart_budget": True}, ["--restart_budget"]),
+        ({"restart_budget": 1}, ["--restart_budget"]),
         ({"mechnism": "plpa"}, ["unknown option", "--mechanism"]),
         ({"slot": "1y"}, ["'1y'"]),
         ({"end": "2023-01-01"}, ["the range of slots is empty"]),

@@ -58,7 +58,7 @@ def test_a_state_of_devices_is_for_its_users_and_options(local):
     local.done()
     given = {"resume": True, "end": "2024-01-05"}
     local.refused("another configuration", "mechanism", mechanism="plpa", **given)
-    local.refused("--restart_budget", "by themselves", restart_budget=True, **given)
+    local.refused("--restart_budget", "by themselves", restart_budget=1, **given)
     local.refused("--requirement_changes=c.csv", requirement_changes="c.csv", **given)
 
 

@@ -768,7 +768,8 @@ def test_an_old_copy_of_the_folder_is_refused_as_long_as_anything_tells(stream):
     stream.refused("has seen pass 3", output=stream.job.path("other.jsonl"))
     shutil.rmtree(stream.folder / "state")
     # Nothing is advised that releases a slot again: the longest window has four days.
-    stream.refused("up to 2024-01-04", "--resume", "--start=2024-01-07T00:00:00Z or later")
+    words = ("--start=2024-01-07T00:00:00Z or later", "if its users may ask for a longer window")
+    stream.refused("up to 2024-01-04", "--resume", *words)
     # The newest copy, with the results of all passes moved away, goes on and has no complaint.
     put_back(stream, stream.folder / "copy3")
     stream.clock(day(5))

@@ -92,7 +92,8 @@ def test_other_mechanisms_keep_the_budget_too(forever, mechanism):
         ({"requirement_changes": "c.csv"}, ["--requirement_changes=c.csv", "leave it out"]),
         ({"longest_window": 9}, ["--longest_window=9", "leave it out"]),
         ({"mechanism": "pba"}, ["'pba' is unknown", "gated"]),
-        ({"restart_budget": "true"}, ["--restart_budget", "--resume"]),
+        ({"restart_budget": "1"}, ["--restart_budget", "--resume"]),
+        ({"restart_budget": "true"}, ["--restart_budget=true is no whole number"]),
         ({"domain": None}, ["--domain is missing"]),
     ],
 )
@@ -116,7 +117,7 @@ def passes(forever):
 def test_passes_share_one_budget_and_a_restart_is_told(forever, passes):
     passes(4)
     passes(6, resume="true")
-    told = passes(8, resume="true", restart_budget="true")
+    told = passes(8, resume="true", restart_budget="1")
     assert "restart 1 of gated before slot" in told.log
     assert "users lose up to 2 times" in told.log
     releases = [
@@ -137,9 +138,37 @@ def test_passes_share_one_budget_and_a_restart_is_told(forever, passes):
         assert mine.diagnostics == theirs.diagnostics
 
 
+def test_a_command_that_is_started_again_restarts_once(forever, passes):
+    """A unit of systemd with Restart= gives it at every start."""
+    again = {"resume": "true", "restart_budget": "1"}
+    passes(2)
+    told = passes(2, **again)  # no slot has closed, so nothing is granted yet
+    assert "restart 1" not in told.log
+    assert "granted before" not in told.out
+    assert "restart 1 of gated before slot" in passes(4, **again).log
+    told = passes(8, **again)
+    assert "restart" not in told.log
+    assert "--restart_budget=1: that was granted before" in told.out
+    (*_, last) = read_releases(forever.path("out-00000003.jsonl"))
+    assert last.diagnostics["restarts"] == 1.0
+
+
+@pytest.mark.parametrize("number", ["2", "0", "-1"])
+def test_a_restart_that_is_not_the_next_one_is_refused(forever, passes, number):
+    passes(4)
+    forever.write("clock", day(9).isoformat())
+    forever.refused("restart_budget", resume="true", restart_budget=number)
+
+
+def test_a_stream_that_released_nothing_has_nothing_to_restart(forever, passes):
+    passes(0)
+    given = {"resume": "true", "restart_budget": "1"}
+    forever.refused("--restart_budget=1", "nothing is released", **given)
+
+
 def test_windows_have_nothing_to_restart(forever, passes):
     windows = {"guarantee": None, "epsilon": None, "default_requirement": "3,1,400"}
     passes(4, **windows)
     forever.write("clock", day(7).isoformat())
-    refused = {**windows, "resume": "true", "restart_budget": "true"}
+    refused = {**windows, "resume": "true", "restart_budget": "1"}
     forever.refused("--restart_budget", "come back by themselves", **refused)

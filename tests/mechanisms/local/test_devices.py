@@ -129,7 +129,7 @@ def refusal_free_slot(devices, first, price) -> int:
 
 # What was promised holds to its end, and the new requirement looks back: with the last report in
 # slot 0 and a change in slot b, all of the new budget can be paid when both allow.
-@pytest.mark.parametrize("old", [(3, 1.0), (8, 1.0), (8, 4.0)])
+@pytest.mark.parametrize("old", [(1, 1.0), (3, 1.0), (8, 1.0), (8, 4.0)])
 @pytest.mark.parametrize("new", [(3, 4.0), (8, 4.0), (2, 9.0)])
 @pytest.mark.parametrize("change", [1, 2, 6])
 def test_who_changes_waits(old, new, change):
