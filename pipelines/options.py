@@ -350,10 +350,12 @@ def add_follow_options(parser: Parser) -> None:
     add(
         "--restart_budget",
         type=int,
+        nargs="?",
+        const=1,
         metavar="N",
         help="with --resume and --guarantee=infinite: grant the whole budget once more, for the "
-        "Nth time, from the next slot on; users lose epsilon AGAIN, and every later release says "
-        "`restarts`; given again, N grants nothing",
+        "Nth time (1 if N is left out), from the next slot on; users lose epsilon AGAIN, and "
+        "every later release says `restarts`; given again, N grants nothing",
     )
     add(
         "--follow",

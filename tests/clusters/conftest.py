@@ -118,8 +118,8 @@ class Kafka:
         producer.close()
 
     @contextmanager
-    def producing(self, topic, rate, together, places):
-        """Send so many events a second, each with the time of now, some of them in one message.
+    def producing(self, topic, rate, places):
+        """Send so many events a second, each with the time of now.
 
         Each is taken by the broker once, though the broker may be away for a while. Gives how many
         were sent so far.
@@ -136,13 +136,13 @@ class Kafka:
             while not stop.wait(0.01):
                 while sent[0] < (time.monotonic() - begun) * rate and not stop.is_set():
                     now = dt.datetime.now(dt.timezone.utc).isoformat()
-                    numbers = range(sent[0], sent[0] + together)
-                    some = [
-                        {"user": f"u{i % 35}", "place": places[i % len(places)], "time": now}
-                        for i in numbers
-                    ]
-                    producer.send(topic, json.dumps(some if together > 1 else some[0]).encode())
-                    sent[0] += together
+                    event = {
+                        "user": f"u{sent[0] % 35}",
+                        "place": places[sent[0] % len(places)],
+                        "time": now,
+                    }
+                    producer.send(topic, json.dumps(event).encode())
+                    sent[0] += 1
             producer.close()
 
         thread = threading.Thread(target=produce, daemon=True)

@@ -1,5 +1,6 @@
 """`streamveil release --guarantee=infinite`: one budget for all that a user ever contributes."""
 
+import argparse
 import datetime as dt
 import math
 
@@ -8,6 +9,7 @@ import pytest
 
 from streamveil.io import read_ledger, read_releases
 from streamveil.mechanisms.records import Lifetime
+from streamveil.pipelines.options import add_follow_options
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
@@ -151,6 +153,13 @@ def test_a_command_that_is_started_again_restarts_once(forever, passes):
     assert "--restart_budget=1: that was granted before" in told.out
     (*_, last) = read_releases(forever.path("out-00000003.jsonl"))
     assert last.diagnostics["restarts"] == 1.0
+
+
+def test_a_restart_without_a_number_is_the_first():
+    parser = argparse.ArgumentParser()
+    add_follow_options(parser)
+    for flags, number in ([], None), (["--restart_budget"], 1), (["--restart_budget=2"], 2):
+        assert parser.parse_args(flags).restart_budget == number
 
 
 @pytest.mark.parametrize("number", ["2", "0", "-1"])
