@@ -22,6 +22,7 @@ def main() -> None:
     options = parser(__doc__)
     add = options.add_argument
     add("--events", type=int, default=400_000, help="events of each case")
+    add("--kinds", nargs="+", choices=FORMATS, default=list(FORMATS))
     add("--per_message", type=int, nargs="+", default=[1, 10, 100, 1000])
     given = options.parse_args()
     found = table(
@@ -34,7 +35,7 @@ def main() -> None:
         "In a pipeline: both, in FnApiRunner, where a message is an element that came through a "
         "shuffle, as it comes from a connector; less what a pipeline of few messages takes.",
     )
-    for kind in FORMATS:
+    for kind in given.kinds:
         single = None
         for per in given.per_message:
             case = {
@@ -46,7 +47,7 @@ def main() -> None:
             what = [answer.median(n) for n in ("bytes", "decode", "map", "pipeline")]
             single = single or what[-1]
             found.add(kind, per, *what, 1e3 / what[-1], single / what[-1])
-    kept = {name: getattr(given, name) for name in ("events", "per_message", "repeats")}
+    kept = {name: getattr(given, name) for name in ("events", "kinds", "per_message", "repeats")}
     save(given.results, "messages", kept, [found, odd_events(given)])
 
 

@@ -19,12 +19,12 @@ SMALL = {
     "state_bytes": ("--slots=20", "--mechanisms=pba"),
     "changing": ("--slots=50", "--keys=1", "--streams=tlns", "--budgets=0.2"),
     "ledgers": ("--users=20", "--slots=5", "--mechanisms=dpbd"),
-    "following": ("--slots=2", "--repeats=1", "--old", "1", "--caught_up=20000"),
+    "following": ("--slots=2", "--repeats=1", "--old", "1", "--caught_up=10000"),
     "infinite": (
         *("--slots=20", "--keys=1", "--streams", "even", "drifting", "--pool=20"),
         *("--many_bins=1000", "--many_slots=30", "--processes=1"),
     ),
-    "messages": ("--events=1000", "--per_message", "1", "10", "--repeats=1"),
+    "messages": ("--events=100", "--per_message", "10", "--kinds", "json", "--repeats=1"),
     "local": (
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
         *("--many=900", "--many_slots=3", "--processes=1"),
@@ -126,16 +126,13 @@ def test_following_tells_how_late_releases_are_and_what_a_gap_takes(tmp_path):
     assert old == 1
     assert 0 < median <= largest
     assert cpu > 0
-    assert [row[0] for row in catches["rows"]] == [10_000, 20_000]
+    assert [row[0] for row in catches["rows"]] == [10_000]
 
 
-def test_messages_have_a_row_for_each_format_and_size(tmp_path):
+def test_messages_have_a_row_for_each_kind_and_size(tmp_path):
     run("messages", *SMALL["messages"], f"--results={tmp_path}")
     events, odd = tables(tmp_path, "messages")
-    formats = ("json", "jsonl", "arrow", "avro")
-    assert [row[:2] for row in events["rows"]] == [
-        [kind, per] for kind in formats for per in (1, 10)
-    ]
+    assert [row[:2] for row in events["rows"]] == [["json", 10]]
     assert all(len(row) == len(events["columns"]) for row in events["rows"])
     assert odd["rows"][0][0] == "none"
 
