@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,23 @@ def cost(content: bytes) -> float:
     return float(release["epsilon"]) if release["status"] == PUBLISHED else 0.0
 
 
+def spent(given: Mapping[int, Iterable[bytes]]) -> list[tuple[int, float]]:
+    """By slot, in order, what its different releases cost together."""
+    return [(slot, sum(map(cost, contents))) for slot, contents in sorted(given.items())]
+
+
 def overspent(
-    spent: Sequence[tuple[int, float]], window: int, epsilon: float
+    costs: Sequence[tuple[int, float]], window: int, epsilon: float
 ) -> list[tuple[int, int, float]]:
     """Windows of slots, given in order with what each spent, that cost more than was asked for.
 
     Gives (last slot, window, spent) of each.
     """
     found = []
-    for last in range(len(spent)):
-        total = sum(amount for _, amount in spent[max(0, last + 1 - window) : last + 1])
+    for last in range(len(costs)):
+        total = sum(amount for _, amount in costs[max(0, last + 1 - window) : last + 1])
         if total > epsilon + 1e-9:
-            found.append((spent[last][0], window, total))
+            found.append((costs[last][0], window, total))
     return found
 
 

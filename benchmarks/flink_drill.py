@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from _drill import cost, kept, overspent, slot_of, tell
+from _drill import kept, overspent, slot_of, spent, tell
 from _flink_stream import EPSILON, WINDOW, Pace, build, reference
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -210,8 +210,7 @@ class Drill:
         last = max(given)
         lost = [slot for slot in range(last + 1) if slot not in given]
         differing = [slot for slot, contents in given.items() if len(contents) > 1]
-        spent = [(slot, sum(map(cost, contents))) for slot, contents in given.items()]
-        over = overspent(spent, WINDOW, EPSILON)
+        over = overspent(spent(given), WINDOW, EPSILON)
         self._expect(not lost, f"lost slots: {lost}")
         self._expect(not differing, f"slots released again with other content: {differing}")
         self._expect(not over, f"overspent windows end at {[end for end, *_ in over]}")

@@ -19,12 +19,14 @@ docs/runners.md. Needs /proc, and matplotlib for the picture.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,8 +34,9 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from _drill import cost, keep, kept, overspent, slot_of, tell
+from _drill import keep, kept, overspent, slot_of, spent, tell
 from _flink_stream import Pace, Paced
+from _measure import cpu_seconds
 from flink_drill import Cluster
 
 from streamveil.io import WriteReleasesToFolder
@@ -131,10 +134,10 @@ def looks(cluster: Cluster, folder: Path, pace: Pace, minutes: float) -> Iterato
         now = pace.now()
         yield Look(
             now / 60,
-            {name: sum(map(resident, some)) for name, some in processes.items()},
+            {name: sum_of(resident, some) for name, some in processes.items()},
             (ended["state_size"] if ended else 0) / 1e3,
             now - (last + 1),
-            sum(cpu_seconds(one) for some in processes.values() for one in some),
+            sum_of(cpu_seconds, itertools.chain(*processes.values())),
         )
 
 
@@ -157,32 +160,28 @@ def group_of(process: int) -> int | None:
 
 
 def resident(process: int) -> float:
-    """MB; 0 of a process that has ended."""
-    try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-    except FileNotFoundError:
-        return 0.0
+    """MB."""
+    pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-def cpu_seconds(process: int) -> float:
-    """User and system; 0 of a process that has ended."""
-    try:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def sum_of(figure: Callable[[int], float], processes: Iterable[int]) -> float:
+    """Of all processes that have not ended meanwhile."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += figure(process)
+    return total
 
 
 def check(seen: Sequence[Look], folder: Path) -> tuple[dict[str, Any], list[str]]:
     """All promises: figures, and what is wrong with them."""
     given = kept(folder)
     slots = sorted(given)
-    spent = [(slot, sum(map(cost, given[slot]))) for slot in slots]
     wrong = {
         "lost": slots[-1] + 1 - len(slots),
         "given again otherwise": sum(len(contents) > 1 for contents in given.values()),
-        "overspent": len(overspent(spent, WINDOW, EPSILON)),
+        "overspent": len(overspent(spent(given), WINDOW, EPSILON)),
     }
     figures: dict[str, Any] = {"minutes": round(seen[-1].minute), "slots": len(slots), **wrong}
     figures["CPU ms a slot"] = round(1e3 * seen[-1].cpu / len(slots))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from _measure import data_folder, parser, save, table
+from _measure import cpu_seconds, data_folder, parser, save, table
 
 from streamveil.mechanisms.records import format_time, parse_time
 
@@ -181,7 +181,7 @@ def caught_up(folder: Path, slots: int) -> Iterator[tuple[int, float, float, flo
     try:
         for n in sorted({-(-passes * sixth // 6) for sixth in range(1, 7)}):
             stream.wait_for(n, child)
-            cpu, (now, peak) = _cpu_of(child.pid), _memory_of(child.pid)
+            cpu, (now, peak) = cpu_seconds(child.pid), _memory_of(child.pid)
             files = [path for path in (folder / "state").rglob("*") if path.is_file()]
             state = sum(path.stat().st_size for path in files) / 1e3
             yield n * PASS, 1e3 * (cpu - before) / (n * PASS - slots_before), now, peak, state
@@ -197,13 +197,7 @@ def _time(seconds: float) -> str:
 
 def _now(child: subprocess.Popen[bytes]) -> tuple[float, float, float]:
     """The time, CPU seconds of a run so far, and those of all processes."""
-    return time.monotonic(), _cpu_of(child.pid), _busy()
-
-
-def _cpu_of(pid: int) -> float:
-    """CPU seconds of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return time.monotonic(), cpu_seconds(child.pid), _busy()
 
 
 def _busy() -> float:

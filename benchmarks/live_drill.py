@@ -34,7 +34,7 @@ from pathlib import Path
 
 import apache_beam as beam
 import pyarrow as pa
-from _drill import cost, keep, kept, overspent, tell
+from _drill import keep, kept, overspent, spent, tell
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
@@ -156,7 +156,7 @@ def faults(
         wrong.add("lost")
     if any(len(contents) > 1 for contents in given.values()):
         wrong.add("doubled")
-    if overspent([(slot, sum(map(cost, some))) for slot, some in given.items()], window, epsilon):
+    if overspent(spent(given), window, epsilon):
         wrong.add("overspent")
     return wrong
 

@@ -32,7 +32,7 @@ from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
 from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-from _drill import cost, overspent
+from _drill import overspent, spent
 
 REGISTRY = Registry.of({"ann": (3, 1.0), "bob": (2, 1.0)})
 LAST = 8
@@ -295,8 +295,8 @@ def wrong(runner, undisturbed):
         found.append("otherwise")
     if any(len(contents) > 1 for contents in runner.given.values()):
         found.append("doubled")
-    spent = [(slot, sum(map(cost, contents))) for slot, contents in sorted(runner.given.items())]
-    if overspent(spent, 3, 1.0) or overspent(spent, 2, 1.0):
+    costs = spent(runner.given)
+    if overspent(costs, 3, 1.0) or overspent(costs, 2, 1.0):
         found.append("overspent")
     return found
 
