@@ -185,12 +185,12 @@ class Follow:
 
         Raises ConfigurationError and what a pass raises; passes before it stay committed.
         """
-        snapshot, key, roll = self._start()
+        snapshot, key, roll, following = self._start()
         slots, end = self.transform.slots, self.transform.last_slot
         self.monitor.begun(snapshot, slots, self.following.lateness, end)
         self._write_summary()
         transform = roll.transform(self.transform, key.source)
-        stream = dataclasses.replace(self, transform=transform, roll=roll)
+        stream = dataclasses.replace(self, transform=transform, roll=roll, following=following)
         interval, last = self.following.interval, self.transform.last_slot
         told = None
         held = _until_ended(self.folder) if interval is None else stopping()
@@ -227,8 +227,8 @@ class Follow:
         self.monitor.looked(waiting)
         return waiting
 
-    def _start(self) -> tuple[Snapshot, SameKey, Roll]:
-        """The state to go on from, or a new one that is committed, the noise key and the users."""
+    def _start(self) -> tuple[Snapshot, SameKey, Roll, Following]:
+        """The state to go on from, or a new one that is committed, the key, users and options."""
         self._refuse_streams()
         snapshot, first = self._resumed(), self.transform.first_slot
         if snapshot is not None:
@@ -258,9 +258,9 @@ class Follow:
             resume=resume,
         )
         self._refuse_other_start(snapshot.first_slot)
-        self._check_restart(resume)
+        following = self._to_grant(resume)
         roll.tell(self.transform.slots, snapshot.next_slot)
-        return snapshot, key, roll
+        return snapshot, key, roll, following
 
     def _begun(self, key: SameKey) -> Snapshot:
         """The first state of a new stream, committed."""
@@ -376,18 +376,17 @@ class Follow:
         if state is None or restart is None:
             return state
         assert isinstance(self.transform, PrivateHistograms)
-        if self.transform.restarts(state) == restart:
-            return state
         return self.transform.restarted(state)
 
-    def _check_restart(self, state: bytes | None) -> None:
-        """Refuse to grant a budget that is not the next one; say of an earlier one that it was.
+    def _to_grant(self, state: bytes | None) -> Following:
+        """The options, without a grant of the budget that was made before, which is told.
 
-        Whatever starts a command again, such as systemd, must not grant the budget again.
+        Whatever starts a command again, such as systemd, must not grant the budget again. Raises
+        ConfigurationError for a grant that is not the next one.
         """
         restart = self.following.restart
         if restart is None:
-            return
+            return self.following
         assert isinstance(self.transform, PrivateHistograms)
         granted = 0 if state is None else self.transform.restarts(state)
         if restart == granted:
@@ -395,7 +394,8 @@ class Follow:
                 f"--restart_budget={restart}: that was granted before, and is not granted again; "
                 f"the next one is {granted + 1}"
             )
-        elif restart != granted + 1 or state is None:
+            return self.following.unrestarted
+        if restart != granted + 1 or state is None:
             raise ConfigurationError(
                 f"--restart_budget={restart} is not the next grant of this stream: nothing is "
                 "released, so its budget is whole; leave it out"
@@ -404,6 +404,7 @@ class Follow:
                 f"releases say restarts {granted}: give {granted + 1} if users are to lose epsilon "
                 "once more, or leave it out"
             )
+        return self.following
 
     def _targets(self, number: int) -> dict[str, str]:
         """Where readers look for the results of a pass, by kind."""

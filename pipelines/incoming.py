@@ -76,8 +76,7 @@ class Incoming:
         Raises ConfigurationError for one that changed since it was read, and unless that is
         ignored InputMissing for input that is not there.
         """
-        events = _listed(self.events)
-        changes = _listed(self.changes) if self.changes else {}
+        events, changes = self._there()
         for problem in self._problems(events, snapshot, slots):
             if self.missing != IGNORE:
                 raise InputMissing(problem)
@@ -96,8 +95,8 @@ class Incoming:
 
         Raises ConfigurationError, which is InputMissing if one is gone.
         """
-        before = {**found.events, **found.changes}
-        now = {**_listed(self.events), **(_listed(self.changes) if self.changes else {})}
+        events, changes = self._there()
+        before, now = {**found.events, **found.changes}, {**events, **changes}
         for path in sorted(read):
             if path not in now:
                 raise InputMissing(
@@ -109,6 +108,10 @@ class Incoming:
                     "released: put new events into files of their own, renamed into place when "
                     "they are whole, and go on with --resume"
                 )
+
+    def _there(self) -> tuple[dict[str, FileMetadata], dict[str, FileMetadata]]:
+        """Files of events and of changes, by path."""
+        return _listed(self.events), _listed(self.changes) if self.changes else {}
 
     @property
     def _folders(self) -> list[str]:
