@@ -19,7 +19,7 @@ from streamveil.io.cells import without_views
 from streamveil.io.events import read_part, split_file
 from streamveil.io.files import require_columns, row_word
 from streamveil.io.lines import refusing
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
