@@ -27,7 +27,8 @@ def is_table(data: Any) -> bool:
     """Whether :func:`table_of` takes it."""
     if hasattr(data, _STREAM) or hasattr(data, _ARRAY):
         return True
-    return isinstance(data, (list, tuple)) and all(hasattr(each, _ARRAY) for each in data)
+    listed = isinstance(data, (list, tuple)) and len(data) > 0
+    return listed and all(hasattr(each, _ARRAY) for each in data)
 
 
 def table_of(data: Any) -> pa.Table:
