@@ -10,7 +10,7 @@ import pyarrow as pa
 from streamveil.io import CsvDialect, read_domain, read_requirements, requirements_of
 from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.core.arguments import registry_of as as_registry
-from streamveil.mechanisms.core.domains import Domain, with_other
+from streamveil.mechanisms.core.domains import Domain, WithOther, with_other
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
@@ -59,12 +59,7 @@ class Inputs:
                 given.time_format,
             ),
             slots,
-            with_other(
-                read_domain(given.domain, value[0])
-                if isinstance(given.domain, str)
-                else domain_of(given.domain),
-                given.other,
-            ),
+            _bins_of(given, value[0]),
             given.max_contributions,
             given.keep,
             given.adjacency,
@@ -125,6 +120,18 @@ class Inputs:
             keep=self.keep,
             max_rejected=max_rejected,
         )
+
+
+def _bins_of(given: Any, column: str) -> Domain:
+    """The domain that is written on a command line or in a file; or of Python, one in memory."""
+    if isinstance(given.domain, str):
+        return with_other(read_domain(given.domain, column), given.other)
+    bins = domain_of(given.domain)
+    if not isinstance(bins, WithOther):
+        return with_other(bins, given.other)
+    if given.other is not None:
+        raise ConfigurationError(f"--other={given.other}: the domain has such a bin, {bins.name!r}")
+    return bins
 
 
 def dialect_of(given: Any) -> CsvDialect:

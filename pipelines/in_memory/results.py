@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_batch
@@ -135,7 +136,7 @@ class Releases(Result, Sequence[Release]):
         return draw(self.to_arrow(), self._largest() if bins is None else self._known(bins), ax)
 
     def _largest(self) -> list[str]:
-        totals = sum(release.counts for release in self.releases)
+        totals = np.sum([release.counts for release in self.releases], axis=0)
         largest = sorted(range(len(self.labels)), key=lambda i: -totals[i])[:_MOST_BINS]
         return [self.labels[i] for i in sorted(largest)]
 
