@@ -140,17 +140,17 @@ def release(
         TypeError: for data that is none of these.
     """
     given = _arguments(locals())
-    with words_of("release", given):
+    with words_of("release"):
         options = _options("release", given)
         transform = releasing.transform_of(options, options)
         told = releasing.about_least_total(transform)
         if told is not None:
-            _LOGGER.log(told[1], in_words_of_python("release", given, told[0]))
+            _LOGGER.log(told[1], in_words_of_python("release", told[0]))
         sources = [_events(data, "data", transform.columns.names, dialect_of(options))]
         if requirement_changes is not None:
             sources.append(_changes(requirement_changes))
         dynamic = releasing.is_dynamic(transform, requirement_changes)
-        return _releases("release", given, transform, sources, dynamic=dynamic)
+        return _releases("release", transform, sources, dynamic=dynamic)
 
 
 def collect(
@@ -184,11 +184,11 @@ def collect(
     Arguments, result and errors are as those of :func:`release`.
     """
     given = _arguments(locals())
-    with words_of("collect", given):
+    with words_of("collect"):
         options = _options("collect", given)
         transform = collecting.transform_of(options)
         source = _events(data, "data", transform.columns.names, dialect_of(options))
-        return _releases("collect", given, transform, [source])
+        return _releases("collect", transform, [source])
 
 
 def per_record(
@@ -227,7 +227,7 @@ def per_record(
     :func:`release`.
     """
     given = _arguments(locals())
-    with words_of("per-record", given):
+    with words_of("per-record"):
         options = _options("per-record", given)
         options.input = "data"  # it has an end
         transform = recording.transform_of(options)
@@ -254,11 +254,10 @@ def evaluate(data: Any = None, **options: Any) -> Comparison:
             are taken. `processes` is 1 unless it is given.
 
     Raises:
-        ConfigurationError: a ValueError, for what cannot be done.
-        TypeError: for an option that the command does not have.
+        ConfigurationError: a ValueError, for what cannot be done or is no option.
     """
     options = {"processes": 1, **options}
-    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of("evaluate", options):
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of("evaluate"):
         given = options_of("evaluate", options)
         if data is not None:
             given.input = _file_of(data, folder)
@@ -294,7 +293,6 @@ def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
 
 def _releases(
     command: str,
-    given: Mapping[str, Any],
     transform: PrivateHistograms | CollectHistograms,
     sources: list[beam.PTransform],
     *,
@@ -314,8 +312,8 @@ def _releases(
         }
 
     kept, summary = run_here(build)
-    text = in_words_of_python(command, given, summary.text(dead_letters=".rejected"))
-    _warn_of(summary, in_words_of_python(command, given, summary.warning() or ""))
+    text = in_words_of_python(command, summary.text(dead_letters=".rejected"))
+    _warn_of(summary, in_words_of_python(command, summary.warning() or ""))
     return Releases(
         tuple(kept["releases"]),
         transform.domain.labels,

@@ -13,6 +13,7 @@ import numpy as np
 
 from streamveil.mechanisms.core.records import ConfigurationError, format_duration
 from streamveil.pipelines.commands import COMMANDS
+from streamveil.pipelines.flags import refuse_unknown
 
 # What has a shorter name here.
 COLUMNS = {
@@ -35,7 +36,7 @@ def options_of(command: str, arguments: Mapping[str, Any], **kept: Any) -> argpa
         kept: options whose values stay as they are.
 
     Raises:
-        ConfigurationError: for a value that the command would refuse at once.
+        ConfigurationError: for an unknown one, or a value that the command would refuse at once.
         TypeError: for one that cannot be written as text.
     """
     flags = [
@@ -43,7 +44,8 @@ def options_of(command: str, arguments: Mapping[str, Any], **kept: Any) -> argpa
         for name, value in arguments.items()
         if value is not None
     ]
-    given = COMMANDS[command].strict().parse_args(flags)
+    given, unknown = COMMANDS[command].strict().parse_known_args(flags)
+    refuse_unknown(command, unknown, COMMANDS[command].help())
     for name, value in kept.items():
         setattr(given, name, value)
     return given
@@ -66,26 +68,19 @@ def _text(name: str, value: Any) -> str:
 
 
 @contextmanager
-def words_of(command: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+def words_of(command: str) -> Iterator[None]:
     """Let errors inside name arguments of Python in place of the options of a command."""
     try:
         yield
     except ConfigurationError as error:
-        raise type(error)(in_words_of_python(command, arguments, str(error))) from error
+        raise type(error)(in_words_of_python(command, str(error))) from error
 
 
-def in_words_of_python(command: str, arguments: Mapping[str, Any], text: str) -> str:
-    """What a command says, with the arguments of a function in place of its options.
-
-    Args:
-        command: whose words they are.
-        arguments: of the function, by name.
-        text: what it says.
-    """
-
-    def named(match: re.Match[str]) -> str:
-        name = _SHORT.get(match[1], match[1])
-        return name if name in arguments else match[0]
-
+def in_words_of_python(command: str, text: str) -> str:
+    """What a command says, with the arguments of its function in place of its options."""
     function = command.replace("-", "_")
-    return _OPTION.sub(named, _HELP.sub(f"see help(streamveil.{function})", text))
+    return _OPTION.sub(_name, _HELP.sub(f"see help(streamveil.{function})", text))
+
+
+def _name(option: re.Match[str]) -> str:
+    return _SHORT.get(option[1], option[1])
