@@ -1,5 +1,6 @@
 """Every command and every piece of code in the pages works as it is written."""
 
+import json
 import os
 import pkgutil
 import re
@@ -101,3 +102,11 @@ def test_one_version_is_named_everywhere():
     assert newest.group(1) == streamveil.__version__
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert str(citation["version"]) == streamveil.__version__
+
+
+@pytest.mark.parametrize(
+    "notebook", ROOT.glob("docs/notebooks/*.ipynb"), ids=lambda path: path.name
+)
+def test_a_notebook_has_no_outputs(notebook):
+    cells = [c for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
+    assert [c["source"] for c in cells if c["outputs"] or c["execution_count"]] == []
