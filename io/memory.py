@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -16,6 +18,7 @@ from streamveil.io.cells import sound_batch
 from streamveil.io.events import REJECTED_TAG, Events, outputs_of
 from streamveil.io.files import Columns, distinct, require_columns
 from streamveil.io.lines import Reject
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _STREAM, _ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
 # Rows of a batch that is worth the steps it takes; fewer are joined first.
@@ -48,8 +51,9 @@ def table_of(data: Any) -> pa.Table:
 class ReadTable(beam.PTransform):
     """Reads the named columns of a table in memory, as ReadEvents those of files.
 
-    `__row__` is the index of the row, from 0. Raises ConfigurationError at construction for a
-    column that is missing, there twice, or named `__row__`.
+    `__row__` is the index of the row, from 0. The table does not travel with the pipeline: only
+    steps in this process can read it. Raises ConfigurationError at construction for a column that
+    is missing, there twice, or named `__row__`.
     """
 
     table: pa.Table
@@ -77,14 +81,36 @@ class ReadTable(beam.PTransform):
         )
 
 
+class _Held:
+    """A table that is pickled by a number which this process knows."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._number = next(_NUMBERS)
+        _HELD[self._number] = self
+
+    def __reduce__(self) -> Any:
+        return _held, (self._number,)
+
+
+def _held(number: int) -> _Held:
+    if number not in _HELD:
+        raise ConfigurationError("a table in memory is read in another process: write it to a file")
+    return _HELD[number]
+
+
+_NUMBERS = itertools.count()
+_HELD: weakref.WeakValueDictionary[int, _Held] = weakref.WeakValueDictionary()
+
+
 class _ReadTableFn(beam.DoFn):
     def __init__(self, table: pa.Table, name: str, silent: bool) -> None:
-        self._table = table
+        self._held = _Held(table)
         self._name = name
         self._silent = silent
 
     def process(self, element: bytes) -> Iterator[Any]:
-        read = partial(_batches, self._table, self._name)
+        read = partial(_batches, self._held.table, self._name)
         yield from outputs_of(self._name, read, self._silent)
 
 

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -36,6 +37,7 @@ from streamveil.mechanisms.core.records import (
     UNIFORM,
     ConfigurationError,
 )
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines import collect as collecting
 from streamveil.pipelines import evaluate as evaluating
 from streamveil.pipelines import per_record as recording
@@ -299,6 +301,9 @@ def _releases(
     dynamic: bool = False,
 ) -> Releases:
     """Take events, and perhaps changes, through a transform."""
+    registry = transform.registry
+    if registry.reload is None:  # Beam copies each step, and would copy all users with it
+        transform = replace(transform, registry=replace(registry, reload=_stays_here))
 
     def build(pipeline: beam.Pipeline) -> dict[str, Any]:
         read = [pipeline | f"Read{i}" >> source for i, source in enumerate(sources)]
@@ -322,6 +327,11 @@ def _releases(
         summary.figures(),
         text,
     )
+
+
+def _stays_here() -> Registry:
+    """How another process would get a registry in memory."""
+    raise ConfigurationError("a registry in memory is asked for in another process: give a file")
 
 
 def _warn_of(summary: Summary, warning: str) -> None:
