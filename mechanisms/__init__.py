@@ -2,14 +2,6 @@
 
 from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid, WithOther
 from streamveil.mechanisms.dynamic_stream import DynamicStream
-from streamveil.mechanisms.infinite.registry import (
-    INFINITE_DEFAULT,
-    INFINITE_MECHANISMS,
-    infinite_mechanism,
-)
-from streamveil.mechanisms.infinite.simulate import InfiniteSimulation, simulate_infinite
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.local.simulate import LocalSimulation, simulate_local
 from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.obs import optimal_budget_selection
@@ -28,13 +20,27 @@ from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
     DYNAMIC_SCHEDULES,
+    INFINITE_DEFAULT,
+    INFINITE_MECHANISMS,
+    LOCAL_DEFAULT,
+    LOCAL_MECHANISMS,
     MECHANISMS,
     SCHEDULES,
     dynamic_mechanism,
+    infinite_mechanism,
+    local_mechanism,
     mechanism,
     schedule,
 )
-from streamveil.mechanisms.simulation import Simulation, simulate, simulate_dynamic
+from streamveil.mechanisms.simulation import (
+    InfiniteSimulation,
+    LocalSimulation,
+    Simulation,
+    simulate,
+    simulate_dynamic,
+    simulate_infinite,
+    simulate_local,
+)
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.users import Registry
 

@@ -18,12 +18,10 @@ import pyarrow as pa
 from streamveil.io import CsvDialect, is_stream, read_events
 from streamveil.io.events import read_outputs, split_file
 from streamveil.io.files import input_files
-from streamveil.mechanisms.infinite.registry import mechanism_forever
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
-from streamveil.mechanisms.local.simulate import simulate_local
 from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.records import Lifetime, Slots, format_time
-from streamveil.mechanisms.registry import mechanism, only_dynamic, parse
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
+from streamveil.mechanisms.simulation import simulate_local
 from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.mechanisms.users import Registry
 from streamveil.mechanisms.words import number_of
@@ -290,8 +288,7 @@ def _central_errors(transform: PrivateHistograms) -> np.ndarray | None:
     population, text = transform.population, transform.mechanism
     if only_dynamic(text):
         return None
-    make = mechanism_forever if population.forever else mechanism
-    stream = ReleaseStream(make(text, population), NoiseSource(secrets.token_bytes(KEY_BYTES)))
+    stream = ReleaseStream(mechanism(text, population), NoiseSource(secrets.token_bytes(KEY_BYTES)))
     state = stream.start()
     quiet = np.zeros((len(population.requirements), population.bins), np.int64)
     errors = []

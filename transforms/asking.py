@@ -13,9 +13,9 @@ from apache_beam.typehints import KV
 from streamveil.mechanisms.checks import check_range, lateness
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.identity import encoded
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.local.wire import Assignment, encode_assignment
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry, Release, Slots
+from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.saved import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.checks import refuse_windows

@@ -15,8 +15,8 @@ from apache_beam.typehints import KV
 from streamveil.mechanisms.checks import MAX_REJECTED, check_range, lateness, share, whole
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.identity import encoded
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.records import UNIFORM, LedgerEntry, Release, Slots
+from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.saved import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from streamveil.mechanisms.budgets import to_epsilon, units_of
 from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicState, DynamicStream
-from streamveil.mechanisms.infinite.registry import mechanism_forever
 from streamveil.mechanisms.mechanism import Population, Setting, SlotRelease
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
@@ -126,8 +125,7 @@ class Configuration:
         noise = NoiseSource(self.noise_key(), self.stream)
         fixed = None
         if not only_dynamic(self.mechanism):
-            make = mechanism_forever if self.population.forever else mechanism
-            made = make(self.mechanism, self.population)
+            made = mechanism(self.mechanism, self.population)
             fixed = ReleaseStream(made, noise, context=self.context)
             if not self.changing:
                 return ByClass(fixed, self.layout)

@@ -12,12 +12,12 @@ import numpy as np
 
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
-from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry
+from streamveil.mechanisms.registry import local_mechanism
 from streamveil.mechanisms.saved import Parts
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.transcripts import Transcript, transcript_from_bytes

@@ -15,6 +15,7 @@ from streamveil.mechanisms.local.population import Plan, PopulationDivision
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.local.pue import personalised_utility_enhancement
 from streamveil.mechanisms.local.strategy import Strategy, personalised_frequency_oracle
+from streamveil.mechanisms.schedule import strictest
 
 # n_min of the paper: a publication of fewer users is not worth it.
 FEWEST_USERS = 10
@@ -76,3 +77,16 @@ class PLPDPlus(Strategy):
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
         schedule = PopulationDivision(users, Plan.optimal(users), Distribution())
         super().__init__(name, schedule, personalised_utility_enhancement, project)
+
+
+class LPD(Strategy):
+    """LDP population distribution: PLPD when everybody asks for the strictest. For comparison only.
+
+    Guarantee: PLPD's under the strictest requirement, which implies everybody's own.
+    Source: Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
+    """
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        plan = Plan.longest(users, strictest(users.classes))
+        schedule = PopulationDivision(users, plan, Distribution())
+        super().__init__(name, schedule, personalised_frequency_oracle, project)

@@ -15,12 +15,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.mechanism import Population, SlotRelease
 from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.odometer import Odometer
 from streamveil.mechanisms.records import ConfigurationError, check_shares
-from streamveil.mechanisms.registry import MECHANISMS, mechanism, parse
+from streamveil.mechanisms.registry import (
+    LOCAL_MECHANISMS,
+    MECHANISMS,
+    local_mechanism,
+    mechanism,
+    parse,
+)
 from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.pipelines.evaluation.local import LocalStream, is_local, local_users
 from streamveil.pipelines.evaluation.measures import Measured, Meter

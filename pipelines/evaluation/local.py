@@ -14,12 +14,11 @@ import numpy.typing as npt
 from streamveil.mechanisms.budgets import to_units
 from streamveil.mechanisms.local.devices import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.local.simulate import run_slot
 from streamveil.mechanisms.mechanism import Population, SlotRelease
 from streamveil.mechanisms.noise import NoiseSource, derived_key
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_mechanism
+from streamveil.mechanisms.simulation import run_slot
 
 Counts = npt.NDArray[np.int64]
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from markupsafe import Markup
 
+from streamveil.mechanisms.registry import is_comparator
 from streamveil.mechanisms.words import number_of
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import (
@@ -31,7 +32,6 @@ from streamveil.pipelines.evaluation.choose import (
     choose,
     choose_overall,
     errors_by_case,
-    is_comparator,
 )
 from streamveil.pipelines.evaluation.compare import Run
 from streamveil.pipelines.evaluation.measures import MEASURES

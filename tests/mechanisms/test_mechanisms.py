@@ -191,7 +191,7 @@ class ForgetfulPBA(PBA):
 def test_odometer_stops_a_forgetful_schedule(monkeypatch):
     decide(monkeypatch, ALWAYS)
     people = population([(4, 1.0), (3, 2.0)])
-    rigged = PWSM("rigged", ForgetfulPBA(people.requirements), people)
+    rigged = PWSM(ForgetfulPBA, "rigged", people)
     stream = ReleaseStream(rigged, NoiseSource(KEY))
     counts = counts_of(1, 20, 2, 2)
     released = []

@@ -17,8 +17,8 @@ from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Integers, PerRecordRelease
 from streamveil.mechanisms.per_record.randomizer import Randomizer
-from streamveil.mechanisms.per_record.registry import statistic
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.registry import statistic
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.keys import NoiseKey, SameKey
 from streamveil.transforms.per_record.budgets import Budget

@@ -11,9 +11,9 @@ from streamveil.mechanisms.identity import encoded, of_mechanism
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.per_record.functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
-from streamveil.mechanisms.per_record.registry import DEFAULTS, statistic
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.mechanisms.saved import MECHANISM, Keeper, Parts, of_parts
 from streamveil.transforms.per_record.budgets import Budget, ValueBudget
 from streamveil.transforms.per_record.drivers import (

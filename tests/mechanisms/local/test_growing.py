@@ -12,10 +12,10 @@ from streamveil.mechanisms.local.ask_ledger import AskLedger
 from streamveil.mechanisms.local.devices import Devices
 from streamveil.mechanisms.local.odometers import Odometers
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.rota import AWAY
 from streamveil.mechanisms.local.stream import LocalStream
 from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.registry import local_mechanism
 from streamveil.mechanisms.saved import REQUIREMENTS, USERS
 from tests.mechanisms.local.recount import Recount
 

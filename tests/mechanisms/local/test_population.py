@@ -12,9 +12,9 @@ from streamveil.mechanisms.local.plpd import Distribution
 from streamveil.mechanisms.local.pool import Pool
 from streamveil.mechanisms.local.population import Plan
 from streamveil.mechanisms.local.protocol import Ask
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.odometer import BudgetExceeded
 from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, local_mechanism
 from tests.mechanisms.local.populations import (
     SERVER,
     check_windows,

@@ -9,9 +9,9 @@ from streamveil.mechanisms.local.devices import Devices
 from streamveil.mechanisms.local.protocol import GRR, OUE, Tally, Users
 from streamveil.mechanisms.local.rota import AWAY
 from streamveil.mechanisms.local.rotation import Rotation
-from streamveil.mechanisms.local.simulate import run_slot
 from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.simulation import run_slot
 from tests.mechanisms.local.populations import SERVER, population, tally_of
 
 RAW = {"filtered": False, "project": False}

@@ -1,0 +1,1 @@
+"""Mechanisms that are there to compare with, never advised."""
