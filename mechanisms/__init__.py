@@ -1,12 +1,8 @@
 """The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
 
-from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid, WithOther
-from streamveil.mechanisms.dynamic_stream import DynamicStream
-from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.obs import optimal_budget_selection
-from streamveil.mechanisms.odometer import BudgetExceeded, Odometer
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, Odometer
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
     InputLost,
@@ -16,6 +12,11 @@ from streamveil.mechanisms.records import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.protocol import Mechanism, Population, SlotInput, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
@@ -41,8 +42,7 @@ from streamveil.mechanisms.simulation import (
     simulate_infinite,
     simulate_local,
 )
-from streamveil.mechanisms.stream import ReleaseStream, StreamState
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.wevent.obs import optimal_budget_selection
 
 __all__ = [
     "DEFAULT",

@@ -12,14 +12,8 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamveil.mechanisms.mechanism import (
-    DynamicMechanism,
-    Mechanism,
-    Population,
-    Setting,
-    population_of,
-)
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun, strictest
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
     Lifetime,
@@ -28,7 +22,13 @@ from streamveil.mechanisms.records import (
     as_requirement,
     check_shares,
 )
-from streamveil.mechanisms.schedule import DynamicScheduleRun, ScheduleRun, strictest
+from streamveil.mechanisms.protocol import (
+    DynamicMechanism,
+    Mechanism,
+    Population,
+    Setting,
+    population_of,
+)
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.local.protocol import LocalMechanism, Users
@@ -49,8 +49,8 @@ _PURPOSES = {
 }
 
 _FRAMES = {
-    WINDOWS: "streamveil.mechanisms.pwsm:PWSM",
-    CHANGING: "streamveil.mechanisms.dpwsm:DPWSM",
+    WINDOWS: "streamveil.mechanisms.wevent.pwsm:PWSM",
+    CHANGING: "streamveil.mechanisms.wevent.dpwsm:DPWSM",
 }
 
 
@@ -104,48 +104,73 @@ class Spec:
 Specs = Mapping[str, Spec]
 
 REGISTRY = (
-    Spec("adaptive", WINDOWS, "streamveil.mechanisms.adaptive:Adaptive", default=True),
-    Spec("pba", WINDOWS, "streamveil.mechanisms.pba:PBA", schedule=True),
-    Spec("pbd", WINDOWS, "streamveil.mechanisms.pbd:PBD", schedule=True),
+    Spec("adaptive", WINDOWS, "streamveil.mechanisms.adaptive.fixed:Adaptive", default=True),
+    Spec("pba", WINDOWS, "streamveil.mechanisms.wevent.pba:PBA", schedule=True),
+    Spec("pbd", WINDOWS, "streamveil.mechanisms.wevent.pbd:PBD", schedule=True),
     Spec(
-        "ba", WINDOWS, "streamveil.mechanisms.pba:PBA", schedule=True, strictest=True, compared=True
+        "ba",
+        WINDOWS,
+        "streamveil.mechanisms.wevent.pba:PBA",
+        schedule=True,
+        strictest=True,
+        compared=True,
     ),
     Spec(
-        "bd", WINDOWS, "streamveil.mechanisms.pbd:PBD", schedule=True, strictest=True, compared=True
+        "bd",
+        WINDOWS,
+        "streamveil.mechanisms.wevent.pbd:PBD",
+        schedule=True,
+        strictest=True,
+        compared=True,
     ),
     Spec("uniform", WINDOWS, "streamveil.mechanisms.comparators.baselines:Uniform", compared=True),
     Spec("sample", WINDOWS, "streamveil.mechanisms.comparators.baselines:Sample", compared=True),
-    Spec("spas", WINDOWS, "streamveil.mechanisms.spas:SPAS", compared=True),
+    Spec("spas", WINDOWS, "streamveil.mechanisms.comparators.spas:SPAS", compared=True),
     Spec("lbu", WINDOWS, "streamveil.mechanisms.comparators.baselines:LBU", compared=True),
     Spec("plbu", WINDOWS, "streamveil.mechanisms.comparators.baselines:PLBU", compared=True),
-    Spec("ablation", WINDOWS, "streamveil.mechanisms.ablation:Ablation", compared=True),
+    Spec("ablation", WINDOWS, "streamveil.mechanisms.comparators.ablation:Ablation", compared=True),
     Spec(
-        "adaptive", CHANGING, "streamveil.mechanisms.dynamic_adaptive:DynamicAdaptive", default=True
+        "adaptive",
+        CHANGING,
+        "streamveil.mechanisms.adaptive.changing:DynamicAdaptive",
+        default=True,
     ),
-    Spec("dpbd", CHANGING, "streamveil.mechanisms.dpbd:DPBD", schedule=True),
-    Spec("dpba", CHANGING, "streamveil.mechanisms.dpba:DPBA", schedule=True),
+    Spec("dpbd", CHANGING, "streamveil.mechanisms.wevent.dpbd:DPBD", schedule=True),
+    Spec("dpba", CHANGING, "streamveil.mechanisms.wevent.dpba:DPBA", schedule=True),
     Spec("gated", INFINITE, "streamveil.mechanisms.infinite.gated:Gated", default=True),
     Spec("dpi", INFINITE, "streamveil.mechanisms.infinite.dpi:DPI", compared=True),
-    Spec("constant", INFINITE, "streamveil.mechanisms.infinite.planned:Constant", compared=True),
-    Spec("doubling", INFINITE, "streamveil.mechanisms.infinite.planned:Doubling", compared=True),
+    Spec(
+        "constant",
+        INFINITE,
+        "streamveil.mechanisms.infinite.calendar_baselines:Constant",
+        compared=True,
+    ),
+    Spec(
+        "doubling",
+        INFINITE,
+        "streamveil.mechanisms.infinite.calendar_baselines:Doubling",
+        compared=True,
+    ),
     Spec(
         "horizon",
         INFINITE,
-        "streamveil.mechanisms.infinite.planned:Horizon",
+        "streamveil.mechanisms.infinite.calendar_baselines:Horizon",
         compared=True,
         finite=True,
     ),
-    Spec("rotation", LOCAL, "streamveil.mechanisms.local.rotation:Rotation", default=True),
-    Spec("plpa+", LOCAL, "streamveil.mechanisms.local.plpa:PLPAPlus"),
-    Spec("plpd+", LOCAL, "streamveil.mechanisms.local.plpd:PLPDPlus"),
-    Spec("plpa", LOCAL, "streamveil.mechanisms.local.plpa:PLPA"),
-    Spec("plpd", LOCAL, "streamveil.mechanisms.local.plpd:PLPD"),
-    Spec("lpa", LOCAL, "streamveil.mechanisms.local.plpa:LPA", compared=True),
-    Spec("lpd", LOCAL, "streamveil.mechanisms.local.plpd:LPD", compared=True),
-    Spec("lba", LOCAL, "streamveil.mechanisms.local.budget:LBA", compared=True),
-    Spec("lbd", LOCAL, "streamveil.mechanisms.local.budget:LBD", compared=True),
-    Spec("plbu", LOCAL, "streamveil.mechanisms.local.plbu:PLBU", compared=True),
-    Spec("lbu", LOCAL, "streamveil.mechanisms.local.plbu:LBU", compared=True),
+    Spec(
+        "rotation", LOCAL, "streamveil.mechanisms.local.algorithms.rotation:Rotation", default=True
+    ),
+    Spec("plpa+", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:PLPAPlus"),
+    Spec("plpd+", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:PLPDPlus"),
+    Spec("plpa", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:PLPA"),
+    Spec("plpd", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:PLPD"),
+    Spec("lpa", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:LPA", compared=True),
+    Spec("lpd", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:LPD", compared=True),
+    Spec("lba", LOCAL, "streamveil.mechanisms.local.algorithms.budget_division:LBA", compared=True),
+    Spec("lbd", LOCAL, "streamveil.mechanisms.local.algorithms.budget_division:LBD", compared=True),
+    Spec("plbu", LOCAL, "streamveil.mechanisms.local.algorithms.plbu:PLBU", compared=True),
+    Spec("lbu", LOCAL, "streamveil.mechanisms.local.algorithms.plbu:LBU", compared=True),
     Spec("hat", PER_RECORD, "streamveil.mechanisms.per_record.hat:HatCount", "count", default=True),
     Spec("prdp", PER_RECORD, "streamveil.mechanisms.per_record.prdp:PrdpCount", "count"),
     Spec("hat", PER_RECORD, "streamveil.mechanisms.per_record.hat:HatSum", "sum", default=True),

@@ -10,22 +10,24 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import Units, to_epsilon
-from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.local.devices import Devices
-from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Users
-from streamveil.mechanisms.local.rota import AWAY
-from streamveil.mechanisms.local.rotation import Rotation
-from streamveil.mechanisms.mechanism import Setting, SlotRelease, population_of
-from streamveil.mechanisms.noise import NoiseSource, SlotNoise, derived_key
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.accounting.schedule import asked_units
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Requirement,
     as_requirement,
     check_shares,
     leave_shares,
 )
+from streamveil.mechanisms.core.units import Units, to_epsilon
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.local.algorithms.report_groups import AWAY
+from streamveil.mechanisms.local.algorithms.rotation import Rotation
+from streamveil.mechanisms.local.client.population import Devices
+from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Users
+from streamveil.mechanisms.protocol import Setting, SlotRelease, population_of
+from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, derived_key
 from streamveil.mechanisms.registry import (
     dynamic_mechanism,
     infinite_mechanism,
@@ -33,8 +35,6 @@ from streamveil.mechanisms.registry import (
     mechanism,
     with_options,
 )
-from streamveil.mechanisms.schedule import asked_units
-from streamveil.mechanisms.stream import ReleaseStream
 
 S = TypeVar("S")
 

@@ -11,8 +11,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from streamveil.mechanisms.checks import MAX_REJECTED
-from streamveil.mechanisms.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
+from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
+from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DEFAULTS,

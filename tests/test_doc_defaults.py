@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.mechanisms.adaptive import Adaptive
+from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.infinite.gated import Gated
-from streamveil.mechanisms.local.rotation import Rotation
+from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.per_record.base_sum import framework_sum
 from streamveil.mechanisms.registry import DEFAULT, DEFAULTS, INFINITE_DEFAULT, LOCAL_DEFAULT
 from streamveil.pipelines.commands import COMMANDS

@@ -28,15 +28,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.budgets import Units
-from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
-from streamveil.mechanisms.noise import SlotNoise
-from streamveil.mechanisms.publication import FIELDS, Publication, Publisher
-from streamveil.mechanisms.randomized_response import RandomizedResponse
-from streamveil.mechanisms.records import PUBLISHED, SKIPPED, Requirement
-from streamveil.mechanisms.sampling import Sampling
-from streamveil.mechanisms.schedule import even_budgets, strictest, whole_budgets
+from streamveil.mechanisms.accounting.schedule import even_budgets, strictest, whole_budgets
+from streamveil.mechanisms.comparators.randomized_response import RandomizedResponse
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
+from streamveil.mechanisms.randomness.noise import SlotNoise
+from streamveil.mechanisms.wevent.last_publication import FIELDS, Publication, Publisher
+from streamveil.mechanisms.wevent.sampling import Sampling
 
 
 @dataclass
@@ -89,11 +89,11 @@ class Periodic:
 
     def encode(self, state: PeriodicState) -> bytes:
         """Bytes of the state."""
-        return state_bytes.pack(self.SCHEMAS, {"slots": state.slots, **state.last.record()})
+        return state_codec.pack(self.SCHEMAS, {"slots": state.slots, **state.last.record()})
 
     def decode(self, data: bytes) -> PeriodicState:
         """State of bytes."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        _, record = state_codec.unpack(self.SCHEMAS, data)
         return PeriodicState(Publication.of_record(record, self.population.bins), record["slots"])
 
 

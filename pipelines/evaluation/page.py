@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import matplotlib
 from markupsafe import Markup
 
+from streamveil.mechanisms.core.words import number_of
 from streamveil.mechanisms.registry import is_comparator
-from streamveil.mechanisms.words import number_of
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import (
     SERIES,
