@@ -1,1 +1,1 @@
-"""Mechanisms that are there to compare with, never advised."""
+"""Mechanisms that are here to be compared with. Never a choice."""
