@@ -85,7 +85,7 @@ class LocalStream:
             release.published_slot,
             release.epsilon,
             np.hypot(users * release.stderr[:-1], 12**-0.5),
-            np.zeros(len(self._sizes), np.int64),
+            spent=np.zeros(len(self._sizes), np.int64),
         )
 
     def _drawn(self, counts: Counts) -> Counts:

@@ -139,8 +139,8 @@ class Server:
             release.published_slot,
             release.epsilon,
             n * release.stderr[:bins],
-            self.stream.spent(state),
             release.diagnostics,
+            spent=self.stream.spent(state),
         )
 
     def next_slot(self, state: LocalStreamState) -> int | None:
