@@ -34,17 +34,28 @@ def is_table(data: Any) -> bool:
     return listed and all(hasattr(each, _ARRAY) for each in data)
 
 
-def table_of(data: Any) -> pa.Table:
+def table_of(data: Any, name: str) -> pa.Table:
     """A table as Arrow's; values are shared where they can be.
 
     Args:
         data: what gives itself by the Arrow PyCapsule interface, as tables of pandas, Polars and
             Arrow and relations of DuckDB do, or a list of record batches of one schema.
+        name: of the argument, for errors.
+
+    Raises:
+        ConfigurationError: for what is no table, or has a column that Arrow cannot hold.
     """
-    if hasattr(data, _STREAM):
-        return pa.RecordBatchReader.from_stream(data).read_all()
-    batches = [data] if hasattr(data, _ARRAY) else data
-    return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+    try:
+        if hasattr(data, _STREAM):
+            return pa.RecordBatchReader.from_stream(data).read_all()
+        batches = [data] if hasattr(data, _ARRAY) else data
+        return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"{name} cannot be read as a table of Arrow: {why}: give a table of the columns that are "
+            "used"
+        ) from error
 
 
 @dataclass(eq=False)
