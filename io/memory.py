@@ -53,8 +53,8 @@ def table_of(data: Any, name: str) -> pa.Table:
     except (pa.ArrowException, TypeError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ConfigurationError(
-            f"{name} cannot be read as a table of Arrow: {why}: give a table of the columns that are "
-            "used"
+            f"{name} cannot be read as a table of Arrow: {why}: give a table, of the columns that "
+            "are used"
         ) from error
 
 
