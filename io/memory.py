@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
@@ -16,6 +18,7 @@ from streamveil.io.cells import sound_batch
 from streamveil.io.events import REJECTED_TAG, Events, outputs_of
 from streamveil.io.files import Columns, distinct, require_columns
 from streamveil.io.lines import Reject
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _STREAM, _ARRAY = "__arrow_c_stream__", "__arrow_c_array__"
 # Rows of a batch that is worth the steps it takes; fewer are joined first.
@@ -31,25 +34,37 @@ def is_table(data: Any) -> bool:
     return listed and all(hasattr(each, _ARRAY) for each in data)
 
 
-def table_of(data: Any) -> pa.Table:
+def table_of(data: Any, name: str) -> pa.Table:
     """A table as Arrow's; values are shared where they can be.
 
     Args:
         data: what gives itself by the Arrow PyCapsule interface, as tables of pandas, Polars and
             Arrow and relations of DuckDB do, or a list of record batches of one schema.
+        name: of the argument, for errors.
+
+    Raises:
+        ConfigurationError: for what is no table, or has a column that Arrow cannot hold.
     """
-    if hasattr(data, _STREAM):
-        return pa.RecordBatchReader.from_stream(data).read_all()
-    batches = [data] if hasattr(data, _ARRAY) else data
-    return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+    try:
+        if hasattr(data, _STREAM):
+            return pa.RecordBatchReader.from_stream(data).read_all()
+        batches = [data] if hasattr(data, _ARRAY) else data
+        return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"{name} cannot be read as a table of Arrow: {why}: give a table, of the columns that "
+            "are used"
+        ) from error
 
 
 @dataclass(eq=False)
 class ReadTable(beam.PTransform):
     """Reads the named columns of a table in memory, as ReadEvents those of files.
 
-    `__row__` is the index of the row, from 0. Raises ConfigurationError at construction for a
-    column that is missing, there twice, or named `__row__`.
+    `__row__` is the index of the row, from 0. The table does not travel with the pipeline: only
+    steps in this process can read it. Raises ConfigurationError at construction for a column that
+    is missing, there twice, or named `__row__`.
     """
 
     table: pa.Table
@@ -77,14 +92,36 @@ class ReadTable(beam.PTransform):
         )
 
 
+class _Held:
+    """A table that is pickled by a number which this process knows."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._number = next(_NUMBERS)
+        _HELD[self._number] = self
+
+    def __reduce__(self) -> Any:
+        return _held, (self._number,)
+
+
+def _held(number: int) -> _Held:
+    if number not in _HELD:
+        raise ConfigurationError("a table in memory is read in another process: write it to a file")
+    return _HELD[number]
+
+
+_NUMBERS = itertools.count()
+_HELD: weakref.WeakValueDictionary[int, _Held] = weakref.WeakValueDictionary()
+
+
 class _ReadTableFn(beam.DoFn):
     def __init__(self, table: pa.Table, name: str, silent: bool) -> None:
-        self._table = table
+        self._held = _Held(table)
         self._name = name
         self._silent = silent
 
     def process(self, element: bytes) -> Iterator[Any]:
-        read = partial(_batches, self._table, self._name)
+        read = partial(_batches, self._held.table, self._name)
         yield from outputs_of(self._name, read, self._silent)
 
 

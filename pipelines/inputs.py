@@ -8,9 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from streamveil.io import CsvDialect, read_domain, read_requirements, requirements_of
-from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.core.arguments import registry_of as as_registry
-from streamveil.mechanisms.core.domains import Domain, WithOther, with_other
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_other
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
@@ -126,11 +125,11 @@ def _bins_of(given: Any, column: str) -> Domain:
     """The domain that is written on a command line or in a file; or of Python, one in memory."""
     if isinstance(given.domain, str):
         return with_other(read_domain(given.domain, column), given.other)
-    bins = domain_of(given.domain)
-    if not isinstance(bins, WithOther):
+    bins: Domain = given.domain
+    if isinstance(bins, Categories | Edges | Grid):
         return with_other(bins, given.other)
     if given.other is not None:
-        raise ConfigurationError(f"--other={given.other}: the domain has such a bin, {bins.name!r}")
+        raise ConfigurationError(f"--other={given.other}: the domain has such a bin already")
     return bins
 
 

@@ -14,8 +14,7 @@ from streamveil.io import is_stream, requirement_changes_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, mechanism_forever
-from streamveil.mechanisms.registry import DEFAULT, only_dynamic
+from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow
@@ -150,10 +149,10 @@ def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
     """
     if not transform.population.forever:
         return None
-    mechanism = mechanism_forever(transform.mechanism, transform.population)
-    if not isinstance(mechanism, Gated):
+    gated = mechanism(transform.mechanism, transform.population)
+    if not isinstance(gated, Gated):
         return None
-    least, total = mechanism.least_total, mechanism.public_total
+    least, total = gated.least_total, gated.public_total
     told = f"slots need about {least:,} events or more for anything to be measured"
     if not total or total >= least:
         return told, logging.INFO

@@ -7,9 +7,11 @@ import glob
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
+from types import NoneType
 from typing import Any
 
 import apache_beam as beam
@@ -29,6 +31,7 @@ from streamveil.io import (
     table_of,
 )
 from streamveil.io.releases import ledger_table
+from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
@@ -36,14 +39,16 @@ from streamveil.mechanisms.core.records import (
     UNIFORM,
     ConfigurationError,
 )
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines import collect as collecting
 from streamveil.pipelines import evaluate as evaluating
 from streamveil.pipelines import per_record as recording
 from streamveil.pipelines import release as releasing
-from streamveil.pipelines.in_memory.options import in_words_of_python, options_of, words_of
+from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
 from streamveil.pipelines.in_memory.results import Comparison, Releases, Statistics
 from streamveil.pipelines.in_memory.steps import run_here
 from streamveil.pipelines.inputs import dialect_of
+from streamveil.pipelines.options import KEY_PLACES
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
@@ -139,18 +144,18 @@ def release(
         BudgetExceeded: rather than spend more than anybody's budget.
         TypeError: for data that is none of these.
     """
-    given = _arguments(locals())
-    with words_of("release"):
+    given = _without(locals(), ["data"])
+    with words_of(release):
         options = _options("release", given)
         transform = releasing.transform_of(options, options)
         told = releasing.about_least_total(transform)
         if told is not None:
-            _LOGGER.log(told[1], in_words_of_python("release", told[0]))
+            _LOGGER.log(told[1], in_words_of(release, told[0]))
         sources = [_events(data, "data", transform.columns.names, dialect_of(options))]
         if requirement_changes is not None:
             sources.append(_changes(requirement_changes))
         dynamic = releasing.is_dynamic(transform, requirement_changes)
-        return _releases("release", transform, sources, dynamic=dynamic)
+        return _releases(release, transform, sources, dynamic=dynamic)
 
 
 def collect(
@@ -183,12 +188,12 @@ def collect(
     Users' devices perturb what they report, and the releases are made of their reports alone.
     Arguments, result and errors are as those of :func:`release`.
     """
-    given = _arguments(locals())
-    with words_of("collect"):
+    given = _without(locals(), ["data"])
+    with words_of(collect):
         options = _options("collect", given)
         transform = collecting.transform_of(options)
         source = _events(data, "data", transform.columns.names, dialect_of(options))
-        return _releases("collect", transform, [source])
+        return _releases(collect, transform, [source])
 
 
 def per_record(
@@ -226,8 +231,8 @@ def per_record(
     options of the command, `value`, `key` and `time` without `_column`; `data` and errors are as of
     :func:`release`.
     """
-    given = _arguments(locals())
-    with words_of("per-record"):
+    given = _without(locals(), ["data"])
+    with words_of(per_record):
         options = _options("per-record", given)
         options.input = "data"  # it has an end
         transform = recording.transform_of(options)
@@ -257,23 +262,19 @@ def evaluate(data: Any = None, **options: Any) -> Comparison:
         ConfigurationError: a ValueError, for what cannot be done or is no option.
     """
     options = {"processes": 1, **options}
-    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of("evaluate"):
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of(evaluate):
         given = options_of("evaluate", options)
         if data is not None:
             given.input = _file_of(data, folder)
             given.name = given.name or "data"
-        if given.output is None:
-            given.output = os.path.join(folder, "comparison.csv")
+        if given.output is not None:
+            raise ConfigurationError(f"--output={given.output}: leave it out, to_arrow() gives it")
+        given.output = os.path.join(folder, "comparison.csv")
         said = StringIO()
         with redirect_stdout(said):
             evaluating.main(given, "streamveil.evaluate")
         lines = [line for line in said.getvalue().splitlines() if folder not in line]
         return Comparison(read_table(given.output), "\n".join(lines))
-
-
-def _arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a function, but for the data."""
-    return _without(given, ["data"])
 
 
 def _without(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -286,19 +287,27 @@ def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
     for name, value in kept.items():
         if isinstance(value, os.PathLike):
             kept[name] = os.fspath(value)
+        elif name == "domain" and not isinstance(value, (str, NoneType)):
+            kept[name] = domain_of(value)
         elif name == "requirements" and is_table(value):
-            kept[name] = table_of(value)
+            kept[name] = table_of(value, name)
+    if not isinstance(kept["noise_key"], (str, bytes, NoneType)):  # which is not shown
+        kind = type(kept["noise_key"]).__name__
+        raise TypeError(f"noise_key is of type {kind}: give {KEY_PLACES}, or its bytes")
     return options_of(command, _without(given, _KEPT), **kept)
 
 
 def _releases(
-    command: str,
+    function: Callable[..., Releases],
     transform: PrivateHistograms | CollectHistograms,
     sources: list[beam.PTransform],
     *,
     dynamic: bool = False,
 ) -> Releases:
     """Take events, and perhaps changes, through a transform."""
+    registry = transform.registry
+    if registry.reload is None:  # Beam copies each step, and would copy all users with it
+        transform = replace(transform, registry=replace(registry, reload=_stays_here))
 
     def build(pipeline: beam.Pipeline) -> dict[str, Any]:
         read = [pipeline | f"Read{i}" >> source for i, source in enumerate(sources)]
@@ -312,8 +321,8 @@ def _releases(
         }
 
     kept, summary = run_here(build)
-    text = in_words_of_python(command, summary.text(dead_letters=".rejected"))
-    _warn_of(summary, in_words_of_python(command, summary.warning() or ""))
+    text = in_words_of(function, summary.text(dead_letters=".rejected"))
+    _warn_of(summary, in_words_of(function, summary.warning() or ""))
     return Releases(
         tuple(kept["releases"]),
         transform.domain.labels,
@@ -322,6 +331,11 @@ def _releases(
         summary.figures(),
         text,
     )
+
+
+def _stays_here() -> Registry:
+    """How another process would get a registry in memory."""
+    raise ConfigurationError("a registry in memory is asked for in another process: give a file")
 
 
 def _warn_of(summary: Summary, warning: str) -> None:
@@ -347,7 +361,7 @@ def _events(
     """What reads the data, wherever it is. Raises ConfigurationError and TypeError."""
     names = tuple(columns)
     if is_table(data):
-        return ReadTable(table_of(data), name, columns=names, silent=silent)
+        return ReadTable(table_of(data, name), name, columns=names, silent=silent)
     path = _path(data, name)
     check_events(path, names, silent=silent, dialect=dialect)
     return ReadEvents(path, columns=names, silent=silent, dialect=dialect)
@@ -358,7 +372,7 @@ def _changes(data: Any) -> beam.PTransform:
     if not is_table(data):
         path = _path(data, name)
         return ReadEvents(path, columns=change_columns(path))
-    table = table_of(data)
+    table = table_of(data, name)
     when = [one for one in ("slot", "time") if one in table.column_names] or ["slot"]
     columns = [one for one in CHANGE_COLUMNS if one not in ("slot", "time") or one in when]
     return ReadTable(table, name, columns=columns)
@@ -380,5 +394,5 @@ def _file_of(data: Any, folder: str) -> str:
     if not is_table(data):
         return _path(data, "data")
     path = os.path.join(folder, "data.parquet")
-    pq.write_table(table_of(data), path)
+    pq.write_table(table_of(data, "data"), path)
     return glob.escape(path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,9 +23,9 @@ COLUMNS = {
     "time": "time_column",
     "key": "key_column",
 }
-_SHORT = {option: name for name, option in COLUMNS.items()}
+_SHORT = {"input": "data", **{option: name for name, option in COLUMNS.items()}}
 _OPTION = re.compile(r"--(\w+)")
-_HELP = re.compile(r"see streamveil (\S+) --help")
+_HELP = re.compile(r"see streamveil \S+ --help")
 
 
 def options_of(command: str, arguments: Mapping[str, Any], **kept: Any) -> argparse.Namespace:
@@ -68,19 +69,24 @@ def _text(name: str, value: Any) -> str:
 
 
 @contextmanager
-def words_of(command: str) -> Iterator[None]:
-    """Let errors inside name arguments of Python in place of the options of a command."""
+def words_of(function: Callable[..., Any]) -> Iterator[None]:
+    """Let errors inside name arguments of a function in place of the options of its command."""
     try:
         yield
     except ConfigurationError as error:
-        raise type(error)(in_words_of_python(command, str(error))) from error
+        raise type(error)(in_words_of(function, str(error))) from error
 
 
-def in_words_of_python(command: str, text: str) -> str:
-    """What a command says, with the arguments of its function in place of its options."""
-    function = command.replace("-", "_")
-    return _OPTION.sub(_name, _HELP.sub(f"see help(streamveil.{function})", text))
+def in_words_of(function: Callable[..., Any], text: str) -> str:
+    """What a command says, with the arguments of its function in place of its options.
 
+    What is for the command alone keeps its dashes.
+    """
+    arguments = inspect.signature(function).parameters
+    any_name = any(each.kind is each.VAR_KEYWORD for each in arguments.values())
 
-def _name(option: re.Match[str]) -> str:
-    return _SHORT.get(option[1], option[1])
+    def named(option: re.Match[str]) -> str:
+        name = _SHORT.get(option[1], option[1])
+        return name if any_name or name in arguments else option[0]
+
+    return _OPTION.sub(named, _HELP.sub(f"see help(streamveil.{function.__name__})", text))

@@ -16,7 +16,6 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.internal.util import insert_values_in_args
 from apache_beam.metrics.execution import MetricsContainer
-from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.pipeline import AppliedPTransform
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.runners.common import DoFnSignature
@@ -25,6 +24,7 @@ from apache_beam.runners.worker import statesampler
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.counters import CounterFactory
 
+from streamveil.pipelines.launch import BeamFlags
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 
@@ -45,7 +45,7 @@ def run_here(build: Callable[[beam.Pipeline], Wanted]) -> tuple[dict[str, list[A
         NotImplementedError: for a step that only a runner can take, such as one with timers.
         Exception: what a step raises, as it is.
     """
-    pipeline = beam.Pipeline(runner=PipelineRunner(), options=PipelineOptions([]))
+    pipeline = beam.Pipeline(runner=PipelineRunner(), options=BeamFlags([]))
     wanted = build(pipeline)
     kept: dict[str, list[Any]] = {name: [] for name in wanted}
     takers: _Takers = defaultdict(list)

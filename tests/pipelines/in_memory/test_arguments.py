@@ -121,6 +121,20 @@ def test_values_of_python_are_as_their_text(asked, table):
     assert found.to_arrow().equals(sv.release(table, **{**asked, **text}).to_arrow())
 
 
+@pytest.mark.parametrize(
+    "domain",
+    [
+        pd.Series(["A", "B", "C"]),
+        np.array(["A", "B", "C"]),
+        pa.array(["A", "B", "C"]),
+        sv.Categories(("A", "B", "C")),
+    ],
+)
+def test_a_domain_of_every_kind(asked, table, domain):
+    expected = sv.release(table, **asked).to_arrow()
+    assert sv.release(table, **{**asked, "domain": domain}).to_arrow().equals(expected)
+
+
 def test_bytes_of_a_key_are_as_a_file_of_them(job, asked, table):
     place = job.key(KEY, "other")
     found = sv.release(table, **{**asked, "noise_key": KEY})
@@ -200,6 +214,30 @@ def test_what_is_wrong_is_told_in_one_line(asked, table, case):
 @pytest.mark.parametrize("data", [3, None, [], [3], {"user": ["u1"]}])
 def test_data_of_another_type_is_a_type_error(asked, data):
     with pytest.raises(TypeError, match=r"data is of type .*: give a path, a glob, a table"):
+        sv.release(data, **asked)
+
+
+def test_a_key_of_another_type_is_a_type_error_that_does_not_show_it(asked, table):
+    with pytest.raises(TypeError, match="noise_key is of type int: give file:PATH") as caught:
+        sv.release(table, **{**asked, "noise_key": 1234567})
+    assert "1234567" not in str(caught.value)
+
+
+def test_what_is_for_the_command_alone_keeps_its_dashes(asked, table):
+    with pytest.raises(sv.ConfigurationError, match=r"=3 .*requirement_changes or --"):
+        sv.release(table, **asked, longest_window=3)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pa.array(["u1", "u2"]),
+        pd.DataFrame({"user": ["u1", 2.5], "value": ["A", "B"]}),
+        [pa.record_batch({"user": ["u1"]}), pa.record_batch({"value": ["A"]})],
+    ],
+)
+def test_what_is_no_table_of_arrow_is_refused(asked, data):
+    with pytest.raises(sv.ConfigurationError, match="data cannot be read as a table of Arrow"):
         sv.release(data, **asked)
 
 
