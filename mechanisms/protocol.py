@@ -102,7 +102,7 @@ class Mechanism(Protocol[S]):
     """A release mechanism over fixed requirements: frozen configuration, state apart.
 
     `step` must steer by `population`, its own state's released values and the noisy results of
-    this slot only. Its `spent` is what the odometer books before anything leaves.
+    this slot only. Its `spent` is what the filter books before anything leaves.
     """
 
     name: str

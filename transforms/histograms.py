@@ -246,7 +246,7 @@ class PrivateHistograms(beam.PTransform):
         Raises ConfigurationError where budgets are for windows.
         """
         ledgers = self._ledgers_for_ever()
-        return int(ledgers.decode(state).odometer.restarts)
+        return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
         if not self.population.forever:

@@ -13,7 +13,7 @@ earlier noisy results. So the likelihood ratio of a user's two worlds is a produ
 for each noisy result, each at most exp(what it is charged). The charges of gate, releases, reserve
 and audits in any window add up to at most E: the first two share `main_cap`, less the room that the
 window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
-window. The odometer checks the sum.
+window. The privacy filter checks the sum.
 Source: our own.
 """
 

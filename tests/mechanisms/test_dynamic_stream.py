@@ -145,7 +145,7 @@ HISTORIES = st.integers(1, 5).flatmap(
 
 
 # On any history of requirements no window of any user overspends but one that was broken before it
-# could be known, and the odometer never has to refuse.
+# could be known, and the filter never has to refuse.
 @NAMES
 @PROPERTY
 @given(history=HISTORIES, seed=st.integers(0, 2**32))

@@ -204,7 +204,7 @@ class ByClass:
 
     def use(self, state: StreamState) -> float:
         """Largest share of any class's window that is spent."""
-        return self.stream.odometer.largest_use(state.odometer)
+        return state.filter.use()
 
     def restart(self, state: StreamState) -> StreamState:
         """Grant a budget for ever once more: see :meth:`ReleaseStream.restart`."""
@@ -218,7 +218,7 @@ class ByClass:
             population.requirements,
             population.sizes,
             to_epsilon(release.spent),
-            to_epsilon(state.odometer.in_window),
+            to_epsilon(state.filter.in_window),
         )
 
 
@@ -329,15 +329,14 @@ class ByCohort:
 
     def use(self, state: DynamicState) -> float:
         """Largest share of any window looking back that is spent, but for those broken before."""
-        asked, spent = state.interned.asked, self._spent(state)
-        kept = (asked[:, 1] > 0) & (spent <= asked[:, 1])
-        return float((spent[kept] / asked[kept, 1]).max(initial=0.0))
+        return state.filter.use(state.interned.asked)
 
     def entry(self, state: DynamicState, slot: int, release: SlotRelease) -> DynamicLedgerEntry:
         """What the slot cost every ledger with users."""
         sizes = state.interned.sizes
         some = sizes > 0
-        asked, spent = state.interned.asked[some], self._spent(state)[some]
+        asked = state.interned.asked[some]
+        spent = state.filter.in_window(state.interned.asked)[some]
         figures = asked.astype(np.float64)
         figures[:, [1, 3]] = to_epsilon(asked[:, [1, 3]])
         return DynamicLedgerEntry(
@@ -348,6 +347,3 @@ class ByCohort:
             to_epsilon(spent),
             spent > asked[:, 1],
         )
-
-    def _spent(self, state: DynamicState) -> Integers:
-        return self.stream.odometer.in_window(state.odometer, state.interned.asked)

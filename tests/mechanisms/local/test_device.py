@@ -304,7 +304,7 @@ def audited(prices, changed=None) -> float:
 
 
 def spendthrift(patch) -> None:
-    """Break the odometer."""
+    """Break the filter."""
     patch.setattr(Device, "_charge", lambda self, slot, price: None)
 
 

@@ -215,7 +215,7 @@ def test_reports_before_anybody_was_asked():
 # ---- whole streams with changes -------------------------------------------------------------
 
 
-# One comes, one leaves and returns, one asks for more and then for less; the odometer watches.
+# One comes, one leaves and returns, one asks for more and then for less; the filter watches.
 def test_simulated_changes():
     requirements = [(2, 1.0), (2, 1.0), None, (5, 1.0)] * 40
     changes = {
