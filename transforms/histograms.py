@@ -324,7 +324,7 @@ class PrivateHistograms(beam.PTransform):
     @property
     def _horizon(self) -> int:
         """The longest window that anybody may ask for."""
-        longest = max(requirement.window for requirement in self.registry.classes)
+        longest = self.registry.classes.longest
         return longest if self.longest_window is None else self.longest_window
 
     def expand(

@@ -14,7 +14,8 @@ import numpy as np
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
-from streamveil.mechanisms.core.units import Units, to_epsilon, to_units
+from streamveil.mechanisms.core.requirements import Requirements
+from streamveil.mechanisms.core.units import Units, to_epsilon
 
 # 256 MB of recent spending; beyond that a slot is far too short for its windows.
 _MAX_CELLS = 1 << 25
@@ -77,7 +78,7 @@ class WindowFilter:
     }
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
-        self.requirements = tuple(requirements)
+        self.requirements = Requirements.of(requirements)
         self.forever = isinstance(requirements[0], Lifetime)
         """Whether nothing ever leaves the window."""
         if any(isinstance(one, Lifetime) != self.forever for one in requirements):
@@ -86,10 +87,10 @@ class WindowFilter:
                 "as two streams"
             )
         count = len(requirements)
-        self._windows = np.array([r.window for r in requirements], dtype=np.int64)
-        self._caps = np.array([to_units(r.epsilon) for r in requirements], dtype=np.int64)
+        self._windows = self.requirements.windows
+        self._caps = self.requirements.budgets
         self._columns = np.arange(count)
-        depth = 0 if self.forever else int(self._windows.max())
+        depth = 0 if self.forever else self.requirements.longest
         if depth * count > _MAX_CELLS:
             raise ConfigurationError(
                 f"a window of {depth} slots for {count} classes needs more than {_MAX_CELLS} cells "

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.accounting.schedule import whole_budgets
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
 from streamveil.mechanisms.adaptive import adaptive_state, filter_bank
 from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
@@ -79,9 +78,9 @@ class Adaptive(AdaptiveRelease):
         shares = Shares.of(name, gate, audit, reserve, population.bins)
         self.population = population
         self.assume_independent = assume_independent
-        self.windows = np.array([r.window for r in population.requirements], dtype=np.int64)
-        self.longest = int(self.windows.max())
-        budgets = whole_budgets(population.requirements)
+        self.windows = population.requirements.windows
+        self.longest = population.requirements.longest
+        budgets = population.requirements.budgets
         dispersion = float(
             Choices.of(budgets // self.windows, population).dispersion.max(initial=0)
         )

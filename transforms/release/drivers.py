@@ -15,7 +15,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry
-from streamveil.mechanisms.core.units import to_epsilon, units_of
+from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
@@ -131,7 +131,7 @@ class Configuration:
                 return ByClass(fixed, self.layout)
         stream = DynamicStream(
             dynamic_mechanism(self.mechanism, self._setting),
-            constant_requirements(self.population),
+            self.population.requirements.as_changing,
             self.population.sizes,
             noise,
             default=self.default_class,
@@ -142,15 +142,8 @@ class Configuration:
     @property
     def _setting(self) -> Setting:
         population = self.population
-        longest = max(requirement.window for requirement in population.requirements)
+        longest = population.requirements.longest
         return Setting(population.bins, self.longest_window or longest, population.sensitivity)
-
-
-def constant_requirements(population: Population) -> Integers:
-    """What classes ask for as `cohorts.Moves` has it, shape (K, 4)."""
-    windows = np.array([r.window for r in population.requirements], np.int64)
-    epsilons = units_of([r.epsilon for r in population.requirements])
-    return np.column_stack((windows, epsilons, windows, epsilons))
 
 
 @dataclass(frozen=True)

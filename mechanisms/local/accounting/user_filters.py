@@ -19,7 +19,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.accounting.window_filter import refusal
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units, to_units
+from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.local.accounting.promises import Promises
 from streamveil.mechanisms.local.accounting.report_history import ENTRY, Entry, History, Indices
 from streamveil.mechanisms.local.protocol import Ask, Users
@@ -243,7 +243,7 @@ class UserFilters:
         self.in_window = np.append(self.in_window, np.zeros(came, np.int64))
 
     def _check_windows(self, users: Users) -> None:
-        longest = max(r.window for r in users.classes)
+        longest = users.classes.longest
         if self.longest is not None and longest > self.longest:
             raise ConfigurationError(
                 f"a window of {longest} slots is longer than the {self.longest} that reports are "
@@ -253,8 +253,8 @@ class UserFilters:
 
     def _follow(self, users: Users) -> None:
         self.users = users
-        self.windows = np.array([r.window for r in users.classes], np.int64)
-        self.caps = np.array([to_units(r.epsilon) for r in users.classes], np.int64)
+        self.windows = users.classes.windows
+        self.caps = users.classes.budgets
 
     def encode(self) -> bytes:
         """Bytes of what was charged, of which the sums follow, and of what changed."""
