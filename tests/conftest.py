@@ -3,18 +3,26 @@
 import gc
 import importlib
 import sys
+import time
 from functools import cache, partial
 from pathlib import Path
 from types import MethodType
 from weakref import WeakKeyDictionary
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A slow machine is no fault, and a fault shows again. CI draws all examples: `thorough`.
-settings.register_profile("streamveil", deadline=None, derandomize=True)
+settings.register_profile(
+    "streamveil",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+)
 settings.register_profile("thorough", settings.get_profile("streamveil"))
 settings.load_profile("streamveil")
+# Seconds after which what does not come never will: only what hangs waits so long.
+PATIENCE = 600.0
 # Of the examples of a property one in so many is drawn, and at least so many.
 ONE_IN, AT_LEAST = 4, 10
 
@@ -64,8 +72,8 @@ def room_of(path):
 
 def pytest_ignore_collect(collection_path, config):
     """Whoever asks for the quick tests alone need not wait until all others are imported."""
-    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
-        return room_of(collection_path) not in QUICK_ROOMS or None
+    if config.option.markexpr == "quick" and HERE in collection_path.parents:
+        return room_of(collection_path) not in {*QUICK_ROOMS, "conftest.py"} or None
     return None
 
 
@@ -193,6 +201,19 @@ def pipeline_on(flags_of):
 def new_pipeline(pipeline_on, usual_runner):
     """An empty pipeline on the usual runner, with flags of Beam."""
     return partial(pipeline_on, usual_runner)
+
+
+@pytest.fixture(scope="session")
+def until():
+    """Wait for something that another thread or process does, however busy the machine is."""
+
+    def until(done):
+        end = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.02)
+
+    return until
 
 
 @pytest.fixture(scope="session")

@@ -754,7 +754,7 @@ def test_of_two_copies_that_commit_at_one_moment_one_is_refused(place, monkeypat
         with StateFolder.held(str(place / name)) as folder:
             before = folder.recover(SECRET, witness(place))
             folder.begin(2)
-            begun.wait(20)
+            begun.wait(600)
             monkeypatch.setattr(snapshot, "check_witness", check)
             after = dataclasses.replace(snapshot_of(place, 2), key_check=name)
             try:
