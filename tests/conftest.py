@@ -37,7 +37,7 @@ CLUSTERS = {
 WITHOUT_BEAM = {"mechanisms"}
 QUICK_ROOMS = {"mechanisms", "io"}
 # Of these rooms, tests of long streams and of every file operation.
-LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_snapshot"}
+LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_metamorphic", "test_snapshot"}
 RUNNERS = {"runner", "usual_runner"}
 HERE = Path(__file__).parent
 FN_API, BUNDLE_BASED, PRISM = "fn_api", "bundle_based", "prism"
