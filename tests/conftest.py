@@ -61,7 +61,8 @@ def pytest_generate_tests(metafunc):
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
     """The tests of one file run in one process: another takes longer to start than they do."""
-    if not config.option.usepdb and len(config.args) == 1 and ".py" in config.args[0]:
+    asked = any(str(given).startswith("-n") for given in config.invocation_params.args)
+    if not asked and len(config.args) == 1 and ".py" in config.args[0]:
         config.option.numprocesses = 0
 
 
