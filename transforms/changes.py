@@ -26,7 +26,7 @@ from streamveil.mechanisms.users import Registry
 from streamveil.transforms.counting import MEMBERS, STRANGERS
 from streamveil.transforms.numbers import as_numbers
 from streamveil.transforms.people import NULL_USER, UserIndex
-from streamveil.transforms.rejects import column_of, rejected_rows
+from streamveil.transforms.rejects import WRONG_TYPE, column_of, rejected_rows, unread_rows
 from streamveil.transforms.text import as_text
 from streamveil.transforms.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
 from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
@@ -145,7 +145,7 @@ class ChangeMapper:
 
         Raises ConfigurationError for a missing column; all else is the fault of a row.
         """
-        faults = _Faults()
+        faults = _Faults(dict.fromkeys(unread_rows(batch), WRONG_TYPE))
         users = _column(batch, "user")
         readable = as_text(users) is not None
         members, digests, nameless = self._users.find(

@@ -19,6 +19,7 @@ from streamveil.mechanisms.tallies import LATE, EventTally, Lost, sum_bytes
 from streamveil.transforms.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
 from streamveil.transforms.mapping import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
 from streamveil.transforms.people import NULL_USER
+from streamveil.transforms.rejects import WRONG_TYPE
 from streamveil.transforms.times import NULL_TIME, UNPARSABLE_TIME
 
 TALLIES = "tallies"
@@ -169,6 +170,7 @@ class LossLimit:
 
 
 _OTHER_CAUSES = {
+    WRONG_TYPE: "the rows hold something else than text, numbers and times: convert these fields",
     "unparsable": "the file is not of the format that its name says, or was cut",
     NOT_A_NUMBER: "the column of the value is not the right one, or --domain should list texts",
     LATE: "the events came after their slots were released (--allowed_lateness)",

@@ -10,13 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamveil.mechanisms.core.arguments import column_name, column_names
 from streamveil.mechanisms.domains import Domain
 from streamveil.mechanisms.identity import Form, Identified
 from streamveil.mechanisms.records import Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import REASON_OF_CODE, DomainMap
-from streamveil.transforms.people import NULL_USER, UserIndex
-from streamveil.transforms.rejects import column_of, naming_source, rejected_rows
+from streamveil.transforms.people import NULL_USER, UserIndex, user_texts
+from streamveil.transforms.rejects import (
+    WRONG_TYPE,
+    column_of,
+    naming_source,
+    rejected_rows,
+    unread_rows,
+)
 from streamveil.transforms.times import Reasons, check_reading, is_number, to_micros
 
 NO_REQUIREMENT = "no requirement"
@@ -28,9 +35,9 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns(Identified):
-    """Which columns of a batch hold what, and how times are read.
+    """Which columns of a batch, or fields of a row, hold what, and how times are read.
 
-    Raises ConfigurationError for an unknown time zone or unit.
+    Raises ConfigurationError for what is no name, and for an unknown time zone or unit.
     """
 
     IDENTITY = Form(
@@ -41,7 +48,7 @@ class Columns(Identified):
 
     user: str
     value: tuple[str, ...]
-    """One column, or longitude and latitude for a grid."""
+    """One column, also as its name alone, or longitude and latitude for a grid."""
     time: str
     time_zone: str = "UTC"
     """IANA zone of times without an offset."""
@@ -51,7 +58,9 @@ class Columns(Identified):
     """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`."""
 
     def __post_init__(self) -> None:
-        """Check how times are read."""
+        """Check the names, and how times are read."""
+        for name, read in (("user", column_name), ("value", column_names), ("time", column_name)):
+            object.__setattr__(self, name, read(getattr(self, name), name))
         check_reading(self.time_zone, self.time_unit, self.time_format)
 
     @property
@@ -142,6 +151,10 @@ class EventMapper:
         """Build the indexes now rather than in the first batch."""
         _ = self._users, self._bins
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column or one of a type that cannot be read."""
+        user_texts(self._read(batch).users, self.columns.user)
+
     def map(
         self, batch: pa.RecordBatch, latest: int | None = None
     ) -> tuple[Events, pa.RecordBatch]:
@@ -188,7 +201,7 @@ class EventMapper:
         members, strangers, nameless = self._users.find(read.users, self.columns.user)
 
         # What is wrong with each bad row; the first fault found is the one reported.
-        faults: dict[int, str] = dict(read.bad_times)
+        faults = dict(read.bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
 
         def fault(rows: Integers, reason: str) -> None:
             for row in rows.tolist():
