@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid, WithOther
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.records import (
     MAX_EPSILON,
     MAX_WINDOW,
     ConfigurationError,
@@ -28,7 +28,7 @@ from streamveil.mechanisms.records import (
     valid_epsilons,
     valid_windows,
 )
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.user_table import Registry
 
 _TABLE = ("user", "window", "epsilon")
 _LONGEST = 60  # characters of a value in a message

@@ -23,7 +23,7 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.core.number_text import number_text
 from streamveil.transforms import Columns
-from streamveil.transforms.mapping import EventMapper
+from streamveil.transforms.columns.event_mapper import EventMapper
 
 NAMES = ("user", "value", "time")
 LONG = 1 << 15

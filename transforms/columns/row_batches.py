@@ -27,9 +27,9 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import WindowedValue
 
 from streamveil.mechanisms.core.number_text import number_text
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.rejects import FAULT_COLUMN
+from streamveil.transforms.columns.dead_letters import FAULT_COLUMN
 
 # More would only cost memory: from here on the fixed costs of a batch vanish.
 BATCH_ROWS = 10_000
