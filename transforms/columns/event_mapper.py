@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.mechanisms.core.arguments import column_name, column_names
+from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import Form, Identified
-from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.columns.bins import REASON_OF_CODE, DomainMap
 from streamveil.transforms.columns.dead_letters import (
@@ -62,6 +63,19 @@ class Columns(Identified):
         for name, read in (("user", column_name), ("value", column_names), ("time", column_name)):
             object.__setattr__(self, name, read(getattr(self, name), name))
         check_reading(self.time_zone, self.time_unit, self.time_format)
+
+    @classmethod
+    def of(cls, value: Any) -> Columns:
+        """Columns as they are, or of a mapping of the fields. Raises ConfigurationError."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping) or not {"user", "value", "time"} <= set(value):
+            refuse("columns", value, "give Columns(user, value, time), with a name for each")
+        if unknown := [name for name in value if name not in cls.__dataclass_fields__]:
+            raise ConfigurationError(
+                f"columns has {unknown[0]!r}; there are: {', '.join(cls.__dataclass_fields__)}"
+            )
+        return cls(**value)
 
     @property
     def names(self) -> tuple[str, ...]:

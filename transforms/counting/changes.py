@@ -141,6 +141,12 @@ class ChangeMapper:
         """Build the index now rather than in the first batch."""
         _ = self._users
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column."""
+        self._slots(batch, _Faults())
+        self._requirements(batch, _Faults())
+        _column(batch, "user")
+
     def map(
         self, batch: pa.RecordBatch
     ) -> tuple[dict[int, tuple[Changes, npt.NDArray[np.uint64]]], pa.RecordBatch]:

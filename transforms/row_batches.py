@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, Protocol, Union, get_args, get_origin
 
 import apache_beam as beam
 import numpy as np
@@ -35,16 +35,25 @@ from streamveil.transforms.columns.dead_letters import FAULT_COLUMN
 BATCH_ROWS = 10_000
 BATCH_CHARACTERS = 1 << 24
 
+
+class Mapper(Protocol):
+    """What reads record batches."""
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column or one of a type that cannot be read."""
+
+
 Columns = Mapping[str, pa.DataType | None]
 """The type of each column; None for one that is read cell by cell, as text."""
 
+_INSTANT = pa.timestamp("us", "UTC")
 _ARROW = {
     str: pa.string(),
     bytes: pa.binary(),
     bool: pa.bool_(),
     int: pa.int64(),
     float: pa.float64(),
-    Timestamp: pa.timestamp("us", "UTC"),
+    Timestamp: _INSTANT,
 }
 _AS_TEXT = (Any, object, Decimal, dt.datetime, dt.date)
 _PYTHON = {kind: python for python, kind in _ARROW.items()}
@@ -54,10 +63,11 @@ _LONGEST = 100  # characters of a cell in what is told of it
 def as_batches(
     elements: beam.PCollection[Any],
     names: Sequence[str],
-    check: Callable[[pa.RecordBatch], Any],
+    make_mapper: Callable[[], Mapper],
     *,
     what: str = "events",
     optional: Sequence[str] = (),
+    types: Mapping[str, pa.DataType] | None = None,
 ) -> beam.PCollection[pa.RecordBatch]:
     """Record batches of the named columns; a PCollection of batches stays as it is.
 
@@ -65,9 +75,10 @@ def as_batches(
         elements: record batches, rows with a schema, or dictionaries. Where nothing is declared,
             each may be any of these. In the global window.
         names: the columns; of a dictionary, a key that is missing is null.
-        check: raises ConfigurationError for a batch whose columns have types that cannot serve.
+        make_mapper: gives what reads the batches, and knows which types of columns can serve.
         what: what the elements are called in errors.
         optional: columns that rows may lack altogether.
+        types: what columns that are not declared are read as, rather than as text.
 
     Raises:
         ConfigurationError: for elements of another type; rows without one of the columns; a field
@@ -77,8 +88,11 @@ def as_batches(
     refuse_windows(elements, what)
     if elements.element_type is pa.RecordBatch:
         return elements
-    columns = _columns(elements.element_type, names, what, optional)
-    check(_batch(columns, []))
+    columns = {
+        name: (types or {}).get(name) if kind is None else kind
+        for name, kind in _columns(elements.element_type, names, what, optional).items()
+    }
+    make_mapper().check(_batch(columns, []))
     batches = elements | f"Batch{what.capitalize()}" >> beam.ParDo(_BatchRowsFn(columns))
     batches.element_type = pa.RecordBatch
     return batches
@@ -236,7 +250,7 @@ def _taken(kind: pa.DataType) -> set[type]:
         return {int, type(None)}
     if pa.types.is_floating(kind):
         return {float, type(None)}
-    return set() if pa.types.is_timestamp(kind) else {_PYTHON[kind], type(None)}
+    return set() if kind == _INSTANT else {_PYTHON.get(kind, str), type(None)}
 
 
 def _text(value: Any) -> str | None:
@@ -261,11 +275,14 @@ def _text(value: Any) -> str | None:
 
 def _typed(value: Any, kind: pa.DataType) -> Any:
     """A cell of a declared type, None where none is given. Raises as Arrow does, and TypeError."""
-    if isinstance(value, Timestamp) and pa.types.is_timestamp(kind):
+    if isinstance(value, Timestamp) and kind == _INSTANT:
         return value.micros
     if value is None or (value != value and not pa.types.is_floating(kind)):  # as pandas has it
         return None
-    if isinstance(value, (bool, np.bool_)) or pa.types.is_timestamp(kind):
+    clock_time = isinstance(value, dt.datetime) and value.tzinfo is None
+    if isinstance(value, (bool, np.bool_)) or (
+        pa.types.is_temporal(kind) and (clock_time or not isinstance(value, dt.date))
+    ):
         raise TypeError
     (cell,) = pa.array([value], kind)
     return cell.as_py()
