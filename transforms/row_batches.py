@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from types import UnionType
@@ -57,7 +58,6 @@ _ARROW = {
 }
 _AS_TEXT = (Any, object, Decimal, dt.datetime, dt.date)
 _PYTHON = {kind: python for python, kind in _ARROW.items()}
-_LONGEST = 100  # characters of a cell in what is told of it
 
 
 def as_batches(
@@ -238,7 +238,7 @@ def _column(
     for row, value in enumerate(values):
         try:
             cells.append(_text(value) if kind is None else _typed(value, kind))
-        except (ValueError, TypeError, OverflowError, pa.ArrowException):
+        except Exception:  # whatever a cell is, it stops no other
             cells.append(None)
             faults.setdefault(row, _fault(name, value, kind))
     return pa.array(cells, held)
@@ -292,6 +292,9 @@ def _fault(name: str, value: Any, kind: pa.DataType | None) -> str:
     """What is wrong with a cell."""
     if isinstance(value, _NoRow):
         return f"no row with a field {name}, but an element of type {value}"
-    shown = repr(value)[:_LONGEST].encode(errors="replace").decode()
+    try:
+        shown = reprlib.repr(value).encode(errors="replace").decode()
+    except Exception:
+        shown = "something that cannot be shown"
     wanted = "text, a number or a time" if kind is None else f"{kind} as is declared"
     return f"{name} is {shown}, of type {type(value).__name__}, not {wanted}"
