@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Decimal
 from types import UnionType
 from typing import Any, Protocol, Union, get_args, get_origin
@@ -66,7 +66,7 @@ def as_batches(
     make_mapper: Callable[[], Mapper],
     *,
     what: str = "events",
-    optional: Sequence[str] = (),
+    optional: Sequence[str] | None = None,
     types: Mapping[str, pa.DataType] | None = None,
 ) -> beam.PCollection[pa.RecordBatch]:
     """Record batches of the named columns; a PCollection of batches stays as it is.
@@ -74,10 +74,11 @@ def as_batches(
     Args:
         elements: record batches, rows with a schema, or dictionaries. Where nothing is declared,
             each may be any of these. In the global window.
-        names: the columns; of a dictionary, a key that is missing is null.
+        names: the columns.
         make_mapper: gives what reads the batches, and knows which types of columns can serve.
         what: what the elements are called in errors.
-        optional: columns that rows may lack altogether.
+        optional: columns that a row may lack, which are then null. A dictionary may lack any where
+            this is None.
         types: what columns that are not declared are read as, rather than as text.
 
     Raises:
@@ -90,10 +91,11 @@ def as_batches(
         return elements
     columns = {
         name: (types or {}).get(name) if kind is None else kind
-        for name, kind in _columns(elements.element_type, names, what, optional).items()
+        for name, kind in _columns(elements.element_type, names, what, optional or ()).items()
     }
+    needed = () if optional is None else tuple(name for name in names if name not in optional)
     make_mapper().check(_batch(columns, []))
-    batches = elements | f"Batch{what.capitalize()}" >> beam.ParDo(_BatchRowsFn(columns))
+    batches = elements | f"Batch{what.capitalize()}" >> beam.ParDo(_BatchRowsFn(columns, needed))
     batches.element_type = pa.RecordBatch
     return batches
 
@@ -169,8 +171,9 @@ class _BatchRowsFn(beam.DoFn):
     _characters: int
     _earliest: Any
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, needed: Collection[str] = ()) -> None:
         self._columns = columns
+        self._needed = needed
 
     def start_bundle(self) -> None:
         self._clear()
@@ -179,7 +182,7 @@ class _BatchRowsFn(beam.DoFn):
         if isinstance(element, pa.RecordBatch):
             yield element
             return
-        cells = _cells(element, self._columns)
+        cells = _cells(element, self._columns, self._needed)
         self._rows.append(cells)
         self._characters += sum(len(cell) for cell in cells if isinstance(cell, (str, bytes)))
         self._earliest = min(self._earliest, time)
@@ -198,17 +201,21 @@ class _BatchRowsFn(beam.DoFn):
         self._earliest = MAX_TIMESTAMP
 
 
-class _NoRow(str):
-    """In place of every cell of what is no row: what it is instead."""
+class _Missing(str):
+    """In place of a cell that is not there: why."""
 
 
-def _cells(element: Any, columns: Columns) -> tuple[Any, ...]:
+def _cells(element: Any, columns: Columns, needed: Collection[str] = ()) -> tuple[Any, ...]:
     if isinstance(element, Mapping):
-        return tuple(element.get(name) for name in columns)
+        return tuple(
+            element.get(name, _Missing("a key that is needed") if name in needed else None)
+            for name in columns
+        )
     try:
         return tuple(getattr(element, name) for name in columns)
     except AttributeError:
-        return (_NoRow(type(element).__name__),) * len(columns)
+        why = f"the element is no row with such a field, but of type {type(element).__name__}"
+        return (_Missing(why),) * len(columns)
 
 
 def _batch(columns: Columns, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -257,7 +264,7 @@ def _text(value: Any) -> str | None:
     """A cell as JSON objects have it. Raises ValueError for what is none, TypeError for a type."""
     if value is None:
         return None
-    if isinstance(value, str) and not isinstance(value, _NoRow):
+    if isinstance(value, str) and not isinstance(value, _Missing):
         value.encode()  # half of a surrogate pair is no text
         return value
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
@@ -290,8 +297,8 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
 
 def _fault(name: str, value: Any, kind: pa.DataType | None) -> str:
     """What is wrong with a cell."""
-    if isinstance(value, _NoRow):
-        return f"no row with a field {name}, but an element of type {value}"
+    if isinstance(value, _Missing):
+        return f"{name} is missing: {value}"
     try:
         shown = reprlib.repr(value).encode(errors="replace").decode()
     except Exception:

@@ -21,6 +21,7 @@ from streamveil.mechanisms.per_record.budget_functions import Inverse
 from streamveil.transforms import (
     CollectHistograms,
     CollectPerRecordSum,
+    CollectReports,
     Columns,
     ColumnsBudget,
     PerRecordCount,
@@ -115,7 +116,7 @@ def test_what_cannot_be_read_is_a_dead_letter(run):
         ({"user": math.nan}, "user is nan, of type float, not"),
         ({"value": b"a"}, "value is b'a', of type bytes, not"),
         ({"time": {}}, "time is {}, of type dict, not"),
-        ("ann", "no row with a field user, but an element of type str"),
+        ("ann", "user is missing: the element is no row with such a field, but of type str"),
     ]
     good = {"user": "ann", "value": "a", "time": iso(0)}
     rows = [good, *({**good, **row} if isinstance(row, dict) else row for row, _ in bad)]
@@ -128,6 +129,44 @@ def test_what_cannot_be_read_is_a_dead_letter(run):
         assert letter["detail"].startswith(words)
     assert ran.counters["rejected: wrong type"] == len(bad)
     assert sum(release.counts.sum() for release in ran.releases) == 1
+
+
+class Change(NamedTuple):
+    """Of a requirement."""
+
+    user: str
+    slot: int
+    window_backward: int
+    epsilon_backward: float
+    window_forward: int
+    epsilon_forward: float
+
+
+CHANGE = Change("eve", 1, 1, 4000.0, 1, 4000.0)
+
+
+@pytest.mark.parametrize("changes", [[CHANGE], [CHANGE._asdict(), {"user": "ann", "slot": 0}]])
+def test_changes_of_requirements_may_be_rows(run, changes):
+    """A dictionary that lacks the figures does not say that a user leaves."""
+    rows = [{"user": u, "value": "a", "time": iso(s)} for u in ("ann", "eve") for s in (0, 1)]
+    made = transform(mechanism="dpbd", longest_window=1)
+    ran = run(WithChanges(made, changes), beam.Create(rows))
+    assert [release.counts.tolist() for release in ran.releases] == [[1, 0], [2, 0]]
+    reasons = Counter((letter["reason"], letter["detail"]) for letter in ran.dead_letters)
+    missing = ("wrong type", "window_backward is missing: a key that is needed")
+    assert reasons.pop(missing, 0) == len(changes) - 1
+    assert [reason for reason, _ in reasons] == ["no requirement"]
+
+
+class WithChanges(beam.PTransform):
+    """The transform over events, with changes that are all known."""
+
+    def __init__(self, made, changes):
+        super().__init__()
+        self.made, self.changes = made, changes
+
+    def expand(self, events):
+        return (events, events.pipeline | "Changes" >> beam.Create(self.changes)) | self.made
 
 
 # What is refused before anything runs ----------------------------------------------------------
@@ -214,6 +253,15 @@ def local(**given):
     plain = {"registry": REGISTRY, "domain": ["a", "b"], "slots": "1h"}
     columns = {"user": "user", "value": "value", "time": "time"}
     return CollectHistograms(**{**plain, "columns": columns, **given})
+
+
+def test_arguments_of_the_server_of_reports_are_taken_or_refused():
+    def server(slots):
+        table = dict.fromkeys(USERS, (1, 4000.0))
+        return CollectReports(table, ["a", "b"], slots, "10m", "20m", noise_key=bytes(32))
+
+    assert server("1h").domain == Categories(("a", "b"))
+    refused(lambda: server(3600), ["slots is 3600"])
 
 
 def test_plain_arguments_are_taken():
