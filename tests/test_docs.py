@@ -16,7 +16,9 @@ import streamveil
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^):#]*)#([^)]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def blocks(page, mark=""):
@@ -74,6 +76,17 @@ def test_blocks_for_a_runner_run_on_the_files_of_the_readme(mark, request, tmp_p
 def test_links_lead_to_files(page):
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def anchors(page):
+    for heading in HEADING.findall(page.read_text()):
+        yield re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_of_links_are_headings(page):
+    for target, anchor in ANCHOR.findall(page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
 
 
 def test_readme_has_the_two_commands():
