@@ -136,9 +136,19 @@ def _home(module: Path, name: str) -> Path:
 def _imported(package: Path) -> dict[str, Path]:
     """Names that a package imports to be imported from it, and the module of each."""
     tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+    offered = _all(tree)
     return {
         alias.name: Path(*node.module.split(".")[1:])
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module.startswith("streamveil.")
         for alias in node.names
+        if alias.name in offered
     }
+
+
+def _all(tree: ast.Module) -> list[str]:
+    """The `__all__` of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
