@@ -18,6 +18,7 @@ from streamveil.transforms.per_record import (
     ValueBudget,
 )
 from streamveil.transforms.release.noise_keys import RotatedKey
+from streamveil.transforms.release_rows import ReleaseRows
 from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "PerRecordRunningTotal",
     "PerRecordSum",
     "PrivateHistograms",
+    "ReleaseRows",
     "RotatedKey",
     "ValueBudget",
 ]

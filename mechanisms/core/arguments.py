@@ -56,7 +56,7 @@ def registry_of(value: Any, name: str = "registry") -> Registry:
         return value
     if isinstance(value, Mapping):
         return Registry.of({user: _asked(name, user, asked) for user, asked in value.items()})
-    if (columns := _column_names(value)) is not None:
+    if (columns := _columns_in(value)) is not None:
         return _registry_of_table(value, columns, name)
     if isinstance(value, (str, os.PathLike)):
         remedy = f"read the file with streamveil.io.read_requirements({os.fspath(value)!r})"
@@ -130,19 +130,19 @@ def slots_of(value: Any, name: str = "slots") -> Slots:
     refuse(name, value, "write the length with its unit, such as 1d, 1h or 60s, or give Slots")
 
 
-def column_of(value: Any, name: str) -> str:
+def column_name(value: Any, name: str) -> str:
     """The name of a column. Raises ConfigurationError for anything else."""
     if not isinstance(value, str) or not value:
         refuse(name, value, "give the name of a column")
     return value
 
 
-def columns_of(value: Any, name: str) -> tuple[str, ...]:
+def column_names(value: Any, name: str) -> tuple[str, ...]:
     """Names of columns; one text is one name. Raises ConfigurationError for anything else."""
     names = (value,) if isinstance(value, str) else value
     if not isinstance(names, Sequence) or not names:
         refuse(name, value, "give the name of a column, or a tuple of names")
-    return tuple(column_of(each, name) for each in names)
+    return tuple(column_name(each, name) for each in names)
 
 
 def slot_number(value: Any, name: str) -> int | None:
@@ -175,7 +175,7 @@ def _asked(name: str, user: Any, asked: Any) -> Requirement:
         raise ConfigurationError(f"{name}, user {user!r}: {error}") from None
 
 
-def _column_names(table: Any) -> list[str] | None:
+def _columns_in(table: Any) -> list[str] | None:
     """Names of the columns of a table of pandas, Polars or Arrow; None for anything else."""
     names = getattr(table, "column_names", None)  # Arrow; others have `columns`
     if names is None and hasattr(table, "__getitem__"):

@@ -115,13 +115,13 @@ def test_other_slots_are_refused(given, words):
 
 
 def test_one_column_may_be_a_text():
-    assert arguments.columns_of("rating", "value") == ("rating",)
-    assert arguments.columns_of(["lon", "lat"], "value") == ("lon", "lat")
+    assert arguments.column_names("rating", "value") == ("rating",)
+    assert arguments.column_names(["lon", "lat"], "value") == ("lon", "lat")
 
 
 @pytest.mark.parametrize("given", [None, 5, (), "", ("a", 5), {"rating"}])
 def test_other_columns_are_refused(given):
-    refused(lambda given: arguments.columns_of(given, "value"), given, ["value is"])
+    refused(lambda given: arguments.column_names(given, "value"), given, ["value is"])
 
 
 def test_a_slot_is_a_whole_number_and_a_flag_is_true_or_false():
