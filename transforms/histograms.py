@@ -253,7 +253,7 @@ class PrivateHistograms(beam.PTransform):
         Raises ConfigurationError where budgets are for windows.
         """
         ledgers = self._ledgers_for_ever()
-        return int(ledgers.decode(state).odometer.restarts)
+        return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
         if not self.population.forever:
@@ -331,7 +331,7 @@ class PrivateHistograms(beam.PTransform):
     @property
     def _horizon(self) -> int:
         """The longest window that anybody may ask for."""
-        longest = max(requirement.window for requirement in self.registry.classes)
+        longest = self.registry.classes.longest
         return longest if self.longest_window is None else self.longest_window
 
     def expand(

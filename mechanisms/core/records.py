@@ -420,7 +420,7 @@ class Release(Estimate):
 
 @dataclass(frozen=True, eq=False)
 class LedgerEntry:
-    """What one slot cost every class of users, as the odometer booked it."""
+    """What one slot cost every class of users, as the filter booked it."""
 
     slot: int
     classes: tuple[Requirement, ...]
@@ -434,7 +434,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, eq=False)
 class DynamicLedgerEntry:
-    """What one slot cost every ledger where requirements change, as the odometer booked it.
+    """What one slot cost every ledger where requirements change, as the filter booked it.
 
     A ledger is shared by users with the same history; it has no name that lasts.
     """

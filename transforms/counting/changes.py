@@ -21,7 +21,7 @@ from streamveil.mechanisms.core.records import (
     valid_epsilons,
     valid_windows,
 )
-from streamveil.mechanisms.core.units import units_of
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.columns.dead_letters import (
     WRONG_TYPE,
@@ -234,7 +234,7 @@ class ChangeMapper:
             faults.add(np.flatnonzero(good & (windows > self.longest_window)), WINDOW_TOO_LONG)
             good &= ~leaves
             found[good, side] = windows[good].astype(np.int64)
-            found[good, side + 1] = units_of(epsilons[good])
+            found[good, side + 1] = to_units(epsilons[good])
         return found
 
 

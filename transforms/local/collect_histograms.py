@@ -91,7 +91,7 @@ class CollectHistograms(beam.PTransform):
     consecutive slots changes by at most a factor exp(E) when that user's events in them are any
     others, or none. The registry, the domain, the slots and the range of slots are public.
     Rejected events, counters and logs are raw. As with :class:`PrivateHistograms`, each run starts
-    odometers of its own, and one key is for one input.
+    filters of its own, and one key is for one input.
 
     A user's symbol in a slot is one bin: of several events one counts, chosen by a rule that looks
     only at that user's events. `counts` are estimated shares times the number of users.

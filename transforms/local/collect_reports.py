@@ -61,7 +61,7 @@ class CollectReports(beam.PTransform):
     released before the next one ends. Devices that do not answer are missing in the estimate.
 
     Guarantee: none that users need to take the server's word for. A device perturbs with the
-    budget that it is asked for and refuses what its own odometer has not left: see `device`. The
+    budget that it is asked for and refuses what its own filter has not left: see `device`. The
     server books what it asks, answered or not, against everybody's requirement as well.
 
     A report counts if it has the token of its assignment and comes before its round closes, once.
@@ -87,7 +87,7 @@ class CollectReports(beam.PTransform):
     mechanism: str = LOCAL_DEFAULT
     """A name of `LOCAL_MECHANISMS`."""
     stream: str = "local histogram"
-    """What is reported about: devices keep an odometer for each stream."""
+    """What is reported about: devices keep a filter for each stream."""
     noise_key: NoiseKey | None = field(default=None, repr=False)
     """As in :class:`PrivateHistograms`. Who is asked and all tokens follow from it."""
     first_slot: int | None = None
