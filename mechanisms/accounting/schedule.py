@@ -56,7 +56,7 @@ class Schedule(Protocol[S]):
         """What the next slot may spend."""
 
     def commit(self, state: S, offer: Offer, published: bool) -> S:
-        """State after the slot; `state` is consumed."""
+        """State after the slot."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""
@@ -84,7 +84,7 @@ class DynamicSchedule(Protocol[S]):
         """Begin the next slot with the requirements of each ledger; see `cohorts.Moves`: (L, 4)."""
 
     def commit(self, state: S, offer: Offer, published: bool) -> S:
-        """State after the slot; `state` is consumed."""
+        """State after the slot."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""
