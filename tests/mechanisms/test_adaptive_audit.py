@@ -236,6 +236,7 @@ def test_a_window_of_releases_keeps_its_claim(monkeypatch, adjacency, least):
 
 # A reserve that is spent by the releases as well: the filter refuses its first slot, and the
 # audit convicts it of releasing too much; with the sums right it does not.
+@pytest.mark.slow
 def test_a_reserve_that_is_counted_twice_is_convicted():
     requirements = (Requirement(1, 2.0), Requirement(1, 2.0))
     machine = many(requirements, "add_remove", 100_000, reserve=0.95)

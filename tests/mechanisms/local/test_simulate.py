@@ -138,6 +138,7 @@ SIZES = {"plpa": 1.8e-3, "plpa+": 1.9e-3, "plpd": 2.1e-3, "plpd+": 2.7e-3, "lpa"
 
 
 @pytest.mark.parametrize("name", SIZES)
+@pytest.mark.slow
 def test_error_of_a_short_stream(name):
     rng = np.random.default_rng(3)
     slots, n = 400, 2000
