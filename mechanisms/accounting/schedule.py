@@ -132,7 +132,7 @@ class ScheduleRun(Generic[S]):
 
     def __init__(self, schedule: Schedule[S]) -> None:
         self._schedule = schedule
-        self._state: Any = schedule.start()
+        self._state: S = schedule.start()
 
     def offer(self) -> OfferedEpsilon:
         """What the next slot may spend; asking again gives the same answer."""
