@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from streamveil.mechanisms.budgets import to_epsilon
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
+from streamveil.mechanisms.local.publication import as_counts
 from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
@@ -131,17 +130,9 @@ class Server:
         raise ValueError(f"slot {slot} was told in {len(counted.tallies)} rounds, asked in others")
 
     def counted(self, state: LocalStreamState, release: LocalRelease) -> SlotRelease:
-        """Frequencies of the bins scaled up to all users there are; no event is left out."""
-        n, bins = int(self.stream.sizes(state).sum()), self.stream.users.symbols - 1
-        return SlotRelease(
-            np.rint(n * release.frequencies[:bins]).astype(np.int64),
-            release.status,
-            release.published_slot,
-            release.epsilon,
-            n * release.stderr[:bins],
-            self.stream.spent(state),
-            release.diagnostics,
-        )
+        """Frequencies scaled up to all users there are."""
+        users = int(self.stream.sizes(state).sum())
+        return as_counts(release, users, self.stream.spent(state))
 
     def next_slot(self, state: LocalStreamState) -> int | None:
         """The slot that comes next."""

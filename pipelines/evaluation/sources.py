@@ -15,8 +15,14 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.mechanism import Population
 from streamveil.mechanisms.records import Requirement
-from streamveil.pipelines.evaluation.populations import population
-from streamveil.pipelines.evaluation.streams import make_stream
+from streamveil.mechanisms.words import number_of
+from streamveil.pipelines.evaluation.streams import (
+    BINS,
+    INFINITE_STREAMS,
+    infinite_stream,
+    make_stream,
+    population,
+)
 
 Counts = npt.NDArray[np.int64]
 
@@ -37,6 +43,10 @@ class Source(Protocol):
     def name(self) -> str:
         """What the stream is called in tables."""
 
+    @property
+    def about(self) -> str:
+        """What it is, for people; empty where its sizes say all."""
+
     def population(self, epsilon: float, window: int) -> Population:
         """The public facts when the strictest budget is `epsilon` and the longest window `window`.
 
@@ -47,6 +57,29 @@ class Source(Protocol):
         """One slot after the other; classes are those of `population`."""
 
 
+class Histograms(Protocol):
+    """Counts to compare mechanisms on that have all users in one class."""
+
+    @property
+    def name(self) -> str:
+        """What the stream is called in tables."""
+
+    @property
+    def about(self) -> str:
+        """What it is, for people; empty where its sizes say all."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Slots and bins."""
+
+    @property
+    def sensitivity(self) -> int:
+        """How much one user can change a slot's histogram in L1."""
+
+    def slots(self, seed: int) -> Iterator[SlotCounts]:
+        """One slot after the other, in any classes."""
+
+
 @dataclass(frozen=True)
 class Synthetic:
     """A named stream, drawn anew for each seed."""
@@ -54,6 +87,7 @@ class Synthetic:
     name: str
     users: int
     slots: int
+    about: str = ""
 
     def population(self, epsilon: float, window: int) -> Population:
         """Users spread evenly over nine requirements."""
@@ -66,6 +100,35 @@ class Synthetic:
         _, sizes = population(epsilon, window, self.users)
         for counts in make_stream(self.name, sizes, self.slots, seed):
             yield SlotCounts(counts, counts.sum(axis=0))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A stream of `INFINITE_STREAMS`, drawn anew for each seed."""
+
+    name: str
+    length: int
+    events: int | None = None
+    """Of a slot; those of the stream if None."""
+    sensitivity: int = 1
+
+    @property
+    def about(self) -> str:
+        """What the stream is like, and how many events a slot has."""
+        stream = INFINITE_STREAMS[self.name]
+        events = stream.events if self.events is None else self.events
+        return f"{stream.about}; {number_of(events, 'event')} a slot"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Slots and bins."""
+        return self.length, BINS
+
+    def slots(self, seed: int) -> Iterator[SlotCounts]:
+        """The stream of a seed, in which nobody is beyond the bound."""
+        random = np.random.default_rng(seed)
+        for counts in infinite_stream(self.name, self.length, random, self.events):
+            yield SlotCounts(counts[None], counts)
 
 
 @dataclass(frozen=True)
@@ -101,6 +164,7 @@ class Counted:
     """How much one user can change a slot's histogram in L1."""
     bound: Bound | None = None
     """What the users' bound leaves out; None where it is not known."""
+    about: str = ""
 
     @cached_property
     def epsilon(self) -> float:
@@ -117,8 +181,13 @@ class Counted:
         classes, place = self._classes(epsilon, window)
         sizes = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sizes, place, self.sizes)
-        bins = np.load(self.path, mmap_mode="r").shape[2]
-        return Population(tuple(classes), sizes, bins, self.sensitivity)
+        return Population(tuple(classes), sizes, self.shape[1], self.sensitivity)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Slots and bins."""
+        slots, _, bins = np.load(self.path, mmap_mode="r").shape
+        return slots, bins
 
     def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
         """The counts, whatever the seed."""
@@ -128,8 +197,8 @@ class Counted:
             np.add.at(merged, place, counts)
             yield SlotCounts(merged, events)
 
-    def slots(self) -> Iterator[SlotCounts]:
-        """The counts, in the classes as counted."""
+    def slots(self, seed: int = 0) -> Iterator[SlotCounts]:
+        """The counts, in the classes as counted, whatever the seed."""
         counts = np.load(self.path, mmap_mode="r")
         events = np.load(self.events_path, mmap_mode="r")
         for table, every in zip(counts, events, strict=True):
