@@ -308,8 +308,8 @@ def run_local(local: int) -> dict[str, float]:
     """Errors in percent of counts from reports of the same devices."""
     import numpy as np
 
-    from streamveil.mechanisms.noise import NoiseSource
     from streamveil.mechanisms.per_record import Analyzer, Randomizer, statistic
+    from streamveil.mechanisms.randomness.noise import NoiseSource
     from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, RECORDS, record_key
 
     named = PER_RECORD_DATA["normal-50k"]
@@ -331,8 +331,8 @@ def run_local(local: int) -> dict[str, float]:
 
 def run_ticks(ticks: int) -> dict[str, float]:
     """Root mean squared error over all ticks up to one."""
-    from streamveil.mechanisms.noise import NoiseSource
     from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
+    from streamveil.mechanisms.randomness.noise import NoiseSource
     from streamveil.pipelines.evaluation.per_record import record_key
 
     made = statistic("count", "prdp", Bounds(1.0, 1.0))

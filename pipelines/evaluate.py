@@ -22,9 +22,9 @@ from streamveil.io import (
     read_events,
     write_table,
 )
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
-from streamveil.mechanisms.records import ConfigurationError, Requirement
 from streamveil.mechanisms.registry import parse
 from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.commands import read
@@ -60,7 +60,7 @@ from streamveil.pipelines.options import (
     add_histogram_options,
 )
 from streamveil.pipelines.progress import progress, steps
-from streamveil.transforms.numbers import as_numbers
+from streamveil.transforms.columns.numbers import as_numbers
 
 _TITLE = "streamveil evaluate"
 # Options that have no meaning but with one form of the command, and those that have none with it.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.noise import KEY_BYTES
+from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.pipelines.evaluation.workers import all_results
 
 if TYPE_CHECKING:

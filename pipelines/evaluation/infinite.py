@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.infinite.registry import (
     FINITE,
     INFINITE_MECHANISMS,
     infinite_mechanism,
 )
-from streamveil.mechanisms.mechanism import Mechanism, SlotRelease
+from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.registry import parse
 from streamveil.pipelines.evaluation.comparison import (
     Case,

@@ -19,10 +19,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.per_record.functions import Inverse
+from streamveil.mechanisms.per_record.budget_functions import Inverse
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.pipelines.evaluation.comparison import (
     Column,
     Comparison,

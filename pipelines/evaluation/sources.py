@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.records import Requirement
-from streamveil.mechanisms.words import number_of
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.words import number_of
+from streamveil.mechanisms.protocol import Population
 from streamveil.pipelines.evaluation.streams import (
     BINS,
     INFINITE_STREAMS,

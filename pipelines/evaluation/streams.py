@@ -30,7 +30,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

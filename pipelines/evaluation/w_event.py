@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.intervals import interval
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.odometer import Odometer
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.accounting.window_filter import Odometer
+from streamveil.mechanisms.core.intervals import interval
+from streamveil.mechanisms.core.records import (
     PUBLISHED,
     ConfigurationError,
     Requirement,
     check_shares,
 )
+from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.registry import MECHANISMS, mechanism, parse
 from streamveil.pipelines.evaluation import choose
 from streamveil.pipelines.evaluation.comparison import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from streamveil.io import read_table
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import evaluate, flights
 from streamveil.pipelines.evaluation.data import real_stream
 from streamveil.pipelines.evaluation.streams import STREAMS

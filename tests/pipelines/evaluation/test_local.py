@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.protocol import Ask, Tally, Users
 from streamveil.mechanisms.local.registry import local_mechanism
-from streamveil.mechanisms.local.stream import LocalStream
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.local.server.stream import LocalStream
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.pipelines.evaluation.comparison import compare, noise_key, tasks
 from streamveil.pipelines.evaluation.drivers import Local, WindowUse, is_local, local_users
 from streamveil.pipelines.evaluation.sources import Synthetic
 from streamveil.pipelines.evaluation.w_event import WEvent
-from streamveil.transforms.server import Server
+from streamveil.transforms.local.server import Server
 
 NAMES = ("rotation", "rotation:robust=true", "plpa+", "lba", "pba")
 
