@@ -150,5 +150,5 @@ def test_errors_are_those_of_the_design_notes():
     todo = tasks(WEvent(), [(Synthetic("sin", 10_000, 3_000), [(0.6, 120)])], list(expected), 1)
     runs = compare(WEvent(), todo).runs
     for name, error in expected.items():
-        found = np.mean([one.measured.amre for one in runs if one.mechanism == name])
+        found = np.mean([one.figures["amre"] for one in runs if one.mechanism == name])
         assert found == pytest.approx(error, rel=0.15), name
