@@ -77,7 +77,7 @@ Setting = tuple[Any, ...]
 
 def main(given: argparse.Namespace, command: str) -> int:
     """Run the command, which was given as in `command`; returns the exit code."""
-    comparison = _compared(given, command)
+    comparison = compared(given, command)
     print(comparison.markdown)
     for line in comparison.advice:
         print(line)
@@ -107,29 +107,24 @@ def evaluate(**options: Any) -> Comparison:
         if value is not None
     ]
     given, _ = read("evaluate", flags)
-    return _compared(given, "")
+    return compared(given, "")
 
 
-def _compared(given: argparse.Namespace, command: str) -> Comparison:
-    """What the options ask for. Raises ConfigurationError for anything wrong."""
+def compared(given: argparse.Namespace, command: str) -> Comparison:
+    """Compare as the options say; `command` does the same again.
+
+    Raises ConfigurationError for anything wrong.
+    """
     if given.per_record:
         return _compare_records(given, command)
-    for name in _PER_RECORD_OPTIONS:
-        if getattr(given, name) is not None:
-            raise ConfigurationError(f"--{name} is for statistics of records: give --per_record")
-    return (
-        _compare_infinite(given, command)
-        if is_infinite(given)
-        else _compare_w_event(given, command)
-    )
+    _refuse(given, _PER_RECORD_OPTIONS, "is for statistics of records: give --per_record")
+    if is_infinite(given):
+        return _compare_infinite(given, command)
+    _refuse(given, _INFINITE_OPTIONS, f"is for one budget for ever: give --guarantee={INFINITE}")
+    return _compare_w_event(given, command)
 
 
 def _compare_w_event(given: argparse.Namespace, command: str) -> Comparison:
-    for name in _INFINITE_OPTIONS:
-        if getattr(given, name) is not None:
-            raise ConfigurationError(
-                f"--{name} is for one budget for ever: give --guarantee={INFINITE}"
-            )
     _check_sizes(given, ("users", "slots"))
     users = DEFAULT_USERS if given.users is None else given.users
     slots = DEFAULT_SLOTS if given.slots is None else given.slots
@@ -145,12 +140,8 @@ def _compare_w_event(given: argparse.Namespace, command: str) -> Comparison:
 
 
 def _compare_infinite(given: argparse.Namespace, command: str) -> Comparison:
-    for name in _NOT_INFINITE:
-        if getattr(given, name) is not None:
-            raise ConfigurationError(
-                f"--{name} is about windows: leave it out with --guarantee={INFINITE}, where all "
-                "have one budget, --epsilon"
-            )
+    meant = f"leave it out with --guarantee={INFINITE}, where all have one budget, --epsilon"
+    _refuse(given, _NOT_INFINITE, f"is about windows: {meant}")
     epsilons = [(epsilon,) for epsilon in epsilons_of(given.epsilon)]
     _check_sizes(given, ("slots", "events"))
     slots = DEFAULT_INFINITE_SLOTS if given.slots is None else given.slots
@@ -228,12 +219,8 @@ def _compare_records(given: argparse.Namespace, command: str) -> Comparison:
     histograms = argparse.ArgumentParser()
     add_histogram_options(histograms)
     unset = {**dict.fromkeys(_NOT_PER_RECORD), **vars(histograms.parse_args([]))}
-    for name, default in unset.items():
-        if getattr(given, name) != default:
-            raise ConfigurationError(
-                f"--{name} is about streams of histograms: leave it out with --per_record="
-                f"{given.per_record}"
-            )
+    meant = f"leave it out with --per_record={given.per_record}"
+    _refuse(given, unset, f"is about streams of histograms: {meant}", unset)
     _at_least_one("seeds", given.seeds)
     _check_outputs(given)
     mechanisms = _names("mechanisms", given.mechanisms) if given.mechanisms else []
@@ -308,6 +295,15 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
     return (lambda _: whole), 1.0, f"{column} of {Path(given.input).name}"
 
 
+def _refuse(
+    given: argparse.Namespace, options: Iterable[str], why: str, unset: Mapping[str, object] = {}
+) -> None:
+    """Refuse those of the options that are set, of which `unset` has what they are without."""
+    for name in options:
+        if getattr(given, name) != unset.get(name):
+            raise ConfigurationError(f"--{name} {why}")
+
+
 def _form(given: argparse.Namespace) -> str:
     return f" with --guarantee={INFINITE}" if given.guarantee == INFINITE else ""
 
@@ -332,10 +328,8 @@ def _data(given: argparse.Namespace) -> Data | None:
         add_event_options(defaults)
         add_histogram_options(defaults)
         unset = {"format": None, "name": None, **vars(defaults.parse_args([]))}
-        for name, default in unset.items():
-            if getattr(given, name) != default:
-                meant = " (or did you mean --slots?)" if name == "slot" else ""
-                raise ConfigurationError(f"--{name} is for events: give --input{meant}")
+        _refuse(given, ["slot"], "is for events: give --input (or did you mean --slots?)")
+        _refuse(given, unset, "is for events: give --input", unset)
         return None
     known = preset(given.format, given.input).options if given.format else {}
     for name, value in known.items():

@@ -14,7 +14,7 @@ from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatt
 
 from streamveil.pipelines.charts import PALETTE, shorten
 from streamveil.pipelines.evaluation.choose import is_comparator
-from streamveil.pipelines.evaluation.comparison import Column, Floats, Measure, Row, number
+from streamveil.pipelines.evaluation.comparison import Column, Floats, Row, number
 
 # Colours of the mechanisms in order, for light and dark pages; shapes tell them apart as well.
 SERIES = (
@@ -61,7 +61,11 @@ class Dots:
     labels: Mapping[Any, str]
     """What each case is called, in order from above."""
     looks: Mapping[str, Look]
-    measure: Measure
+    measure: str
+    """Its name."""
+    log: bool = False
+    limit: float | None = None
+    """A value to mark: what the figure should be, or must not exceed."""
 
     def height(self, width: int) -> int:
         """Points that the chart needs at a width."""
@@ -99,14 +103,14 @@ class Dots:
             self._label(axes, shorten(self.labels[case], 34), y, row, narrow)
 
     def _dot(self, axes: Axes, row: Row, y: float) -> None:
-        mean, error = row.means[self.measure.name], row.errors[self.measure.name]
-        if not math.isfinite(mean) or (self.measure.log and mean <= 0):
+        mean, error = row.means[self.measure], row.errors[self.measure]
+        if not math.isfinite(mean) or (self.log and mean <= 0):
             return
         look = self.looks[row.mechanism]
         colour = SERIES[look.colour][0]
         if error > 0:
             low, high = mean - 2 * error, mean + 2 * error
-            ends = (max(low, mean / 20) if self.measure.log else max(low, 0.0), high)
+            ends = (max(low, mean / 20) if self.log else max(low, 0.0), high)
             axes.plot(ends, (y, y), color=colour, linewidth=1.6, solid_capstyle="butt")
         style: Any = {"color": colour, "marker": look.shape, "markersize": 5.5, "linestyle": ""}
         face: Any = {} if look.filled else {"markerfacecolor": "none"}
@@ -121,7 +125,7 @@ class Dots:
             axes.annotate(text, middle, (-8, 0), ha="right", va="center", **place)
 
     def _scale(self, axes: Axes, narrow: bool) -> None:
-        if self.measure.log:
+        if self.log:
             axes.set_xscale("log")
             low, high = axes.get_xlim()
             axes.set_xlim(low / 1.15, high * 1.15)
@@ -129,13 +133,13 @@ class Dots:
             _log_ticks(axes.xaxis, low, high, most=20 if narrow else 300, ticks=several)
         else:
             top = axes.get_xlim()[1]
-            if self.measure.limit is not None:
-                top = max(top, 1.1 * self.measure.limit)
+            if self.limit is not None:
+                top = max(top, 1.1 * self.limit)
             axes.set_xlim(0, top)
             axes.xaxis.set_major_locator(MaxNLocator(4 if narrow else 8))
             axes.xaxis.set_major_formatter(_tick)
-        if self.measure.limit is not None:
-            axes.axvline(self.measure.limit, color=PALETTE["ink"], linewidth=1, dashes=(4, 3))
+        if self.limit is not None:
+            axes.axvline(self.limit, color=PALETTE["ink"], linewidth=1, dashes=(4, 3))
 
 
 def draw_trend(

@@ -40,12 +40,6 @@ class Measure(NamedTuple):
     title: str
     """Its name for people."""
     meaning: str
-    log: bool = False
-    """Whether a chart of it has a logarithmic scale."""
-    limit: float | None = None
-    """What a chart marks: the value that it should have, or must not exceed."""
-    width: int = 540
-    """Points of its chart on a wide screen; 0 for none."""
 
 
 class Column(NamedTuple):
@@ -121,6 +115,14 @@ class Family:
     """Of the table, in order, before the figures; those before the mechanism make the case."""
     measures: tuple[Measure, ...]
     """The first one is the error."""
+    log: tuple[str, ...]
+    """Measures whose charts have logarithmic scales."""
+    wide: tuple[str, ...]
+    """Those whose charts are as wide as the page."""
+    undrawn: tuple[str, ...] = ()
+    """Those without a chart."""
+    limits: Mapping[str, float] = {}
+    """What a chart marks: the value that a measure should have, or must not exceed."""
     page: str
     """Name of the template."""
     over_slots = False

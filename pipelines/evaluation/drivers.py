@@ -29,13 +29,6 @@ from streamveil.pipelines.evaluation.sources import SlotCounts
 Counts = npt.NDArray[np.int64]
 
 
-class Driver(Protocol):
-    """What releases slots one after the other."""
-
-    def release(self, slot: int, counts: Counts) -> SlotRelease:
-        """Release the next slot of counts by class and bin, int64, shape (K, d)."""
-
-
 class Meter(Protocol):
     """What adds up the figures of one run slot by slot."""
 
@@ -53,7 +46,7 @@ class Meter(Protocol):
 class Lane:
     """A mechanism on its way."""
 
-    driver: Driver
+    driver: Central | Local
     meter: Meter
     seconds: float = 0.0
     """CPU seconds that it has taken."""

@@ -56,27 +56,17 @@ class Infinite(Family):
     )
     measures = (
         Measure(
-            "mse_millionths",
-            "MSE x 1e6",
-            "mean squared error of a bin's share, in millionths",
-            log=True,
-            width=1100,
+            "mse_millionths", "MSE x 1e6", "mean squared error of a bin's share, in millionths"
         ),
-        Measure(
-            "kl",
-            "KL divergence",
-            "of the true distribution from the released one, in nats",
-            log=True,
-        ),
+        Measure("kl", "KL divergence", "of the true distribution from the released one, in nats"),
         Measure("age", "age", "mean slots since the one that a release is measured on"),
-        Measure(
-            "spent",
-            "budget spent",
-            "share of the budget that is gone in the end: at most 1",
-            limit=1.0,
-        ),
-        Measure("seconds", "seconds", "CPU seconds that the mechanism took", width=0),
+        Measure("spent", "budget spent", "share of the budget that is gone in the end: at most 1"),
+        Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
     )
+    log = ("mse_millionths", "kl")
+    wide = ("mse_millionths",)
+    undrawn = ("seconds",)
+    limits = {"spent": 1.0}
     page = "infinite.html.jinja"
     over_slots = True
 

@@ -46,8 +46,7 @@ def page_of(comparison: Comparison) -> str:
     """The page as HTML."""
     rows, labels, family = comparison.rows, comparison.labels, comparison.family
     styles = looks(list(dict.fromkeys(row.mechanism for row in rows)))
-    shown = [measure for measure in family.measures if measure.width]
-    wide = [one for one in shown if one.width > 1000]
+    shown = [measure for measure in family.measures if measure.name not in family.undrawn]
     with matplotlib.rc_context(STYLE):
         drawn = {one.name: _dots(comparison, styles, one) for one in shown}
         trends = list(_trends(comparison, styles))
@@ -58,8 +57,8 @@ def page_of(comparison: Comparison) -> str:
         looks=styles,
         marks={row.mechanism: comparison.mark_of(row) for row in rows},
         seeds=rows[0].facts["seeds"],
-        wide=[drawn[one.name] for one in wide],
-        narrow=[drawn[one.name] for one in shown if one not in wide],
+        wide=[drawn[name] for name in family.wide],
+        narrow=[svg for name, svg in drawn.items() if name not in family.wide],
         trends=trends,
         over=" or ".join(_word(c.word) for c in family.case if c.kind is not str),
         courses=courses,
@@ -81,12 +80,15 @@ def _fact(comparison: Comparison, row: Row) -> str:
 
 
 def _dots(comparison: Comparison, styles: dict[str, Look], measure: Measure) -> _Drawn:
-    dots = Dots(comparison.rows, comparison.labels, styles, measure)
+    name, family = measure.name, comparison.family
+    log, limit = name in family.log, family.limits.get(name)
+    dots = Dots(comparison.rows, comparison.labels, styles, name, log, limit)
+    width = 1100 if name in family.wide else 540
     svg = chart(
-        measure.name,
+        name,
         f"{measure.title} of each mechanism, by stream",
         dots.draw,
-        wide=(measure.width, dots.height(measure.width)),
+        wide=(width, dots.height(width)),
         narrow=(350, dots.height(350)),
         palette=_COLOURS,
     )

@@ -15,12 +15,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.per_record.budget_functions import Inverse
-from streamveil.mechanisms.per_record.protocol import Bounds, Floats
+from streamveil.mechanisms.per_record.budget_functions import BudgetFunction, Inverse
+from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.pipelines.evaluation.comparison import (
@@ -52,17 +52,6 @@ TRUTHS: Mapping[str, Callable[[Floats], float]] = {
 }
 
 
-class Budget(Protocol):
-    """A budget function with its bounds."""
-
-    @property
-    def bounds(self) -> Bounds:
-        """Public bounds of values and budgets."""
-
-    def __call__(self, values: Floats) -> Floats:
-        """Budgets of values."""
-
-
 @dataclass(frozen=True)
 class Data:
     """Values of records and their budgets, to release each statistic of them again and again."""
@@ -70,7 +59,7 @@ class Data:
     name: str
     draw: Callable[[int], Floats]
     """Values of the records by seed; the same for every seed where they are real."""
-    budget: Budget
+    budget: BudgetFunction
     about: str
     """What it is, for people."""
     runs: int
@@ -88,21 +77,14 @@ class PerRecord(Family):
     )
     measures = (
         Measure(
-            "trimmed",
-            "trimmed error %",
-            "mean error without the best and the worst 20 % of runs",
-            log=True,
-            width=1100,
+            "trimmed", "trimmed error %", "mean error without the best and the worst 20 % of runs"
         ),
-        Measure("error", "error %", "mean error of all runs", log=True, width=1100),
-        Measure(
-            "failed",
-            "runs > 100 %",
-            "share of runs with an error above 100 %, in percent",
-            width=0,
-        ),
-        Measure("seconds", "seconds", "CPU seconds of one release", width=0),
+        Measure("error", "error %", "mean error of all runs"),
+        Measure("failed", "runs > 100 %", "share of runs with an error above 100 %, in percent"),
+        Measure("seconds", "seconds", "CPU seconds of one release"),
     )
+    log = wide = ("trimmed", "error")
+    undrawn = ("failed", "seconds")
     page = "per_record.html.jinja"
 
     def check(self, source: Data, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:

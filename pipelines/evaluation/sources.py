@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -36,50 +36,6 @@ class SlotCounts(NamedTuple):
     """Every event in a bin, whoever it is of: int64, shape (d,)."""
 
 
-class Source(Protocol):
-    """Counts to compare mechanisms on."""
-
-    @property
-    def name(self) -> str:
-        """What the stream is called in tables."""
-
-    @property
-    def about(self) -> str:
-        """What it is, for people; empty where its sizes say all."""
-
-    def population(self, epsilon: float, window: int) -> Population:
-        """The public facts when the strictest budget is `epsilon` and the longest window `window`.
-
-        Raises ConfigurationError for a requirement out of range.
-        """
-
-    def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
-        """One slot after the other; classes are those of `population`."""
-
-
-class Histograms(Protocol):
-    """Counts to compare mechanisms on that have all users in one class."""
-
-    @property
-    def name(self) -> str:
-        """What the stream is called in tables."""
-
-    @property
-    def about(self) -> str:
-        """What it is, for people; empty where its sizes say all."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Slots and bins."""
-
-    @property
-    def sensitivity(self) -> int:
-        """How much one user can change a slot's histogram in L1."""
-
-    def slots(self, seed: int) -> Iterator[SlotCounts]:
-        """One slot after the other, in any classes."""
-
-
 @dataclass(frozen=True)
 class Synthetic:
     """A named stream, drawn anew for each seed."""
@@ -90,7 +46,10 @@ class Synthetic:
     about: str = ""
 
     def population(self, epsilon: float, window: int) -> Population:
-        """Users spread evenly over nine requirements."""
+        """Users spread evenly over nine requirements: the public facts with E and w.
+
+        Raises ConfigurationError for a requirement out of range.
+        """
         requirements, sizes = population(epsilon, window, self.users)
         first = next(make_stream(self.name, sizes, 1, 0))
         return Population(tuple(requirements), sizes, first.shape[1])
@@ -209,6 +168,12 @@ class Counted:
         asked = scaled(self.requirements, epsilon, window)
         classes = sorted(set(asked))
         return classes, np.array([classes.index(one) for one in asked], dtype=np.int64)
+
+
+Source = Synthetic | Counted
+"""Counts by class, in those of `population`."""
+Histograms = Drawn | Counted
+"""Counts in which all users are alike."""
 
 
 def scaled(requirements: Sequence[Requirement], epsilon: float, window: int) -> list[Requirement]:

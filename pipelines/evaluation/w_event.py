@@ -62,39 +62,24 @@ class WEvent(Family):
         Column("advice", str, "advice"),
     )
     measures = (
-        Measure(
-            "amre", "AMRE", "mean squared error of a count, per bin and slot", True, width=1100
-        ),
+        Measure("amre", "AMRE", "mean squared error of a count, per bin and slot"),
         Measure("bounding", "of bounding", "what the users' bound alone makes of AMRE"),
         Measure("noise", "of noise", "what the mechanism alone makes of AMRE"),
-        Measure("amse", "AMSE", "the same of a share of all users: AMRE / users squared", log=True),
+        Measure("amse", "AMSE", "the same of a share of all users: AMRE / users squared"),
+        Measure("relative_error", "relative error", "sum of absolute errors / sum of true counts"),
         Measure(
-            "relative_error",
-            "relative error",
-            "sum of absolute errors / sum of true counts",
-            log=True,
-        ),
-        Measure(
-            "ajsd",
-            "AJSD",
-            "mean Jensen-Shannon divergence of the shares of the bins, 0 to ln 2",
-            log=True,
+            "ajsd", "AJSD", "mean Jensen-Shannon divergence of the shares of the bins, 0 to ln 2"
         ),
         Measure("published", "published", "share of the slots with a fresh publication"),
         Measure(
-            "window_use",
-            "window use",
-            "largest share of a budget spent in a window: at most 1",
-            limit=1.0,
+            "window_use", "window use", "largest share of a budget spent in a window: at most 1"
         ),
-        Measure(
-            "coverage",
-            "coverage",
-            "share of true counts within released ± 1.645 stderr",
-            limit=0.9,
-        ),
-        Measure("seconds", "seconds", "CPU seconds that the mechanism took", log=True),
+        Measure("coverage", "coverage", "share of true counts within released ± 1.645 stderr"),
+        Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
     )
+    log = ("amre", "amse", "relative_error", "ajsd", "seconds")
+    wide = ("amre",)
+    limits = {"window_use": 1.0, "coverage": 0.9}
     page = "w_event.html.jinja"
 
     def check(self, source: Source, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
