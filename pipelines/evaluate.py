@@ -24,8 +24,7 @@ from streamveil.io import (
 )
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
-from streamveil.mechanisms.registry import parse
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
 from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.commands import read
 from streamveil.pipelines.evaluation import per_record

@@ -18,12 +18,11 @@ from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.local.server.last_publication import as_counts
-from streamveil.mechanisms.local.simulate import run_slot
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
-from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_mechanism
+from streamveil.mechanisms.simulation import run_slot
 from streamveil.pipelines.evaluation.sources import SlotCounts
 
 Counts = npt.NDArray[np.int64]

@@ -15,13 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.units import to_units
-from streamveil.mechanisms.infinite.registry import (
-    FINITE,
-    INFINITE_MECHANISMS,
-    infinite_mechanism,
-)
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
-from streamveil.mechanisms.registry import parse
+from streamveil.mechanisms.registry import INFINITE_MECHANISMS, infinite_mechanism, parse
 from streamveil.pipelines.evaluation.comparison import (
     Case,
     Column,
@@ -132,7 +127,7 @@ class Infinite(Family):
 
 def is_finite(name: str) -> bool:
     """Whether a mechanism, given with its options, ends at a horizon."""
-    return name.split(":")[0] in FINITE
+    return INFINITE_MECHANISMS[name.split(":")[0]].finite
 
 
 def _made(name: str, source: Histograms, epsilon: float) -> Mechanism[object]:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
+from streamveil.mechanisms.registry import (
+    INFINITE_MECHANISMS,
+    MECHANISMS,
+    PER_RECORD_MECHANISMS,
+)
 from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, RECORDS
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.guarantees import INFINITE, add_guarantee_options
@@ -17,8 +21,8 @@ from streamveil.pipelines.options import (
 )
 from streamveil.pipelines.sections import COMPARED, EVENTS, RESULTS, STATISTIC, WORK, section
 
-DEFAULT_MECHANISMS = ("adaptive", "pba", "pbd")
-INFINITE_DEFAULTS = ("gated", "dpi", "constant", "doubling", "horizon")
+DEFAULT_MECHANISMS = tuple(name for name, spec in MECHANISMS.items() if not spec.compared)
+INFINITE_DEFAULTS = tuple(INFINITE_MECHANISMS)
 DEFAULT_EPSILON = 0.6
 DEFAULT_WINDOW = 120
 DEFAULT_USERS = 10_000

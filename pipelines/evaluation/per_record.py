@@ -21,8 +21,8 @@ import numpy as np
 
 from streamveil.mechanisms.per_record.budget_functions import BudgetFunction, Inverse
 from streamveil.mechanisms.per_record.protocol import Floats
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.pipelines.evaluation.comparison import (
     Column,
     Comparison,

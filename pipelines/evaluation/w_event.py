@@ -21,9 +21,15 @@ from streamveil.mechanisms.core.records import (
     check_shares,
 )
 from streamveil.mechanisms.core.units import to_units
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.protocol import SlotRelease
-from streamveil.mechanisms.registry import MECHANISMS, mechanism, parse
+from streamveil.mechanisms.registry import (
+    LOCAL_MECHANISMS,
+    MECHANISMS,
+    is_comparator,
+    local_mechanism,
+    mechanism,
+    parse,
+)
 from streamveil.pipelines.evaluation import choose
 from streamveil.pipelines.evaluation.comparison import (
     Case,
@@ -151,7 +157,7 @@ class WEvent(Family):
             "overall_next": choose.next_best(overall),
             "requirements": {case[1:] for case in cases},
             "comparators": list(
-                dict.fromkeys(r.mechanism for r in runs if choose.is_comparator(r.mechanism))
+                dict.fromkeys(r.mechanism for r in runs if is_comparator(r.mechanism))
             ),
             "caveats": choose.caveats(runs),
             "largest_use": max(run.figures["window_use"] for run in runs),

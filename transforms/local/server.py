@@ -13,12 +13,12 @@ from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
-from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.server.last_publication import as_counts
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
+from streamveil.mechanisms.registry import local_mechanism
 from streamveil.transforms.local.transcripts import Transcript, transcript_from_bytes
 
 

@@ -108,6 +108,6 @@ def as_counts(release: LocalRelease, users: int, spent: Units) -> SlotRelease:
         release.published_slot,
         release.epsilon,
         users * release.stderr[:-1],
-        spent,
         release.diagnostics,
+        spent=spent,
     )

@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 
 from streamveil.io import read_table
-from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
 from streamveil.pipelines.evaluation.comparison import Comparison, Run, tasks
 from streamveil.pipelines.evaluation.infinite import Infinite
-from streamveil.pipelines.evaluation.options import INFINITE_DEFAULTS
 from streamveil.pipelines.evaluation.page import course_of
 from streamveil.pipelines.evaluation.sources import Drawn, SlotCounts
 from streamveil.pipelines.evaluation.streams import (
@@ -124,10 +122,6 @@ def test_seeds_draw_streams_and_noise_anew_and_can_be_repeated():
     (first,), (second,), (again,) = (Infinite().run(task) for task in (*todo, todo[0]))
     assert (first.course == again.course).all()
     assert (first.course != second.course).any()
-
-
-def test_all_mechanisms_are_compared():
-    assert set(INFINITE_DEFAULTS) == set(INFINITE_MECHANISMS)
 
 
 # ---- tables and page -------------------------------------------------------------------------

@@ -6,10 +6,10 @@ import pytest
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.protocol import Ask, Tally, Users
-from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.server.stream import LocalStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.registry import local_mechanism
 from streamveil.pipelines.evaluation.comparison import compare, noise_key, tasks
 from streamveil.pipelines.evaluation.drivers import Local, WindowUse, is_local, local_users
 from streamveil.pipelines.evaluation.sources import Synthetic
