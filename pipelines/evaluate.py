@@ -95,14 +95,16 @@ def evaluate(**options: Any) -> Comparison:
 
     Args:
         options: those of `streamveil evaluate` by name, such as stream="sin", epsilons=[0.5, 1],
-            input="visits.csv"; several values as a list or as text with commas between.
+            input="visits.csv"; several values as a list or as text with commas between. One runs
+            at a time unless processes=N says otherwise, which spawns them: see `multiprocessing`.
 
     Raises:
         ConfigurationError: for whatever the command refuses.
     """
+    alone = {} if "per_record" in options else {"processes": 1}
     flags = [
         f"--{name}={value if isinstance(value, str) else ','.join(map(str, np.atleast_1d(value)))}"
-        for name, value in options.items()
+        for name, value in {**alone, **options}.items()
         if value is not None
     ]
     given, _ = read("evaluate", flags)
@@ -196,6 +198,7 @@ def _compare_streams(
     tasks(family, [(draw(name), settings(None)) for name in examples], mechanisms, seeds)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
         sources: list[tuple[Any, Sequence[Setting]]] = []
+        notes: list[str] = []
         for name in names:
             if name in REAL:
                 with progress(f"{_TITLE}, counting {name}"):
@@ -204,14 +207,13 @@ def _compare_streams(
             else:
                 sources.append((draw(name), settings(None)))
         if data is not None:
-            counted = _count(data, Path(folder), given)
+            counted, notes = _count(data, Path(folder), given)
             sources.append((counted, settings(counted if data.registry else None)))
         todo = tasks(family, sources, mechanisms, seeds)
         found = _run(family, todo, len(todo) * len(mechanisms), processes, command)
     if isinstance(family, WEvent):
-        notes = bound_advice([source for source, _ in sources], found)
-        return dataclasses.replace(found, notes=notes)
-    return found
+        notes += bound_advice([source for source, _ in sources], found)
+    return dataclasses.replace(found, notes=notes)
 
 
 def _compare_records(given: argparse.Namespace, command: str) -> Comparison:
@@ -344,16 +346,18 @@ def _data(given: argparse.Namespace) -> Data | None:
     return Data(name, given.input, given.format, inputs, registry_of(given), dialect_of(given))
 
 
-def _count(data: Data, folder: Path, given: argparse.Namespace) -> Counted:
+def _count(data: Data, folder: Path, given: argparse.Namespace) -> tuple[Counted, list[str]]:
+    """Count events; gives what is to be told of those that could not be, too."""
     letters = Letters(keep=bool(given.rejected))
     counted = data.count(folder, letters)
+    notes = []
     if letters.reasons:
         listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
         where = "" if given.rejected else " (give --rejected=FILE to keep them)"
-        print(f"rejected: {listed}{where}")
+        notes.append(f"rejected: {listed}{where}")
     if given.rejected:
         write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
-    return counted
+    return counted, notes
 
 
 def _requirements(given: argparse.Namespace, table: Counted | None) -> list[Setting]:

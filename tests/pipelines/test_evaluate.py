@@ -98,7 +98,7 @@ def test_table_page_and_advice(command):
 
 def test_the_same_from_python(command):
     found = evaluate.evaluate(
-        stream="sin", mechanisms=["pba", "ba"], users=90, slots=8, seeds=2, windows=6, processes=1
+        stream="sin", mechanisms=["pba", "ba"], users=90, slots=8, seeds=2, windows=6
     )
     path = command.path("t.csv")
     command.done("--stream=sin", "--mechanisms=pba,ba", *SMALL, f"--output={path}")
@@ -108,6 +108,8 @@ def test_the_same_from_python(command):
     )
     assert found.to_arrow().column_names == read_table(path).column_names
     assert found.advice[0] == "Choose, by AMRE:"
+    few = {"records": 200, "runs": 5, "seeds": 1, "statistics": ["count"]}
+    assert evaluate.evaluate(per_record="zipf-3", **few).to_pandas()["data"].unique() == ["zipf-3"]
     with pytest.raises(ConfigurationError, match="'abp' is unknown"):
         evaluate.evaluate(stream="sin", mechanisms="abp")
     with pytest.raises(ConfigurationError, match="unknown option --seed=3"):
