@@ -133,7 +133,7 @@ class Family:
         raise NotImplementedError
 
     def run(self, task: Task) -> list[Run]:
-        """Do a task: a run of each mechanism. Raises BudgetExceeded when a ledger refuses."""
+        """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
         raise NotImplementedError
 
     def remarks(self, runs: Sequence[Run]) -> Mapping[tuple[Case, str], str]:
@@ -341,7 +341,7 @@ def compare(
         command: what does the same again.
 
     Raises:
-        BudgetExceeded: when a ledger refuses a release.
+        BudgetExceeded: when a filter refuses a release.
     """
     runs = all_results(family.run, todo, processes, done)
     abouts = {task.source.name: task.source.about for task in todo}

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
@@ -65,7 +64,7 @@ def drive(slots: Iterable[SlotCounts], lanes: Sequence[Lane]) -> int:
 
 
 class Central:
-    """A mechanism that sees counts, as a pipeline drives it: with its odometer.
+    """A mechanism that sees counts, as a pipeline drives it: with its filter.
 
     Args:
         mechanism: the mechanism.
@@ -77,7 +76,7 @@ class Central:
         self._state = self._stream.start()
 
     def release(self, slot: int, counts: Counts) -> SlotRelease:
-        """Release the next slot. Raises BudgetExceeded when the odometer refuses."""
+        """Release the next slot. Raises BudgetExceeded when the filter refuses."""
         self._state, release = self._stream.release(self._state, slot, counts)
         return release
 
@@ -157,8 +156,8 @@ class WindowUse:
     def __init__(self, users: Users) -> None:
         self.largest = 0.0
         self._class_of = users.class_of
-        self._windows = np.array([r.window for r in users.classes])
-        self._caps = np.array([to_units(r.epsilon) for r in users.classes])
+        self._windows = users.classes.windows
+        self._caps = users.classes.budgets
         self._spent = np.zeros(users.class_of.size, np.int64)
         self._asks: dict[int, tuple[Ask, ...]] = {}
 

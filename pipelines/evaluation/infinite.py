@@ -73,7 +73,7 @@ class Infinite(Family):
             _made(name, source, *setting)
 
     def run(self, task: Task) -> list[Run]:
-        """Do a task: a run of each mechanism. Raises BudgetExceeded when an odometer refuses."""
+        """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
         source, (epsilon,), key = task.source, task.setting, noise_key(task.seed)
         meters = [ShareMeter() for _ in task.mechanisms]
         lanes = [

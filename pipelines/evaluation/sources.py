@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import Requirement
 from streamveil.mechanisms.core.words import number_of
-from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.protocol import Population, population_of
 from streamveil.pipelines.evaluation.streams import (
     BINS,
     INFINITE_STREAMS,
@@ -52,7 +52,7 @@ class Synthetic:
         """
         requirements, sizes = population(epsilon, window, self.users)
         first = next(make_stream(self.name, sizes, 1, 0))
-        return Population(tuple(requirements), sizes, first.shape[1])
+        return population_of(requirements, sizes, first.shape[1])
 
     def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
         """The stream of a seed, in which nobody is beyond the bound."""
@@ -140,7 +140,7 @@ class Counted:
         classes, place = self._classes(epsilon, window)
         sizes = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sizes, place, self.sizes)
-        return Population(tuple(classes), sizes, self.shape[1], self.sensitivity)
+        return population_of(classes, sizes, self.shape[1], self.sensitivity)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.window_filter import Odometer
+from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core.intervals import interval
 from streamveil.mechanisms.core.records import (
     PUBLISHED,
@@ -93,7 +93,7 @@ class WEvent(Family):
         epsilon, window = setting
         try:
             public = source.population(epsilon, window)
-            Odometer(public.requirements)
+            WindowFilter(public.requirements)
             check_shares(public.requirements, public.sensitivity)
         except ConfigurationError as error:
             raise ConfigurationError(
@@ -107,7 +107,7 @@ class WEvent(Family):
                 mechanism(name, public)
 
     def run(self, task: Task) -> list[Run]:
-        """Do a task: a run of each mechanism. Raises BudgetExceeded when an odometer refuses."""
+        """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
         source, key = task.source, noise_key(task.seed)
         public = source.population(*task.setting)
         users = int(public.sizes.sum())
