@@ -59,7 +59,7 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
     from streamveil.mechanisms.dynamic_stream import CohortCounts
     from streamveil.mechanisms.mechanism import Setting
     from streamveil.mechanisms.schedule import asked_units
-    from streamveil.transforms.wire import compressed
+    from streamveil.transforms.messages import compressed
 
     changing, kinds = STREAMS[stream]
     random = np.random.default_rng(0)

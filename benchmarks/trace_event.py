@@ -63,6 +63,7 @@ class Trace:
         self._thread = threading.local()
 
     def __call__(self, frame, event, _) -> None:
+        """As `sys.setprofile` calls it."""
         code, module = frame.f_code, frame.f_globals.get("__name__", "")
         if (module, code.co_name) == STEPS and event in ("call", "return"):
             self._thread.steps = event == "call"

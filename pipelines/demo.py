@@ -28,7 +28,7 @@ from streamveil.pipelines.release import ReleaseJob
 from streamveil.pipelines.report import Report
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.exact import exact_counts
+from streamveil.transforms.counting.unprotected import exact_counts
 
 _OUTPUTS = ("releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html")
 

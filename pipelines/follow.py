@@ -61,9 +61,9 @@ from streamveil.pipelines.signals import ending, stopping
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
 from streamveil.pipelines.values import duration_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
-from streamveil.transforms.due import Pass
-from streamveil.transforms.keys import SameKey
-from streamveil.transforms.loss import tally_in
+from streamveil.transforms.counting.loss_limit import tally_in
+from streamveil.transforms.release.noise_keys import SameKey
+from streamveil.transforms.slots.passes import Pass
 
 _LOGGER = logging.getLogger("streamveil")
 

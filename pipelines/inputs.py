@@ -12,7 +12,7 @@ from streamveil.mechanisms.records import Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
-from streamveil.transforms.keys import NoiseKey
+from streamveil.transforms.release.noise_keys import NoiseKey
 
 # Delimiters that a shell or an eye does not take well, by other names.
 _DELIMITERS = {

@@ -46,7 +46,7 @@ from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, check_summary, write_summary
 from streamveil.pipelines.values import check_required
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-from streamveil.transforms.loss import tally_in
+from streamveil.transforms.counting.loss_limit import tally_in
 
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"

@@ -16,7 +16,7 @@ from streamveil.io.optional import require_google
 from streamveil.mechanisms.noise import KEY_BYTES, NoiseKeys
 from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
 from streamveil.pipelines.options import ENVIRONMENT, KEY_PLACES
-from streamveil.transforms.keys import RotatedKey
+from streamveil.transforms.release.noise_keys import RotatedKey
 
 _REMEDY = (
     "bring back the key of the stream, or for a new stream make one with: "

@@ -18,7 +18,7 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import Seldom
 from streamveil.pipelines.status import ENDED, FAILED, RUNNING, Released, Status
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms.due import Pass
+from streamveil.transforms.slots.passes import Pass
 
 _LOGGER = logging.getLogger("streamveil")
 

@@ -16,8 +16,8 @@ from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-from streamveil.transforms.edge import PopulationMoves
-from streamveil.transforms.ledgers import is_joined
+from streamveil.transforms.local.played_devices import PopulationMoves
+from streamveil.transforms.release.drivers import is_joined
 
 T = TypeVar("T", PrivateHistograms, CollectHistograms)
 

@@ -1,11 +1,9 @@
 """Beam transforms: events in, private releases out."""
 
 from streamveil.mechanisms.records import ADD_REMOVE, REPLACE
-from streamveil.transforms.asking import CollectedReports, CollectReports
-from streamveil.transforms.collecting import Collected, CollectHistograms
-from streamveil.transforms.heartbeat import Heartbeat
 from streamveil.transforms.histograms import Outputs, PrivateHistograms
-from streamveil.transforms.keys import RotatedKey
+from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
+from streamveil.transforms.local.collect_reports import CollectedReports, CollectReports
 from streamveil.transforms.mapping import Columns
 from streamveil.transforms.per_record import (
     CategoryBudget,
@@ -20,6 +18,8 @@ from streamveil.transforms.per_record import (
     ValueBudget,
 )
 from streamveil.transforms.rejects import REJECTED_SCHEMA
+from streamveil.transforms.release.noise_keys import RotatedKey
+from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
     "ADD_REMOVE",

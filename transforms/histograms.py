@@ -37,19 +37,19 @@ from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
 from streamveil.mechanisms.saved import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS, Parts
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.bounding import Bounding
-from streamveil.transforms.changes import ChangeMapper
 from streamveil.transforms.checks import check_resume, refuse_windows, settling
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.closing import Asked, Counted, count_events
-from streamveil.transforms.counting import Layout
-from streamveil.transforms.gathering import Counter
-from streamveil.transforms.joining import JoinConfig, ShardKey
-from streamveil.transforms.keys import NoiseKey, SameKey
-from streamveil.transforms.ledgers import Configuration, is_joined
-from streamveil.transforms.loss import LossLimit, refuse_loss
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.changes import ChangeMapper
+from streamveil.transforms.counting.count_events import Asked, Counted, count_events
+from streamveil.transforms.counting.count_steps import Counter
+from streamveil.transforms.counting.event_codes import Layout
+from streamveil.transforms.counting.join_requirements import JoinRequirements
+from streamveil.transforms.counting.join_steps import JoinConfig, ShardKey
+from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.mapping import Columns, EventMapper
-from streamveil.transforms.release import (
+from streamveil.transforms.release.drivers import Configuration, is_joined
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.release.release_steps import (
     LEDGER,
     STATE,
     ReleaseConfig,
@@ -57,8 +57,8 @@ from streamveil.transforms.release import (
     _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
-from streamveil.transforms.requirements import JoinRequirements
-from streamveil.transforms.settling import settled
+from streamveil.transforms.slots.checkpoint_hold import settled
+from streamveil.transforms.slots.clock import Clock
 
 _STREAM = "histogram"
 

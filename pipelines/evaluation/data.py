@@ -26,7 +26,7 @@ from streamveil.pipelines.evaluation.sources import Bound, Counted
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import PrivateHistograms
-from streamveil.transforms.exact import Beyond, exact
+from streamveil.transforms.counting.unprotected import Beyond, exact
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
 _UNIT_EPSILON, _UNIT_WINDOW, _KINDS = 1.0, 3, 9

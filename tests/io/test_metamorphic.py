@@ -26,7 +26,7 @@ from streamveil.mechanisms.domains import Categories, Edges
 from streamveil.mechanisms.records import CHANGE_COLUMNS, ConfigurationError, Requirement, Slots
 from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.budgets import lookup_of
-from streamveil.transforms.changes import ChangeMapper
+from streamveil.transforms.counting.changes import ChangeMapper
 from streamveil.transforms.mapping import Columns, EventMapper
 
 EVENT = ("user", "value", "time")

@@ -34,7 +34,7 @@ from streamveil.pipelines.launch import BeamFlags, beams_parser, parse_flags, ru
 from streamveil.pipelines.per_record import STATISTICS
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
-from streamveil.transforms.fence import StateWentBack
+from streamveil.transforms.slots.state_fence import StateWentBack
 
 # ---- commands and flags ----------------------------------------------------------------------
 

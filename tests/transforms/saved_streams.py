@@ -35,10 +35,10 @@ from streamveil.mechanisms.per_record.functions import Inverse
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
 from streamveil.mechanisms.schedule import asked_units
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
-from streamveil.transforms.edge import EdgeConfiguration
-from streamveil.transforms.ledgers import _SlotCounts
+from streamveil.transforms.local.played_devices import EdgeConfiguration
 from streamveil.transforms.per_record import statistics
 from streamveil.transforms.per_record.budgets import ValueBudget
+from streamveil.transforms.release.drivers import _SlotCounts
 
 KEY = bytes(range(32))
 SLOTS = 4
@@ -62,7 +62,7 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class Driven:
-    """A driver of `transforms/ledgers.py`, what comes in a slot, and what is told of a release."""
+    """A driver of `release/drivers.py`, what comes in a slot, and what is told of a release."""
 
     driver: Any
     counted: Callable[[int], Any]

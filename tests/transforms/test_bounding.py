@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2
 
 from streamveil.mechanisms.noise import keyed_words
-from streamveil.transforms.bounding import (
+from streamveil.transforms.counting.bounding import (
     DISTINCT,
     KEEPS,
     UNIFORM,
@@ -24,7 +24,14 @@ from streamveil.transforms.bounding import (
     mix,
     runs,
 )
-from streamveil.transforms.counting import MEMBERS, STRANGERS, Layout, bound_block, count, pack
+from streamveil.transforms.counting.event_codes import (
+    MEMBERS,
+    STRANGERS,
+    Layout,
+    bound_block,
+    count,
+    pack,
+)
 from streamveil.transforms.mapping import Events
 
 PROPERTY = settings(max_examples=150)

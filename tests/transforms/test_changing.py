@@ -21,7 +21,7 @@ from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.dynamic_stream import CohortCounts
 from streamveil.mechanisms.mechanism import Setting
 from streamveil.mechanisms.records import CHANGE_COLUMNS
-from streamveil.transforms.ledgers import constant_requirements
+from streamveil.transforms.release.drivers import constant_requirements
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 

@@ -24,12 +24,12 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.records import Release
-from streamveil.transforms import fence
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts
-from streamveil.transforms.fence import NO_SPLITS, StateWentBack
-from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
-from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.transforms.counting.event_codes import BlockCounts
+from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.transforms.release.release_steps import ReleaseConfig, _ReleaseInTimeFn
+from streamveil.transforms.slots import state_fence as fence
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import NO_SPLITS, StateWentBack
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from _drill import overspent, spent

@@ -23,7 +23,7 @@ from streamveil.mechanisms.pba import PBA, AbsorptionState
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.saved import of_parts
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, exact, metrics
-from streamveil.transforms.exact import exact_counts
+from streamveil.transforms.counting.unprotected import exact_counts
 
 KEY = bytes(range(100, 132))
 USERS = [f"u{i}" for i in range(30)]

@@ -16,13 +16,17 @@ from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
 from streamveil.mechanisms.stream import ReleaseStream
-from streamveil.transforms import arrivals
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts, Layout
-from streamveil.transforms.keys import GivenKey
-from streamveil.transforms.ledgers import Configuration
-from streamveil.transforms.release import ReleaseConfig, _ReleaseAtEndFn, _ReleaseInTimeFn
-from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.transforms.counting.event_codes import BlockCounts, Layout
+from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.transforms.release.drivers import Configuration
+from streamveil.transforms.release.noise_keys import GivenKey
+from streamveil.transforms.release.release_steps import (
+    ReleaseConfig,
+    _ReleaseAtEndFn,
+    _ReleaseInTimeFn,
+)
+from streamveil.transforms.slots import arrivals
+from streamveil.transforms.slots.clock import Clock
 
 KEY = bytes(range(32))
 SECOND = 1_000_000

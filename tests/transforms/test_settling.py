@@ -8,7 +8,7 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow
 
 from streamveil.mechanisms import ConfigurationError, Registry
-from streamveil.transforms import settling
+from streamveil.transforms.slots import checkpoint_hold as settling
 
 KEY = "key"
 REGISTRY = Registry.of({"ann": (2, 1.0), "bob": (2, 1.0)})

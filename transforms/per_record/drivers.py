@@ -24,8 +24,8 @@ from streamveil.mechanisms.per_record.protocol import (
 )
 from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
 from streamveil.mechanisms.saved import Keeper
+from streamveil.transforms.messages import array_from_bytes, array_to_bytes
 from streamveil.transforms.per_record.wire import part_of
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes
 
 S = TypeVar("S")
 
@@ -157,7 +157,7 @@ class KeyState(Generic[S]):
 
 @dataclass(frozen=True)
 class KeyDriver(Generic[S]):
-    """Drives the windows of one key: a `SlotDriver` of `transforms/ledgers.py`."""
+    """Drives the windows of one key: a `SlotDriver` of `transforms/release/drivers.py`."""
 
     SCHEMAS = {
         1: {

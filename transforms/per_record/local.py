@@ -20,12 +20,12 @@ from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.per_record.registry import statistic
 from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.keys import NoiseKey, SameKey
+from streamveil.transforms.messages import array_from_bytes, array_to_bytes
 from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.plan import COUNT, SUM, bounds_of, mechanism_of
 from streamveil.transforms.per_record.reading import numbers_of
 from streamveil.transforms.rejects import column_of, naming_source
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 
 REPORT = "report"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from streamveil.mechanisms.per_record.protocol import Part
-from streamveil.transforms import wire
+from streamveil.transforms import messages as wire
 
 
 def pane_to_bytes(pane: int, part: bytes = b"") -> bytes:

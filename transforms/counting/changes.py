@@ -23,13 +23,13 @@ from streamveil.mechanisms.records import (
     valid_windows,
 )
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms.counting import MEMBERS, STRANGERS
+from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS
+from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 from streamveil.transforms.numbers import as_numbers
 from streamveil.transforms.people import NULL_USER, UserIndex
 from streamveil.transforms.rejects import column_of, rejected_rows
 from streamveil.transforms.text import as_text
 from streamveil.transforms.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
-from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
 
 UNREADABLE_USER = "unreadable user"
 NO_SLOT = "no slot"

@@ -19,12 +19,12 @@ from streamveil.mechanisms.records import ConfigurationError, LedgerEntry, Relea
 from streamveil.mechanisms.saved import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.heartbeat import open_slots
-from streamveil.transforms.keys import NoiseKey, SameKey
-from streamveil.transforms.release import LEDGER, REJECTED, ReleaseConfig
-from streamveil.transforms.reports import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
-from streamveil.transforms.server import LocalSetting
+from streamveil.transforms.local.rounds import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
+from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.release.release_steps import LEDGER, REJECTED, ReleaseConfig
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.heartbeat import open_slots
 
 _BY_STREAM = KV[str, bytes]
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.cohorts import Moves
 from streamveil.mechanisms.noise import Words
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms.bounding import Bounding, mix, runs
+from streamveil.transforms.counting.bounding import Bounding, mix, runs
 from streamveil.transforms.mapping import Events
 
 Integers = npt.NDArray[np.int64]

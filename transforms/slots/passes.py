@@ -26,7 +26,7 @@ from streamveil.transforms.rejects import (
     tally_of,
     with_tally,
 )
-from streamveil.transforms.release import REJECTED
+from streamveil.transforms.release.release_steps import REJECTED
 
 WAITING = "waiting"
 # A slot is null where the source could not be read to its end.

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.transforms.bounding import EVERYTHING, runs
-from streamveil.transforms.counting import (
+from streamveil.transforms.counting.bounding import EVERYTHING, runs
+from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     STRANGERS,
     Integers,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.mechanisms.cohorts import Moves
-from streamveil.transforms.counting import BlockCounts, Packed, ShardCounts, Visits
+from streamveil.transforms.counting.event_codes import BlockCounts, Packed, ShardCounts, Visits
 
 _HEADER = struct.Struct("<cBB")
 _COUNTS = struct.Struct("<qqq")

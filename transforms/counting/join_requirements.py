@@ -10,8 +10,8 @@ import apache_beam as beam
 import pyarrow as pa
 
 from streamveil.transforms import metrics
-from streamveil.transforms.changes import changes_to_bytes, spread
-from streamveil.transforms.joining import (
+from streamveil.transforms.counting.changes import changes_to_bytes, spread
+from streamveil.transforms.counting.join_steps import (
     CHANGES,
     KEPT,
     REJECTED,
@@ -21,7 +21,7 @@ from streamveil.transforms.joining import (
     _JoinAtEndFn,
     _JoinInTimeFn,
 )
-from streamveil.transforms.loss import TALLIES
+from streamveil.transforms.counting.loss_limit import TALLIES
 from streamveil.transforms.rejects import reasons_of
 
 

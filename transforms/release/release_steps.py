@@ -18,17 +18,17 @@ from apache_beam.utils.timestamp import Timestamp
 from streamveil.mechanisms.mechanism import SlotRelease
 from streamveil.mechanisms.records import ConfigurationError, Release, format_time
 from streamveil.transforms import metrics
-from streamveil.transforms.arrivals import Arrival, Arrivals, remembered
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.fence import Fence, Fenced, went_back
-from streamveil.transforms.ledgers import MakesDriver
-from streamveil.transforms.wire import (
+from streamveil.transforms.messages import (
     block_of,
     content_of,
     is_kept,
     part_of,
     start_from_bytes,
 )
+from streamveil.transforms.release.drivers import MakesDriver
+from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 LEDGER = "ledger"
 REJECTED = "rejected"

@@ -11,9 +11,7 @@ import pyarrow as pa
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import Layout
-from streamveil.transforms.gathering import (
+from streamveil.transforms.counting.count_steps import (
     BlockKey,
     Counter,
     _CountBlocksFn,
@@ -21,11 +19,13 @@ from streamveil.transforms.gathering import (
     _MapEventsFn,
     open_blocks,
 )
-from streamveil.transforms.heartbeat import open_slots
-from streamveil.transforms.loss import TALLIES
+from streamveil.transforms.counting.event_codes import Layout
+from streamveil.transforms.counting.loss_limit import TALLIES
 from streamveil.transforms.mapping import EventMapper
-from streamveil.transforms.release import REJECTED
-from streamveil.transforms.wire import start_to_bytes
+from streamveil.transforms.messages import start_to_bytes
+from streamveil.transforms.release.release_steps import REJECTED
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.heartbeat import open_slots
 
 _CODES = KV[Tuple[int, int, int], bytes]
 

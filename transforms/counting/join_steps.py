@@ -25,9 +25,8 @@ from streamveil.mechanisms.seal import seal, unseal
 from streamveil.mechanisms.tallies import EventTally, Lost
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
-from streamveil.transforms.arrivals import contradiction
-from streamveil.transforms.bounding import runs
-from streamveil.transforms.changes import (
+from streamveil.transforms.counting.bounding import runs
+from streamveil.transforms.counting.changes import (
     NEVER,
     ChangeMapper,
     Changes,
@@ -37,18 +36,15 @@ from streamveil.transforms.changes import (
     changes_to_bytes,
     stranger_keys,
 )
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.cohorts import Cohorts, CohortState
-from streamveil.transforms.counting import (
+from streamveil.transforms.counting.cohorts import Cohorts, CohortState
+from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     Layout,
     read_codes,
 )
-from streamveil.transforms.fence import Fence, Fenced, went_back
-from streamveil.transforms.loss import TALLIES
+from streamveil.transforms.counting.loss_limit import TALLIES
 from streamveil.transforms.mapping import NO_REQUIREMENT
-from streamveil.transforms.rejects import rejected_slots
-from streamveil.transforms.wire import (
+from streamveil.transforms.messages import (
     Part,
     arrays_from_bytes,
     arrays_to_bytes,
@@ -58,6 +54,10 @@ from streamveil.transforms.wire import (
     shard_counts_to_bytes,
     visits_from_bytes,
 )
+from streamveil.transforms.rejects import rejected_slots
+from streamveil.transforms.slots.arrivals import contradiction
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 REJECTED = "rejected"
 

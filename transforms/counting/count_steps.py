@@ -21,9 +21,8 @@ from streamveil.mechanisms.records import MICROSECONDS
 from streamveil.mechanisms.tallies import EventTally
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms import metrics
-from streamveil.transforms.bounding import Bounding
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import (
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     STRANGERS,
     BlockCounts,
@@ -34,11 +33,9 @@ from streamveil.transforms.counting import (
     count,
     pack,
 )
-from streamveil.transforms.loss import TALLIES, LossWatch
+from streamveil.transforms.counting.loss_limit import TALLIES, LossWatch
 from streamveil.transforms.mapping import EventMapper
-from streamveil.transforms.rejects import late_slots, losses_of, tally_of
-from streamveil.transforms.release import REJECTED
-from streamveil.transforms.wire import (
+from streamveil.transforms.messages import (
     Part,
     counts_to_bytes,
     packed_from_bytes,
@@ -47,6 +44,9 @@ from streamveil.transforms.wire import (
     shard_counts_to_bytes,
     visits_to_bytes,
 )
+from streamveil.transforms.rejects import late_slots, losses_of, tally_of
+from streamveil.transforms.release.release_steps import REJECTED
+from streamveil.transforms.slots.clock import Clock
 
 # Clocks of devices are wrong by minutes. What is further ahead of a stream would wait in its state
 # until its time comes, which for a broken clock may be years.

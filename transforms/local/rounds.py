@@ -32,12 +32,12 @@ from streamveil.mechanisms.local.wire import (
 )
 from streamveil.mechanisms.tallies import LATE
 from streamveil.transforms import metrics
-from streamveil.transforms.arrivals import another_start
-from streamveil.transforms.fence import Fence, Fenced, went_back
+from streamveil.transforms.local.server import LocalSetting, Server
+from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 from streamveil.transforms.rejects import REJECTED_SCHEMA
-from streamveil.transforms.release import REJECTED, ReleaseConfig, _ReleaseFn
-from streamveil.transforms.server import LocalSetting, Server
-from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
+from streamveil.transforms.release.release_steps import REJECTED, ReleaseConfig, _ReleaseFn
+from streamveil.transforms.slots.arrivals import another_start
+from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 ASKS = "asks"
 

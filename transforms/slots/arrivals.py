@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any
 
 from streamveil.mechanisms.records import ConfigurationError
-from streamveil.transforms.wire import Part, part_of
+from streamveil.transforms.messages import Part, part_of
 
 # Of so many slots that were taken last, the stage knows what their parts were.
 REMEMBERED = 16

@@ -13,10 +13,10 @@ import numpy.typing as npt
 
 from streamveil.mechanisms import state as state_bytes
 from streamveil.mechanisms.cohorts import GONE, NEWCOMER, Moves
-from streamveil.transforms.bounding import runs
-from streamveil.transforms.changes import NEVER, Changes, Keys, strictest
-from streamveil.transforms.counting import MEMBERS, ShardCounts
-from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
+from streamveil.transforms.counting.bounding import runs
+from streamveil.transforms.counting.changes import NEVER, Changes, Keys, strictest
+from streamveil.transforms.counting.event_codes import MEMBERS, ShardCounts
+from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 
 Integers = npt.NDArray[np.int64]
 

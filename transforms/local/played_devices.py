@@ -26,11 +26,11 @@ from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.saved import KIND, Keeper
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms.counting import MEMBERS, Layout, read_codes
-from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseInTimeFn
-from streamveil.transforms.server import LocalSetting
-from streamveil.transforms.transcripts import Transcript, transcript_to_bytes
-from streamveil.transforms.wire import Part, part_to_bytes, visits_from_bytes
+from streamveil.transforms.counting.event_codes import MEMBERS, Layout, read_codes
+from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.local.transcripts import Transcript, transcript_to_bytes
+from streamveil.transforms.messages import Part, part_to_bytes, visits_from_bytes
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 
 Symbols = npt.NDArray[np.int32]
 

@@ -16,8 +16,8 @@ from apache_beam.typehints import KV
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
-from streamveil.transforms.fence import keep_keys_whole
 from streamveil.transforms.following import follow_to_the_end
+from streamveil.transforms.slots.state_fence import keep_keys_whole
 
 _LOGGER = logging.getLogger("streamveil")
 

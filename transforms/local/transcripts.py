@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamveil.mechanisms.local.protocol import Tally
-from streamveil.transforms.wire import arrays_from_bytes, arrays_to_bytes
+from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 
 _SLOT = struct.Struct("<q")
 

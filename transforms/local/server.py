@@ -20,7 +20,7 @@ from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.records import ConfigurationError, LedgerEntry
 from streamveil.mechanisms.saved import Parts
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms.transcripts import Transcript, transcript_from_bytes
+from streamveil.transforms.local.transcripts import Transcript, transcript_from_bytes
 
 
 @dataclass(frozen=True)

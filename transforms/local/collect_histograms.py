@@ -20,12 +20,13 @@ from streamveil.mechanisms.records import UNIFORM, LedgerEntry, Release, Slots
 from streamveil.mechanisms.saved import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.bounding import Bounding
 from streamveil.transforms.checks import check_resume, settling
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.closing import Asked, Counted, count_events
-from streamveil.transforms.counting import Layout
-from streamveil.transforms.edge import (
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.count_events import Asked, Counted, count_events
+from streamveil.transforms.counting.count_steps import VisitCounter
+from streamveil.transforms.counting.event_codes import Layout
+from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
+from streamveil.transforms.local.played_devices import (
     Edge,
     EdgeConfiguration,
     EdgeState,
@@ -33,19 +34,18 @@ from streamveil.transforms.edge import (
     _EdgeAtOnceFn,
     _EdgeInTimeFn,
 )
-from streamveil.transforms.gathering import VisitCounter
-from streamveil.transforms.keys import NoiseKey, SameKey
-from streamveil.transforms.loss import LossLimit, refuse_loss
+from streamveil.transforms.local.server import LocalSetting
 from streamveil.transforms.mapping import Columns, EventMapper
-from streamveil.transforms.release import (
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.release.release_steps import (
     LEDGER,
     STATE,
     ReleaseConfig,
     _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
-from streamveil.transforms.server import LocalSetting
-from streamveil.transforms.settling import settled
+from streamveil.transforms.slots.checkpoint_hold import settled
+from streamveil.transforms.slots.clock import Clock
 
 _STREAM = "local histogram"
 _BY_STREAM = KV[str, bytes]

@@ -23,8 +23,8 @@ from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dy
 from streamveil.mechanisms.saved import Parts
 from streamveil.mechanisms.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.thawing import thawed
-from streamveil.transforms.counting import Layout, slot_tables
-from streamveil.transforms.wire import (
+from streamveil.transforms.counting.event_codes import Layout, slot_tables
+from streamveil.transforms.messages import (
     arrays_from_bytes,
     arrays_to_bytes,
     compressed,
