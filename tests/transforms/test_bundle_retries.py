@@ -15,12 +15,14 @@ from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.stream import ReleaseStream
-from streamveil.transforms.counting.count_steps import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
-from streamveil.transforms.counting.join_requirements import _MapChangesFn
-from streamveil.transforms.counting.join_steps import _JoinAtEndFn, _JoinInTimeFn
+from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.counting.join_requirements import (
+    _JoinAtEndFn,
+    _JoinInTimeFn,
+    _MapChangesFn,
+)
 from streamveil.transforms.release.release_steps import (
     _ReleaseAtEndFn,
-    _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
@@ -34,7 +36,7 @@ REGISTRY = Registry.of(
     {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
 )
 LAST = 70  # more than a block of slots
-RELEASE = (_ReleaseAtEndFn, _ReleaseAtOnceFn, _ReleaseInTimeFn)
+RELEASE = (_ReleaseAtEndFn, _ReleaseInTimeFn)
 
 
 def rows(seed):
@@ -89,7 +91,7 @@ STAGES = {
 }
 # Where requirements change.
 CHANGING = {
-    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtOnceFn],
+    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtEndFn],
     Unbounded: [_MapChangesFn, _JoinInTimeFn, _ReleaseInTimeFn],
 }
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")

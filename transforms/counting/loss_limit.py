@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import apache_beam as beam
+from apache_beam.typehints import KV
 
 from streamveil.mechanisms.records import InputLost, Slots, format_time
 from streamveil.mechanisms.tallies import LATE, EventTally, Lost, sum_bytes
 from streamveil.transforms.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
 from streamveil.transforms.mapping import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
+from streamveil.transforms.messages import Message
 from streamveil.transforms.people import NULL_USER
 from streamveil.transforms.times import NULL_TIME, UNPARSABLE_TIME
-
-TALLIES = "tallies"
 
 # Of a stream, before its share of lost events is told.
 ENOUGH = 1000
@@ -217,7 +217,7 @@ def tally_in(text: str) -> EventTally:
 
 def refuse_loss(
     tallies: Iterable[beam.PCollection[bytes]], limit: LossLimit
-) -> beam.PCollection[tuple[str, bytes]]:
+) -> beam.PCollection[tuple[str, Message]]:
     """Fail where a bounded input lost too much; gives nothing, for where its counts go.
 
     What gathers counts waits for this too, so nothing is released before it is decided.
@@ -226,11 +226,11 @@ def refuse_loss(
         tuple(tallies)
         | "AllTallies" >> beam.Flatten()
         | "AddUp" >> beam.CombineGlobally(sum_bytes)
-        | "RefuseLoss" >> beam.FlatMap(_refuse, limit).with_output_types(tuple[str, bytes])
+        | "RefuseLoss" >> beam.FlatMap(_refuse, limit).with_output_types(KV[str, Message])
     )
 
 
-def _refuse(tally: bytes, limit: LossLimit) -> Iterable[tuple[str, bytes]]:
+def _refuse(tally: bytes, limit: LossLimit) -> Iterable[tuple[str, Message]]:
     limit.check(EventTally.of_bytes(tally))
     return ()
 

@@ -19,14 +19,14 @@ from streamveil.mechanisms.records import ConfigurationError, LedgerEntry, Relea
 from streamveil.mechanisms.saved import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.users import Registry
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.local.rounds import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
+from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
 from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.messages import ASKS, LEDGER, REJECTED, Message
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
-from streamveil.transforms.release.release_steps import LEDGER, REJECTED, ReleaseConfig
-from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.heartbeat import open_slots
 
-_BY_STREAM = KV[str, bytes]
+_BY_STREAM = KV[str, Message]
 
 
 class CollectedReports(NamedTuple):
@@ -135,13 +135,21 @@ class CollectReports(beam.PTransform):
         ).with_outputs(REJECTED, main="answers")
         checked.answers.element_type = _BY_STREAM
         checked[REJECTED].element_type = pa.RecordBatch
-        config = ReleaseConfig(self.setting, Clock(self.slots))
+        slots, first = open_slots(
+            reports.pipeline,
+            self.heartbeat,
+            self.slots,
+            self.first_slot,
+            self.last_slot,
+            self.stream,
+        )
+        publish = Publish(self.slots, self.mechanism)
         rounds = (
-            (checked.answers, *self._slots(reports.pipeline))
+            (checked.answers, first, slots)
             | "AddSlots" >> beam.Flatten()
             | "Rounds"
             >> beam.ParDo(
-                _AskFn(config, int(self.first_deadline), int(self.second_deadline))
+                _AskFn(self.setting, publish, int(self.first_deadline), int(self.second_deadline))
             ).with_outputs(ASKS, LEDGER, REJECTED, main="releases")
         )
         rounds.releases.element_type = Release
@@ -150,19 +158,9 @@ class CollectReports(beam.PTransform):
         rounds[REJECTED].element_type = pa.RecordBatch
         assignments = rounds[ASKS] | "Assign" >> beam.ParDo(
             _AssignFn(self.setting)
-        ).with_output_types(_BY_STREAM)
+        ).with_output_types(KV[str, bytes])
         rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
         return CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
-
-    def _slots(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection[tuple[str, bytes]], ...]:
-        """What tells the first slot, and every one as it begins."""
-        slots, first = open_slots(
-            pipeline, self.heartbeat, self.slots, self.first_slot, self.last_slot, self.stream
-        )
-        return (
-            first | "Start" >> beam.MapTuple(begun, first=True).with_output_types(_BY_STREAM),
-            slots | "Begun" >> beam.MapTuple(begun).with_output_types(_BY_STREAM),
-        )
 
 
 class _AssignFn(beam.DoFn):

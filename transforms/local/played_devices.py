@@ -26,11 +26,9 @@ from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.saved import KIND, Keeper
 from streamveil.mechanisms.users import Registry
-from streamveil.transforms.counting.event_codes import MEMBERS, Layout, read_codes
-from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.local.transcripts import Transcript, transcript_to_bytes
-from streamveil.transforms.messages import Part, part_to_bytes, visits_from_bytes
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Visits, read_codes
+from streamveil.transforms.local.server import LocalSetting, Transcript
+from streamveil.transforms.messages import Kind, Message
 
 Symbols = npt.NDArray[np.int32]
 
@@ -41,11 +39,6 @@ class EdgeConfiguration:
 
     setting: LocalSetting
     layout: Layout
-
-    @property
-    def mechanism(self) -> str:
-        """Name of the mechanism."""
-        return self.setting.mechanism
 
     def make(self) -> Edge:
         """The devices and a server like the real one."""
@@ -100,11 +93,6 @@ class Edge:
         return Keeper(NoiseSource(self.device_keys, self.name), {KIND: encoded("edge")})
 
     @property
-    def block(self) -> int:
-        """Slots that come together."""
-        return self.layout.block
-
-    @property
     def parts(self) -> int:
         """Shards, of which each tells its visits."""
         return self.layout.parts
@@ -157,18 +145,18 @@ class Edge:
         state.devices.change(server.next_slot, server.ledger.users)
         return EdgeState(server, state.devices)
 
-    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:
+    def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Symbols | None]]:
         """Every user's symbol in the slots of a block, None where nobody had an event."""
-        codes = [visits.codes for visits in map(visits_from_bytes, parts) if len(visits.codes)]
+        codes = [visits.codes for visits in map(Visits.of, parts) if len(visits.codes)]
         every = np.sort(np.concatenate(codes)) if codes else np.zeros(0, self.layout.dtype)
         slots, users, bins = read_codes(MEMBERS, every, self.layout)
-        edges = np.searchsorted(slots, np.arange(self.block + 1))
+        edges = np.searchsorted(slots, np.arange(self.layout.block + 1))
         for i, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
             symbols = None
             if end > start:
                 symbols = self.quiet
                 symbols[users[start:end]] = bins[start:end]
-            yield block * self.block + i, symbols
+            yield block * self.layout.block + i, symbols
 
     def release(
         self, state: EdgeState, slot: int, counted: Symbols
@@ -183,7 +171,7 @@ class Edge:
             tallies.append(state.devices.report(ask, counted))
             server, answer = self.stream.take(server, tallies[-1])
             if isinstance(answer, LocalRelease):
-                return EdgeState(server, state.devices), Transcript(slot, tuple(tallies))
+                return EdgeState(server, state.devices), Transcript(tuple(tallies))
             ask = answer
 
     def next_slot(self, state: EdgeState) -> int | None:
@@ -191,19 +179,9 @@ class Edge:
         return state.server.next_slot
 
 
-class _Tells:
-    """In place of a release, (stream, the one part of a slot: its transcript)."""
-
-    _ledgers: Any
-
-    def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
-        part = part_to_bytes(Part(slot, 0, 1), transcript_to_bytes(release))
-        yield TimestampedValue((self._ledgers.name, part), at)
-
-
-class _EdgeAtOnceFn(_Tells, _ReleaseAtEndFn):
-    """Answers all slots of a bounded input, and tells the state that a later run goes on from."""
-
-
-class _EdgeInTimeFn(_Tells, _ReleaseInTimeFn):
-    """Answers each slot as it closes; state is the base's."""
+def tell_server(
+    edge: Edge, state: EdgeState, slot: int, transcript: Transcript, at: Timestamp
+) -> Iterator[Any]:
+    """All that a slot tells the server, in one part: its transcript."""
+    message = Message(Kind.COUNTS, slot, payload=transcript.to_bytes())
+    yield TimestampedValue((edge.name, message), at)

@@ -18,6 +18,7 @@ from streamveil.mechanisms.records import Slots
 from streamveil.mechanisms.tallies import LATE, EventTally
 from streamveil.transforms import metrics
 from streamveil.transforms.mapping import Columns, slots_of
+from streamveil.transforms.messages import REJECTED, WAITING
 from streamveil.transforms.rejects import (
     losses_of,
     naming_source,
@@ -26,9 +27,7 @@ from streamveil.transforms.rejects import (
     tally_of,
     with_tally,
 )
-from streamveil.transforms.release.release_steps import REJECTED
 
-WAITING = "waiting"
 # A slot is null where the source could not be read to its end.
 WAITING_SCHEMA = pa.schema([("source", pa.string()), ("slot", pa.int64())])
 

@@ -8,8 +8,8 @@ from streamveil.transforms import (
     PerRecordMax,
     PerRecordRunningTotal,
     PerRecordSum,
-    arrivals,
 )
+from streamveil.transforms.slots import arrivals
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
