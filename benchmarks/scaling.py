@@ -273,10 +273,10 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
 
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
     from streamveil.transforms import Columns
+    from streamveil.transforms.columns.event_mapper import EventMapper
     from streamveil.transforms.counting.bounding import Bounding
     from streamveil.transforms.counting.count_events import Counter
     from streamveil.transforms.counting.event_codes import Layout, pack
-    from streamveil.transforms.mapping import EventMapper
     from streamveil.transforms.messages import Kind
 
     random = np.random.default_rng(users)
@@ -389,7 +389,7 @@ def run_registry(users: int) -> dict[str, float]:
     from _events import write_requirements
 
     from streamveil.io import read_requirements
-    from streamveil.transforms.people import UserIndex
+    from streamveil.transforms.columns.user_index import UserIndex
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requirements.parquet"

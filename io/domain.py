@@ -14,8 +14,8 @@ from streamveil.io.events import columns_of
 from streamveil.io.lines import BYTE_ORDER_MARK
 from streamveil.io.optional import require_filesystem
 from streamveil.io.public import read_public
-from streamveil.mechanisms.domains import Categories, Edges, Grid
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.domains import Categories, Edges, Grid
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _EDGES = "edges:"
 _GRID = "grid:"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from streamveil.mechanisms.records import ConfigurationError, format_time, parse_time
+from streamveil.mechanisms.core.records import ConfigurationError, format_time, parse_time
 from streamveil.transforms.slots.clock import MOST_AHEAD
 
 # It counts through sleep; no setting of the clock moves it.

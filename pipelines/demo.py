@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements
-from streamveil.mechanisms.domains import Categories
-from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     CONTRIBUTIONS,

@@ -16,7 +16,7 @@ from streamveil.io import (
     write_table,
     write_text,
 )
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.pipelines.evaluation.bounds import bound_advice
 from streamveil.pipelines.evaluation.choose import advice
 from streamveil.pipelines.evaluation.compare import run_all, tasks

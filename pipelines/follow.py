@@ -34,9 +34,9 @@ from streamveil.io import (
     refuse_witness,
     witness_of,
 )
-from streamveil.mechanisms.calendar import CalendarSlots
-from streamveil.mechanisms.checks import whole
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
     Lifetime,
@@ -44,7 +44,7 @@ from streamveil.mechanisms.records import (
     format_duration,
     format_time,
 )
-from streamveil.mechanisms.words import number_of
+from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CLOCK, CloseBy
 from streamveil.pipelines.exporting import Exports

@@ -13,8 +13,8 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.util import GcpSecret
 
 from streamveil.io.optional import require_google
-from streamveil.mechanisms.noise import KEY_BYTES, NoiseKeys
-from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
 from streamveil.pipelines.options import ENVIRONMENT, KEY_PLACES
 from streamveil.transforms.release.noise_keys import RotatedKey
 

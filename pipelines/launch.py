@@ -21,8 +21,8 @@ from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
-from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.records import ConfigurationError, InputLost
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flags import StrictParser, refuse_unknown
 from streamveil.pipelines.flink import FlinkOptions

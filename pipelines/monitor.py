@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from streamveil.io import Snapshot, StateFolder
-from streamveil.mechanisms.records import ConfigurationError, Slots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.pipelines.errors import in_one_line, reason_of
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import Sample, samples

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamveil.mechanisms.records import STATUSES, UNMEASURED, ConfigurationError
-from streamveil.mechanisms.tallies import EventTally
-from streamveil.mechanisms.words import number_of
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.records import STATUSES, UNMEASURED, ConfigurationError
+from streamveil.mechanisms.core.words import number_of
 from streamveil.transforms import metrics
 
 # From here on bounding has changed what is counted so much that it must be said how to mend it.

@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from streamveil.mechanisms.calendar import CalendarSlots, shown
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.local_days import CalendarSlots, shown
+from streamveil.mechanisms.core.records import (
     MICROSECONDS,
     ConfigurationError,
     Lifetime,

@@ -9,8 +9,8 @@ from apache_beam.options.pipeline_options import DebugOptions, PortableOptions
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
-from streamveil.mechanisms.checks import lateness
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.parameter_checks import lateness
+from streamveil.mechanisms.core.records import ConfigurationError
 
 TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
 

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from streamveil.io import Snapshot, StateFolder
-from streamveil.mechanisms.records import STATUSES, ConfigurationError, Slots
+from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots
 from streamveil.pipelines import progress
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import PUBLIC, PUBLIC_FIGURES, RAW, RAW_FIGURES, samples

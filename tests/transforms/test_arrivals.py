@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, Registry, Slots
-from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
+from streamveil.mechanisms.core.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import histograms, metrics
 from streamveil.transforms.messages import Kind, Message
 from streamveil.transforms.release.drivers import one_driver

@@ -18,16 +18,16 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.local.device import Device
-from streamveil.mechanisms.local.protocol import LocalRelease
-from streamveil.mechanisms.local.tokens import TOKEN_BYTES
-from streamveil.mechanisms.local.wire import (
+from streamveil.mechanisms.local.client.device import Device
+from streamveil.mechanisms.local.messages import (
     Report,
     decode_assignment,
     decode_report,
     encode_report,
     largest_report,
 )
+from streamveil.mechanisms.local.protocol import LocalRelease
+from streamveil.mechanisms.local.tokens import TOKEN_BYTES
 from streamveil.transforms import CollectReports, metrics
 from streamveil.transforms.local.collect_reports import _AssignFn
 from streamveil.transforms.local.rounds import (

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from streamveil.mechanisms.noise import keyed_words
+from streamveil.mechanisms.randomness.noise import keyed_words
+from streamveil.transforms.columns.event_mapper import Events
 from streamveil.transforms.counting.bounding import (
     DISTINCT,
     KEEPS,
@@ -32,7 +33,6 @@ from streamveil.transforms.counting.event_codes import (
     count,
     pack,
 )
-from streamveil.transforms.mapping import Events
 
 PROPERTY = settings(max_examples=150)
 MASK = (1 << 64) - 1

@@ -14,7 +14,7 @@ from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
-from streamveil.mechanisms.stream import ReleaseStream
+from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
 from streamveil.transforms.counting.join_requirements import (
     _JoinAtEndFn,

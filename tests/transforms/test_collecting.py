@@ -9,9 +9,9 @@ import pytest
 from apache_beam.pipeline import PipelineVisitor
 
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
-from streamveil.mechanisms.noise import derived_key
+from streamveil.mechanisms.randomness.noise import derived_key
 from streamveil.transforms import CollectHistograms, Columns
 from streamveil.transforms.local.server import Transcript
 from streamveil.transforms.messages import Kind

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import Registry, Requirement
-from streamveil.mechanisms.noise import keyed_words
+from streamveil.mechanisms.randomness.noise import keyed_words
+from streamveil.transforms.columns.event_mapper import Events
 from streamveil.transforms.counting.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
@@ -21,7 +22,6 @@ from streamveil.transforms.counting.event_codes import (
     pack,
     slot_tables,
 )
-from streamveil.transforms.mapping import Events
 
 PROPERTY = settings(max_examples=120)
 KEY = bytes(range(32))

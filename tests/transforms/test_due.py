@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Slots
-from streamveil.mechanisms.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
+from streamveil.mechanisms.core.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
 from streamveil.transforms import Columns
 from streamveil.transforms.release.release_steps import REJECTED
 from streamveil.transforms.slots.passes import WAITING, Pass, _TakeDueFn

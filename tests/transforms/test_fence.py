@@ -24,7 +24,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
-from streamveil.mechanisms.records import Release
+from streamveil.mechanisms.core.records import Release
 from streamveil.transforms.checks import NO_SPLITS
 from streamveil.transforms.counting.event_codes import BlockCounts
 from streamveil.transforms.messages import Kind, Message

@@ -17,11 +17,11 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.noise import derived_key
-from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.pba import PBA, AbsorptionState
-from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED
-from streamveil.mechanisms.saved import of_parts
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.driver.saved_state import of_parts
+from streamveil.mechanisms.randomness.noise import derived_key
+from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
 from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, exact, metrics
 from streamveil.transforms.counting.unprotected import exact_counts
 
@@ -134,7 +134,9 @@ def test_noise_is_bound_to_all_that_counts_mean(kit):
 
 
 def test_equal_counts_of_other_bins_get_other_noise(run, kit, monkeypatch):
-    monkeypatch.setattr("streamveil.mechanisms.pwsm.dissimilarity", lambda *args: float("inf"))
+    monkeypatch.setattr(
+        "streamveil.mechanisms.wevent.pwsm.dissimilarity", lambda *args: float("inf")
+    )
     events = [kit.batch([(user, "b", slot) for user in USERS for slot in range(SLOTS)])]
     one, two = (
         run(kit.histograms(CLOSED, noise_key=KEY, mechanism="bd", domain=domain), events).releases
@@ -295,7 +297,7 @@ def test_sensitivity_is_contributions_times_adjacency(kit, most, adjacency):
 # One class, all published whole: the error of a release is that of its noise, and the noise of
 # sensitivity s at epsilon is the noise of sensitivity 1 at epsilon / s.
 def test_noise_grows_with_the_sensitivity(run, kit, monkeypatch):
-    always = "streamveil.mechanisms.pwsm.dissimilarity"
+    always = "streamveil.mechanisms.wevent.pwsm.dissimilarity"
     monkeypatch.setattr(always, lambda *args: float("inf"))
     registry = Registry.of(dict.fromkeys(USERS, (1, 1.0)))
     events = [(user, "a", 0) for user in USERS]
@@ -417,7 +419,9 @@ def rigged(monkeypatch):
         return AbsorptionState(state.shares, state.since + 1)
 
     monkeypatch.setattr(PBA, "commit", forget)
-    monkeypatch.setattr("streamveil.mechanisms.pwsm.dissimilarity", lambda *args: float("inf"))
+    monkeypatch.setattr(
+        "streamveil.mechanisms.wevent.pwsm.dissimilarity", lambda *args: float("inf")
+    )
 
 
 # Nothing is written, neither for the refused slot nor for those before it in the same bundle.

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.mechanisms.budgets import to_epsilon
-from streamveil.mechanisms.pwsm import PWSM
-from streamveil.mechanisms.records import PUBLISHED, SKIPPED
+from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
+from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.wevent.pwsm import PWSM
 from streamveil.transforms import Columns, PrivateHistograms, release
 
 USERS = [f"u{i}" for i in range(40)]

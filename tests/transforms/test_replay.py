@@ -12,11 +12,11 @@ import pytest
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.mechanisms import Registry, Requirement, Slots
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
+from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
-from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms.counting.event_codes import BlockCounts, Layout
 from streamveil.transforms.messages import Kind, Message
 from streamveil.transforms.release.drivers import Configuration, one_driver
@@ -213,7 +213,7 @@ def test_a_stream_that_goes_through_bytes_releases_the_same(name):
 # Decoding does not consume the bytes: a slot released again from them is the same release, and
 # with one more event it has other noise.
 def test_a_slot_released_again_from_the_same_state(monkeypatch):
-    always = "streamveil.mechanisms.pwsm.dissimilarity"
+    always = "streamveil.mechanisms.wevent.pwsm.dissimilarity"
     monkeypatch.setattr(always, lambda *args: float("inf"))
     counts = tables(2)
     population = facts()
@@ -269,7 +269,7 @@ def test_presence_does_not_change_the_control_flow(run, kit, monkeypatch, name):
     for rows in CROWDS.values():
         left = iter(answers)
         monkeypatch.setattr(
-            "streamveil.mechanisms.pwsm.dissimilarity",
+            "streamveil.mechanisms.wevent.pwsm.dissimilarity",
             lambda *_, left=left: float("inf") if next(left) else float("-inf"),
         )
         transform = kit.histograms(

@@ -19,9 +19,9 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.core.records import Lifetime
 from streamveil.mechanisms.local.tokens import Tokens
-from streamveil.mechanisms.noise import NoiseKeys
-from streamveil.mechanisms.records import Lifetime
+from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import CollectHistograms, Columns, RotatedKey
 from streamveil.transforms.release.noise_keys import GivenKey, SameKey

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.noise import KEY_BYTES, Words, keyed_words
-from streamveil.mechanisms.records import DISTINCT, KEEPS, UNIFORM, ConfigurationError
+from streamveil.mechanisms.core.records import DISTINCT, KEEPS, UNIFORM, ConfigurationError
+from streamveil.mechanisms.randomness.noise import KEY_BYTES, Words, keyed_words
 
 Integers = npt.NDArray[np.int64]
 

@@ -12,8 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from streamveil.mechanisms.budgets import units_of
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
     REQUIREMENT_COLUMNS,
     ConfigurationError,
@@ -22,14 +21,15 @@ from streamveil.mechanisms.records import (
     valid_epsilons,
     valid_windows,
 )
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.units import units_of
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.transforms.columns.dead_letters import column_of, rejected_rows
+from streamveil.transforms.columns.numbers import as_numbers
+from streamveil.transforms.columns.text import as_text
+from streamveil.transforms.columns.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
+from streamveil.transforms.columns.user_index import NULL_USER, UserIndex
 from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, ShardKey
 from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
-from streamveil.transforms.numbers import as_numbers
-from streamveil.transforms.people import NULL_USER, UserIndex
-from streamveil.transforms.rejects import column_of, rejected_rows
-from streamveil.transforms.text import as_text
-from streamveil.transforms.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
 
 UNREADABLE_USER = "unreadable user"
 NO_SLOT = "no slot"

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.cohorts import GONE, NEWCOMER, Moves
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import NEVER, Changes, Keys, strictest
 from streamveil.transforms.counting.event_codes import MEMBERS, ShardCounts
@@ -154,11 +154,11 @@ class Cohorts:
             state.requirements,
             state.left,
         )
-        return state_bytes.pack(self.SCHEMAS, {"made": state.made, "arrays": arrays})
+        return state_codec.pack(self.SCHEMAS, {"made": state.made, "arrays": arrays})
 
     def decode(self, data: bytes) -> CohortState:
         """State of bytes."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        _, record = state_codec.unpack(self.SCHEMAS, data)
         users, cohort_of, since, cohorts, asked, left = arrays_from_bytes(record["arrays"])
         return CohortState(users, cohort_of, since, cohorts, asked, left, record["made"])
 

@@ -20,10 +20,12 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.tallies import EventTally
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.checks import refuse_windows
+from streamveil.transforms.columns.dead_letters import late_slots, losses_of, tally_of
+from streamveil.transforms.columns.event_mapper import EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.event_codes import (
     Layout,
@@ -34,9 +36,7 @@ from streamveil.transforms.counting.event_codes import (
     pack,
 )
 from streamveil.transforms.counting.loss_limit import LossWatch
-from streamveil.transforms.mapping import EventMapper
 from streamveil.transforms.messages import REJECTED, TALLIES, Kind, Message, MessageCoder
-from streamveil.transforms.rejects import late_slots, losses_of, tally_of
 from streamveil.transforms.slots.clock import Clock, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.noise import Words
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.randomness.noise import Words
+from streamveil.transforms.columns.event_mapper import Events
 from streamveil.transforms.counting.bounding import Bounding, mix, runs
-from streamveil.transforms.mapping import Events
 from streamveil.transforms.messages import (
     Kind,
     Message,

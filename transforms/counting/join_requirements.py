@@ -24,11 +24,13 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 
-from streamveil.mechanisms.budgets import units_of
-from streamveil.mechanisms.seal import seal, unseal
-from streamveil.mechanisms.tallies import EventTally, Lost
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.event_tallies import EventTally, Lost
+from streamveil.mechanisms.core.seal import seal, unseal
+from streamveil.mechanisms.core.units import units_of
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms import metrics
+from streamveil.transforms.columns.dead_letters import reasons_of, rejected_slots
+from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import (
     NEVER,
@@ -47,7 +49,6 @@ from streamveil.transforms.counting.event_codes import (
     Visits,
     read_codes,
 )
-from streamveil.transforms.mapping import NO_REQUIREMENT
 from streamveil.transforms.messages import (
     REJECTED,
     TALLIES,
@@ -57,7 +58,6 @@ from streamveil.transforms.messages import (
     several_from_bytes,
     several_to_bytes,
 )
-from streamveil.transforms.rejects import reasons_of, rejected_slots
 from streamveil.transforms.slots.arrivals import contradiction
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back

@@ -15,13 +15,13 @@ from typing import Protocol
 import apache_beam as beam
 from apache_beam.typehints import KV
 
-from streamveil.mechanisms.records import InputLost, Slots, format_time
-from streamveil.mechanisms.tallies import LATE, EventTally, Lost, sum_bytes
-from streamveil.transforms.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
-from streamveil.transforms.mapping import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, sum_bytes
+from streamveil.mechanisms.core.records import InputLost, Slots, format_time
+from streamveil.transforms.columns.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
+from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
+from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
+from streamveil.transforms.columns.user_index import NULL_USER
 from streamveil.transforms.messages import Message
-from streamveil.transforms.people import NULL_USER
-from streamveil.transforms.times import NULL_TIME, UNPARSABLE_TIME
 
 # Of a stream, before its share of lost events is told.
 ENOUGH = 1000

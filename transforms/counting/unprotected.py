@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamveil.transforms.columns.event_mapper import EventMapper, Events
 from streamveil.transforms.counting.bounding import EVERYTHING, runs
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
@@ -25,7 +26,6 @@ from streamveil.transforms.counting.event_codes import (
     slot_tables,
 )
 from streamveil.transforms.histograms import PrivateHistograms
-from streamveil.transforms.mapping import EventMapper, Events
 
 # Batches of many small files are counted together: what counting leaves behind of each batch and
 # block would outweigh the events.

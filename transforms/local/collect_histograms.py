@@ -13,15 +13,22 @@ import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.typehints import KV
 
-from streamveil.mechanisms.checks import MAX_REJECTED, check_range, lateness, share, whole
-from streamveil.mechanisms.domains import Domain
-from streamveil.mechanisms.identity import encoded
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.parameter_checks import (
+    MAX_REJECTED,
+    check_range,
+    lateness,
+    share,
+    whole,
+)
+from streamveil.mechanisms.core.records import UNIFORM, LedgerEntry, Release, Slots
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.mechanisms.records import UNIFORM, LedgerEntry, Release, Slots
-from streamveil.mechanisms.saved import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
-from streamveil.mechanisms.users import Registry
-from streamveil.transforms.bins import DomainMap
 from streamveil.transforms.checks import check_resume, settling
+from streamveil.transforms.columns.bins import DomainMap
+from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.count_events import Asked, Counted, VisitCounter, count_events
 from streamveil.transforms.counting.event_codes import Layout
@@ -34,7 +41,6 @@ from streamveil.transforms.local.played_devices import (
     tell_server,
 )
 from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.mapping import Columns, EventMapper
 from streamveil.transforms.messages import LEDGER, STATE, Message
 from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey

@@ -10,14 +10,14 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.typehints import KV
 
-from streamveil.mechanisms.checks import check_range, lateness
-from streamveil.mechanisms.domains import Domain
-from streamveil.mechanisms.identity import encoded
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.parameter_checks import check_range, lateness
+from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry, Release, Slots
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
+from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.mechanisms.local.wire import Assignment, encode_assignment
-from streamveil.mechanisms.records import ConfigurationError, LedgerEntry, Release, Slots
-from streamveil.mechanisms.saved import BINS, SLOTS, STREAM, USERS
-from streamveil.mechanisms.users import Registry
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
 from streamveil.transforms.local.server import LocalSetting

@@ -18,14 +18,14 @@ import numpy.typing as npt
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.identity import encoded
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import KIND, Keeper
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
-from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
-from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
-from streamveil.mechanisms.saved import KIND, Keeper
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Visits, read_codes
 from streamveil.transforms.local.server import LocalSetting, Transcript
 from streamveil.transforms.messages import Kind, Message
@@ -112,12 +112,12 @@ class Edge:
     def encode(self, state: EdgeState) -> bytes:
         """Bytes of the state, with a version."""
         server, devices = self.stream.encode(state.server), state.devices.encode()
-        written = state_bytes.pack(self.SCHEMAS, {"server": server, "devices": devices})
+        written = state_codec.pack(self.SCHEMAS, {"server": server, "devices": devices})
         return self.keeper.write(written)
 
     def decode(self, data: bytes) -> EdgeState:
         """State of bytes. Raises ConfigurationError for bytes that were changed."""
-        _, record = state_bytes.unpack(self.SCHEMAS, self.keeper.read(data))
+        _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         server = self.stream.decode(record["server"])
         ledger = server.ledger
         devices = Devices.decode(record["devices"], ledger.users, self.device_keys, ledger.longest)

@@ -21,17 +21,18 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.local.oracles import Reports, supports
-from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.stream import LocalStreamState
-from streamveil.mechanisms.local.wire import (
+from streamveil.mechanisms.core.event_tallies import LATE
+from streamveil.mechanisms.local.messages import (
     check_answer,
     decode_report,
     largest_report,
     read_answer,
 )
-from streamveil.mechanisms.tallies import LATE
+from streamveil.mechanisms.local.oracles import Reports, supports
+from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.server.stream import LocalStreamState
 from streamveil.transforms import metrics
+from streamveil.transforms.columns.dead_letters import REJECTED_SCHEMA
 from streamveil.transforms.local.server import LocalSetting
 from streamveil.transforms.messages import (
     ASKS,
@@ -41,7 +42,6 @@ from streamveil.transforms.messages import (
     arrays_from_bytes,
     arrays_to_bytes,
 )
-from streamveil.transforms.rejects import REJECTED_SCHEMA
 from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.arrivals import another_start
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back

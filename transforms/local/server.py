@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from streamveil.mechanisms.budgets import to_epsilon
+from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry
+from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.local.protocol import LocalRelease, Tally, Users
 from streamveil.mechanisms.local.registry import local_mechanism
-from streamveil.mechanisms.local.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
-from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
-from streamveil.mechanisms.records import ConfigurationError, LedgerEntry
-from streamveil.mechanisms.saved import Parts
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.transforms.messages import Message, arrays_to_bytes, integers_from_bytes
 
 

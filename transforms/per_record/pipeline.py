@@ -17,8 +17,8 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.mechanisms.core.records import PerRecordRow, Slots
 from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
-from streamveil.mechanisms.records import PerRecordRow, Slots
 from streamveil.transforms.messages import (
     Kind,
     Message,

@@ -13,17 +13,17 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_epsilon, units_of
-from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicState, DynamicStream
+from streamveil.mechanisms.adaptive.thawing import thawed
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry
+from streamveil.mechanisms.core.units import to_epsilon, units_of
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
+from streamveil.mechanisms.driver.saved_state import Parts
+from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.infinite.registry import mechanism_forever
-from streamveil.mechanisms.mechanism import Population, Setting, SlotRelease
-from streamveil.mechanisms.noise import NoiseKeys, NoiseSource
-from streamveil.mechanisms.records import DynamicLedgerEntry, LedgerEntry
+from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
-from streamveil.mechanisms.saved import Parts
-from streamveil.mechanisms.stream import ReleaseStream, StreamState
-from streamveil.mechanisms.thawing import thawed
 from streamveil.transforms.counting.event_codes import (
     BlockCounts,
     Layout,

@@ -6,8 +6,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamveil.mechanisms.noise import KEY_BYTES, NoiseKeys, derived_key
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys, derived_key
 
 NoiseKey = bytes | Callable[[], bytes | NoiseKeys]
 """32 secret bytes, or a picklable way to get them, such as a :class:`RotatedKey`."""

@@ -16,8 +16,8 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.records import ConfigurationError, Release, Slots, format_time
+from streamveil.mechanisms.core.records import ConfigurationError, Release, Slots, format_time
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
 from streamveil.transforms.messages import LEDGER, STATE, Kind, Message, MessageCoder
 from streamveil.transforms.release.drivers import Driver, DriverOf

@@ -17,7 +17,7 @@ from enum import Enum
 from operator import attrgetter
 from typing import Any
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.transforms.messages import Message
 
 # Of so many slots that were taken last, the stage knows what their parts were.

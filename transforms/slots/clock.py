@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.records import MICROSECONDS, Slots
+from streamveil.mechanisms.core.records import MICROSECONDS, Slots
 
 # Clocks of devices are wrong by minutes. What is further ahead of a stream would wait in its state
 # until its time comes, which for a broken clock may be years.

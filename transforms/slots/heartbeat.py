@@ -15,7 +15,7 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints import KV
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
-from streamveil.mechanisms.records import ConfigurationError, Slots, format_time
+from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
 from streamveil.transforms.checks import follow_to_the_end, keep_keys_whole
 from streamveil.transforms.messages import FIRST_SLOT, Kind, Message
 

@@ -14,12 +14,10 @@ import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 
-from streamveil.mechanisms.records import Slots
-from streamveil.mechanisms.tallies import LATE, EventTally
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally
+from streamveil.mechanisms.core.records import Slots
 from streamveil.transforms import metrics
-from streamveil.transforms.mapping import Columns, slots_of
-from streamveil.transforms.messages import REJECTED, WAITING
-from streamveil.transforms.rejects import (
+from streamveil.transforms.columns.dead_letters import (
     losses_of,
     naming_source,
     rejected_rows,
@@ -27,6 +25,8 @@ from streamveil.transforms.rejects import (
     tally_of,
     with_tally,
 )
+from streamveil.transforms.columns.event_mapper import Columns, slots_of
+from streamveil.transforms.messages import REJECTED, WAITING
 
 # A slot is null where the source could not be read to its end.
 WAITING_SCHEMA = pa.schema([("source", pa.string()), ("slot", pa.int64())])

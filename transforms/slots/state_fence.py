@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from streamveil.mechanisms.odometer import BudgetExceeded
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 
 Written = tuple[int, int]
 """A number, and the moment at which it was written."""
