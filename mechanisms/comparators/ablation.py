@@ -7,7 +7,7 @@ pay, min(offer, threshold), and the rest stays in its ledger. What can be exchan
 - `release`: `sampled` as printed (`sampling.py`); `rescaled`, the same divided by the share of the
   users that it is expected to keep; `weighted` (`weighting.py`).
 - `ledger`: `shares`, the nullified slots of PBA; `sliding`, what the window really holds; `saving`,
-  the same without losing what a publication left over (`paid_schedules.py`).
+  the same without losing what a publication left over (`ledgers.py`).
 - `rule`: `published` as printed; `corrected`, less the deviation that noise and sampling cause
   when nothing has moved.
 
