@@ -20,35 +20,33 @@ GOAL_FUNCTIONS, GOAL_MODULES = 250, 40
 KEY = "0123456789" * 4
 # Whatever a step of a pipeline does, FnApiRunner has done by this function.
 STEPS = ("apache_beam.runners.worker.sdk_worker", "do_instruction")
+# The way of an event ends with its release: what writes that and what logs is behind it.
+BEHIND = ("streamveil.io.tables", "streamveil.io.releases", "logging")
 
 
 def main() -> None:
     options = parser(__doc__, repeats=1)
     add = options.add_argument
+    add("--mechanism", help="of the release (default: that of the command)")
     add("--names", action="store_true", help="list the functions of each module as well")
     given = options.parse_args()
-    answer = measure_case("trace_event.py", {}, 1).answers[0]
+    answer = measure_case("trace_event.py", {"mechanism": given.mechanism}, 1).answers[0]
+    command, steps = answer["command"], answer["steps"]
     made = table(
         "One event through streamveil release",
-        ["module", "functions", "in the steps of the pipeline"],
+        ["module", "functions", "on the way of the event"],
         "Python functions of streamveil that run in any thread, each counted once: by module, when "
         "a file of one event is released with a given key. Not counted are what modules do as they "
         "are imported, methods that dataclasses make, and lambdas and comprehensions, which are "
         "parts of what they stand in. The way of the event is what runs in the steps of the "
-        "pipeline, from the reading of the file to the writing of the release. Its "
+        "pipeline, with their setup, from the reading of the file to the release. Its "
         f"goal is fewer than {GOAL_FUNCTIONS} functions in fewer than {GOAL_MODULES} modules.",
     )
-    command, steps = answer["command"], answer["steps"]
-    for name, found in (("all", None), *sorted(command.items())):
-        if found is None:
-            sums = [
-                f"{sum(map(len, some.values()))} in {len(some)} modules"
-                for some in (command, steps)
-            ]
-            made.add(name, *sums)
-        else:
-            made.add(name, len(found), len(steps.get(name, ())))
-    save(given.results, "trace_event", {}, [made])
+    sums = [f"{sum(map(len, some.values()))} in {len(some)}" for some in (command, steps)]
+    made.add("all", *sums)
+    for name, found in sorted(command.items()):
+        made.add(name, len(found), len(steps.get(name, ())))
+    save(given.results, "trace_event", {"mechanism": given.mechanism}, [made])
     if given.names:
         for name, found in sorted(command.items()):
             print(f"{name}: {', '.join(found)}")
@@ -74,10 +72,14 @@ class Trace:
         name = getattr(code, "co_qualname", f"{code.co_name} {code.co_firstlineno}")  # from 3.11 on
         stepping = getattr(self._thread, "steps", False)
         known = self.steps if stepping else self.command
-        if name not in known[module] and not _importing(frame):
-            self.command[module].add(name)
-            if stepping:
-                self.steps[module].add(name)
+        if name in known[module]:
+            return
+        above = {one.f_globals["__name__"] for one in _stack(frame)}
+        if any(one.f_code.co_name == "<module>" for one in _stack(frame.f_back)):
+            return  # it is imported
+        self.command[module].add(name)
+        if stepping and not above.intersection(BEHIND):
+            self.steps[module].add(name)
 
     def told(self) -> dict[str, dict[str, list[str]]]:
         """Names by module."""
@@ -87,15 +89,14 @@ class Trace:
         }
 
 
-def _importing(frame) -> bool:
-    while frame is not None:
-        if frame.f_code.co_name == "<module>" and frame.f_globals["__name__"] != "__main__":
-            return True
+def _stack(frame):
+    """A frame and those above it, but for this script's own."""
+    while frame is not None and frame.f_globals["__name__"] != "__main__":
+        yield frame
         frame = frame.f_back
-    return False
 
 
-def run() -> dict[str, dict[str, list[str]]]:
+def run(mechanism: str | None) -> dict[str, dict[str, list[str]]]:
     """Release one event, and tell what ran."""
     from streamveil.pipelines.main import main as streamveil
 
@@ -111,6 +112,7 @@ def run() -> dict[str, dict[str, list[str]]]:
             *("--user_column=user", "--value_column=place", "--time_column=time", "--slot=1d"),
             *("--domain=cafe,park", "--start=2024-05-01", "--end=2024-05-02"),
         ]
+        arguments += [f"--mechanism={mechanism}"] if mechanism else []
         trace = Trace()
         threading.setprofile(trace)
         sys.setprofile(trace)
@@ -126,7 +128,8 @@ def run() -> dict[str, dict[str, list[str]]]:
 
 
 if __name__ == "__main__":
-    if asked_case() is None:
+    case = asked_case()
+    if case is None:
         main()
     else:
-        print(json.dumps(run()))
+        print(json.dumps(run(**case)))

@@ -26,7 +26,7 @@ from streamveil.transforms.release.release_steps import (
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
-from streamveil.transforms.slots.passes import Pass, TakeDue, _TakeDueFn
+from streamveil.transforms.slots.passes import Pass, SplitByPass, _SplitByPassFn
 
 pytestmark = pytest.mark.slow  # whole runs, each bundle twice
 
@@ -62,7 +62,7 @@ class Bounded(beam.PTransform):
     def expand(self, pbegin):
         batches = pbegin | beam.Create([self.kit.batch(rows(s)) for s in range(3)], reshuffle=False)
         due = Pass(0, 0, LAST)
-        return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+        return (batches | SplitByPass(due, self.transform.columns, self.transform.slots)).batches
 
 
 class Unbounded(Bounded):
@@ -82,12 +82,12 @@ class Unbounded(Bounded):
         batches = pbegin | stream.with_output_types(pa.RecordBatch)
         due = Pass(0, 0, LAST)
         self.transform.heartbeat = beam.Create(range(LAST + 1))
-        return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+        return (batches | SplitByPass(due, self.transform.columns, self.transform.slots)).batches
 
 
 STAGES = {
-    Bounded: [_TakeDueFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
-    Unbounded: [_TakeDueFn, _MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
+    Bounded: [_SplitByPassFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
+    Unbounded: [_SplitByPassFn, _MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
 }
 # Where requirements change.
 CHANGING = {

@@ -21,6 +21,7 @@ from streamveil.mechanisms.core.records import (
 )
 
 REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
+_NONE = pa.RecordBatch.from_pylist([], REJECTED_SCHEMA)
 
 
 def column_of(batch: pa.RecordBatch, name: str, what: str = "events") -> pa.Array:
@@ -88,6 +89,8 @@ def rejected_rows(
         faults: the reason of each faulty row, by row.
         detail: tells more, from the reason and the record.
     """
+    if not faults:
+        return _NONE
     rows = sorted(faults)
     names = [name for name in batch.schema.names if name != ROW_COLUMN]
     records = [

@@ -34,11 +34,11 @@ from streamveil.transforms.counting.count_events import Asked, Counted, VisitCou
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.local.played_devices import (
-    Edge,
-    EdgeConfiguration,
-    EdgeState,
+    PlayedDevices,
+    PlayedDevicesConfig,
+    PlayedState,
     PopulationMoves,
-    tell_server,
+    emit_to_server,
 )
 from streamveil.transforms.local.server import LocalSetting
 from streamveil.transforms.messages import LEDGER, STATE, Message
@@ -166,10 +166,10 @@ class CollectHistograms(beam.PTransform):
             self._server_resume = server.encode(state.server)
             self._away = edge.stream.away(state.server)
 
-    def _edge(self, setting: LocalSetting) -> Edge:
-        return EdgeConfiguration(setting, self._layout(bounded=True)).make()
+    def _edge(self, setting: LocalSetting) -> PlayedDevices:
+        return PlayedDevicesConfig(setting, self._layout(bounded=True)).make()
 
-    def _resumed(self, edge: Edge, written: bytes) -> EdgeState:
+    def _resumed(self, edge: PlayedDevices, written: bytes) -> PlayedState:
         """The state that was written, remembering enough and after the moves."""
         moves = self.moves
         before = edge if moves is None else self._edge(self._setting(moves.before))
@@ -227,7 +227,7 @@ class CollectHistograms(beam.PTransform):
     def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Collected:
         """Build the pipeline: batches -> visits -> tallies -> releases."""
         visits = self._visits(batches)
-        edge = EdgeConfiguration(self.setting, visits.layout)
+        edge = PlayedDevicesConfig(self.setting, visits.layout)
         counts, ticks = visits.counts, visits.ticks
         if visits.bounded:
             ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self)))
@@ -262,11 +262,11 @@ class CollectHistograms(beam.PTransform):
         state.element_type = tuple[int, bytes]
         return Collected(released.releases, released[LEDGER], rejected, state)
 
-    def _staged(self, edge: EdgeConfiguration, visits: Counted) -> ReleaseConfig:
+    def _staged(self, edge: PlayedDevicesConfig, visits: Counted) -> ReleaseConfig:
         return ReleaseConfig(
             partial(one_driver, edge),
             visits.clock,
-            tell_server,
+            emit_to_server,
             self.first_slot,
             self.last_slot,
             self._edge_resume,

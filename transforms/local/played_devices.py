@@ -34,16 +34,16 @@ Symbols = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class EdgeConfiguration:
+class PlayedDevicesConfig:
     """What makes the edge on a worker."""
 
     setting: LocalSetting
     layout: Layout
 
-    def make(self) -> Edge:
+    def make(self) -> PlayedDevices:
         """The devices and a server like the real one."""
         keys = self.setting.noise_key().derived("local devices")
-        return Edge(self.setting.name, self.setting.server(), keys, self.layout)
+        return PlayedDevices(self.setting.name, self.setting.server(), keys, self.layout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ class PopulationMoves:
 
 
 @dataclass
-class EdgeState:
+class PlayedState:
     """What the edge remembers: the devices' odometers are theirs, the rest is public."""
 
     server: LocalStreamState
@@ -67,7 +67,7 @@ class EdgeState:
 
 
 @dataclass(frozen=True)
-class Edge:
+class PlayedDevices:
     """Drives the devices of all users, who report one symbol each in a slot."""
 
     SCHEMAS = {
@@ -103,27 +103,27 @@ class Edge:
         users = self.stream.users
         return np.full(users.class_of.size, users.symbols - 1, np.int32)
 
-    def start(self) -> EdgeState:
+    def start(self) -> PlayedState:
         """State before the first slot."""
         server = self.stream.start()
         devices = Devices(self.stream.users, self.device_keys, server.ledger.longest)
-        return EdgeState(server, devices)
+        return PlayedState(server, devices)
 
-    def encode(self, state: EdgeState) -> bytes:
+    def encode(self, state: PlayedState) -> bytes:
         """Bytes of the state, with a version."""
         server, devices = self.stream.encode(state.server), state.devices.encode()
         written = state_codec.pack(self.SCHEMAS, {"server": server, "devices": devices})
         return self.keeper.write(written)
 
-    def decode(self, data: bytes) -> EdgeState:
+    def decode(self, data: bytes) -> PlayedState:
         """State of bytes. Raises ConfigurationError for bytes that were changed."""
         _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         server = self.stream.decode(record["server"])
         ledger = server.ledger
         devices = Devices.decode(record["devices"], ledger.users, self.device_keys, ledger.longest)
-        return EdgeState(server, devices)
+        return PlayedState(server, devices)
 
-    def remembering(self, state: EdgeState, longest_window: int) -> EdgeState:
+    def remembering(self, state: PlayedState, longest_window: int) -> PlayedState:
         """The same, that will follow changes of windows so long; `state` is consumed.
 
         Whom a stream asked follows from its state, so what ledger and devices had forgotten of
@@ -135,7 +135,7 @@ class Edge:
             state.devices.remember(longest_window, asks)
         return state
 
-    def changed(self, state: EdgeState, moves: PopulationMoves) -> EdgeState:
+    def changed(self, state: PlayedState, moves: PopulationMoves) -> PlayedState:
         """Let users come, leave or ask for something else from the next slot on.
 
         See :meth:`LocalStream.change`; `state` is consumed.
@@ -143,7 +143,7 @@ class Edge:
         server = self.stream.change(state.server, moves.users, moves.classes)
         assert server.next_slot is not None
         state.devices.change(server.next_slot, server.ledger.users)
-        return EdgeState(server, state.devices)
+        return PlayedState(server, state.devices)
 
     def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Symbols | None]]:
         """Every user's symbol in the slots of a block, None where nobody had an event."""
@@ -159,8 +159,8 @@ class Edge:
             yield block * self.layout.block + i, symbols
 
     def release(
-        self, state: EdgeState, slot: int, counted: Symbols
-    ) -> tuple[EdgeState, Transcript]:
+        self, state: PlayedState, slot: int, counted: Symbols
+    ) -> tuple[PlayedState, Transcript]:
         """Answer all that the server asks in the next slot.
 
         Raises BudgetExceeded when a device refuses.
@@ -171,16 +171,16 @@ class Edge:
             tallies.append(state.devices.report(ask, counted))
             server, answer = self.stream.take(server, tallies[-1])
             if isinstance(answer, LocalRelease):
-                return EdgeState(server, state.devices), Transcript(tuple(tallies))
+                return PlayedState(server, state.devices), Transcript(tuple(tallies))
             ask = answer
 
-    def next_slot(self, state: EdgeState) -> int | None:
+    def next_slot(self, state: PlayedState) -> int | None:
         """The slot that comes next."""
         return state.server.next_slot
 
 
-def tell_server(
-    edge: Edge, state: EdgeState, slot: int, transcript: Transcript, at: Timestamp
+def emit_to_server(
+    edge: PlayedDevices, state: PlayedState, slot: int, transcript: Transcript, at: Timestamp
 ) -> Iterator[Any]:
     """All that a slot tells the server, in one part: its transcript."""
     message = Message(Kind.COUNTS, slot, payload=transcript.to_bytes())

@@ -228,13 +228,13 @@ class _Rows:
 
 
 def _open_panes(tick: tuple[str, Message], keys: int) -> Iterator[tuple[PaneKey, Message]]:
-    """Tell every key that a pane is open."""
+    """Emit every key that a pane is open."""
     for position in range(keys):
         yield (position, tick[1].slot), tick[1]
 
 
 def _to_keys(told: tuple[str, Message], keys: int) -> Iterator[tuple[int, Message]]:
-    """Tell every key the same."""
+    """Emit every key the same."""
     for position in range(keys):
         yield position, told[1]
 

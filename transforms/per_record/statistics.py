@@ -38,7 +38,7 @@ class PerRecord(beam.PTransform):
 
     Input: a PCollection of Arrow record batches (pyarrow.RecordBatch) with the columns that are
     named here, bounded or not, in the global window. Output: `PerRecordRow`, in order for each key;
-    the order among keys is the runner's, which may hang on records: sort rows before showing it.
+    the order among keys is the runner's, which may depend on records: sort rows before showing it.
 
     Guarantee: E-per-record differential privacy, where E is `budget`: when a record r is added or
     removed, the probability of any set of outputs, over all windows and keys and for ever, changes

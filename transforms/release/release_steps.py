@@ -36,7 +36,7 @@ _LOGGER = logging.getLogger("streamveil")
 _PROGRESS = logging.getLogger("streamveil.progress")
 
 
-Tell = Callable[[Any, Any, int, Any, Timestamp], Iterator[Any]]
+Emit = Callable[[Any, Any, int, Any, Timestamp], Iterator[Any]]
 """What the stage gives of a release: of the driver, its state, the slot, the release and the event
 time."""
 
@@ -49,7 +49,7 @@ class ReleaseConfig:
     """Makes on a worker what gives the driver of a key."""
     clock: Clock
     """How time is cut, and when a slot closes."""
-    tell: Tell
+    emit: Emit
     """What is given of a release."""
     first_slot: int | None = None
     """First slot to release; the first with events, or that is opened, when None."""
@@ -114,7 +114,7 @@ def _driven(
     """Release slots, given in order with their counts; returns the state after them."""
     for slot, counted in slots:
         state, release = driver.release(state, slot, counted)
-        yield from config.tell(driver, state, slot, release, time_of(slot))
+        yield from config.emit(driver, state, slot, release, time_of(slot))
     return state
 
 
