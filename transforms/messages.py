@@ -129,10 +129,12 @@ def arrays_to_bytes(*arrays: np.ndarray[Any, Any]) -> bytes:
 def arrays_from_bytes(data: bytes) -> list[np.ndarray[Any, Any]]:
     """The arrays, read-only, over the bytes themselves."""
     (number,) = _NUMBER.unpack_from(data)
-    sizes = struct.unpack_from(f"<{number}q", data, 8)
-    ends = np.cumsum(sizes) + 8 * (1 + number)
-    view = memoryview(data)
-    return [array_from_bytes(view[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    sizes = struct.unpack_from(f"<{number}q", data, _NUMBER.size)
+    view, arrays = memoryview(data)[_NUMBER.size * (1 + number) :], []
+    for size in sizes:
+        arrays.append(array_from_bytes(view[:size]))
+        view = view[size:]
+    return arrays
 
 
 def integers_from_bytes(data: bytes) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
