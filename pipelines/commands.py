@@ -13,9 +13,15 @@ from typing import Any
 
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, share, whole
 from streamveil.mechanisms.core.records import check_zone
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
-from streamveil.mechanisms.registry import DEFAULT, only_dynamic, parse
+from streamveil.mechanisms.registry import (
+    DEFAULT,
+    INFINITE_DEFAULT,
+    INFINITE_MECHANISMS,
+    LOCAL_DEFAULT,
+    LOCAL_MECHANISMS,
+    only_dynamic,
+    parse,
+)
 from streamveil.pipelines.flags import (
     SURE_LIKENESS,
     StrictParser,

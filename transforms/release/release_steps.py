@@ -77,23 +77,8 @@ class Publish:
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(driver.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
-        yield TimestampedValue(
-            Release(
-                slot,
-                self.slots.start(slot),
-                self.slots.end(slot),
-                release.counts,
-                release.status,
-                release.published_slot,
-                release.epsilon,
-                release.stderr,
-                self.mechanism,
-                release.alarm,
-                release.diagnostics,
-                release.shares,
-            ),
-            at,
-        )
+        told = Release.of(release, slot, self.slots, self.mechanism)
+        yield TimestampedValue(told, at)
         entry = driver.entry(state, slot, release)
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
 
