@@ -1,6 +1,6 @@
 """The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
 
-from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, Odometer
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, WindowFilter
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -69,7 +69,6 @@ __all__ = [
     "LocalSimulation",
     "Mechanism",
     "NoiseSource",
-    "Odometer",
     "Population",
     "Registry",
     "Release",
@@ -80,6 +79,7 @@ __all__ = [
     "SlotRelease",
     "Slots",
     "StreamState",
+    "WindowFilter",
     "WithOther",
     "dynamic_mechanism",
     "infinite_mechanism",

@@ -19,6 +19,7 @@ from streamveil.transforms.per_record import (
     ValueBudget,
 )
 from streamveil.transforms.release.noise_keys import RotatedKey
+from streamveil.transforms.release_rows import ReleaseRows
 from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "PerRecordRunningTotal",
     "PerRecordSum",
     "PrivateHistograms",
+    "ReleaseRows",
     "RotatedKey",
     "ValueBudget",
 ]

@@ -60,7 +60,7 @@ class PopulationMoves:
 
 @dataclass
 class PlayedState:
-    """What the edge remembers: the devices' odometers are theirs, the rest is public."""
+    """What the edge remembers: the devices' filters are theirs, the rest is public."""
 
     server: LocalStreamState
     devices: Devices
@@ -106,7 +106,7 @@ class PlayedDevices:
     def start(self) -> PlayedState:
         """State before the first slot."""
         server = self.stream.start()
-        devices = Devices(self.stream.users, self.device_keys, server.ledger.longest)
+        devices = Devices(self.stream.users, self.device_keys, server.filter.longest)
         return PlayedState(server, devices)
 
     def encode(self, state: PlayedState) -> bytes:
@@ -119,7 +119,7 @@ class PlayedDevices:
         """State of bytes. Raises ConfigurationError for bytes that were changed."""
         _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         server = self.stream.decode(record["server"])
-        ledger = server.ledger
+        ledger = server.filter
         devices = Devices.decode(record["devices"], ledger.users, self.device_keys, ledger.longest)
         return PlayedState(server, devices)
 
@@ -129,9 +129,9 @@ class PlayedDevices:
         Whom a stream asked follows from its state, so what ledger and devices had forgotten of
         these slots comes back, and is checked against what they remember.
         """
-        if state.server.ledger.longest is None:
+        if state.server.filter.longest is None:
             asks = self.stream.asked(state.server, longest_window)
-            state.server.ledger.remember(longest_window, asks)
+            state.server.filter.remember(longest_window, asks)
             state.devices.remember(longest_window, asks)
         return state
 
@@ -142,7 +142,7 @@ class PlayedDevices:
         """
         server = self.stream.change(state.server, moves.users, moves.classes)
         assert server.next_slot is not None
-        state.devices.change(server.next_slot, server.ledger.users)
+        state.devices.change(server.next_slot, server.filter.users)
         return PlayedState(server, state.devices)
 
     def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Symbols | None]]:
