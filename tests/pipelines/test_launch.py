@@ -27,7 +27,7 @@ from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import launch, options
 from streamveil.pipelines.commands import COMMANDS, read
-from streamveil.pipelines.evaluation.presets import FORMATS
+from streamveil.pipelines.evaluation.options import FORMATS
 from streamveil.pipelines.flags import SURE_LIKENESS, nearest
 from streamveil.pipelines.jobs import EventOptions
 from streamveil.pipelines.launch import BeamFlags, beams_parser, parse_flags, run

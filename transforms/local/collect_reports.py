@@ -32,14 +32,14 @@ _BY_STREAM = KV[str, Message]
 
 class _CollectedReports(NamedTuple):
     assignments: beam.PCollection[tuple[str, bytes]]
-    """(user id, assignment as `wire.encode_assignment` writes it): for that user's device only."""
+    """(user id, assignment as `messages.encode_assignment` writes it): for that user's device only."""
     releases: beam.PCollection[Release]
     """One for each slot: safe to publish."""
     ledger: beam.PCollection[LedgerEntry]
     """One for each slot: for every class, what the slot and the window that ends with it cost the
     user of the class of whom most was asked. Public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
-    """Reports that do not count, as dead letters of `REJECTED_SCHEMA`: for the operator."""
+    """Reports that do not count, as dead letters of `io.REJECTED_SCHEMA`: for the operator."""
 
 
 class CollectedReports(WithRows, _CollectedReports):
@@ -51,7 +51,7 @@ class CollectedReports(WithRows, _CollectedReports):
 class CollectReports(beam.PTransform):
     """Ask devices for reports and release a histogram per slot.
 
-    Input: reports, bytes as `wire.encode_report` writes them, in the global window. Output:
+    Input: reports, bytes as `messages.encode_report` writes them, in the global window. Output:
     :class:`CollectedReports`.
 
     The first round of a slot opens when the slot has begun and the one before it is released:

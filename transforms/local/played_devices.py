@@ -124,7 +124,7 @@ class PlayedDevices:
         return PlayedState(server, devices)
 
     def remembering(self, state: PlayedState, longest_window: int) -> PlayedState:
-        """The same, that will follow changes of windows so long; `state` is consumed.
+        """The same, that will follow changes of windows so long.
 
         Whom a stream asked follows from its state, so what ledger and devices had forgotten of
         these slots comes back, and is checked against what they remember.
@@ -138,7 +138,7 @@ class PlayedDevices:
     def changed(self, state: PlayedState, moves: PopulationMoves) -> PlayedState:
         """Let users come, leave or ask for something else from the next slot on.
 
-        See :meth:`LocalStream.change`; `state` is consumed.
+        See :meth:`LocalStream.change`.
         """
         server = self.stream.change(state.server, moves.users, moves.classes)
         assert server.next_slot is not None
