@@ -32,7 +32,7 @@ _BY_STREAM = KV[str, Message]
 
 class _CollectedReports(NamedTuple):
     assignments: beam.PCollection[tuple[str, bytes]]
-    """(user id, assignment as `messages.encode_assignment` writes it): for that user's device only."""
+    """(user id, assignment as `messages.encode_assignment` has it): for that user's device only."""
     releases: beam.PCollection[Release]
     """One for each slot: safe to publish."""
     ledger: beam.PCollection[LedgerEntry]
