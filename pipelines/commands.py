@@ -15,14 +15,22 @@ from streamveil.mechanisms.checks import check_range, lateness, share, whole
 from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
 from streamveil.mechanisms.records import check_zone
-from streamveil.mechanisms.registry import DEFAULT, only_dynamic, parse
-from streamveil.pipelines.flags import (
-    SURE_LIKENESS,
-    StrictParser,
-    is_true,
-    nearest,
-    refuse_unknown,
+from streamveil.mechanisms.registry import (
+    DEFAULT,
+    DYNAMIC_MECHANISMS,
+    MECHANISMS,
+    only_dynamic,
+    parse,
 )
+from streamveil.pipelines.flags import (
+    StrictParser,
+    beams_names,
+    is_true,
+    names_of,
+    refuse_unknown,
+    strangers,
+)
+from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.foreign import (
     LOCAL_SAYING,
     NOT_LOCAL,
@@ -32,26 +40,32 @@ from streamveil.pipelines.foreign import (
     PER_RECORD_SAYING,
     refuse_foreign,
 )
-from streamveil.pipelines.guarantees import is_infinite
+from streamveil.pipelines.guarantees import INFINITE, is_infinite
 from streamveil.pipelines.options import (
+    EVENT_FILES,
+    PER_RECORD_NAMES,
     REQUIRED,
+    SINK_FORMS,
     add_demo_options,
     add_dry_run,
-    add_follow_options,
     add_job_options,
     add_log_options,
     add_per_record_options,
     add_release_options,
     add_shared_options,
+    with_new_names,
 )
 from streamveil.pipelines.sections import CommandHelp
 from streamveil.pipelines.values import (
     budget_for_ever,
+    check_bins,
     check_files,
+    check_going_on,
     check_required,
+    check_summary,
     check_summary_apart,
     default_requirement_of,
-    duration_of,
+    key_places,
     range_of,
     requirement_columns_of,
 )
@@ -83,14 +97,20 @@ class Command:
     """Those, and why."""
     saying: str = ""
     """What stands between such an option and the reason."""
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    """Of options that mean something narrower here than in `options`."""
     beam: bool = True
     """Whether Beam's own options pass through."""
 
     def help(self) -> CommandHelp:
-        """A parser of its own options, for the help and for hints."""
+        """A parser of its own options but for those that it refuses, for the help and for hints."""
         parser = CommandHelp(self.name, self.about, self.required, self.example, self.beam)
         for add in self.add:
             add(parser)
+        for action in parser._actions:
+            if action.dest in self.refused:
+                action.help = argparse.SUPPRESS
+            action.help = self.meanings.get(action.dest, action.help)
         return parser
 
     def strict(self) -> StrictParser:
@@ -100,6 +120,17 @@ class Command:
             add(parser)
         return parser
 
+    def refuse_unknown(self, flags: Sequence[str]) -> None:
+        """Raise ConfigurationError where a flag is neither the command's nor one of Beam's."""
+        own, beams = names_of(self.help()), beams_names() if self.beam else []
+        if beams:
+            flink = argparse.ArgumentParser(add_help=False)
+            add_flink_options(flink)
+            beams += names_of(flink)
+        elif self.beam:
+            return  # its source is elsewhere: it will say itself
+        refuse_unknown(self.name, strangers(flags, beams), own, beams)
+
 
 def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Read and check the options of a command, as far as can be without Beam.
@@ -108,18 +139,12 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     Beam's. Raises ConfigurationError.
     """
     command = COMMANDS[name]
-    own, strict = command.help(), command.strict()
     if "-h" in argv or "--help" in argv:
-        own.print_help()
+        command.help().print_help()
         raise SystemExit(0)
-    given, others = strict.parse_known_args(list(argv))
-    if others and not command.beam:
-        refuse_unknown(name, others, own)
-    refuse_unknown(name, [each for each in others if nearest(each, own, SURE_LIKENESS)], own)
-    if any(nearest(flag, own) for flag in others):
-        from streamveil.pipelines.launch import refuse_unknown_to_beam
-
-        refuse_unknown_to_beam(name, argv)
+    strict = command.strict()
+    given, others = strict.parse_known_args(with_new_names(name, argv))
+    command.refuse_unknown(others)
     refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)
     command.check(given)
     return given, others
@@ -141,20 +166,19 @@ def _check_release(given: Any) -> None:
     elif not (given.mechanism and only_dynamic(given.mechanism)):
         parse(given.mechanism or DEFAULT)
     _check_histograms(given)
-    _check_going_on(given)
+    _check_run(given)
 
 
 def _check_collect(given: Any) -> None:
     check_required("collect", given)
     parse(given.mechanism or LOCAL_DEFAULT, LOCAL_MECHANISMS)
     _check_histograms(given)
-    _check_going_on(given)
+    _check_run(given)
 
 
-def _check_going_on(given: Any) -> None:
-    is_true("resume", given.resume)
-    if given.follow is not None:
-        duration_of("follow", given.follow, least=1)
+def _check_run(given: Any) -> None:
+    check_going_on(given)
+    check_summary(given.summary)
     check_files(given, _READ, new=() if given.state else _WRITTEN)
     check_summary_apart(given)
 
@@ -165,6 +189,7 @@ def _check_histograms(given: Any) -> None:
     share("max_rejected", given.max_rejected)
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)
+    check_bins(given)
     _check_times(given)
 
 
@@ -173,8 +198,12 @@ def _check_times(given: Any) -> None:
     is_true("dry_run", given.dry_run)
     if given.time_zone is not None:
         check_zone(given.time_zone)
+    slots = None
     if given.slot:
-        check_range(*range_of(given))
+        slots, *ends = range_of(given)
+        check_range(slots, *ends)
+    if given.noise_key:
+        key_places(given.noise_key, slots)
 
 
 def _check_per_record(given: Any) -> None:
@@ -185,7 +214,7 @@ def _check_per_record(given: Any) -> None:
 
 def _check_demo(given: Any) -> None:
     is_true("hourly", given.hourly)
-    parse(given.demo_mechanism)
+    parse(given.mechanism)
 
 
 def _check_evaluate(given: Any) -> None:
@@ -207,12 +236,19 @@ streamveil release --input=events.csv --output=releases.csv \
     --requirements=requirements.csv --rejected=rejected.jsonl
 """,
         _check_release,
+        meanings={
+            "mechanism": f"{', '.join(MECHANISMS)} (default {DEFAULT}); where requirements change "
+            f"{', '.join(DYNAMIC_MECHANISMS)}; with --guarantee={INFINITE} "
+            f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT})",
+            "requirements": "table with the columns user, window, epsilon; or else give "
+            f"--default_requirement, or --guarantee={INFINITE} with --epsilon",
+        },
     ),
     Command(
         "collect",
         "The same in the local setting, played through: users' devices perturb what they report, "
         "and the server sees no raw value.",
-        (add_shared_options, add_job_options, add_follow_options, *_HOW),
+        (add_shared_options, add_job_options, add_release_options, *_HOW),
         ("input", "output", *REQUIRED, "requirements"),
         r"""
 streamveil collect --input=events.csv --output=releases.csv \
@@ -221,9 +257,14 @@ streamveil collect --input=events.csv --output=releases.csv \
     --requirements=requirements.csv
 """,
         _check_collect,
-        foreign=(add_release_options,),
         refused={**NOT_LOCAL, **NOT_LOCAL_RELEASE},
         saying=LOCAL_SAYING,
+        meanings={
+            "mechanism": f"{', '.join(LOCAL_MECHANISMS)} (default {LOCAL_DEFAULT})",
+            "requirements": "table of all users with the columns user, window, epsilon",
+            "longest_window": "with --state: longest window, in slots, that anybody may ask for "
+            "later; public (default: the longest in the run with the first change)",
+        },
     ),
     Command(
         "per-record",
@@ -242,6 +283,16 @@ streamveil per-record --input=payments.csv --output=sums.csv \
         foreign=(add_job_options, add_release_options),
         refused={**NOT_PER_RECORD, **NOT_PER_RECORD_RELEASE},
         saying=PER_RECORD_SAYING,
+        meanings={
+            "output": "a row for each window and key: a file, .parquet, .avro, .jsonl or .csv; or "
+            f"{SINK_FORMS}",
+            "value_column": "column of numbers: what is none from 0 to --value_max does not count",
+            "slot": "length of a slot: 1w, 1d, 1h, 5m, 60s (default: one window of all times)",
+            "start": "from the slot that holds this time on; an input with an end needs --slot, "
+            "--start and --end, or none of them",
+            "end": "up to the slot before this time",
+            "mechanism": PER_RECORD_NAMES,
+        },
     ),
     Command(
         "evaluate",
@@ -251,11 +302,12 @@ streamveil per-record --input=payments.csv --output=sums.csv \
         (_add_evaluate_options,),
         (),
         r"""
-streamveil evaluate --stream=sin,step --users=900 --slots=60 --seeds=3 \
+streamveil evaluate --streams=sin,step --users=900 --slots=60 --seeds=3 \
     --output=comparison.csv --page=comparison.html
 """,
         _check_evaluate,
         beam=False,
+        meanings={"input": EVENT_FILES},
     ),
     Command(
         "demo",

@@ -68,7 +68,7 @@ def main(given: argparse.Namespace, command: str) -> int:
     data = _data(given)
     if not streams and data is None:
         raise ConfigurationError(
-            "--stream is missing: name synthetic streams, or give events of your own as --input"
+            "--streams is missing: name synthetic streams, or give events of your own as --input"
         )
     _check_outputs(given)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
@@ -114,7 +114,7 @@ def _compare_per_record(given: argparse.Namespace, command: str) -> int:
     histograms = argparse.ArgumentParser()
     add_histogram_options(histograms)
     unset = {
-        **dict.fromkeys(("stream", "epsilons", "windows", "users", "slots", "processes", "format")),
+        **dict.fromkeys(("streams", "epsilons", "windows", "users", "slots", "processes", "format")),
         **dict.fromkeys(("guarantee", "epsilon", *INFINITE_OPTIONS)),
         **dict.fromkeys(("time_column", "slot", "start", "end")),
         **vars(histograms.parse_args([])),
@@ -153,17 +153,17 @@ def _compare_infinite(given: argparse.Namespace, command: str) -> int:
 
 def _streams(given: argparse.Namespace) -> tuple[list[str], int, int]:
     """Names of streams, and the users and slots of the synthetic ones."""
-    names = [] if given.stream is None else _names("stream", given.stream)
+    names = [] if given.streams is None else _names("streams", given.streams)
     for name in names:
         if name not in {**STREAMS, **REAL}:
             raise ConfigurationError(
-                f"--stream: {name!r} is unknown: choose of {', '.join([*STREAMS, *REAL])}"
+                f"--streams: {name!r} is unknown: choose of {', '.join([*STREAMS, *REAL])}"
             )
     if set(names) <= set(REAL):
         for size in ("users", "slots"):
             if getattr(given, size) is not None:
                 raise ConfigurationError(
-                    f"--{size} is for synthetic streams: give --stream, or leave it out"
+                    f"--{size} is for synthetic streams: give --streams, or leave it out"
                 )
     users = _at_least_one("users", DEFAULT_USERS if given.users is None else given.users)
     slots = _at_least_one("slots", DEFAULT_SLOTS if given.slots is None else given.slots)

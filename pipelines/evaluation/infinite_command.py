@@ -70,7 +70,7 @@ def compare(
     drawn, real = _streams(given)
     if not (drawn or real or count):
         raise ConfigurationError(
-            f"--stream is missing: name streams, of {', '.join([*INFINITE_STREAMS, *REAL])}, or "
+            f"--streams is missing: name streams, of {', '.join([*INFINITE_STREAMS, *REAL])}, or "
             "give events of your own as --input"
         )
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
@@ -111,11 +111,11 @@ def about(source: Histograms) -> str:
 
 def _streams(given: argparse.Namespace) -> tuple[list[Drawn], list[str]]:
     """The synthetic streams, and names of real ones."""
-    names = list(dict.fromkeys(part.strip() for part in (given.stream or "").split(",") if part))
+    names = list(dict.fromkeys(part.strip() for part in (given.streams or "").split(",") if part))
     for name in names:
         if name not in {**INFINITE_STREAMS, **REAL}:
             raise ConfigurationError(
-                f"--stream: {name!r} is unknown with --guarantee={INFINITE}: choose of "
+                f"--streams: {name!r} is unknown with --guarantee={INFINITE}: choose of "
                 f"{', '.join([*INFINITE_STREAMS, *REAL])}"
             )
     for option in ("slots", "events"):
@@ -124,7 +124,7 @@ def _streams(given: argparse.Namespace) -> tuple[list[Drawn], list[str]]:
             raise ConfigurationError(f"--{option}={number}: give 1 or more")
         if number is not None and set(names) <= set(REAL):
             raise ConfigurationError(
-                f"--{option} is for synthetic streams: give --stream, or leave it out"
+                f"--{option} is for synthetic streams: give --streams, or leave it out"
             )
     slots = DEFAULT_SLOTS if given.slots is None else given.slots
     made = [Drawn(name, slots, given.events) for name in names if name not in REAL]
