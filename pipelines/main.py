@@ -7,7 +7,8 @@ import logging
 import shlex
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+
+from streamveil import __version__
 
 USAGE = """usage: streamveil COMMAND [options]
 
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(USAGE)
         return 0 if arguments else 2
     if arguments[0] == "--version":
-        print(version("streamveil"))
+        print(__version__)
         return 0
     command, rest = arguments[0], arguments[1:]
     if command not in _COMMANDS:

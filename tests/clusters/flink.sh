@@ -46,16 +46,6 @@ run() { # NAME PLACE WORK HEAP CLASS [ARGUMENTS]: a Java process in the backgrou
   echo $! >"$work/$name.pid"
 }
 
-free_ports() { # N: so many ports that nothing listens on
-  python3 - "$1" <<'PYTHON'
-import socket, sys
-held = [socket.socket() for _ in range(int(sys.argv[1]))]
-for one in held:
-    one.bind(("127.0.0.1", 0))
-print(*(one.getsockname()[1] for one in held))
-PYTHON
-}
-
 await() { # PORT WORK NAME: until the process listens, or is no more
   for _ in $(seq 600); do
     if (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; then return; fi
@@ -69,12 +59,12 @@ await() { # PORT WORK NAME: until the process listens, or is no more
 
 job_server() { # PLACE WORK MASTER [HEAP]
   local job artifact expansion
-  read -r job artifact expansion < <(free_ports 3)
+  read -r job artifact expansion < <(python3 "$here/free_ports.py" 3)
   run jobserver "$1" "$2" "${4:-256m}" org.apache.beam.runners.flink.FlinkJobServerDriver \
     --flink-master="$3" --flink-conf-dir="$2/conf" --job-host=127.0.0.1 --job-port="$job" \
     --artifact-port="$artifact" --expansion-port="$expansion" --artifacts-dir="$2/artifacts"
   await "$job" "$2" jobserver
-  echo "job_endpoint=localhost:$job"
+  echo "job_endpoint=127.0.0.1:$job"
 }
 
 prepare() { # PLACE WORK: an empty folder for a cluster
@@ -133,13 +123,13 @@ taskmanager() { # PLACE WORK
 start() { # PLACE WORK MANAGERS SLOTS
   local rpc rest
   prepare "$1" "$2"
-  read -r rpc rest < <(free_ports 2)
+  read -r rpc rest < <(python3 "$here/free_ports.py" 2)
   settings "$2" "$rpc" "$rest" "$4" >"$2/conf/flink-conf.yaml"
   run jobmanager "$1" "$2" 256m \
     org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint --configDir "$2/conf"
   await "$rest" "$2" jobmanager
   for ((i = 0; i < $3; i++)); do taskmanager "$1" "$2" >/dev/null; done
-  echo "flink_master=localhost:$rest"
+  echo "flink_master=127.0.0.1:$rest"
   job_server "$1" "$2" "127.0.0.1:$rest"
 }
 

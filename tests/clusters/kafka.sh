@@ -21,10 +21,6 @@ install() { # PLACE
   done
 }
 
-free_port() {
-  python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
-}
-
 running() { # WORK NAME
   [[ -f "$1/$2.pid" ]] && kill -0 "$(cat "$1/$2.pid")" 2>/dev/null
 }
@@ -49,8 +45,7 @@ await() { # WORK NAME PORT: until the port is open
 
 configure() { # WORK: settings of a single node that is both broker and controller
   local port controller
-  port=$(free_port)
-  controller=$(free_port)
+  read -r port controller < <(python3 "$here/free_ports.py" 2)
   cat >"$1/broker.properties" <<END_OF_SETTINGS
 process.roles=broker,controller
 node.id=1
@@ -87,7 +82,7 @@ start() { # PLACE WORK
       "$work/broker.properties"
   fi
   if ! running "$work" expansion; then
-    free_port >"$work/expansion.port"
+    python3 "$here/free_ports.py" 1 >"$work/expansion.port"
     # Java transforms then run in this process, where others would want Docker.
     launch "$work" expansion "${java[@]}" -Xmx1g -cp "$place/connector/*" \
       org.apache.beam.sdk.expansion.service.ExpansionService \

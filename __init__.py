@@ -1,0 +1,63 @@
+"""Private statistics of event streams under personal w-event requirements.
+
+`import streamveil as sv`: what is used most has a name here, which is imported when it is first
+asked for. The rest is in `streamveil.mechanisms`, `streamveil.transforms` and `streamveil.io`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamveil.io import ReadEvents, WriteReleases, read_requirements
+    from streamveil.mechanisms import (
+        Categories,
+        ConfigurationError,
+        Edges,
+        Grid,
+        InputLost,
+        Registry,
+        Requirement,
+        Slots,
+        simulate,
+    )
+    from streamveil.transforms import Columns, PrivateHistograms
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Categories",
+    "Columns",
+    "ConfigurationError",
+    "Edges",
+    "Grid",
+    "InputLost",
+    "PrivateHistograms",
+    "ReadEvents",
+    "Registry",
+    "Requirement",
+    "Slots",
+    "WriteReleases",
+    "__version__",
+    "read_requirements",
+    "simulate",
+]
+
+_HOME = {
+    **dict.fromkeys(("ReadEvents", "WriteReleases", "read_requirements"), "streamveil.io"),
+    **dict.fromkeys(("Columns", "PrivateHistograms"), "streamveil.transforms"),
+}
+"""Where a name is defined; all others are in `streamveil.mechanisms`."""
+
+
+def __getattr__(name: str) -> object:
+    """Import a name when it is first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(_HOME.get(name, "streamveil.mechanisms")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """What can be had here."""
+    return sorted(__all__)
