@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.records import PUBLISHED, Release
+from streamveil.mechanisms.core.records import PUBLISHED, Release
 
 
 def keep(release: Release, folder: str) -> None:

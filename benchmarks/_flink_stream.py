@@ -20,7 +20,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from streamveil.io import WriteReleasesToFolder
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.mechanisms.records import Release
+from streamveil.mechanisms.core.records import Release
 from streamveil.transforms import Columns, Outputs, PrivateHistograms
 
 SECOND = 1_000_000

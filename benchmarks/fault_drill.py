@@ -41,7 +41,7 @@ from typing import Any
 
 from _drill import overspent
 
-from streamveil.mechanisms.records import format_time, parse_time
+from streamveil.mechanisms.core.records import format_time, parse_time
 from streamveil.pipelines import main, release  # noqa: F401  the runs import nothing more
 
 START = parse_time("2024-01-01T00:00:00Z")

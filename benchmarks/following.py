@@ -16,7 +16,7 @@ from pathlib import Path
 
 from _measure import cpu_seconds, data_folder, parser, save, table
 
-from streamveil.mechanisms.records import format_time, parse_time
+from streamveil.mechanisms.core.records import format_time, parse_time
 
 USERS = 200
 EVENTS = 100  # in a slot

@@ -36,7 +36,7 @@ from typing import Any
 
 from _drill import overspent, tell
 
-from streamveil.mechanisms.records import format_time, parse_time
+from streamveil.mechanisms.core.records import format_time, parse_time
 
 START = parse_time("2024-01-01T00:00:00Z")
 SECOND = 1_000_000

@@ -55,11 +55,11 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
     import numpy as np
 
     from streamveil.mechanisms import DynamicStream, NoiseSource, dynamic_mechanism
-    from streamveil.mechanisms.cohorts import Moves
-    from streamveil.mechanisms.dynamic_stream import CohortCounts
-    from streamveil.mechanisms.mechanism import Setting
-    from streamveil.mechanisms.schedule import asked_units
-    from streamveil.transforms.wire import compressed
+    from streamveil.mechanisms.accounting.schedule import asked_units
+    from streamveil.mechanisms.core.cohorts import Moves
+    from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
+    from streamveil.mechanisms.protocol import Setting
+    from streamveil.transforms.messages import compressed
 
     changing, kinds = STREAMS[stream]
     random = np.random.default_rng(0)

@@ -231,12 +231,12 @@ def run_many(many: str, users: int, slots: int, bins: int) -> dict[str, object]:
 
     import numpy as np
 
-    from streamveil.mechanisms.local import devices as devices_module
+    from streamveil.mechanisms.core.records import Requirement
+    from streamveil.mechanisms.local.algorithms.rotation import Rotation
+    from streamveil.mechanisms.local.client import population as devices_module
     from streamveil.mechanisms.local.protocol import Users
-    from streamveil.mechanisms.local.rotation import Rotation
     from streamveil.mechanisms.local.simulate import run_slot
-    from streamveil.mechanisms.noise import NoiseSource
-    from streamveil.mechanisms.records import Requirement
+    from streamveil.mechanisms.randomness.noise import NoiseSource
 
     classes = tuple(Requirement(w, e) for w in WINDOWS for e in EPSILONS)
     random = np.random.default_rng(1)

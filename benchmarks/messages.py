@@ -112,7 +112,7 @@ def encoded(kind: str, per: int, first: int) -> bytes:
 def mapper():
     """Of all these users and values."""
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
-    from streamveil.transforms.mapping import Columns, EventMapper
+    from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 
     registry = Registry.of(
         dict.fromkeys((f"user-{i:07}" for i in range(USERS)), Requirement(7, 1.0)),

@@ -303,8 +303,8 @@ def run_local(local: int) -> dict[str, float]:
     """Errors in percent of counts from reports of the same devices."""
     import numpy as np
 
-    from streamveil.mechanisms.noise import NoiseSource
     from streamveil.mechanisms.per_record import Analyzer, Randomizer, statistic
+    from streamveil.mechanisms.randomness.noise import NoiseSource
     from streamveil.pipelines.evaluation.per_record import evaluation_key
     from streamveil.pipelines.evaluation.records import PER_RECORD_DATA, RECORDS
 
@@ -327,8 +327,8 @@ def run_local(local: int) -> dict[str, float]:
 
 def run_ticks(ticks: int) -> dict[str, float]:
     """Root mean squared error over all ticks up to one."""
-    from streamveil.mechanisms.noise import NoiseSource
     from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
+    from streamveil.mechanisms.randomness.noise import NoiseSource
     from streamveil.pipelines.evaluation.per_record import evaluation_key
 
     made = statistic("count", "prdp", Bounds(1.0, 1.0))

@@ -273,11 +273,11 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
 
     from streamveil.mechanisms import Categories, Registry, Requirement, Slots
     from streamveil.transforms import Columns
-    from streamveil.transforms.bounding import Bounding
-    from streamveil.transforms.counting import Layout, pack
-    from streamveil.transforms.gathering import Counter
-    from streamveil.transforms.mapping import EventMapper
-    from streamveil.transforms.wire import packed_to_bytes
+    from streamveil.transforms.columns.event_mapper import EventMapper
+    from streamveil.transforms.counting.bounding import Bounding
+    from streamveil.transforms.counting.count_steps import Counter
+    from streamveil.transforms.counting.event_codes import Layout, pack
+    from streamveil.transforms.messages import packed_to_bytes
 
     random = np.random.default_rng(users)
     names = [f"value-{b:02}" for b in range(BINS)]
@@ -388,7 +388,7 @@ def run_registry(users: int) -> dict[str, float]:
     from _events import write_requirements
 
     from streamveil.io import read_requirements
-    from streamveil.transforms.people import UserIndex
+    from streamveil.transforms.columns.user_index import UserIndex
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requirements.parquet"
@@ -405,16 +405,16 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     from _stages import Stage
 
     from streamveil.mechanisms import Population, Requirement, Slots
-    from streamveil.transforms.clock import Clock
-    from streamveil.transforms.counting import BlockCounts, Layout
-    from streamveil.transforms.keys import SameKey
-    from streamveil.transforms.ledgers import Configuration
-    from streamveil.transforms.release import (
+    from streamveil.transforms.counting.event_codes import BlockCounts, Layout
+    from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+    from streamveil.transforms.release.drivers import Configuration
+    from streamveil.transforms.release.noise_keys import SameKey
+    from streamveil.transforms.release.release_steps import (
         ReleaseConfig,
         _ReleaseAtOnceFn,
         _ReleaseInTimeFn,
     )
-    from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+    from streamveil.transforms.slots.clock import Clock
 
     requirements = tuple(Requirement(w, e) for w in (40, 80, 120) for e in (0.6, 0.8, 1.0))
     population = Population(requirements, np.full(len(requirements), 100_000), bins)

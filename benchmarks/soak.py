@@ -76,16 +76,16 @@ class Stream:
     def __init__(self, transform, changing: bool) -> None:
         from _stages import Stage
 
-        from streamveil.transforms.bounding import Bounding
-        from streamveil.transforms.clock import Clock
-        from streamveil.transforms.counting import Layout
-        from streamveil.transforms.gathering import Counter, _CountSlotsFn, _MapEventsFn
-        from streamveil.transforms.heartbeat import _OpenSlotsFn
-        from streamveil.transforms.joining import JoinConfig, _JoinInTimeFn
-        from streamveil.transforms.keys import SameKey
-        from streamveil.transforms.ledgers import Configuration
-        from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
-        from streamveil.transforms.requirements import _MapChangesFn
+        from streamveil.transforms.counting.bounding import Bounding
+        from streamveil.transforms.counting.count_steps import Counter, _CountSlotsFn, _MapEventsFn
+        from streamveil.transforms.counting.event_codes import Layout
+        from streamveil.transforms.counting.join_requirements import _MapChangesFn
+        from streamveil.transforms.counting.join_steps import JoinConfig, _JoinInTimeFn
+        from streamveil.transforms.release.drivers import Configuration
+        from streamveil.transforms.release.noise_keys import SameKey
+        from streamveil.transforms.release.release_steps import ReleaseConfig, _ReleaseInTimeFn
+        from streamveil.transforms.slots.clock import Clock
+        from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 
         registry, most = transform.registry, transform.max_contributions
         self.clock = Clock(transform.slots, transform.allowed_lateness)
@@ -121,9 +121,9 @@ class Stream:
 
     def slot(self, slot: int, batch, changes) -> list:
         """What is released, once a slot has begun, had its events and changes, and closed."""
-        from streamveil.transforms.gathering import open_blocks
-        from streamveil.transforms.requirements import _tag_visits
-        from streamveil.transforms.wire import start_to_bytes
+        from streamveil.transforms.counting.count_steps import open_blocks
+        from streamveil.transforms.counting.join_requirements import _tag_visits
+        from streamveil.transforms.messages import start_to_bytes
 
         opened, starts = split(self._open.process([("", slot)]))
         codes, _ = split(self._map.process(batch))

@@ -9,7 +9,7 @@ import json
 
 from _measure import asked_case, measure_case, parser, save, table
 
-from streamveil.mechanisms.publication import Publication
+from streamveil.mechanisms.wevent.last_publication import Publication
 
 CLASSES = 25
 BINS = 100

@@ -20,7 +20,7 @@ from fastavro.schema import SchemaParseException, expand_schema
 from streamveil.io.cells import Faults, as_utf8, sound_batch
 from streamveil.io.files import Columns, Reading, open_file, plain_values, require_columns
 from streamveil.io.lines import Reject
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 BATCH_ROWS = 1 << 16
 UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")

@@ -14,7 +14,7 @@ from apache_beam.pvalue import PCollection
 from streamveil.io.optional import require_google
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
 from streamveil.io.releases import release_row, release_schema
-from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Release
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Release
 
 _TYPES = {
     pa.int64(): "INTEGER",

@@ -28,7 +28,7 @@ from streamveil.io.files import (
 )
 from streamveil.io.jsonlines import iso_times, json_text
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _Numbers = npt.NDArray[np.int64]
 

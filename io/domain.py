@@ -14,14 +14,14 @@ from streamveil.io.events import columns_of
 from streamveil.io.lines import BYTE_ORDER_MARK
 from streamveil.io.optional import require_filesystem
 from streamveil.io.public import read_public
-from streamveil.mechanisms.domains import (
+from streamveil.mechanisms.core.domains import (
     Categories,
     Edges,
     Grid,
     domain_of_list,
     domain_of_numbers,
 )
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _LISTS = (".txt", ".csv")
 _TABLES = (".parquet", ".avro", ".jsonl", ".ndjson")

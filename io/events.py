@@ -38,7 +38,8 @@ from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject
 from streamveil.io.parquet import Part, parquet_columns, read_parquet, split_parquet
 from streamveil.io.tdrive import read_tdrive
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.event_tallies import EventTally, Lost
+from streamveil.mechanisms.core.records import (
     EVENTS_READ,
     LOST_METADATA,
     METRICS_NAMESPACE,
@@ -46,7 +47,6 @@ from streamveil.mechanisms.records import (
     REJECTED_PREFIX,
     ConfigurationError,
 )
-from streamveil.mechanisms.tallies import EventTally, Lost
 
 UNPARSABLE = "unparsable"
 UNREADABLE = "unreadable file"

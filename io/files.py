@@ -16,7 +16,7 @@ from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io.optional import require_filesystem
-from streamveil.mechanisms.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
+from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
 
 PARQUET, AVRO, CSV, JSON_LINES = "parquet", "avro", "csv", "json lines"
 EXTENSIONS = {

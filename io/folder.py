@@ -22,7 +22,7 @@ from streamveil.io.jsonlines import json_text
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
 from streamveil.io.sealed import sync
-from streamveil.mechanisms.records import EPOCH, PerRecordRow, Release, format_time
+from streamveil.mechanisms.core.records import EPOCH, PerRecordRow, Release, format_time
 
 
 class AlreadyReleasedError(RuntimeError):

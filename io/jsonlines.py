@@ -13,7 +13,7 @@ import pyarrow as pa
 from streamveil.io.files import Columns, event_batch, plain_values
 from streamveil.io.json_objects import parse_object, read_objects
 from streamveil.io.lines import Lines, Reject, read_lines
-from streamveil.mechanisms.records import ConfigurationError, format_time
+from streamveil.mechanisms.core.records import ConfigurationError, format_time
 
 SAMPLE_LINES = 100
 

@@ -19,7 +19,12 @@ from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_java
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Release, format_time
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    PerRecordRow,
+    Release,
+    format_time,
+)
 
 _SERVERS = "bootstrap.servers"
 

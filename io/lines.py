@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io.files import Reading, open_file, row_word
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 BLOCK_BYTES = 1 << 24  # large enough that a block's fixed costs vanish, small in memory
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -21,7 +21,7 @@ from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
 from streamveil.io.tidy import ROWS
 from streamveil.io.watch import WatchEvents
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 Texts = dict[str, str]
 

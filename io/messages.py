@@ -30,7 +30,7 @@ from streamveil.io.events import (
 )
 from streamveil.io.files import Columns, event_batch
 from streamveil.io.message_formats import FORMATS, Parsed
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _LOGGER = logging.getLogger("streamveil")
 

@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 # The extra that a filesystem of Beam needs, by the scheme of a path, and a module of it.
 _FILESYSTEMS = {

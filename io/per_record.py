@@ -15,7 +15,7 @@ from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.files import output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
-from streamveil.mechanisms.records import PerRecordRow, parse_time
+from streamveil.mechanisms.core.records import PerRecordRow, parse_time
 
 PER_RECORD_SCHEMA = pa.schema(
     [

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from streamveil.io.events import read_part, split_file
 from streamveil.io.files import row_word
 from streamveil.io.lines import refusing
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 _INFINITE = r"(?i)^[+-]?inf(inity)?$"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"

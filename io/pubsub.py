@@ -15,7 +15,7 @@ from streamveil.io.files import Columns, distinct
 from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_google
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.records import ConfigurationError, Release
+from streamveil.mechanisms.core.records import ConfigurationError, Release
 
 _CLIENT = "google.cloud.pubsub"
 

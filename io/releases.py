@@ -19,7 +19,7 @@ from streamveil.io.files import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
 from streamveil.io.tidy import LAYOUTS, ROWS, TIDY, TIDY_SCHEMA, tidy_batch
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicLedgerEntry,
     LedgerEntry,

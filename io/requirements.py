@@ -13,7 +13,7 @@ import pyarrow as pa
 from streamveil.io.events import check_events
 from streamveil.io.files import Patterns, input_files, row_word
 from streamveil.io.public import Rows, read_public
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     MAX_EPSILON,
     MAX_WINDOW,
     ConfigurationError,
@@ -22,7 +22,7 @@ from streamveil.mechanisms.records import (
     valid_epsilons,
     valid_windows,
 )
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.user_table import Registry
 
 COLUMNS: tuple[str, str, str] = ("user", "window", "epsilon")
 

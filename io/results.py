@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamveil.io.tables import read_table
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     LedgerEntry,
     Lifetime,
     Release,

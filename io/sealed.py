@@ -25,8 +25,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.seal import checksum
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.seal import checksum
 
 PART = ".part"
 """How the name of what is being written ends."""

@@ -37,7 +37,7 @@ from typing import Any
 
 from streamveil.io.sealed import PART, SealedRecord, sync, write_private
 from streamveil.io.witness import Mark, check_witness, held_alone, write_witness
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 VERSION = 2
 MANIFEST = "manifest.json"

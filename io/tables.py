@@ -30,7 +30,7 @@ from streamveil.io.lines import refusing
 from streamveil.io.optional import require_filesystem
 from streamveil.io.parquet import write_parquet
 from streamveil.io.sealed import naming
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
 _WRITERS = {PARQUET: write_parquet, AVRO: write_avro, CSV: write_csv}

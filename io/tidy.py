@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from streamveil.io.avro import UTC_MICROSECONDS
-from streamveil.mechanisms.intervals import interval
-from streamveil.mechanisms.records import Release
+from streamveil.mechanisms.core.intervals import interval
+from streamveil.mechanisms.core.records import Release
 
 ROWS, TIDY = "rows", "tidy"
 LAYOUTS = (ROWS, TIDY)

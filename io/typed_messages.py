@@ -20,7 +20,7 @@ from streamveil.io.avro_containers import MAX_UNPACKED, read_container
 from streamveil.io.cells import Faults, decoded, is_text, sound_batch
 from streamveil.io.files import Columns
 from streamveil.io.json_objects import plain_numbers
-from streamveil.mechanisms.records import ROW_COLUMN
+from streamveil.mechanisms.core.records import ROW_COLUMN
 
 ARROW, AVRO = "arrow", "avro"
 

@@ -16,7 +16,7 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.io.events import REJECTED_TAG, Events, ReadFileFn
 from streamveil.io.files import Columns, CsvDialect, distinct
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 
 @dataclass(eq=False)

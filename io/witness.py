@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamveil.io.sealed import naming, sync
-from streamveil.mechanisms.records import ConfigurationError, format_time
-from streamveil.mechanisms.seal import checksum
+from streamveil.mechanisms.core.records import ConfigurationError, format_time
+from streamveil.mechanisms.core.seal import checksum
 
 _PURPOSE = b"streamveil witness"
 _LONGEST = 4096  # bytes; a line is a tenth of that

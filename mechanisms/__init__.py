@@ -1,20 +1,8 @@
 """The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
 
-from streamveil.mechanisms.domains import Categories, Domain, Edges, Grid, WithOther
-from streamveil.mechanisms.dynamic_stream import DynamicStream
-from streamveil.mechanisms.infinite.registry import (
-    INFINITE_DEFAULT,
-    INFINITE_MECHANISMS,
-    infinite_mechanism,
-)
-from streamveil.mechanisms.infinite.simulate import InfiniteSimulation, simulate_infinite
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.local.simulate import LocalSimulation, simulate_local
-from streamveil.mechanisms.mechanism import Mechanism, Population, SlotInput, SlotRelease
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.obs import optimal_budget_selection
-from streamveil.mechanisms.odometer import BudgetExceeded, Odometer
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, Odometer
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
     InputLost,
@@ -24,6 +12,19 @@ from streamveil.mechanisms.records import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.infinite.registry import (
+    INFINITE_DEFAULT,
+    INFINITE_MECHANISMS,
+    infinite_mechanism,
+)
+from streamveil.mechanisms.infinite.simulate import InfiniteSimulation, simulate_infinite
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS, local_mechanism
+from streamveil.mechanisms.local.simulate import LocalSimulation, simulate_local
+from streamveil.mechanisms.protocol import Mechanism, Population, SlotInput, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
@@ -35,8 +36,7 @@ from streamveil.mechanisms.registry import (
     schedule,
 )
 from streamveil.mechanisms.simulation import Simulation, simulate, simulate_dynamic
-from streamveil.mechanisms.stream import ReleaseStream, StreamState
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.wevent.obs import optimal_budget_selection
 
 __all__ = [
     "DEFAULT",

@@ -8,36 +8,36 @@ from dataclasses import astuple
 from functools import partial
 from typing import Any
 
-from streamveil.mechanisms.ablation import Ablation
-from streamveil.mechanisms.adaptive import Adaptive
-from streamveil.mechanisms.ba import BA
-from streamveil.mechanisms.bd import BD
-from streamveil.mechanisms.dpba import DPBA
-from streamveil.mechanisms.dpbd import DPBD
-from streamveil.mechanisms.dpwsm import DPWSM
-from streamveil.mechanisms.dynamic_adaptive import DynamicAdaptive
-from streamveil.mechanisms.lbu import LBU
-from streamveil.mechanisms.mechanism import DynamicMechanism, Mechanism, Population, Setting
-from streamveil.mechanisms.pba import PBA
-from streamveil.mechanisms.pbd import PBD
-from streamveil.mechanisms.plbu import PLBU
-from streamveil.mechanisms.pwsm import PWSM
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.accounting.schedule import (
+    DynamicSchedule,
+    DynamicScheduleRun,
+    Schedule,
+    ScheduleRun,
+)
+from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
+from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.comparators.ablation import Ablation
+from streamveil.mechanisms.comparators.lbu import LBU
+from streamveil.mechanisms.comparators.plbu import PLBU
+from streamveil.mechanisms.comparators.sample import Sample
+from streamveil.mechanisms.comparators.spas import SPAS
+from streamveil.mechanisms.comparators.uniform import Uniform
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
     Requirement,
     as_dynamic_requirement,
     as_requirement,
 )
-from streamveil.mechanisms.sample import Sample
-from streamveil.mechanisms.schedule import (
-    DynamicSchedule,
-    DynamicScheduleRun,
-    Schedule,
-    ScheduleRun,
-)
-from streamveil.mechanisms.spas import SPAS
-from streamveil.mechanisms.uniform import Uniform
+from streamveil.mechanisms.protocol import DynamicMechanism, Mechanism, Population, Setting
+from streamveil.mechanisms.wevent.ba import BA
+from streamveil.mechanisms.wevent.bd import BD
+from streamveil.mechanisms.wevent.dpba import DPBA
+from streamveil.mechanisms.wevent.dpbd import DPBD
+from streamveil.mechanisms.wevent.dpwsm import DPWSM
+from streamveil.mechanisms.wevent.pba import PBA
+from streamveil.mechanisms.wevent.pbd import PBD
+from streamveil.mechanisms.wevent.pwsm import PWSM
 
 Schedules = Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]]
 # A factory takes (name, population) and its options as keywords with defaults of type bool,

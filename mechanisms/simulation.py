@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import Units, to_epsilon
-from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.mechanism import Setting, SlotRelease, population_of
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.accounting.schedule import asked_units
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import (
     Requirement,
     as_requirement,
     check_shares,
     leave_shares,
 )
+from streamveil.mechanisms.core.units import Units, to_epsilon
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.protocol import Setting, SlotRelease, population_of
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism
-from streamveil.mechanisms.schedule import asked_units
-from streamveil.mechanisms.stream import ReleaseStream
 
 
 @dataclass(frozen=True, eq=False)

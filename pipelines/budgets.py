@@ -7,8 +7,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from streamveil.io import check_events, match_files, read_public
-from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, Lookup, SquareRoot
-from streamveil.mechanisms.records import MAX_EPSILON, ConfigurationError, valid_epsilons
+from streamveil.mechanisms.core.records import MAX_EPSILON, ConfigurationError, valid_epsilons
+from streamveil.mechanisms.per_record.budget_functions import (
+    Inverse,
+    Logarithmic,
+    Lookup,
+    SquareRoot,
+)
 from streamveil.pipelines.options import BUDGET_FORMS, TABLE
 
 _COLUMNS = ("category", "epsilon")

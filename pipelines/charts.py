@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from streamveil.mechanisms.records import PUBLISHED
+from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.pipelines.report import Report
 
 # This module of matplotlib has no types, and its versions differ in which dates axes are typed

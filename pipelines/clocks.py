@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from streamveil.mechanisms.records import ConfigurationError, format_time, parse_time
-from streamveil.transforms.gathering import MOST_AHEAD
+from streamveil.mechanisms.core.records import ConfigurationError, format_time, parse_time
+from streamveil.transforms.counting.count_steps import MOST_AHEAD
 
 # It counts through sleep; no setting of the clock moves it.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -9,7 +9,7 @@ import datetime as dt
 from dataclasses import dataclass
 
 from streamveil.io import list_files
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     EPOCH,
     MICROSECONDS,
     ConfigurationError,

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamveil.mechanisms.checks import check_range, lateness, share, whole
+from streamveil.mechanisms.core.parameter_checks import check_range, lateness, share, whole
+from streamveil.mechanisms.core.records import check_zone
 from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
-from streamveil.mechanisms.records import check_zone
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements
-from streamveil.mechanisms.domains import Categories
-from streamveil.mechanisms.records import ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     CONTRIBUTIONS,
@@ -28,7 +28,7 @@ from streamveil.pipelines.release import ReleaseJob
 from streamveil.pipelines.report import Report
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import Columns, PrivateHistograms
-from streamveil.transforms.exact import exact_counts
+from streamveil.transforms.counting.unprotected import exact_counts
 
 _OUTPUTS = ("releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html")
 

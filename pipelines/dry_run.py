@@ -18,19 +18,19 @@ import pyarrow as pa
 from streamveil.io import CsvDialect, is_stream, read_events
 from streamveil.io.events import read_outputs, split_file
 from streamveil.io.files import input_files
+from streamveil.mechanisms.core.records import Lifetime, Slots, format_time
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.words import number_of
+from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.infinite.registry import mechanism_forever
 from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
 from streamveil.mechanisms.local.simulate import simulate_local
-from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
-from streamveil.mechanisms.records import Lifetime, Slots, format_time
+from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import mechanism, only_dynamic, parse
-from streamveil.mechanisms.stream import ReleaseStream
-from streamveil.mechanisms.users import Registry
-from streamveil.mechanisms.words import number_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-from streamveil.transforms.mapping import Columns, EventMapper
-from streamveil.transforms.rejects import column_of
-from streamveil.transforms.times import to_micros
+from streamveil.transforms.columns.dead_letters import column_of
+from streamveil.transforms.columns.event_mapper import Columns, EventMapper
+from streamveil.transforms.columns.times import to_micros
 
 SAMPLE = 10_000
 _SHOWN = 3

@@ -16,7 +16,7 @@ from streamveil.io import (
     write_table,
     write_text,
 )
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.pipelines.evaluation.bounds import bound_advice
 from streamveil.pipelines.evaluation.choose import advice
 from streamveil.pipelines.evaluation.compare import run_all, tasks
@@ -114,7 +114,9 @@ def _compare_per_record(given: argparse.Namespace, command: str) -> int:
     histograms = argparse.ArgumentParser()
     add_histogram_options(histograms)
     unset = {
-        **dict.fromkeys(("streams", "epsilons", "windows", "users", "slots", "processes", "format")),
+        **dict.fromkeys(
+            ("streams", "epsilons", "windows", "users", "slots", "processes", "format")
+        ),
         **dict.fromkeys(("guarantee", "epsilon", *INFINITE_OPTIONS)),
         **dict.fromkeys(("time_column", "slot", "start", "end")),
         **vars(histograms.parse_args([])),

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.figures import PREFIX, PUBLIC, RAW, Figure, Sample, figures_of
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.values import address_of, endpoint_of

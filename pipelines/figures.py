@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from streamveil.mechanisms.records import MICROSECONDS
+from streamveil.mechanisms.core.records import MICROSECONDS
 from streamveil.pipelines.options import METRICS
 from streamveil.pipelines.status import FAILED, Released, Status
 

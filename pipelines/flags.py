@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 T = TypeVar("T")
 

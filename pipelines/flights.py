@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
 # The timetable is public, so the list of its destinations is too.
 DESTINATIONS = tuple(

@@ -34,8 +34,8 @@ from streamveil.io import (
     refuse_witness,
     witness_of,
 )
-from streamveil.mechanisms.calendar import CalendarSlots
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
     Lifetime,
@@ -43,7 +43,7 @@ from streamveil.mechanisms.records import (
     format_duration,
     format_time,
 )
-from streamveil.mechanisms.words import number_of
+from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CloseBy
 from streamveil.pipelines.exporting import Exports
@@ -60,9 +60,9 @@ from streamveil.pipelines.signals import ending, stopping
 from streamveil.pipelines.summary import Summary, write_summary
 from streamveil.pipelines.values import CLOCK, check_going_on, check_summary, duration_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
-from streamveil.transforms.due import Pass
-from streamveil.transforms.keys import SameKey
-from streamveil.transforms.loss import tally_in
+from streamveil.transforms.counting.loss_limit import tally_in
+from streamveil.transforms.release.noise_keys import SameKey
+from streamveil.transforms.slots.passes import Pass
 
 _LOGGER = logging.getLogger("streamveil")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS
 
 _SILENT = "bad records leave no trace: telling of one would cost it all of its protection"

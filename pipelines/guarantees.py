@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from streamveil.mechanisms.records import ConfigurationError, Lifetime
+from streamveil.mechanisms.core.records import ConfigurationError, Lifetime
 from streamveil.pipelines.flags import numbers
 from streamveil.pipelines.sections import PRIVACY, section
 

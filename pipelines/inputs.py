@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamveil.io import CsvDialect, read_domain, read_requirements
-from streamveil.mechanisms.checks import MAX_REJECTED
-from streamveil.mechanisms.domains import Domain, with_other
-from streamveil.mechanisms.records import Slots
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.domains import Domain, with_other
+from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
+from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
-from streamveil.transforms.keys import NoiseKey
+from streamveil.transforms.release.noise_keys import NoiseKey
 
 # Delimiters that a shell or an eye does not take well, by other names.
 _DELIMITERS = {

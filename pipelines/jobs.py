@@ -32,9 +32,9 @@ from streamveil.io import (
     source_of,
     unfinished,
 )
-from streamveil.mechanisms.records import ConfigurationError, InputLost
-from streamveil.mechanisms.users import Registry
-from streamveil.mechanisms.words import number_of
+from streamveil.mechanisms.core.records import ConfigurationError, InputLost
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
@@ -45,7 +45,7 @@ from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
 from streamveil.pipelines.values import check_required, check_summary
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-from streamveil.transforms.loss import tally_in
+from streamveil.transforms.counting.loss_limit import tally_in
 
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"

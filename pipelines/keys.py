@@ -13,11 +13,11 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.util import GcpSecret
 
 from streamveil.io.optional import require_google
-from streamveil.mechanisms.noise import KEY_BYTES, NoiseKeys
-from streamveil.mechanisms.records import ConfigurationError, Slots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
+from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
 from streamveil.pipelines.options import ENVIRONMENT
 from streamveil.pipelines.values import key_places
-from streamveil.transforms.keys import RotatedKey
+from streamveil.transforms.release.noise_keys import RotatedKey
 
 _REMEDY = (
     "bring back the key of the stream, or for a new stream make one with: "

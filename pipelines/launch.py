@@ -22,8 +22,8 @@ from apache_beam.runners.portability.prism_runner import PrismRunner
 from apache_beam.runners.runner import PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
-from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.records import ConfigurationError, InputLost
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flags import StrictParser, names_of, refuse_unknown
 from streamveil.pipelines.flink import add_flink_options
@@ -31,8 +31,8 @@ from streamveil.pipelines.options import add_dry_run, add_log_options
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
-from streamveil.transforms.fence import StateWentBack
-from streamveil.transforms.following import follow_to_the_end
+from streamveil.transforms.slots.job_following import follow_to_the_end
+from streamveil.transforms.slots.state_fence import StateWentBack
 
 _Options = TypeVar("_Options", bound=PipelineOptions)
 

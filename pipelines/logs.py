@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.flags import StrictParser
 from streamveil.pipelines.options import LOG_FORMATS, add_log_options
 

@@ -56,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: str, rest: Sequence[str]) -> int:
     """Run a command, and say in one line why it cannot; gives the exit code."""
-    from streamveil.mechanisms.odometer import BudgetExceeded
-    from streamveil.mechanisms.records import ConfigurationError, InputLost
+    from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+    from streamveil.mechanisms.core.records import ConfigurationError, InputLost
     from streamveil.pipelines.errors import in_one_line, reason_of, refused_by_disk
     from streamveil.pipelines.logs import tell_aside
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 from streamveil.io import Snapshot, StateFolder
-from streamveil.mechanisms.records import ConfigurationError, Slots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.pipelines.errors import in_one_line, reason_of
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import Sample, samples
@@ -18,7 +18,7 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.progress import Seldom
 from streamveil.pipelines.status import ENDED, FAILED, RUNNING, Released, Status
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms.due import Pass
+from streamveil.transforms.slots.passes import Pass
 
 _LOGGER = logging.getLogger("streamveil")
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 
-from streamveil.mechanisms.records import MICROSECONDS, STATUSES, Requirement
+from streamveil.mechanisms.core.records import MICROSECONDS, STATUSES, Requirement
 from streamveil.pipelines.charts import (
     PALETTE,
     STYLE,

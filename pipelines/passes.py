@@ -33,7 +33,7 @@ from streamveil.pipelines.launch import run
 from streamveil.pipelines.remembering import remembered_specs
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-from streamveil.transforms.due import WAITING_SCHEMA, Pass, TakeDue
+from streamveil.transforms.slots.passes import WAITING_SCHEMA, Pass, TakeDue
 
 _STATE = "state.parquet"
 _WAITING = "waiting.parquet"

@@ -11,11 +11,11 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import is_stream, requirement_changes_of
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, mechanism_forever
-from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import DEFAULT, only_dynamic
-from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow

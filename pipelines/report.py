@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     MICROSECONDS,
     ConfigurationError,
     LedgerEntry,

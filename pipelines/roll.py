@@ -10,14 +10,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from streamveil.io import TableChanges, UserTable
+from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
 from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
-from streamveil.mechanisms.noise import NoiseKeys
-from streamveil.mechanisms.records import ConfigurationError, Slots, format_time, leave_shares
+from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-from streamveil.transforms.edge import PopulationMoves
-from streamveil.transforms.ledgers import is_joined
+from streamveil.transforms.local.played_devices import PopulationMoves
+from streamveil.transforms.release.drivers import is_joined
 
 T = TypeVar("T", PrivateHistograms, CollectHistograms)
 

@@ -15,7 +15,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.io.files import event_batch
 from streamveil.io.messages import gather
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.transforms.checks import refuse_windows
 
 Objects = Iterable[Mapping[str, Any]]

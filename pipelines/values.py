@@ -8,9 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from streamveil.mechanisms.calendar import CalendarSlots, shown
-from streamveil.mechanisms.checks import whole
-from streamveil.mechanisms.domains import (
+from streamveil.mechanisms.core.domains import (
     Categories,
     Edges,
     Grid,
@@ -19,7 +17,9 @@ from streamveil.mechanisms.domains import (
     domain_of_numbers,
     with_other,
 )
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.local_days import CalendarSlots, shown
+from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.records import (
     MICROSECONDS,
     ConfigurationError,
     Lifetime,

@@ -23,7 +23,7 @@ from streamveil.io.releases import (
     ledger_to_batch,
     release_row,
 )
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines import collect, per_record, release
 from streamveil.pipelines.flags import StrictParser

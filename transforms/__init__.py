@@ -1,12 +1,11 @@
 """Beam transforms: events in, private releases out."""
 
-from streamveil.mechanisms.records import ADD_REMOVE, REPLACE
-from streamveil.transforms.asking import CollectedReports, CollectReports
-from streamveil.transforms.collecting import Collected, CollectHistograms
-from streamveil.transforms.heartbeat import Heartbeat
+from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
+from streamveil.transforms.columns.dead_letters import REJECTED_SCHEMA
+from streamveil.transforms.columns.event_mapper import Columns
 from streamveil.transforms.histograms import Outputs, PrivateHistograms
-from streamveil.transforms.keys import RotatedKey
-from streamveil.transforms.mapping import Columns
+from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
+from streamveil.transforms.local.collect_reports import CollectedReports, CollectReports
 from streamveil.transforms.per_record import (
     CategoryBudget,
     CollectPerRecordCount,
@@ -19,7 +18,8 @@ from streamveil.transforms.per_record import (
     PerRecordSum,
     ValueBudget,
 )
-from streamveil.transforms.rejects import REJECTED_SCHEMA
+from streamveil.transforms.release.noise_keys import RotatedKey
+from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
     "ADD_REMOVE",

@@ -8,8 +8,8 @@ import apache_beam as beam
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
-from streamveil.mechanisms.checks import lateness
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.parameter_checks import lateness
+from streamveil.mechanisms.core.records import ConfigurationError
 
 
 def settling(every: int | str | beam.PTransform | None) -> int | beam.PTransform | None:

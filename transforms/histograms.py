@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 
-from streamveil.mechanisms.checks import (
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.parameter_checks import (
     MAX_REJECTED,
     check_horizon,
     check_range,
@@ -19,10 +21,7 @@ from streamveil.mechanisms.checks import (
     share,
     whole,
 )
-from streamveil.mechanisms.domains import Domain
-from streamveil.mechanisms.identity import encoded
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
     REPLACE,
     UNIFORM,
@@ -33,23 +32,32 @@ from streamveil.mechanisms.records import (
     Slots,
     check_shares,
 )
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import (
+    BINS,
+    COLUMNS,
+    KEEP,
+    SLOTS,
+    STREAM,
+    USERS,
+    Parts,
+)
+from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
-from streamveil.mechanisms.saved import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS, Parts
-from streamveil.mechanisms.users import Registry
-from streamveil.transforms.bins import DomainMap
-from streamveil.transforms.bounding import Bounding
-from streamveil.transforms.changes import ChangeMapper
 from streamveil.transforms.checks import check_resume, refuse_windows, settling
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.closing import Asked, Counted, count_events
-from streamveil.transforms.counting import Layout
-from streamveil.transforms.gathering import Counter
-from streamveil.transforms.joining import JoinConfig, ShardKey
-from streamveil.transforms.keys import NoiseKey, SameKey
-from streamveil.transforms.ledgers import Configuration, is_joined
-from streamveil.transforms.loss import LossLimit, refuse_loss
-from streamveil.transforms.mapping import Columns, EventMapper
-from streamveil.transforms.release import (
+from streamveil.transforms.columns.bins import DomainMap
+from streamveil.transforms.columns.event_mapper import Columns, EventMapper
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.changes import ChangeMapper
+from streamveil.transforms.counting.count_events import Asked, Counted, count_events
+from streamveil.transforms.counting.count_steps import Counter
+from streamveil.transforms.counting.event_codes import Layout
+from streamveil.transforms.counting.join_requirements import JoinRequirements
+from streamveil.transforms.counting.join_steps import JoinConfig, ShardKey
+from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
+from streamveil.transforms.release.drivers import Configuration, is_joined
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.release.release_steps import (
     LEDGER,
     STATE,
     ReleaseConfig,
@@ -57,8 +65,8 @@ from streamveil.transforms.release import (
     _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
-from streamveil.transforms.requirements import JoinRequirements
-from streamveil.transforms.settling import settled
+from streamveil.transforms.slots.checkpoint_hold import settled
+from streamveil.transforms.slots.clock import Clock
 
 _STREAM = "histogram"
 

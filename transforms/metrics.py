@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from apache_beam.metrics import Metrics
 
-from streamveil.mechanisms.records import EVENTS_READ, METRICS_NAMESPACE, REJECTED_PREFIX
+from streamveil.mechanisms.core.records import EVENTS_READ, METRICS_NAMESPACE, REJECTED_PREFIX
 
 __all__ = ["EVENTS_READ", "METRICS_NAMESPACE", "REJECTED_PREFIX"]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.infinite.held import Held
+from streamveil.mechanisms.infinite.held_distribution import Held
 
 Counts = npt.NDArray[np.int64]
 

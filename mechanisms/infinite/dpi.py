@@ -28,17 +28,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.budgets import UNIT_BITS, to_units
-from streamveil.mechanisms.exponential import draw
-from streamveil.mechanisms.infinite import orders, reweighting
-from streamveil.mechanisms.infinite.held import FIELDS, Held, lifetime_of, spent_epsilon
-from streamveil.mechanisms.infinite.pool import synopses
-from streamveil.mechanisms.infinite.reweighting import SCALE
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.units import UNIT_BITS, to_units
+from streamveil.mechanisms.infinite import query_pool, spending_orders
+from streamveil.mechanisms.infinite.held_distribution import (
+    FIELDS,
+    Held,
+    lifetime_of,
+    spent_epsilon,
+)
+from streamveil.mechanisms.infinite.query_pool import SCALE
 from streamveil.mechanisms.infinite.series import Series
-from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
-from streamveil.mechanisms.noise import FINE_BITS, SlotNoise
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.infinite.synopses import synopses
+from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
+from streamveil.mechanisms.randomness.exponential import draw
+from streamveil.mechanisms.randomness.noise import FINE_BITS, SlotNoise
 
 Integers = npt.NDArray[np.int64]
 
@@ -58,7 +63,7 @@ class DPIState:
     """`losses` and `query_gains` are private."""
 
     held: Held
-    taken: orders.Taken = ()
+    taken: spending_orders.Taken = ()
     """Terms of the series that were spent."""
     slots: int = 0
     """Slots released so far."""
@@ -96,7 +101,7 @@ class DPI:
             "name": "DPI",
             "fields": [
                 *FIELDS,
-                {"name": "taken", "type": state_bytes.LONGS},
+                {"name": "taken", "type": state_codec.LONGS},
                 {"name": "slots", "type": "long"},
                 {"name": "losses", "type": "bytes"},
                 {"name": "query_gains", "type": "bytes"},
@@ -128,12 +133,12 @@ class DPI:
                 f"{_MOST_PRECISION}, draws 1 or more, total not negative"
             )
         self._cumulative = mode == "cumulative"
-        self._order = orders.order(order, seed, scale)
+        self._order = spending_orders.order(order, seed, scale)
         self._series = Series(to_units(lifetime_of(name, population).epsilon), p)
         self._pool = synopses(population.bins, pool, precision, seed)
         self._precision = precision
         self._draws = draws
-        self._queries = reweighting.queries(population.bins) if queries else None
+        self._queries = query_pool.queries(population.bins) if queries else None
         self._total = total
 
     def start(self) -> DPIState:
@@ -152,7 +157,7 @@ class DPI:
         budget = units
         if self._queries is not None:
             budget = units // 2
-            pool = reweighting.with_top(self._queries, state.held.shares)
+            pool = query_pool.with_top(self._queries, state.held.shares)
             gains = self._summed(gains, self._badly_answered(pool, counts, state.held.shares))
             rate = self._rate(budget, rounds, SCALE)
             chosen = pool[draw(-gains, rate, noise.words("query"))[0]] if rate else None
@@ -216,17 +221,17 @@ class DPI:
             **state.held.record(),
             "taken": [edge for run in state.taken for edge in run],
             "slots": state.slots,
-            "losses": state_bytes.table_to_bytes(state.losses),
-            "query_gains": state_bytes.table_to_bytes(state.query_gains),
+            "losses": state_codec.table_to_bytes(state.losses),
+            "query_gains": state_codec.table_to_bytes(state.query_gains),
         }
-        return state_bytes.pack(self.SCHEMAS, record)
+        return state_codec.pack(self.SCHEMAS, record)
 
     def decode(self, data: bytes) -> DPIState:
         """State of bytes. Raises ConfigurationError for those of other bins."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        _, record = state_codec.unpack(self.SCHEMAS, data)
         edges = record["taken"]
         losses, gains = (
-            state_bytes.table_from_bytes(record[name], (-1,)) for name in ("losses", "query_gains")
+            state_codec.table_from_bytes(record[name], (-1,)) for name in ("losses", "query_gains")
         )
         return DPIState(
             Held.of_record(record, self.population.bins),

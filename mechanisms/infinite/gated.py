@@ -35,8 +35,9 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.budgets import UNITS_PER_EPSILON, to_units
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.units import UNITS_PER_EPSILON, to_units
 from streamveil.mechanisms.infinite.distance import (
     GRID,
     MAX_EVENTS,
@@ -44,12 +45,16 @@ from streamveil.mechanisms.infinite.distance import (
     Reference,
     largest_distance,
 )
-from streamveil.mechanisms.infinite.held import FIELDS, Held, lifetime_of, spent_epsilon
+from streamveil.mechanisms.infinite.held_distribution import (
+    FIELDS,
+    Held,
+    lifetime_of,
+    spent_epsilon,
+)
 from streamveil.mechanisms.infinite.series import Harmonic, Series
 from streamveil.mechanisms.infinite.shrinkage import SHRINKAGES
-from streamveil.mechanisms.mechanism import Population, SlotInput, SlotRelease
-from streamveil.mechanisms.noise import SlotNoise, discrete_laplace, laplace_variance
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
+from streamveil.mechanisms.randomness.noise import SlotNoise, discrete_laplace, laplace_variance
 
 # Most slots that are averaged.
 RECENT = 8
@@ -324,14 +329,14 @@ class Gated:
             name: getattr(state, name) for name in ("total", "epoch", "slots", "since", "threshold")
         }
         held = state.reference.held.record()
-        recent = [state_bytes.table_to_bytes(counts) for counts in state.recent]
-        return state_bytes.pack(self.SCHEMAS, {**record, **held, "recent": recent})
+        recent = [state_codec.table_to_bytes(counts) for counts in state.recent]
+        return state_codec.pack(self.SCHEMAS, {**record, **held, "recent": recent})
 
     def decode(self, data: bytes) -> GatedState:
         """State of bytes. Raises ConfigurationError for those of other bins."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        _, record = state_codec.unpack(self.SCHEMAS, data)
         bins = self.population.bins
-        recent = (state_bytes.table_from_bytes(row, (bins,)) for row in record["recent"])
+        recent = (state_codec.table_from_bytes(row, (bins,)) for row in record["recent"])
         return GatedState(
             self._reference(Held.of_record(record, bins), record["total"]),
             tuple(recent),

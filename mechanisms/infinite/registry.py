@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamveil.mechanisms.core.records import ConfigurationError, Lifetime
+from streamveil.mechanisms.infinite.calendar_baselines import Constant, Doubling, Horizon
 from streamveil.mechanisms.infinite.dpi import DPI
 from streamveil.mechanisms.infinite.gated import Gated
-from streamveil.mechanisms.infinite.planned import Constant, Doubling, Horizon
-from streamveil.mechanisms.mechanism import Mechanism, Population, population_of
-from streamveil.mechanisms.records import ConfigurationError, Lifetime
+from streamveil.mechanisms.protocol import Mechanism, Population, population_of
 from streamveil.mechanisms.registry import parse
 
 # A factory takes (name, population) and its options as keywords with defaults of type bool,

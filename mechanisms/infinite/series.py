@@ -10,7 +10,7 @@ import decimal
 from fractions import Fraction
 from functools import lru_cache
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 # Terms of zeta added up one by one; the rest is bounded by an integral.
 _TERMS = 500

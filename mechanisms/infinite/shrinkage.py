@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.infinite.held import simplex
+from streamveil.mechanisms.infinite.held_distribution import simplex
 
 Floats = npt.NDArray[np.float64]
 # (noisy counts, variance of their noise, old shares, total) -> new shares

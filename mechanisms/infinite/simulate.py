@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_epsilon
+from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.infinite.registry import infinite_mechanism
-from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import with_options
-from streamveil.mechanisms.stream import ReleaseStream
 
 
 @dataclass(frozen=True, eq=False)

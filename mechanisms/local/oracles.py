@@ -21,9 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_epsilon
+from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.local.protocol import GRR, OUE
-from streamveil.mechanisms.noise import (
+from streamveil.mechanisms.randomness.noise import (
     RandomWords,
     probability_threshold,
     raised_threshold,

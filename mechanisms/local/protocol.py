@@ -14,10 +14,10 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import Units
-from streamveil.mechanisms.identity import encoded
-from streamveil.mechanisms.noise import SlotNoise, digest
-from streamveil.mechanisms.records import Requirement
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.randomness.noise import SlotNoise, digest
 
 S = TypeVar("S")
 
@@ -47,7 +47,7 @@ class Users:
         return np.bincount(self.class_of, minlength=len(self.classes)).astype(np.int64)
 
     def identity(self) -> bytes:
-        """Of who has which requirement: see `mechanisms/identity.py`."""
+        """Of who has which requirement: see `mechanisms/core/identity.py`."""
         return encoded("users") + digest(np.ascontiguousarray(self.class_of, "<i4").tobytes())
 
 

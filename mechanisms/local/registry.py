@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from streamveil.mechanisms.local.lba import LBA
-from streamveil.mechanisms.local.lbd import LBD
-from streamveil.mechanisms.local.lbu import LBU
-from streamveil.mechanisms.local.lpa import LPA
-from streamveil.mechanisms.local.lpd import LPD
-from streamveil.mechanisms.local.plbu import PLBU
-from streamveil.mechanisms.local.plpa import PLPA, PLPAPlus
-from streamveil.mechanisms.local.plpd import PLPD, PLPDPlus
+from streamveil.mechanisms.core.records import ConfigurationError, check_shares
+from streamveil.mechanisms.local.algorithms.lba import LBA
+from streamveil.mechanisms.local.algorithms.lbd import LBD
+from streamveil.mechanisms.local.algorithms.lbu import LBU
+from streamveil.mechanisms.local.algorithms.lpa import LPA
+from streamveil.mechanisms.local.algorithms.lpd import LPD
+from streamveil.mechanisms.local.algorithms.plbu import PLBU
+from streamveil.mechanisms.local.algorithms.plpa import PLPA, PLPAPlus
+from streamveil.mechanisms.local.algorithms.plpd import PLPD, PLPDPlus
+from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.protocol import LocalMechanism, Users
-from streamveil.mechanisms.local.rotation import Rotation
-from streamveil.mechanisms.records import ConfigurationError, check_shares
 from streamveil.mechanisms.registry import parse
 
 # A factory takes (name, users) and its options as keywords with defaults of type bool, float, int

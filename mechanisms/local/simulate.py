@@ -10,14 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_epsilon
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement, as_requirement
+from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.local.algorithms.report_groups import AWAY
+from streamveil.mechanisms.local.algorithms.rotation import Rotation
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Users
 from streamveil.mechanisms.local.registry import local_mechanism
-from streamveil.mechanisms.local.rota import AWAY
-from streamveil.mechanisms.local.rotation import Rotation
-from streamveil.mechanisms.noise import NoiseSource, SlotNoise, derived_key
-from streamveil.mechanisms.records import ConfigurationError, Requirement, as_requirement
+from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, derived_key
 from streamveil.mechanisms.registry import with_options
 
 S = TypeVar("S")

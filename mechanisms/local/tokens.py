@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import struct
 
-from streamveil.mechanisms.noise import NoiseKeys
+from streamveil.mechanisms.randomness.noise import NoiseKeys
 
 _USER = struct.Struct("<i")
 _CODE_BYTES = 16

@@ -4,6 +4,12 @@ The budget itself is secret, for it tells about the record. Values and budgets i
 """
 
 from streamveil.mechanisms.per_record.analyzer import Analyzer
+from streamveil.mechanisms.per_record.budget_functions import (
+    Inverse,
+    Logarithmic,
+    Lookup,
+    SquareRoot,
+)
 from streamveil.mechanisms.per_record.domains import (
     domain_index,
     partition,
@@ -11,10 +17,9 @@ from streamveil.mechanisms.per_record.domains import (
     thresholds,
 )
 from streamveil.mechanisms.per_record.framework import Framework
-from streamveil.mechanisms.per_record.functions import Inverse, Logarithmic, Lookup, SquareRoot
-from streamveil.mechanisms.per_record.hats import gap_select, hat_weights
+from streamveil.mechanisms.per_record.hat_partition import gap_select, hat_weights
 from streamveil.mechanisms.per_record.local_framework import LocalFramework
-from streamveil.mechanisms.per_record.measurement import Measurement, Own
+from streamveil.mechanisms.per_record.own_mechanism import Measurement, Own
 from streamveil.mechanisms.per_record.protocol import (
     Additive,
     Bounds,

@@ -28,9 +28,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from streamveil.mechanisms.noise import RandomWords, SlotNoise, fine_laplace
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record import domains
-from streamveil.mechanisms.per_record.hats import gap_select
+from streamveil.mechanisms.per_record.hat_partition import gap_select
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_units
 from streamveil.mechanisms.per_record.protocol import (
     Bounds,
@@ -39,7 +39,7 @@ from streamveil.mechanisms.per_record.protocol import (
     Part,
     PerRecordRelease,
 )
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise, fine_laplace
 
 GAP, FIRST = "gap", "first"
 

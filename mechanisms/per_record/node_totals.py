@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from streamveil.mechanisms.identity import Identified
-from streamveil.mechanisms.noise import SlotNoise
-from streamveil.mechanisms.per_record.nodes import Grid, Nodes
+from streamveil.mechanisms.core.identity import Identified
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.per_record.node_noise import Grid, Nodes
 from streamveil.mechanisms.per_record.protocol import (
     Bounds,
     Floats,
@@ -21,7 +21,7 @@ from streamveil.mechanisms.per_record.protocol import (
     Part,
     PerRecordRelease,
 )
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.randomness.noise import SlotNoise
 
 
 class Contribution(NamedTuple):

@@ -21,17 +21,17 @@ from functools import cached_property
 
 import numpy as np
 
-from streamveil.mechanisms.identity import Form
+from streamveil.mechanisms.core.identity import Form
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.domains import (
     domain_index,
     partition,
     select_domain,
     thresholds,
 )
+from streamveil.mechanisms.per_record.node_noise import Grid, Nodes
 from streamveil.mechanisms.per_record.node_totals import Contribution, NodeTotals
-from streamveil.mechanisms.per_record.nodes import Grid, Nodes
 from streamveil.mechanisms.per_record.protocol import Floats, Integers, Noisy
-from streamveil.mechanisms.records import ConfigurationError
 
 _FIELDS = ("name", "bounds", "beta")
 

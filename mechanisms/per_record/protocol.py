@@ -23,9 +23,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.identity import Form, Identified
-from streamveil.mechanisms.noise import SlotNoise
-from streamveil.mechanisms.records import MAX_EPSILON, ConfigurationError
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.records import MAX_EPSILON, ConfigurationError
+from streamveil.mechanisms.randomness.noise import SlotNoise
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -135,7 +135,7 @@ class Additive(Statistic, Protocol):
     """
 
     def identity(self) -> bytes:
-        """All that shapes its totals and estimates: see `mechanisms/identity.py`."""
+        """All that shapes its totals and estimates: see `mechanisms/core/identity.py`."""
 
     def noisy(self, part: Part, noise: SlotNoise, shares: int = 1) -> Noisy:
         """Totals with noise: a record pays 1 / `shares` of its budget for them."""

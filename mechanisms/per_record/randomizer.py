@@ -21,10 +21,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.identity import Form, Identified
-from streamveil.mechanisms.noise import RandomWords, fine_laplace
+from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Floats, Integers
+from streamveil.mechanisms.randomness.noise import RandomWords, fine_laplace
 
 # Numbers of reports made at once: 32 MB.
 _CHUNK = 1 << 22

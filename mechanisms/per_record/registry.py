@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.base_distinct import framework_distinct
 from streamveil.mechanisms.per_record.base_max import framework_max
 from streamveil.mechanisms.per_record.base_sum import framework_sum
 from streamveil.mechanisms.per_record.hat import HatCount, HatSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount, PrdpSum
 from streamveil.mechanisms.per_record.protocol import Bounds, Statistic
-from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import parse
 
 # A factory takes (name, bounds), then facts with a default of None, then its options as keywords

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.noise import NoiseSource, digest
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.protocol import Additive, Noisy, Part, PerRecordRelease
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 # On the way to a leaf of epoch m: 3 m ones among 4 m bits.
 _ONES = 3
@@ -137,7 +137,7 @@ class RunningTotal:
 
     def encode(self, state: RunningState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
-        return state_bytes.pack(
+        return state_codec.pack(
             self.SCHEMAS,
             {
                 "configuration": self._configuration,
@@ -146,14 +146,14 @@ class RunningTotal:
                 "leaf": state.leaf,
                 "history": state.history,
                 "roots": None if state.roots is None else _record(state.roots),
-                "parts": [state_bytes.table_to_bytes(node.part) for node in state.nodes],
+                "parts": [state_codec.table_to_bytes(node.part) for node in state.nodes],
                 "noisy": [_record(node.noisy) for node in state.nodes],
             },
         )
 
     def decode(self, data: bytes) -> RunningState:
         """State of bytes. Raises ConfigurationError when another configuration wrote them."""
-        _, record = state_bytes.unpack(self.SCHEMAS, data)
+        _, record = state_codec.unpack(self.SCHEMAS, data)
         if record["configuration"] != self._configuration:
             raise ConfigurationError(
                 "this state belongs to another configuration: the statistic or what it is of "
@@ -161,7 +161,7 @@ class RunningTotal:
                 "or begin anew, which spends the records' budgets again"
             )
         nodes = [
-            Complete(state_bytes.table_from_bytes(part, (-1,)), _noisy(noisy))
+            Complete(state_codec.table_from_bytes(part, (-1,)), _noisy(noisy))
             for part, noisy in zip(record["parts"], record["noisy"], strict=True)
         ]
         roots = None if record["roots"] is None else _noisy(record["roots"])

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.accounting.window_filter import Odometer
+from streamveil.mechanisms.core.records import ConfigurationError, check_shares
+from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.mechanism import Population, SlotRelease
-from streamveil.mechanisms.noise import KEY_BYTES, NoiseSource
-from streamveil.mechanisms.odometer import Odometer
-from streamveil.mechanisms.records import ConfigurationError, check_shares
+from streamveil.mechanisms.protocol import Population, SlotRelease
+from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, mechanism, parse
-from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.pipelines.evaluation.local import LocalStream, is_local, local_users
 from streamveil.pipelines.evaluation.measures import Measured, Meter
 from streamveil.pipelines.evaluation.sources import Source
@@ -39,7 +39,7 @@ class Task:
     """Longest window w, in slots."""
     seed: int
     mechanisms: tuple[str, ...]
-    """Names with options, see `streamveil.mechanisms.mechanism` and `local_mechanism`."""
+    """Names with options, see `streamveil.mechanisms.protocol` and `local_mechanism`."""
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io import CsvDialect, read_events
-from streamveil.mechanisms.noise import KEY_BYTES
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.mechanisms.registry import DEFAULT
-from streamveil.mechanisms.users import Registry
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.sources import Bound, Counted
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.progress import progress
 from streamveil.transforms import PrivateHistograms
-from streamveil.transforms.exact import Beyond, exact
+from streamveil.transforms.counting.unprotected import Beyond, exact
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
 _UNIT_EPSILON, _UNIT_WINDOW, _KINDS = 1.0, 3, 9

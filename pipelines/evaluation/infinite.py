@@ -17,16 +17,16 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.infinite.registry import (
     FINITE,
     INFINITE_MECHANISMS,
     infinite_mechanism,
 )
-from streamveil.mechanisms.mechanism import Mechanism, SlotRelease
-from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.protocol import Mechanism, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import parse
-from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.pipelines.evaluation.compare import noise_key
 from streamveil.pipelines.evaluation.infinite_streams import BINS, infinite_stream
 from streamveil.pipelines.evaluation.measures import Measure

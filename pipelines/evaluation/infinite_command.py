@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from streamveil.io import write_text
-from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.words import number_of
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.evaluation.infinite import (
     Drawn,
     Histograms,

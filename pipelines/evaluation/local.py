@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
 from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.local.simulate import run_slot
-from streamveil.mechanisms.mechanism import Population, SlotRelease
-from streamveil.mechanisms.noise import NoiseSource, derived_key
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.protocol import Population, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import MECHANISMS
 
 Counts = npt.NDArray[np.int64]

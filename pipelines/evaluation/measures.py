@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.intervals import interval
-from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.records import PUBLISHED, Requirement
+from streamveil.mechanisms.core.intervals import interval
+from streamveil.mechanisms.core.records import PUBLISHED, Requirement
+from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.protocol import SlotRelease
 
 Counts = npt.NDArray[np.int64]
 

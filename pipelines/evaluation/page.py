@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import matplotlib
 from markupsafe import Markup
 
-from streamveil.mechanisms.words import number_of
+from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import (
     SERIES,

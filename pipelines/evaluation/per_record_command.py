@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from streamveil.io import check_events, read_events, write_text
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
-from streamveil.mechanisms.records import ConfigurationError
 from streamveil.mechanisms.registry import parse
 from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.evaluation.options import DEFAULT_RUNS, DEFAULT_STATISTICS, INPUT
@@ -28,7 +28,7 @@ from streamveil.pipelines.evaluation.records import EPSILON_MAX, PER_RECORD_DATA
 from streamveil.pipelines.evaluation.tables import write_rows
 from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.progress import steps
-from streamveil.transforms.numbers import as_numbers
+from streamveil.transforms.columns.numbers import as_numbers
 
 OPTIONS = ("statistics", "runs", "records", "budget", "value_max", "epsilon_max")
 """Those that have no meaning without --per_record."""

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
 
 def population(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from streamveil.io import read_requirements
-from streamveil.mechanisms.domains import Categories
-from streamveil.mechanisms.records import UNIFORM, Slots, parse_time
+from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.records import UNIFORM, Slots, parse_time
 from streamveil.pipelines.evaluation.data import Data, Letters
 from streamveil.pipelines.evaluation.sources import Counted
 from streamveil.pipelines.evaluation.streams import REAL

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.per_record.functions import Inverse
+from streamveil.mechanisms.per_record.budget_functions import Inverse
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.pipelines.flights import flight_figures
 

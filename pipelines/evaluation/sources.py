@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.records import Requirement
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.protocol import Population
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.streams import make_stream
 

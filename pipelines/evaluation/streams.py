@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

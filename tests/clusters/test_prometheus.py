@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.mechanisms.records import Slots
+from streamveil.mechanisms.core.records import Slots
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import RAW, samples
 from streamveil.pipelines.status import Released, Status

@@ -6,7 +6,7 @@ import apache_beam as beam
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.records import PUBLISHED, SKIPPED, Release, Slots
+from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED, Release, Slots
 
 
 class Kept:

@@ -10,7 +10,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import WriteReleasesToBigQuery, bigquery_schema, release_schema
 from streamveil.io.bigquery import bigquery_row
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 pytest.importorskip("google.cloud.bigquery", reason="the extra gcp is not installed")
 from apache_beam.io.gcp.internal.clients import bigquery as api

@@ -10,10 +10,10 @@ import pytest
 
 from streamveil.io import read_events
 from streamveil.io.cells import sound_batch
-from streamveil.mechanisms.domains import Categories
-from streamveil.mechanisms.records import ConfigurationError, Requirement, Slots
-from streamveil.mechanisms.users import Registry
-from streamveil.transforms.mapping import Columns, EventMapper
+from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement, Slots
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 
 COLUMNS = ("user", "value", "time")
 REGISTRY = Registry.of({"u1": Requirement(1, 1.0), "u2": Requirement(1, 1.0)})

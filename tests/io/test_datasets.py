@@ -8,7 +8,7 @@ import pytest
 from streamveil.io import DATASETS, REJECTED_SCHEMA, lines, read_events, write_table
 from streamveil.io.foursquare import FOURSQUARE_COLUMNS
 from streamveil.io.tdrive import TDRIVE_COLUMNS
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 TAXI = b"""\
 1,2008-02-02 15:36:08,116.51172,39.92123

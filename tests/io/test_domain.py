@@ -5,7 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io import read_domain
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.budgets import lookup_of
 
 

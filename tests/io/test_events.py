@@ -23,7 +23,7 @@ from streamveil.io import (
     split_file,
     write_table,
 )
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 COLUMNS = ("user", "value")
 ROWS = [(f"u{i % 7}", ["a", "b,c", 'd"e', "line\nbreak", "é", ""][i % 6]) for i in range(500)]

@@ -14,7 +14,7 @@ from streamveil.io import WriteReleasesToFolder, per_record_sink_of, sink_of
 from streamveil.io.folder import write_once
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.records import PerRecordRow, Slots
+from streamveil.mechanisms.core.records import PerRecordRow, Slots
 
 
 @pytest.fixture

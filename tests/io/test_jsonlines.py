@@ -22,7 +22,7 @@ from streamveil.mechanisms import (
     Slots,
 )
 from streamveil.transforms import Columns
-from streamveil.transforms.mapping import EventMapper
+from streamveil.transforms.columns.event_mapper import EventMapper
 
 NAMES = ("user", "value", "time")
 LONG = 1 << 15

@@ -21,7 +21,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from streamveil.io import ReadKafkaEvents, WriteReleasesToKafka
 from streamveil.io.kafka import _value
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 NAMES = ("user", "value")
 SERVICE = "sdks:java:io:expansion-service:shadowJar"  # what Beam calls it

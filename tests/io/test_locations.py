@@ -17,7 +17,7 @@ from streamveil.io import (
     sink_of,
     source_of,
 )
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 NAMES = ("user", "value")
 LABELS = ["a"]

@@ -22,12 +22,17 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import change_columns, read_domain, read_events, read_requirements
 from streamveil.io.messages import ParseMessages, _ParseFn
-from streamveil.mechanisms.domains import Categories, Edges
-from streamveil.mechanisms.records import CHANGE_COLUMNS, ConfigurationError, Requirement, Slots
-from streamveil.mechanisms.users import Registry
+from streamveil.mechanisms.core.domains import Categories, Edges
+from streamveil.mechanisms.core.records import (
+    CHANGE_COLUMNS,
+    ConfigurationError,
+    Requirement,
+    Slots,
+)
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.budgets import lookup_of
-from streamveil.transforms.changes import ChangeMapper
-from streamveil.transforms.mapping import Columns, EventMapper
+from streamveil.transforms.columns.event_mapper import Columns, EventMapper
+from streamveil.transforms.counting.changes import ChangeMapper
 
 EVENT = ("user", "value", "time")
 USERS = ("u1", "u2", "7", "007", "true")

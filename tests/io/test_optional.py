@@ -9,7 +9,7 @@ import pytest
 
 from streamveil.io import check_output, read_domain, read_requirements
 from streamveil.io.files import list_files
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 SCHEMES = [
     ("s3", "boto3", "aws"),

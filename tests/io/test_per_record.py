@@ -10,7 +10,7 @@ from streamveil.io import WritePerRecord, per_record_sink_of, read_per_record
 from streamveil.io.kafka import per_record_record
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_json
 from streamveil.io.pubsub import WriteReleasesToPubSub
-from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
 
 DAY = 86_400_000_000
 ROWS = [

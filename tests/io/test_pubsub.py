@@ -12,7 +12,7 @@ from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 from apache_beam.testing.test_utils import PullResponseMessage, create_pull_response
 
 from streamveil.io import ReadPubSubEvents, WriteReleases, WriteReleasesToPubSub
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 pytest.importorskip("google.cloud.pubsub", reason="the extra gcp is not installed")
 

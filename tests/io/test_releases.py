@@ -19,7 +19,7 @@ from streamveil.io import (
     write_table,
 )
 from streamveil.io.releases import releases_to_batch
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     PUBLISHED,
     SKIPPED,
     LedgerEntry,

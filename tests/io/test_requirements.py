@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io import read_requirements, write_table
-from streamveil.mechanisms.records import MAX_EPSILON, ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import MAX_EPSILON, ConfigurationError, Requirement
 
 USERS = ["ann", "bob", "007", "zoé", "bob"]
 WINDOWS = [3, 5, 3, 1, 5]

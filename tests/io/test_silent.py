@@ -10,7 +10,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from streamveil.io import ReadEvents, check_events
 from streamveil.io.messages import ParseMessages
-from streamveil.mechanisms.records import METRICS_NAMESPACE, ConfigurationError
+from streamveil.mechanisms.core.records import METRICS_NAMESPACE, ConfigurationError
 
 COLUMNS = ("value", "time")
 GOOD = {

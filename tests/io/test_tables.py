@@ -12,7 +12,7 @@ import pytest
 from apache_beam.transforms.window import FixedWindows
 
 from streamveil.io import WriteTable, check_output, read_table, write_table
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 FORMATS = ("parquet", "avro", "csv", "jsonl", "json", "ndjson")
 UTC = dt.timezone.utc

@@ -10,7 +10,7 @@ from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.io import WatchEvents, write_table
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 
 NAMES = ("user", "value")
 FORMATS = ("parquet", "avro", "csv", "jsonl")

@@ -17,8 +17,8 @@ from streamveil.mechanisms import (
     Requirement,
     mechanism,
 )
-from streamveil.mechanisms.ablation import Ablation, Rescaled, Sampled, Weighted
-from streamveil.mechanisms.ledgers import Saving, Shares, Sliding
+from streamveil.mechanisms.comparators.ablation import Ablation, Rescaled, Sampled, Weighted
+from streamveil.mechanisms.comparators.paid_schedules import Saving, Shares, Sliding
 from streamveil.pipelines.evaluation.compare import run, tasks
 from streamveil.pipelines.evaluation.sources import Synthetic
 

@@ -18,11 +18,11 @@ from streamveil.mechanisms import (
     Requirement,
     mechanism,
 )
-from streamveil.mechanisms.adaptive import Adaptive
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.mechanism import SlotInput
-from streamveil.mechanisms.planning import Plan
-from streamveil.mechanisms.weighting import Weighting
+from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.gap_plan import Plan
+from streamveil.mechanisms.adaptive.weighting import Weighting
+from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.protocol import SlotInput
 
 KEY = bytes(range(32))
 PROPERTY = settings(max_examples=70)

@@ -13,14 +13,14 @@ from streamveil.mechanisms import (
     Population,
     ReleaseStream,
     Requirement,
-    adaptive_release,
 )
-from streamveil.mechanisms import weighting as weighting_module
-from streamveil.mechanisms.adaptive import Adaptive
-from streamveil.mechanisms.budgets import to_epsilon
-from streamveil.mechanisms.mechanism import SlotInput
-from streamveil.mechanisms.planning import Plan
-from streamveil.mechanisms.weighting import Weighting
+from streamveil.mechanisms.adaptive import algorithm
+from streamveil.mechanisms.adaptive import weighting as weighting_module
+from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.gap_plan import Plan
+from streamveil.mechanisms.adaptive.weighting import Weighting
+from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.protocol import SlotInput
 from tests.mechanisms.test_audit import ADJACENCY, audit
 
 KEY = bytes(range(32))
@@ -179,7 +179,7 @@ LEAP = [3, 40, 40, 40]
 @ADJACENCIES
 def test_a_window_keeps_its_claim(monkeypatch, adjacency):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: (2, 0.0))  # plans are public
-    monkeypatch.setattr(adaptive_release, "AFTER_JUMP", 2)
+    monkeypatch.setattr(algorithm, "AFTER_JUMP", 2)
     machine = Adaptive("adaptive", people(CLAIM, adjacency), audit=0.2, reserve=0.5)
     assert machine.audit_cap.all()
     worlds = [world(machine, adjacency, target, 800) for target in ADJACENCY[adjacency][1]]

@@ -14,7 +14,7 @@ from streamveil.mechanisms import (
     mechanism,
     simulate,
 )
-from streamveil.mechanisms.weighting import Weighting
+from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.streams import make_stream
 

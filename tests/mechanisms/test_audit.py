@@ -23,13 +23,13 @@ from streamveil.mechanisms import (
     ReleaseStream,
     Requirement,
     mechanism,
-    noise,
-    sampling,
-    spas,
 )
-from streamveil.mechanisms.dissimilarity import dissimilarity
-from streamveil.mechanisms.randomized_response import RandomizedResponse
-from streamveil.mechanisms.sampling import Sampling
+from streamveil.mechanisms.comparators import spas
+from streamveil.mechanisms.comparators.randomized_response import RandomizedResponse
+from streamveil.mechanisms.randomness import noise
+from streamveil.mechanisms.wevent import sampling
+from streamveil.mechanisms.wevent.dissimilarity import dissimilarity
+from streamveil.mechanisms.wevent.sampling import Sampling
 
 FLAKINESS = 1e-6
 KEY = bytes(range(32))

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.calendar import CalendarSlots
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.records import (
     EPOCH,
     MICROSECONDS,
     ConfigurationError,

@@ -21,11 +21,11 @@ from streamveil.mechanisms import (
     ReleaseStream,
     Requirement,
     mechanism,
-    noise,
     simulate,
 )
-from streamveil.mechanisms.randomized_response import RandomizedResponse
-from streamveil.mechanisms.spas import SPAS, booked, most_bookings
+from streamveil.mechanisms.comparators.randomized_response import RandomizedResponse
+from streamveil.mechanisms.comparators.spas import SPAS, booked, most_bookings
+from streamveil.mechanisms.randomness import noise
 
 FLAKINESS = 1e-6
 SIGMAS = stats.norm.isf(FLAKINESS / 2)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DYNAMIC_MECHANISMS, DynamicStream, NoiseSource, dynamic_mechanism
-from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.dynamic_odometer import DynamicOdometer
-from streamveil.mechanisms.dynamic_stream import CohortCounts
-from streamveil.mechanisms.mechanism import Setting
-from streamveil.mechanisms.open_windows import NO_LIMIT, OpenWindows
-from streamveil.mechanisms.schedule import asked_units
+from streamveil.mechanisms.accounting.changing_filter import DynamicOdometer
+from streamveil.mechanisms.accounting.open_windows import NO_LIMIT, OpenWindows
+from streamveil.mechanisms.accounting.schedule import asked_units
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
+from streamveil.mechanisms.protocol import Setting
 from tests.mechanisms.test_audit import ADJACENCY, audit, thresholds_once
 
 KEY = bytes(range(32))

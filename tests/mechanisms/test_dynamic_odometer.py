@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError
-from streamveil.mechanisms.dynamic_odometer import DynamicOdometer
+from streamveil.mechanisms.accounting.changing_filter import DynamicOdometer
 
 PROPERTY = settings(max_examples=80)
 UNIT = 2**40

@@ -15,8 +15,8 @@ from streamveil.mechanisms import (
     Requirement,
     schedule,
 )
-from streamveil.mechanisms.budgets import to_epsilon
-from streamveil.mechanisms.schedule import Offer, asked_units
+from streamveil.mechanisms.accounting.schedule import Offer, asked_units
+from streamveil.mechanisms.core.units import to_epsilon
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = json.loads((GOLDEN / "dynamic_dpbd_dpba.json").read_text())["cases"]

@@ -12,14 +12,14 @@ from streamveil.mechanisms import (
     DynamicStream,
     NoiseSource,
     dynamic_mechanism,
-    dynamic_stream,
     simulate_dynamic,
 )
-from streamveil.mechanisms.cohorts import GONE, NEWCOMER, Moves
-from streamveil.mechanisms.dynamic_stream import CohortCounts
-from streamveil.mechanisms.interning import Interned
-from streamveil.mechanisms.mechanism import Setting
-from streamveil.mechanisms.schedule import asked_units
+from streamveil.mechanisms.accounting.schedule import asked_units
+from streamveil.mechanisms.accounting.shared_ledgers import Interned
+from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
+from streamveil.mechanisms.driver import dynamic_stream
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
+from streamveil.mechanisms.protocol import Setting
 
 KEY = bytes(range(32))
 PROPERTY = settings(max_examples=25)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 from scipy import stats
 
-from streamveil.mechanisms.exponential import draw
-from streamveil.mechanisms.noise import NoiseSource, bernoulli_exp
+from streamveil.mechanisms.randomness.exponential import draw
+from streamveil.mechanisms.randomness.noise import NoiseSource, bernoulli_exp
 
 FLAKINESS = 1e-6
 

@@ -18,12 +18,11 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.calendar import CalendarSlots
-from streamveil.mechanisms.domains import WithOther
-from streamveil.mechanisms.identity import Form, Identified, encoded, of_mechanism
+from streamveil.mechanisms.core.domains import WithOther
+from streamveil.mechanisms.core.identity import Form, Identified, encoded, of_mechanism
+from streamveil.mechanisms.core.local_days import CalendarSlots
 from streamveil.mechanisms.local.protocol import Users
-from streamveil.mechanisms.noise import digest
-from streamveil.mechanisms.per_record.functions import (
+from streamveil.mechanisms.per_record.budget_functions import (
     Divided,
     Inverse,
     Logarithmic,
@@ -34,6 +33,7 @@ from streamveil.mechanisms.per_record.hat import HatCount, HatSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount, PrdpSum
 from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.mechanisms.per_record.randomizer import Randomizer
+from streamveil.mechanisms.randomness.noise import digest
 from streamveil.transforms import Columns
 from streamveil.transforms.per_record.budgets import CategoryBudget, ColumnsBudget, ValueBudget
 from streamveil.transforms.per_record.mapper import Source
@@ -111,7 +111,7 @@ def test_every_form_is_on_record_and_no_tag_is_used_twice():
     assert len({on_record for _, on_record in ON_RECORD}) == len(ON_RECORD)
 
 
-# Who adds a field must say whether it is a part of the identity: see mechanisms/identity.py.
+# Who adds a field must say whether it is a part of the identity: see mechanisms/core/identity.py.
 @pytest.mark.parametrize("kind", list(every_form()), ids=lambda kind: kind.__name__)
 def test_every_field_is_in_the_form_of_its_type(kind):
     form = kind.IDENTITY

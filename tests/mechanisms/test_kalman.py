@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamveil.mechanisms import kalman
-from streamveil.mechanisms.kalman import BEND, DRIFT, GAPS, MEMBERS, WHITE, Bank
+from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.filter_bank import BEND, DRIFT, GAPS, MEMBERS, WHITE, Bank
 
 FLAKINESS = 1e-6
 PROPERTY = settings(max_examples=60)
@@ -177,7 +177,7 @@ def settled(gap, log_ratio, releases):
 
 def in_table(gap, log_ratio):
     place = int(np.flatnonzero(gap == GAPS)[0])
-    return kalman._steady()[place, :, list(kalman._RATIOS).index(log_ratio)]
+    return filter_bank._steady()[place, :, list(filter_bank._RATIOS).index(log_ratio)]
 
 
 # The table of expected errors is what the filters themselves come to, slot by slot, in as many
@@ -200,8 +200,8 @@ def test_expected_error_of_one_member():
     for member in range(MEMBERS):
         weights = np.eye(MEMBERS)[member]
         ratios = np.full((len(GAPS), 2), 4.0)
-        error, curve = kalman.expected_error(weights, ratios)
-        table = kalman._steady()[:, member, list(kalman._RATIOS).index(2)]
+        error, curve = filter_bank.expected_error(weights, ratios)
+        table = filter_bank._steady()[:, member, list(filter_bank._RATIOS).index(2)]
         np.testing.assert_allclose(curve, np.stack([table, table], axis=1))
         white = float(WHITE[member, 0])
         told = white**2 / (white + 4.0 + curve) / GAPS[:, None] if white else 0
@@ -214,7 +214,7 @@ def test_expected_error_of_one_member():
 def test_expected_error_rises_with_the_noise():
     beliefs = np.full(MEMBERS, 1 / MEMBERS)
     ratios = 2.0 ** np.linspace(-30, 30, 301)
-    error, curve = kalman.expected_error(beliefs, np.tile(ratios, (len(GAPS), 1)))
+    error, curve = filter_bank.expected_error(beliefs, np.tile(ratios, (len(GAPS), 1)))
     assert (np.diff(curve, axis=1) >= 0).all()
     assert (np.diff(error, axis=1) >= -1e-12).all()
     assert np.isfinite(error).all()
@@ -225,4 +225,6 @@ def test_members():
     assert ((DRIFT > 0) != (BEND > 0)).all()
     assert GAPS[0] == 1
     assert (np.diff(GAPS) > 0).all()
-    assert stats.rankdata(-kalman.BELIEF[:, 0]).tolist() == stats.rankdata(DRIFT[:, 0]).tolist()
+    assert (
+        stats.rankdata(-filter_bank.BELIEF[:, 0]).tolist() == stats.rankdata(DRIFT[:, 0]).tolist()
+    )

@@ -24,14 +24,14 @@ from streamveil.mechanisms import (
     Requirement,
     SlotRelease,
     mechanism,
-    pwsm,
     simulate,
 )
-from streamveil.mechanisms.identity import encoded
-from streamveil.mechanisms.noise import SlotNoise
-from streamveil.mechanisms.obs import keep_probability
-from streamveil.mechanisms.pba import PBA, AbsorptionState
-from streamveil.mechanisms.pwsm import PWSM
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.randomness.noise import SlotNoise
+from streamveil.mechanisms.wevent import pwsm
+from streamveil.mechanisms.wevent.obs import keep_probability
+from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
+from streamveil.mechanisms.wevent.pwsm import PWSM
 
 FLAKINESS = 1e-6
 SIGMAS = stats.norm.isf(FLAKINESS / 2)

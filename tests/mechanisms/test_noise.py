@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from scipy import stats
 
-from streamveil.mechanisms import NoiseSource, noise
-from streamveil.mechanisms.noise import (
+from streamveil.mechanisms import NoiseSource
+from streamveil.mechanisms.randomness import noise
+from streamveil.mechanisms.randomness.noise import (
     RandomWords,
     SlotNoise,
     discrete_laplace,
     probability_threshold,
     thin,
 )
-from streamveil.mechanisms.obs import keep_probability
+from streamveil.mechanisms.wevent.obs import keep_probability
 
 dp.enable_features("contrib")
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import optimal_budget_selection
-from streamveil.mechanisms.obs import _errors, keep_probability
+from streamveil.mechanisms.wevent.obs import _errors, keep_probability
 
 PROPERTY = settings(max_examples=150)
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms import Population, Requirement, kalman
-from streamveil.mechanisms.correlation import Risk
-from streamveil.mechanisms.planning import Plan
-from streamveil.mechanisms.weighting import Choices
+from streamveil.mechanisms import Population, Requirement
+from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.gap_plan import Plan
+from streamveil.mechanisms.adaptive.weight_bias import Risk
+from streamveil.mechanisms.adaptive.weighting import Choices
 
 NONE = Risk(0.0, 0.0)
 UNIT = 2**40
@@ -21,10 +22,10 @@ def plan_of(epsilon, window=40, users=10_000) -> Plan:
 
 def member(drift=0.0, bend=0.0, white=0.0):
     """Belief in one member alone."""
-    rows = np.stack([kalman.DRIFT, kalman.BEND, kalman.WHITE])[:, :, 0].T
+    rows = np.stack([filter_bank.DRIFT, filter_bank.BEND, filter_bank.WHITE])[:, :, 0].T
     found = np.flatnonzero((rows == [drift, bend, white]).all(axis=1))
     assert found.size == 1
-    return np.eye(kalman.MEMBERS)[found[0]]
+    return np.eye(filter_bank.MEMBERS)[found[0]]
 
 
 def gap_of(plan, beliefs, scale=1000.0, risk=NONE) -> int:
@@ -75,9 +76,9 @@ def test_patience_is_that_of_the_gap():
     plan, beliefs = plan_of(1.0), member(drift=0.1)
     gap, patience = plan.best_gap(beliefs, np.full(3, 1024.0), NONE)
     error = plan.error_after(gap, 1024.0, NONE)
-    ratios = np.full((len(kalman.GAPS), 1), error / 1024.0)
-    _, curve = kalman.expected_error(beliefs, ratios)
-    place = int(np.flatnonzero(gap == kalman.GAPS)[0])
+    ratios = np.full((len(filter_bank.GAPS), 1), error / 1024.0)
+    _, curve = filter_bank.expected_error(beliefs, ratios)
+    place = int(np.flatnonzero(gap == filter_bank.GAPS)[0])
     assert patience == pytest.approx(float(curve[place, 0]) * 1024 / error, rel=1e-6)
     assert 0 < patience < 3
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, Requirement, Slots
-from streamveil.mechanisms.records import as_requirement, format_time, parse_time
+from streamveil.mechanisms.core.records import as_requirement, format_time, parse_time
 
 PROPERTY = settings(max_examples=150)
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import SCHEDULES, ConfigurationError, Requirement, mechanism, schedule
-from streamveil.mechanisms.mechanism import population_of
-from streamveil.mechanisms.pba import PBA
-from streamveil.mechanisms.pbd import PBD
+from streamveil.mechanisms.protocol import population_of
+from streamveil.mechanisms.wevent.pba import PBA
+from streamveil.mechanisms.wevent.pbd import PBD
 
 PROPERTY = settings(max_examples=80)
 SLOTS = 60

@@ -5,9 +5,9 @@ import hashlib
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.noise import derived_key, digest
-from streamveil.mechanisms.records import ConfigurationError
-from streamveil.mechanisms.seal import checksum, seal, unseal
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.seal import checksum, seal, unseal
+from streamveil.mechanisms.randomness.noise import derived_key, digest
 
 KEY = bytes(range(32))
 DATA = b"spent: 1, 2, 3"

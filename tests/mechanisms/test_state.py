@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from streamveil.mechanisms import state
+from streamveil.mechanisms.core import state_codec
 
 OLD = {
     "type": "record",
@@ -18,36 +18,36 @@ OLD = {
 NEW = {
     "type": "record",
     "name": "Thing",
-    "fields": [{"name": "count", "type": "long"}, {"name": "rows", "type": state.RUNS}],
+    "fields": [{"name": "count", "type": "long"}, {"name": "rows", "type": state_codec.RUNS}],
 }
 
 
 # The first byte is the newest version, and reading gives back what was written.
 def test_round_trip_under_the_newest_version():
     record = {"count": 7, "rows": [{"repeat": 3, "row": [1, -2]}]}
-    data = state.pack({1: OLD, 2: NEW}, record)
+    data = state_codec.pack({1: OLD, 2: NEW}, record)
     assert data[0] == 2
-    assert state.unpack({1: OLD, 2: NEW}, data) == (2, record)
+    assert state_codec.unpack({1: OLD, 2: NEW}, data) == (2, record)
 
 
 # A later release still reads what an earlier one wrote, and is told which version it was.
 def test_older_version_is_readable():
-    data = state.pack({1: OLD}, {"count": 7})
+    data = state_codec.pack({1: OLD}, {"count": 7})
     assert data[0] == 1
-    assert state.unpack({1: OLD, 2: NEW}, data) == (1, {"count": 7})
+    assert state_codec.unpack({1: OLD, 2: NEW}, data) == (1, {"count": 7})
 
 
 # An earlier release refuses what a later one wrote, and says what to do.
 def test_newer_version_is_refused():
-    data = state.pack({1: OLD, 2: NEW}, {"count": 7, "rows": []})
+    data = state_codec.pack({1: OLD, 2: NEW}, {"count": 7, "rows": []})
     with pytest.raises(ValueError, match=r"version 2 .*\[1\].*newer streamveil.*later"):
-        state.unpack({1: OLD}, data)
+        state_codec.unpack({1: OLD}, data)
 
 
 @pytest.mark.parametrize("data", [b"", b"\x00", b"\xffjunk"])
 def test_what_is_no_state_is_refused(data):
     with pytest.raises(ValueError, match="it is not state"):
-        state.unpack({1: OLD}, data)
+        state_codec.unpack({1: OLD}, data)
 
 
 TABLES = npst.arrays(
@@ -62,21 +62,21 @@ TABLES = npst.arrays(
 @settings(max_examples=200)
 @given(TABLES)
 def test_runs_round_trip(rows):
-    runs = state.runs_of(rows)
+    runs = state_codec.runs_of(rows)
     assert sum(run["repeat"] for run in runs) == len(rows)
     assert all(a["row"] != b["row"] for a, b in itertools.pairwise(runs))
-    packed = state.pack({1: NEW}, {"count": 0, "rows": runs})
-    _, record = state.unpack({1: NEW}, packed)
-    np.testing.assert_array_equal(state.rows_of(record["rows"], rows.shape[1]), rows)
+    packed = state_codec.pack({1: NEW}, {"count": 0, "rows": runs})
+    _, record = state_codec.unpack({1: NEW}, packed)
+    np.testing.assert_array_equal(state_codec.rows_of(record["rows"], rows.shape[1]), rows)
 
 
 def test_no_rows():
     empty = np.zeros((0, 3), dtype=np.int64)
-    assert state.runs_of(empty) == []
-    assert state.rows_of([], 3).shape == (0, 3)
+    assert state_codec.runs_of(empty) == []
+    assert state_codec.rows_of([], 3).shape == (0, 3)
 
 
 # Equal neighbours cost nothing: a million equal rows are a few bytes.
 def test_runs_are_small():
     rows = np.full((1_000_000, 3), 5, dtype=np.int64)
-    assert len(state.pack({1: NEW}, {"count": 0, "rows": state.runs_of(rows)})) < 32
+    assert len(state_codec.pack({1: NEW}, {"count": 0, "rows": state_codec.runs_of(rows)})) < 32

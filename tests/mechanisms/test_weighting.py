@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamveil.mechanisms import NoiseSource, Population, Requirement, weighting
-from streamveil.mechanisms.correlation import Risk
-from streamveil.mechanisms.weighting import MOST_CANDIDATES, Choices, Weighting, candidates
+from streamveil.mechanisms import NoiseSource, Population, Requirement
+from streamveil.mechanisms.adaptive import weighting
+from streamveil.mechanisms.adaptive.weight_bias import Risk
+from streamveil.mechanisms.adaptive.weighting import MOST_CANDIDATES, Choices, Weighting, candidates
 
 FLAKINESS = 1e-6
 SIGMAS = stats.norm.isf(FLAKINESS / 2)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.mechanisms.window_sums import WindowSums
+from streamveil.mechanisms.accounting.window_sums import WindowSums
 
 PROPERTY = settings(max_examples=150)
 WINDOWS = st.lists(st.integers(1, 20), min_size=1, max_size=5)

@@ -514,7 +514,7 @@ def test_range_of_too_many_slots(job):
     """A mistyped year is refused before anything runs: this would take days."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from streamveil.mechanisms.records import ConfigurationError
+    from streamveil.mechanisms.core.records import ConfigurationError
     from streamveil.pipelines.release import ReleaseJob
 
     flags = job.arguments(slot="60s", start="2024-01-01", end="9024-01-01")[1:]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from streamveil.mechanisms.records import STATUSES, ConfigurationError, Slots
+from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import figures_of, samples
 from streamveil.pipelines.status import Released, Status

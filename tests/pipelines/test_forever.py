@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from streamveil.io import read_ledger, read_releases
-from streamveil.mechanisms.records import Lifetime
+from streamveil.mechanisms.core.records import Lifetime
 from streamveil.pipelines.options import add_follow_options
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass

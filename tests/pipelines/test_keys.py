@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.portability import common_urns
 from apache_beam.portability.api import beam_runner_api_pb2
 
-from streamveil.mechanisms.records import ConfigurationError, Slots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.pipelines.keys import ENVIRONMENT, KeyFile, KeyFromEnvironment, noise_key
 from streamveil.pipelines.release import ReleaseJob
 

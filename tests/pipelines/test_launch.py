@@ -23,8 +23,8 @@ from apache_beam.options.pipeline_options import (
 
 from streamveil import io
 from streamveil.io import tables
-from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import launch, options
 from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.presets import FORMATS
@@ -35,7 +35,7 @@ from streamveil.pipelines.launch import BeamFlags, beams_parser, parse_flags, ru
 from streamveil.pipelines.per_record import STATISTICS
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
-from streamveil.transforms.fence import StateWentBack
+from streamveil.transforms.slots.state_fence import StateWentBack
 
 # ---- commands and flags ----------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from streamveil.io import Snapshot, StateFolder
-from streamveil.mechanisms.records import STATUSES, ConfigurationError, Slots
+from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots
 from streamveil.pipelines import progress
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.figures import PUBLIC, PUBLIC_FIGURES, RAW, RAW_FIGURES, samples
@@ -17,7 +17,7 @@ from streamveil.pipelines.monitor import monitored
 from streamveil.pipelines.status import Released, Status
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
-from streamveil.transforms.due import Pass
+from streamveil.transforms.slots.passes import Pass
 
 HOUR = 3_600_000_000
 SECOND = 1_000_000

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.io import read_ledger, read_releases
-from streamveil.mechanisms.records import STATUSES
+from streamveil.mechanisms.core.records import STATUSES
 
 FORMATS = ("parquet", "avro", "csv", "jsonl")
 MECHANISMS = ("bd", "ba", "pbd", "pba")

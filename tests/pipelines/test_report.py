@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.records import (
+from streamveil.mechanisms.core.records import (
     NULLIFIED,
     PREDICTED,
     PUBLISHED,

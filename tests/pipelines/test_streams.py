@@ -10,7 +10,7 @@ import pytest
 from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
-from streamveil.mechanisms.records import format_time
+from streamveil.mechanisms.core.records import format_time
 from streamveil.pipelines.launch import FlinkOptions, parse_flags
 from streamveil.pipelines.release import ReleaseJob
 

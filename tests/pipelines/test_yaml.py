@@ -13,7 +13,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.yaml.yaml_provider import load_providers
 
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import yaml
 
 USERS = {f"u{w}": (w, 4000.0) for w in (1, 2, 3)}

@@ -20,10 +20,10 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
-from streamveil.mechanisms.stream import ReleaseStream
 from streamveil.transforms import Columns, PrivateHistograms
 
 HOUR = 3_600_000_000

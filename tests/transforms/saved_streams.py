@@ -24,21 +24,21 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.dynamic_stream import CohortCounts
+from streamveil.mechanisms.accounting.schedule import asked_units
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
-from streamveil.mechanisms.local.device import Device
+from streamveil.mechanisms.local.client.device import Device
+from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.local.protocol import GRR
 from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
-from streamveil.mechanisms.local.wire import Assignment, encode_assignment
-from streamveil.mechanisms.per_record.functions import Inverse
+from streamveil.mechanisms.per_record.budget_functions import Inverse
 from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
-from streamveil.mechanisms.schedule import asked_units
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
-from streamveil.transforms.edge import EdgeConfiguration
-from streamveil.transforms.ledgers import _SlotCounts
+from streamveil.transforms.local.played_devices import EdgeConfiguration
 from streamveil.transforms.per_record import statistics
 from streamveil.transforms.per_record.budgets import ValueBudget
+from streamveil.transforms.release.drivers import _SlotCounts
 
 KEY = bytes(range(32))
 SLOTS = 4
@@ -62,7 +62,7 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class Driven:
-    """A driver of `transforms/ledgers.py`, what comes in a slot, and what is told of a release."""
+    """A driver of `transforms/release/drivers.py`, what comes in a slot and what is told of it."""
 
     driver: Any
     counted: Callable[[int], Any]

@@ -15,13 +15,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, Registry, Slots
-from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
-from streamveil.transforms import arrivals, histograms, metrics
-from streamveil.transforms.arrivals import REMEMBERED, Arrivals
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.release import LONGEST_WAIT, ReleaseConfig, _ReleaseInTimeFn
-from streamveil.transforms.wire import Part, part_to_bytes, start_to_bytes
+from streamveil.mechanisms.core.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
+from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.transforms import histograms, metrics
+from streamveil.transforms.messages import Part, part_to_bytes, start_to_bytes
+from streamveil.transforms.release.release_steps import (
+    LONGEST_WAIT,
+    ReleaseConfig,
+    _ReleaseInTimeFn,
+)
+from streamveil.transforms.slots import arrivals
+from streamveil.transforms.slots.arrivals import REMEMBERED, Arrivals
+from streamveil.transforms.slots.clock import Clock
 
 FIRST, LAST, PARTS = 3, 9, 3
 KEYS = [(slot, number) for slot in range(FIRST, LAST + 1) for number in range(PARTS)]

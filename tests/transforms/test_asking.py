@@ -18,22 +18,19 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.local.device import Device
-from streamveil.mechanisms.local.protocol import LocalRelease
-from streamveil.mechanisms.local.tokens import TOKEN_BYTES
-from streamveil.mechanisms.local.wire import (
+from streamveil.mechanisms.local.client.device import Device
+from streamveil.mechanisms.local.messages import (
     Report,
     decode_assignment,
     decode_report,
     encode_report,
     largest_report,
 )
+from streamveil.mechanisms.local.protocol import LocalRelease
+from streamveil.mechanisms.local.tokens import TOKEN_BYTES
 from streamveil.transforms import CollectReports, metrics
-from streamveil.transforms.asking import _AssignFn
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.fence import StateWentBack
-from streamveil.transforms.release import ReleaseConfig
-from streamveil.transforms.reports import (
+from streamveil.transforms.local.collect_reports import _AssignFn
+from streamveil.transforms.local.rounds import (
     Answer,
     _AskFn,
     answer_to_bytes,
@@ -41,6 +38,9 @@ from streamveil.transforms.reports import (
     begun,
     tally_of,
 )
+from streamveil.transforms.release.release_steps import ReleaseConfig
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import StateWentBack
 
 KEY = bytes(range(60, 92))
 N = 40

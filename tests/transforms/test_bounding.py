@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from streamveil.mechanisms.noise import keyed_words
-from streamveil.transforms.bounding import (
+from streamveil.mechanisms.randomness.noise import keyed_words
+from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting.bounding import (
     DISTINCT,
     KEEPS,
     UNIFORM,
@@ -24,8 +25,14 @@ from streamveil.transforms.bounding import (
     mix,
     runs,
 )
-from streamveil.transforms.counting import MEMBERS, STRANGERS, Layout, bound_block, count, pack
-from streamveil.transforms.mapping import Events
+from streamveil.transforms.counting.event_codes import (
+    MEMBERS,
+    STRANGERS,
+    Layout,
+    bound_block,
+    count,
+    pack,
+)
 
 PROPERTY = settings(max_examples=150)
 MASK = (1 << 64) - 1

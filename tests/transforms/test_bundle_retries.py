@@ -14,13 +14,17 @@ from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
-from streamveil.mechanisms.stream import ReleaseStream
-from streamveil.transforms.due import Pass, TakeDue, _TakeDueFn
-from streamveil.transforms.gathering import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
-from streamveil.transforms.heartbeat import _OpenSlotsFn
-from streamveil.transforms.joining import _JoinAtEndFn, _JoinInTimeFn
-from streamveil.transforms.release import _ReleaseAtEndFn, _ReleaseAtOnceFn, _ReleaseInTimeFn
-from streamveil.transforms.requirements import _MapChangesFn
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.transforms.counting.count_steps import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.counting.join_requirements import _MapChangesFn
+from streamveil.transforms.counting.join_steps import _JoinAtEndFn, _JoinInTimeFn
+from streamveil.transforms.release.release_steps import (
+    _ReleaseAtEndFn,
+    _ReleaseAtOnceFn,
+    _ReleaseInTimeFn,
+)
+from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
+from streamveil.transforms.slots.passes import Pass, TakeDue, _TakeDueFn
 
 pytestmark = pytest.mark.slow  # whole runs, each bundle twice
 

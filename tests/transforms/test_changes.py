@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.records import REQUIREMENT_COLUMNS, SOURCE_METADATA
-from streamveil.transforms.changes import (
+from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, SOURCE_METADATA
+from streamveil.mechanisms.core.units import to_units
+from streamveil.transforms.counting.changes import (
     ChangeMapper,
     Changes,
     changes_from_bytes,
@@ -18,7 +18,7 @@ from streamveil.transforms.changes import (
     stranger_keys,
     strictest,
 )
-from streamveil.transforms.counting import MEMBERS, STRANGERS
+from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS
 
 REGISTRY = Registry.of({"ann": (3, 1.0), "bob": (5, 2.0)})
 HOUR = 3_600_000_000

@@ -17,11 +17,11 @@ from streamveil.mechanisms import (
     Registry,
     dynamic_mechanism,
 )
-from streamveil.mechanisms.cohorts import Moves
-from streamveil.mechanisms.dynamic_stream import CohortCounts
-from streamveil.mechanisms.mechanism import Setting
-from streamveil.mechanisms.records import CHANGE_COLUMNS
-from streamveil.transforms.ledgers import constant_requirements
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import CHANGE_COLUMNS
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
+from streamveil.mechanisms.protocol import Setting
+from streamveil.transforms.release.drivers import constant_requirements
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 

@@ -8,12 +8,12 @@ import pytest
 from apache_beam.pipeline import PipelineVisitor
 
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
-from streamveil.mechanisms.noise import derived_key
+from streamveil.mechanisms.randomness.noise import derived_key
 from streamveil.transforms import CollectHistograms, Columns
-from streamveil.transforms.transcripts import transcript_from_bytes, transcript_to_bytes
-from streamveil.transforms.wire import content_of, part_of
+from streamveil.transforms.local.transcripts import transcript_from_bytes, transcript_to_bytes
+from streamveil.transforms.messages import content_of, part_of
 
 KEY = bytes(range(50, 82))
 N = 60

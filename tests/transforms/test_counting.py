@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import Registry, Requirement
-from streamveil.mechanisms.noise import keyed_words
-from streamveil.transforms.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
-from streamveil.transforms.counting import (
+from streamveil.mechanisms.randomness.noise import keyed_words
+from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting.bounding import DISTINCT, KEEPS, UNIFORM, Bounding, mix
+from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     STRANGERS,
     BlockCounts,
@@ -20,8 +21,7 @@ from streamveil.transforms.counting import (
     pack,
     slot_tables,
 )
-from streamveil.transforms.mapping import Events
-from streamveil.transforms.wire import packed_from_bytes, packed_to_bytes
+from streamveil.transforms.messages import packed_from_bytes, packed_to_bytes
 
 PROPERTY = settings(max_examples=120)
 KEY = bytes(range(32))

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Slots
-from streamveil.mechanisms.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
+from streamveil.mechanisms.core.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
 from streamveil.transforms import Columns
-from streamveil.transforms.due import WAITING, Pass, _TakeDueFn
-from streamveil.transforms.release import REJECTED
+from streamveil.transforms.release.release_steps import REJECTED
+from streamveil.transforms.slots.passes import WAITING, Pass, _TakeDueFn
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 HOUR = dt.timedelta(hours=1)

@@ -23,13 +23,13 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
-from streamveil.mechanisms.records import Release
-from streamveil.transforms import fence
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts
-from streamveil.transforms.fence import NO_SPLITS, StateWentBack
-from streamveil.transforms.release import ReleaseConfig, _ReleaseInTimeFn
-from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.mechanisms.core.records import Release
+from streamveil.transforms.counting.event_codes import BlockCounts
+from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.transforms.release.release_steps import ReleaseConfig, _ReleaseInTimeFn
+from streamveil.transforms.slots import state_fence
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import NO_SPLITS, StateWentBack
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from _drill import overspent, spent
@@ -350,7 +350,7 @@ def test_without_a_fence_the_same_runner_does_harm(stage, threads, monkeypatch):
     def take(self, bundle, key, number, worker):
         bundle.numbers[key] = number
 
-    monkeypatch.setattr(fence._Stage, "take", take)
+    monkeypatch.setattr(state_fence._Stage, "take", take)
     assert "stalled" in convicted(stage, threads, "stale")
     assert "stalled" in convicted(stage, threads, "split")
 
@@ -364,7 +364,7 @@ def test_without_the_checks_of_the_other_cells_it_does_harm(stage, threads, monk
 
 def test_a_worker_that_is_not_known_to_be_new_may_not_go_back(stage, threads, monkeypatch):
     """So it is by its worker that a lawful restart is known."""
-    monkeypatch.setattr(fence, "_worker_of", lambda state: None)
+    monkeypatch.setattr(state_fence, "_worker_of", lambda state: None)
     assert played(stage, threads, 1)[0].noticed
 
 
@@ -372,7 +372,7 @@ class _TellWorkerFn(beam.DoFn):
     """Tells whether the cell of each key is known to be a worker's."""
 
     def process(self, element, cell=beam.DoFn.StateParam(_ReleaseInTimeFn.PROGRESS)):
-        yield element[0], id(fence._worker_of(cell)) if fence._worker_of(cell) else None
+        yield element[0], id(state_fence._worker_of(cell)) if state_fence._worker_of(cell) else None
 
 
 def test_beam_tells_workers_apart(kit, pipeline_on, tmp_path):

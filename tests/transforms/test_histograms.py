@@ -17,13 +17,14 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.noise import derived_key
-from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.pba import PBA, AbsorptionState
-from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED
-from streamveil.mechanisms.saved import of_parts
-from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, exact, metrics
-from streamveil.transforms.exact import exact_counts
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.driver.saved_state import of_parts
+from streamveil.mechanisms.randomness.noise import derived_key
+from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
+from streamveil.transforms import ADD_REMOVE, REPLACE, Columns, PrivateHistograms, metrics
+from streamveil.transforms.counting import unprotected
+from streamveil.transforms.counting.unprotected import exact_counts
 
 KEY = bytes(range(100, 132))
 USERS = [f"u{i}" for i in range(30)]
@@ -134,7 +135,9 @@ def test_noise_is_bound_to_all_that_counts_mean(kit):
 
 
 def test_equal_counts_of_other_bins_get_other_noise(run, kit, monkeypatch):
-    monkeypatch.setattr("streamveil.mechanisms.pwsm.dissimilarity", lambda *args: float("inf"))
+    monkeypatch.setattr(
+        "streamveil.mechanisms.wevent.pwsm.dissimilarity", lambda *args: float("inf")
+    )
     events = [kit.batch([(user, "b", slot) for user in USERS for slot in range(SLOTS)])]
     one, two = (
         run(kit.histograms(CLOSED, noise_key=KEY, mechanism="bd", domain=domain), events).releases
@@ -222,19 +225,19 @@ def test_exact_counts_are_those_that_are_released(run, kit, most):
 # Batches are joined before they are counted: how many at a time must not show.
 @pytest.mark.parametrize("together", [1, 100, 1 << 18])
 def test_counts_by_class_do_not_depend_on_the_batches(kit, monkeypatch, together):
-    monkeypatch.setattr(exact, "_EVENTS_TOGETHER", together)
+    monkeypatch.setattr(unprotected, "_EVENTS_TOGETHER", together)
     registry = Registry.of({"ann": (1, 1.0), "bob": (3, 1.0)}, default=(Requirement(2, 1.0), 9))
     events = [("ann", "a", 70), ("bob", "b", 0), ("x", "b", 0), ("ann", "a", 70), ("y", "b", 0)]
     transform = kit.histograms(registry)
-    letters, beyond = [], exact.Beyond()
+    letters, beyond = [], unprotected.Beyond()
     batches = [kit.batch([event]) for event in [*events, ("bob", "q", 0)]]
-    slots = list(exact.exact(transform, batches, letters.append, beyond))
+    slots = list(unprotected.exact(transform, batches, letters.append, beyond))
     found = {one.slot: one.counts.tolist() for one in slots if one.counts.any()}
     # Classes by window: Ann's, Bob's, then that of everybody else.
     assert found == {0: [[0, 0], [0, 1], [0, 2]], 70: [[1, 0], [0, 0], [0, 0]]}
     every = {one.slot: one.events.tolist() for one in slots if one.events.any()}
     assert every == {0: [0, 3], 70: [2, 0]}
-    assert beyond == exact.Beyond(accepted=5, dropped=1, squares={1: 1.0})
+    assert beyond == unprotected.Beyond(accepted=5, dropped=1, squares={1: 1.0})
     assert [batch.column("reason").to_pylist() for batch in letters] == [["outside the domain"]]
 
 
@@ -295,7 +298,7 @@ def test_sensitivity_is_contributions_times_adjacency(kit, most, adjacency):
 # One class, all published whole: the error of a release is that of its noise, and the noise of
 # sensitivity s at epsilon is the noise of sensitivity 1 at epsilon / s.
 def test_noise_grows_with_the_sensitivity(run, kit, monkeypatch):
-    always = "streamveil.mechanisms.pwsm.dissimilarity"
+    always = "streamveil.mechanisms.wevent.pwsm.dissimilarity"
     monkeypatch.setattr(always, lambda *args: float("inf"))
     registry = Registry.of(dict.fromkeys(USERS, (1, 1.0)))
     events = [(user, "a", 0) for user in USERS]
@@ -417,7 +420,9 @@ def rigged(monkeypatch):
         return AbsorptionState(state.shares, state.since + 1)
 
     monkeypatch.setattr(PBA, "commit", forget)
-    monkeypatch.setattr("streamveil.mechanisms.pwsm.dissimilarity", lambda *args: float("inf"))
+    monkeypatch.setattr(
+        "streamveil.mechanisms.wevent.pwsm.dissimilarity", lambda *args: float("inf")
+    )
 
 
 # Nothing is written, neither for the refused slot nor for those before it in the same bundle.

@@ -20,14 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.cohorts import GONE, NEWCOMER
-from streamveil.mechanisms.records import REQUIREMENT_COLUMNS
+from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER
+from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
+from streamveil.mechanisms.core.units import to_units
 from streamveil.transforms import metrics
-from streamveil.transforms.bounding import Bounding
-from streamveil.transforms.changes import changes_to_bytes, spread
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import (
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.changes import changes_to_bytes, spread
+from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     STRANGERS,
     Layout,
@@ -35,8 +34,7 @@ from streamveil.transforms.counting import (
     bound_block,
     pack,
 )
-from streamveil.transforms.fence import StateWentBack
-from streamveil.transforms.joining import (
+from streamveil.transforms.counting.join_steps import (
     CHANGES,
     REJECTED,
     VISITS,
@@ -44,8 +42,10 @@ from streamveil.transforms.joining import (
     _JoinAtEndFn,
     _JoinInTimeFn,
 )
-from streamveil.transforms.loss import TALLIES
-from streamveil.transforms.wire import content_of, shard_counts_from_bytes, visits_to_bytes
+from streamveil.transforms.counting.loss_limit import TALLIES
+from streamveil.transforms.messages import content_of, shard_counts_from_bytes, visits_to_bytes
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import StateWentBack
 
 HOUR = 3_600_000_000
 HORIZON = 4

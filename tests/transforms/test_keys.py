@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.mechanisms.noise import NoiseKeys
-from streamveil.transforms.keys import GivenKey, SameKey
+from streamveil.mechanisms.randomness.noise import NoiseKeys
+from streamveil.transforms.release.noise_keys import GivenKey, SameKey
 
 KEY = b"never-show-this-key-to-anyone-!!"
 

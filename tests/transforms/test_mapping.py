@@ -21,9 +21,9 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
-from streamveil.mechanisms.records import ROW_COLUMN, SOURCE_METADATA
+from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA
 from streamveil.transforms import REJECTED_SCHEMA, Columns
-from streamveil.transforms.mapping import EventMapper
+from streamveil.transforms.columns.event_mapper import EventMapper
 
 HOUR = 3_600_000_000
 KEY = bytes(32)
@@ -206,7 +206,7 @@ sys.meta_path.insert(0, Refuse())
 import pyarrow as pa
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.transforms import Columns
-from streamveil.transforms.mapping import EventMapper
+from streamveil.transforms.columns.event_mapper import EventMapper
 columns, registry = Columns("user", ("value",), "time"), Registry.of({"ann": (2, 1.0)})
 mapper = EventMapper(columns, Slots.of("1h"), Categories(("a",)), registry, bytes(32))
 times = pa.array([1_700_000_000_123_456_789], pa.timestamp("ns"))

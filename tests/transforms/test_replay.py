@@ -11,18 +11,22 @@ import pytest
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.mechanisms import Registry, Requirement, Slots
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
+from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
-from streamveil.mechanisms.stream import ReleaseStream
-from streamveil.transforms import arrivals
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import BlockCounts, Layout
-from streamveil.transforms.keys import GivenKey
-from streamveil.transforms.ledgers import Configuration
-from streamveil.transforms.release import ReleaseConfig, _ReleaseAtEndFn, _ReleaseInTimeFn
-from streamveil.transforms.wire import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.transforms.counting.event_codes import BlockCounts, Layout
+from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
+from streamveil.transforms.release.drivers import Configuration
+from streamveil.transforms.release.noise_keys import GivenKey
+from streamveil.transforms.release.release_steps import (
+    ReleaseConfig,
+    _ReleaseAtEndFn,
+    _ReleaseInTimeFn,
+)
+from streamveil.transforms.slots import arrivals
+from streamveil.transforms.slots.clock import Clock
 
 KEY = bytes(range(32))
 SECOND = 1_000_000
@@ -204,7 +208,7 @@ def test_a_stream_that_goes_through_bytes_releases_the_same(name):
 # Decoding does not consume the bytes: a slot released again from them is the same release, and
 # with one more event it has other noise.
 def test_a_slot_released_again_from_the_same_state(monkeypatch):
-    always = "streamveil.mechanisms.pwsm.dissimilarity"
+    always = "streamveil.mechanisms.wevent.pwsm.dissimilarity"
     monkeypatch.setattr(always, lambda *args: float("inf"))
     counts = tables(2)
     population = facts()
@@ -260,7 +264,7 @@ def test_presence_does_not_change_the_control_flow(run, kit, monkeypatch, name):
     for rows in CROWDS.values():
         left = iter(answers)
         monkeypatch.setattr(
-            "streamveil.mechanisms.pwsm.dissimilarity",
+            "streamveil.mechanisms.wevent.pwsm.dissimilarity",
             lambda *_, left=left: float("inf") if next(left) else float("-inf"),
         )
         transform = kit.histograms(

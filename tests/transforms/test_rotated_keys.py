@@ -19,12 +19,12 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.core.records import Lifetime
 from streamveil.mechanisms.local.tokens import Tokens
-from streamveil.mechanisms.noise import NoiseKeys
-from streamveil.mechanisms.records import Lifetime
+from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import CollectHistograms, Columns, RotatedKey
-from streamveil.transforms.keys import GivenKey, SameKey
+from streamveil.transforms.release.noise_keys import GivenKey, SameKey
 
 OLD, NEW, NEWEST = bytes(range(32)), bytes(range(50, 82)), bytes(range(100, 132))
 SLOTS, ROTATED = 8, 4

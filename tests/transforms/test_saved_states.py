@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, NoiseSource
-from streamveil.mechanisms.noise import NoiseKeys
-from streamveil.mechanisms.saved import Keeper
+from streamveil.mechanisms.driver.saved_state import Keeper
+from streamveil.mechanisms.randomness.noise import NoiseKeys
 from tests.transforms import saved_streams
 
 GOLDEN = Path(__file__).parents[1] / "golden"

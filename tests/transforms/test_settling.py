@@ -8,7 +8,7 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow
 
 from streamveil.mechanisms import ConfigurationError, Registry
-from streamveil.transforms import settling
+from streamveil.transforms.slots import checkpoint_hold
 
 KEY = "key"
 REGISTRY = Registry.of({"ann": (2, 1.0), "bob": (2, 1.0)})
@@ -48,7 +48,7 @@ class Runner:
     """
 
     def __init__(self, concurrent=1, aligned=True, late=False):
-        settling._commits.clear()
+        checkpoint_hold._commits.clear()
         self.concurrent, self.aligned, self.late = concurrent, aligned, late
         self.state, self.timer, self.channel = Cell(), Timer(), []
         self.pending, self.untold = [], False
@@ -63,10 +63,10 @@ class Runner:
     def surely(self):
         """What the last checkpoint has."""
         state, channel = self.committed
-        return {item[settling._NAME :] for item in state} | set(channel)
+        return {item[checkpoint_hold._NAME :] for item in state} | set(channel)
 
     def _bundle(self, data):
-        fn = settling._SettleFn()  # one for every bundle that waits for its commit
+        fn = checkpoint_hold._SettleFn()  # one for every bundle that waits for its commit
         for _, left in fn.process((KEY, data), self.state, self.timer, self):
             if left not in self.surely:
                 raise TooEarlyError(left)
@@ -80,7 +80,7 @@ class Runner:
             self._bundle(self.channel.pop(0))
 
     def pulse(self):
-        self._bundle(settling.PULSE)
+        self._bundle(checkpoint_hold.PULSE)
 
     def barrier(self):
         while self.aligned and self.channel:
@@ -115,7 +115,7 @@ class Runner:
         self.state[:], self.channel = state, list(channel)
         self.pending, self.untold, self.callbacks = [], False, []
         if forgetful:
-            settling._commits.clear()
+            checkpoint_hold._commits.clear()
 
     def play(self, steps):
         """Do these steps; what a checkpoint ever had."""
@@ -151,7 +151,7 @@ def walk(steps, *, weights=(4, 8, 8, 4, 4, 4, 1, 1)):
 def test_nothing_leaves_before_it_is_committed_and_nothing_is_lost(how):
     runner = Runner(**how)
     surely = runner.play(walk(10_000))
-    for _ in range(settling.COMMITS + 1):
+    for _ in range(checkpoint_hold.COMMITS + 1):
         while runner.channel:
             runner.arrive()
         runner.pulse()
@@ -174,7 +174,7 @@ def test_what_is_committed_stays_what_it_is():
 
 # A slot closes behind two barriers, and before that a checkpoint ended that was not told of yet.
 OVERTAKEN = ["barrier", "end", "barrier", "barrier", "close", "arrive"]
-COMMITTED = ["tell", "pulse", "end"] * settling.COMMITS
+COMMITTED = ["tell", "pulse", "end"] * checkpoint_hold.COMMITS
 
 
 @pytest.mark.parametrize("aligned", [True, False])
@@ -191,14 +191,14 @@ def test_of_concurrent_checkpoints_commits_say_too_little(aligned):
     [
         (2, {"concurrent": 2}),
         (2, {"late": True}),
-        (settling.COMMITS, {"concurrent": 2, "late": True}),
-        (settling.COMMITS, {"concurrent": 2, "late": True, "aligned": False}),
-        (settling.COMMITS, {"concurrent": 3}),
+        (checkpoint_hold.COMMITS, {"concurrent": 2, "late": True}),
+        (checkpoint_hold.COMMITS, {"concurrent": 2, "late": True, "aligned": False}),
+        (checkpoint_hold.COMMITS, {"concurrent": 3}),
     ],
 )
 def test_random_steps_find_what_leaves_too_early(monkeypatch, commits, how):
     """With fewer commits, or more checkpoints at a time."""
-    monkeypatch.setattr(settling, "COMMITS", commits)
+    monkeypatch.setattr(checkpoint_hold, "COMMITS", commits)
     with pytest.raises(TooEarlyError):
         Runner(**how).play(walk(10_000))
 
@@ -221,7 +221,7 @@ def test_what_is_closed_again_after_a_restart_waits_anew():
     runner.barrier()
     runner.restart(forgetful=False)
     runner.close(b"slot, with another event")
-    for _ in range(settling.COMMITS - 1):
+    for _ in range(checkpoint_hold.COMMITS - 1):
         runner.checkpoint()
         runner.pulse()
     assert runner.left == []
@@ -232,14 +232,16 @@ def test_all_leaves_when_the_input_ends():
     runner.close(b"slot")
     runner.arrive()
     assert runner.timer.time == LATEST
-    assert list(settling._SettleFn()._let_go(KEY, runner.state)) == [(KEY, b"slot")]
+    assert list(checkpoint_hold._SettleFn()._let_go(KEY, runner.state)) == [(KEY, b"slot")]
     assert not runner.state
 
 
 def test_all_is_let_go_at_the_end(kit, pipeline_on, runner, tmp_path):
     closed = [("s", b"1"), ("s", b"2"), ("t", b"3")]
     with pipeline_on(runner) as pipeline:
-        held = pipeline | beam.Create(closed) | settling.Settle(["s", "t"], beam.Create([0, 1]))
+        held = (
+            pipeline | beam.Create(closed) | checkpoint_hold.Settle(["s", "t"], beam.Create([0, 1]))
+        )
         held | kit.collect(tmp_path / "held")
     assert sorted(kit.collected(tmp_path / "held")) == closed
 

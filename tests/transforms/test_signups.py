@@ -12,16 +12,21 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.cohorts import GONE
-from streamveil.mechanisms.records import CHANGE_COLUMNS
-from streamveil.transforms.changes import changes_to_bytes, spread, stranger_keys
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.counting import MEMBERS, STRANGERS, Layout, pack
-from streamveil.transforms.gathering import Counter
-from streamveil.transforms.joining import CHANGES, KEPT, REJECTED, VISITS, _JoinAtEndFn
-from streamveil.transforms.release import LEDGER, STATE, ReleaseConfig, _ReleaseAtEndFn
-from streamveil.transforms.wire import arrays_from_bytes, packed_to_bytes
+from streamveil.mechanisms.core.cohorts import GONE
+from streamveil.mechanisms.core.records import CHANGE_COLUMNS
+from streamveil.mechanisms.core.units import to_units
+from streamveil.transforms.counting.changes import changes_to_bytes, spread, stranger_keys
+from streamveil.transforms.counting.count_steps import Counter
+from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, pack
+from streamveil.transforms.counting.join_steps import CHANGES, KEPT, REJECTED, VISITS, _JoinAtEndFn
+from streamveil.transforms.messages import arrays_from_bytes, packed_to_bytes
+from streamveil.transforms.release.release_steps import (
+    LEDGER,
+    STATE,
+    ReleaseConfig,
+    _ReleaseAtEndFn,
+)
+from streamveil.transforms.slots.clock import Clock
 
 KEY = bytes(range(50, 82))
 USERS = [f"u{i}" for i in range(10)]

@@ -16,9 +16,10 @@ from apache_beam.transforms.window import FixedWindows
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms.core.records import PUBLISHED, Lifetime
 from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
-from streamveil.mechanisms.records import PUBLISHED, Lifetime
-from streamveil.transforms import Heartbeat, heartbeat, metrics
+from streamveil.transforms import Heartbeat, metrics
+from streamveil.transforms.slots import heartbeat
 
 USERS = [f"u{i}" for i in range(40)]
 REGISTRY = Registry.of({u: (1 + i % 3, 0.5 + i % 2) for i, u in enumerate(USERS)})

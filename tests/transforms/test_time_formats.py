@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.records import EPOCH, ConfigurationError
-from streamveil.transforms.mapping import Columns
-from streamveil.transforms.times import (
+from streamveil.mechanisms.core.records import EPOCH, ConfigurationError
+from streamveil.transforms.columns.event_mapper import Columns
+from streamveil.transforms.columns.times import (
     AMBIGUOUS_TIME,
     NULL_TIME,
     UNPARSABLE_TIME,

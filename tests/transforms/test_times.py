@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.transforms.times import (
+from streamveil.transforms.columns.times import (
     AMBIGUOUS_TIME,
     EARLIEST,
     LATEST,

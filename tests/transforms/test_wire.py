@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from streamveil.transforms.counting import BlockCounts
-from streamveil.transforms.wire import (
+from streamveil.transforms.counting.event_codes import BlockCounts
+from streamveil.transforms.messages import (
     array_from_bytes,
     array_to_bytes,
     block_of,

@@ -14,23 +14,23 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from streamveil.mechanisms.identity import Form, Identified, name_of
-from streamveil.mechanisms.per_record.functions import (
+from streamveil.mechanisms.core.identity import Form, Identified, name_of
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.per_record.budget_functions import (
     BudgetFunction,
     Lookup,
     check_budgets,
     check_on_values,
 )
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats
-from streamveil.mechanisms.records import ConfigurationError
-from streamveil.transforms.per_record.reading import (
+from streamveil.transforms.columns.dead_letters import column_of
+from streamveil.transforms.per_record.record_columns import (
     by_pieces,
     nulls_of,
     numbers_of,
     plain,
     positions_of,
 )
-from streamveil.transforms.rejects import column_of
 
 
 class Budget(Protocol):

@@ -13,8 +13,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from streamveil.mechanisms import state as state_bytes
-from streamveil.mechanisms.noise import NoiseSource, SlotNoise, digest
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.driver.saved_state import Keeper
 from streamveil.mechanisms.per_record.protocol import (
     Additive,
     Noisy,
@@ -23,9 +23,9 @@ from streamveil.mechanisms.per_record.protocol import (
     Statistic,
 )
 from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
-from streamveil.mechanisms.saved import Keeper
+from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, digest
+from streamveil.transforms.messages import array_from_bytes, array_to_bytes
 from streamveil.transforms.per_record.wire import part_of
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes
 
 S = TypeVar("S")
 
@@ -157,7 +157,7 @@ class KeyState(Generic[S]):
 
 @dataclass(frozen=True)
 class KeyDriver(Generic[S]):
-    """Drives the windows of one key: a `SlotDriver` of `transforms/ledgers.py`."""
+    """Drives the windows of one key: a `SlotDriver` of `transforms/release/drivers.py`."""
 
     SCHEMAS = {
         1: {
@@ -196,14 +196,14 @@ class KeyDriver(Generic[S]):
     def encode(self, state: KeyState[S]) -> bytes:
         """Bytes of the state, with a version."""
         record = {"next_pane": state.next_pane, "windows": self.windows.encode(state.windows)}
-        return self.keeper.write(state_bytes.pack(self.SCHEMAS, record))
+        return self.keeper.write(state_codec.pack(self.SCHEMAS, record))
 
     def decode(self, data: bytes) -> KeyState[S]:
         """State of bytes.
 
         Raises ConfigurationError for bytes that were changed, or of another plan.
         """
-        _, record = state_bytes.unpack(self.SCHEMAS, self.keeper.read(data))
+        _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         return KeyState(record["next_pane"], self.windows.decode(record["windows"]))
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Part]]:

@@ -11,21 +11,21 @@ import numpy as np
 import pyarrow as pa
 from apache_beam.coders import BytesCoder
 
-from streamveil.mechanisms.identity import encoded
-from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
 from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Integers, PerRecordRelease
 from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.per_record.registry import statistic
-from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.transforms.checks import refuse_windows
-from streamveil.transforms.keys import NoiseKey, SameKey
+from streamveil.transforms.columns.dead_letters import column_of, naming_source
+from streamveil.transforms.messages import array_from_bytes, array_to_bytes
 from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.plan import COUNT, SUM, bounds_of, mechanism_of
-from streamveil.transforms.per_record.reading import numbers_of
-from streamveil.transforms.rejects import column_of, naming_source
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes
+from streamveil.transforms.per_record.record_columns import numbers_of
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 
 REPORT = "report"
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from streamveil.mechanisms.identity import Form, Identified
-from streamveil.mechanisms.per_record.functions import divided
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.per_record.budget_functions import divided
 from streamveil.mechanisms.per_record.protocol import Integers, Part, Statistic
-from streamveil.mechanisms.records import Slots
+from streamveil.transforms.columns.dead_letters import naming_source
 from streamveil.transforms.per_record.budgets import Budget
-from streamveil.transforms.per_record.reading import (
+from streamveil.transforms.per_record.record_columns import (
     NO_TIME,
     NOWHERE,
     micros_of,
     numbers_of,
     positions_of,
 )
-from streamveil.transforms.rejects import naming_source
 
 # Up to here a table of all codes is faster than sorting those that there are.
 _TABLE = 1 << 20

@@ -6,9 +6,7 @@ import apache_beam as beam
 import pyarrow as pa
 from apache_beam.typehints import KV, Tuple
 
-from streamveil.mechanisms.records import PerRecordRow, Slots
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.heartbeat import open_slots
+from streamveil.mechanisms.core.records import PerRecordRow, Slots
 from streamveil.transforms.per_record.plan import Plan
 from streamveil.transforms.per_record.stages import (
     _AddPartsFn,
@@ -21,8 +19,10 @@ from streamveil.transforms.per_record.stages import (
     started,
 )
 from streamveil.transforms.per_record.wire import pane_to_bytes
-from streamveil.transforms.release import ReleaseConfig
-from streamveil.transforms.settling import settled
+from streamveil.transforms.release.release_steps import ReleaseConfig
+from streamveil.transforms.slots.checkpoint_hold import settled
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.heartbeat import open_slots
 
 _PART = KV[Tuple[int, int], bytes]
 _PANE = KV[int, bytes]

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
-from streamveil.mechanisms.identity import encoded, of_mechanism
-from streamveil.mechanisms.noise import NoiseKeys, NoiseSource, digest
-from streamveil.mechanisms.per_record.functions import BudgetFunction
+from streamveil.mechanisms.core.identity import encoded, of_mechanism
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
+from streamveil.mechanisms.driver.saved_state import MECHANISM, Keeper, Parts, of_parts
+from streamveil.mechanisms.per_record.budget_functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
 from streamveil.mechanisms.per_record.registry import DEFAULTS, statistic
 from streamveil.mechanisms.per_record.running import RunningTotal
-from streamveil.mechanisms.records import ConfigurationError, PerRecordRow
-from streamveil.mechanisms.saved import MECHANISM, Keeper, Parts, of_parts
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.transforms.per_record.budgets import Budget, ValueBudget
 from streamveil.transforms.per_record.drivers import (
     KeyDriver,

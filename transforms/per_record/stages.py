@@ -13,14 +13,18 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.per_record.protocol import Statistic
-from streamveil.transforms.arrivals import Arrival
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.gathering import MOST_AHEAD
+from streamveil.transforms.counting.count_steps import MOST_AHEAD
+from streamveil.transforms.messages import array_from_bytes, array_to_bytes, start_to_bytes
 from streamveil.transforms.per_record.mapper import PaneKey
 from streamveil.transforms.per_record.plan import Drivers, Plan
 from streamveil.transforms.per_record.wire import pane_to_bytes
-from streamveil.transforms.release import ReleaseConfig, _ReleaseAtOnceFn, _ReleaseInTimeFn
-from streamveil.transforms.wire import array_from_bytes, array_to_bytes, start_to_bytes
+from streamveil.transforms.release.release_steps import (
+    ReleaseConfig,
+    _ReleaseAtOnceFn,
+    _ReleaseInTimeFn,
+)
+from streamveil.transforms.slots.arrivals import Arrival
+from streamveil.transforms.slots.clock import Clock
 
 OPEN = b""  # in place of a part: the heartbeat of its pane
 

@@ -8,12 +8,11 @@ from typing import ClassVar
 import apache_beam as beam
 import pyarrow as pa
 
-from streamveil.mechanisms.checks import check_range, lateness, whole
-from streamveil.mechanisms.per_record.functions import Divided, divided_bounds
-from streamveil.mechanisms.records import ConfigurationError, PerRecordRow, Slots
+from streamveil.mechanisms.core.parameter_checks import check_range, lateness, whole
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
+from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
 from streamveil.transforms.checks import refuse_windows, settling
-from streamveil.transforms.clock import Clock
-from streamveil.transforms.keys import NoiseKey, SameKey
+from streamveil.transforms.columns.times import check_reading
 from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.mapper import Source
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
@@ -27,7 +26,8 @@ from streamveil.transforms.per_record.plan import (
     function_of,
     mechanism_of,
 )
-from streamveil.transforms.times import check_reading
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.slots.clock import Clock
 
 
 @beam.typehints.with_input_types(pa.RecordBatch)

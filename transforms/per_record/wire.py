@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from streamveil.mechanisms.per_record.protocol import Part
-from streamveil.transforms import wire
+from streamveil.transforms import messages
 
 
 def pane_to_bytes(pane: int, part: bytes = b"") -> bytes:
     """Pane, which comes in one, and the part as `array_to_bytes` has it, or nothing."""
-    return wire.part_to_bytes(wire.Part(pane, 0, 1), part)
+    return messages.part_to_bytes(messages.Part(pane, 0, 1), part)
 
 
 def part_of(content: bytes) -> Part | None:
     """The part of a pane; None where there is none."""
-    return wire.array_from_bytes(content) if content else None
+    return messages.array_from_bytes(content) if content else None

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.infinite.downstream import hbos, top_k
+from streamveil.mechanisms.infinite.postprocessing import hbos, top_k
 
 
 def test_top_k_of_one_and_of_many():

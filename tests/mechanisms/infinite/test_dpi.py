@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streamveil.mechanisms import ConfigurationError, infinite_mechanism, simulate_infinite
-from streamveil.mechanisms.exponential import draw
-from streamveil.mechanisms.infinite import orders
-from streamveil.mechanisms.infinite.pool import synopses
-from streamveil.mechanisms.infinite.reweighting import SCALE, queries, with_top
-from streamveil.mechanisms.noise import RandomWords
+from streamveil.mechanisms.infinite import spending_orders
+from streamveil.mechanisms.infinite.query_pool import SCALE, queries, with_top
+from streamveil.mechanisms.infinite.synopses import synopses
+from streamveil.mechanisms.randomness.exponential import draw
+from streamveil.mechanisms.randomness.noise import RandomWords
 
 KEY = bytes(range(32))
 MODES = ("instantaneous", "cumulative")
@@ -101,9 +101,9 @@ def test_queries_have_coefficients_within_the_scale(bins):
 # ---- orders ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(orders.ORDERS))
+@pytest.mark.parametrize("name", sorted(spending_orders.ORDERS))
 def test_no_order_takes_a_term_twice(name):
-    order, taken, terms = orders.order(name, 7, 1e-4), (), []
+    order, taken, terms = spending_orders.order(name, 7, 1e-4), (), []
     for slot in range(3000):
         term, taken = order.take(slot, taken)
         terms.append(term)
@@ -116,8 +116,10 @@ def test_no_order_takes_a_term_twice(name):
 # Golden: of terms 1, 1/4, 1/9, ..., those nearest to the sample that are left.
 def test_algorithm_3_takes_the_nearest_term_that_is_left(monkeypatch):
     samples = {0: 0.26, 1: 0.26, 2: 0.9, 3: 0.2, 4: 0.9}
-    monkeypatch.setattr(orders, "_uniform", lambda seed, slot: 1 - math.exp(-samples[slot]))
-    order, taken, terms = orders.Exponential(0, 1.0), (), []
+    monkeypatch.setattr(
+        spending_orders, "_uniform", lambda seed, slot: 1 - math.exp(-samples[slot])
+    )
+    order, taken, terms = spending_orders.Exponential(0, 1.0), (), []
     for slot in samples:
         term, taken = order.take(slot, taken)
         terms.append(term)
@@ -134,7 +136,7 @@ def test_algorithm_3_with_its_own_rate_saves_the_budget_for_nobody():
 
 
 def test_algorithm_4_draws_from_its_three_queues():
-    order, taken, terms = orders.Ranges(3), (), []
+    order, taken, terms = spending_orders.Ranges(3), (), []
     for slot in range(60):
         term, taken = order.take(slot, taken)
         terms.append(term)

@@ -15,10 +15,9 @@ from streamveil.mechanisms import (
     NoiseSource,
     ReleaseStream,
     infinite_mechanism,
-    noise,
     simulate_infinite,
 )
-from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.infinite import gated
 from streamveil.mechanisms.infinite.distance import (
     GRID,
@@ -28,7 +27,8 @@ from streamveil.mechanisms.infinite.distance import (
     largest_distance,
     on_grid,
 )
-from streamveil.mechanisms.infinite.held import Held, simplex
+from streamveil.mechanisms.infinite.held_distribution import Held, simplex
+from streamveil.mechanisms.randomness import noise
 
 KEY = bytes(range(32))
 NAMES = tuple(INFINITE_MECHANISMS)

@@ -17,8 +17,8 @@ from streamveil.mechanisms import (
     Requirement,
     infinite_mechanism,
 )
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.lifetime import LifetimeOdometer, odometer_for
+from streamveil.mechanisms.accounting.lifetime_filter import LifetimeOdometer, odometer_for
+from streamveil.mechanisms.core.units import to_units
 
 KEY = bytes(range(32))
 

@@ -3,10 +3,10 @@
 import numpy as np
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import Requirement
+from streamveil.mechanisms.randomness.noise import NoiseSource
 
 SERVER = NoiseSource(bytes(range(32)))
 

@@ -8,11 +8,11 @@ reports, so that whom it asks, and for what, is the same in both worlds.
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.oracles import supports
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
 from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.records import Requirement
 from tests.mechanisms.local.populations import SERVER, tally_of
 from tests.mechanisms.test_audit import audit
 

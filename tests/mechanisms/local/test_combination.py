@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streamveil.mechanisms.local.combination import class_variances, combine
 from streamveil.mechanisms.local.oracles import Oracle, perturb
 from streamveil.mechanisms.local.protocol import GRR, OUE, Tally
-from streamveil.mechanisms.noise import RandomWords
+from streamveil.mechanisms.local.server.combination import class_variances, combine
+from streamveil.mechanisms.randomness.noise import RandomWords
 
 FLAKINESS = 1e-6
 UNIT = 2**40

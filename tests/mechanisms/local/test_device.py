@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement
-from streamveil.mechanisms.local import device as device_module
-from streamveil.mechanisms.local.device import AssignmentRefused, Device
-from streamveil.mechanisms.local.oracles import Oracle, supports
-from streamveil.mechanisms.local.protocol import GRR, OUE
-from streamveil.mechanisms.local.wire import (
+from streamveil.mechanisms.local.client import device as device_module
+from streamveil.mechanisms.local.client.device import AssignmentRefused, Device
+from streamveil.mechanisms.local.messages import (
     Assignment,
     Report,
     decode_assignment,
@@ -21,6 +19,8 @@ from streamveil.mechanisms.local.wire import (
     encode_report,
     read_answer,
 )
+from streamveil.mechanisms.local.oracles import Oracle, supports
+from streamveil.mechanisms.local.protocol import GRR, OUE
 from tests.mechanisms.local.recount import Recount
 from tests.mechanisms.test_audit import audit
 

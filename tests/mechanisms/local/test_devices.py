@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.oracles import supports
 from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, Tally, Users
 from tests.mechanisms.local.recount import Recount

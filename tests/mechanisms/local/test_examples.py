@@ -3,16 +3,16 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.local.combination import combine
-from streamveil.mechanisms.local.error import (
+from streamveil.mechanisms.local.oracles import Oracle
+from streamveil.mechanisms.local.protocol import GRR, Tally
+from streamveil.mechanisms.local.server.combination import combine
+from streamveil.mechanisms.local.server.expected_error import (
     dissimilarity,
     perturbation_variance,
     report_variances,
     reporting_error,
     sampling_variance,
 )
-from streamveil.mechanisms.local.oracles import Oracle
-from streamveil.mechanisms.local.protocol import GRR, Tally
 
 BUDGETS = [0.2, 0.4, 0.6, 0.8]
 SHARES_6 = [0.35, 0.25, 0.25, 0.15]

@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, Requirement
-from streamveil.mechanisms.local.ask_ledger import AskLedger
-from streamveil.mechanisms.local.devices import Devices
-from streamveil.mechanisms.local.odometers import Odometers
+from streamveil.mechanisms.driver.saved_state import REQUIREMENTS, USERS
+from streamveil.mechanisms.local.accounting.user_filters import Odometers
+from streamveil.mechanisms.local.algorithms.report_groups import AWAY
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.registry import local_mechanism
-from streamveil.mechanisms.local.rota import AWAY
-from streamveil.mechanisms.local.stream import LocalStream
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.saved import REQUIREMENTS, USERS
+from streamveil.mechanisms.local.server.ask_ledger import AskLedger
+from streamveil.mechanisms.local.server.stream import LocalStream
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from tests.mechanisms.local.recount import Recount
 
 KEY = bytes(range(32))

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.local.error import report_variances, total_variance
-from streamveil.mechanisms.local.ops import optimal_population_selection
+from streamveil.mechanisms.local.algorithms.population_selection import optimal_population_selection
 from streamveil.mechanisms.local.oracles import Oracle
+from streamveil.mechanisms.local.server.expected_error import report_variances, total_variance
 
 EXAMPLE_2 = (
     [3, 5, 9, 8, 9, 5, 6, 5, 8, 9],

@@ -22,7 +22,7 @@ from streamveil.mechanisms.local.oracles import (
     supports,
 )
 from streamveil.mechanisms.local.protocol import GRR, OUE
-from streamveil.mechanisms.noise import RandomWords
+from streamveil.mechanisms.randomness.noise import RandomWords
 
 FLAKINESS = 1e-6
 UNIT = 2**40

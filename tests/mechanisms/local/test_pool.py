@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamveil.mechanisms.local.pool import Pool
-from streamveil.mechanisms.noise import RandomWords
+from streamveil.mechanisms.local.algorithms.user_draws import Pool
+from streamveil.mechanisms.randomness.noise import RandomWords
 
 
 def words(seed):

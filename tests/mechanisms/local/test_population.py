@@ -5,16 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.budgets import to_epsilon
-from streamveil.mechanisms.local.devices import Devices
-from streamveil.mechanisms.local.plpa import Absorption
-from streamveil.mechanisms.local.plpd import Distribution
-from streamveil.mechanisms.local.pool import Pool
-from streamveil.mechanisms.local.population import Plan
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.local.algorithms.plpa import Absorption
+from streamveil.mechanisms.local.algorithms.plpd import Distribution
+from streamveil.mechanisms.local.algorithms.population_division import Plan
+from streamveil.mechanisms.local.algorithms.user_draws import Pool
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask
 from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.odometer import BudgetExceeded
-from streamveil.mechanisms.records import ConfigurationError
 from tests.mechanisms.local.populations import (
     SERVER,
     check_windows,

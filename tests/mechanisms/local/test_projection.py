@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.local.projection import on_simplex
+from streamveil.mechanisms.local.server.projection import on_simplex
 
 vectors = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=8).map(np.array)
 

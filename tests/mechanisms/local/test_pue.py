@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streamveil.mechanisms.local.error import perturbation_variance, report_variances
-from streamveil.mechanisms.local.oracles import Oracle
-from streamveil.mechanisms.local.pool import generator
-from streamveil.mechanisms.local.protocol import GRR, OUE, Tally
-from streamveil.mechanisms.local.pue import (
+from streamveil.mechanisms.local.algorithms.pue import (
     bit_flip,
     personalised_utility_enhancement,
     reperturb,
     reperturbation,
 )
-from streamveil.mechanisms.noise import RandomWords
+from streamveil.mechanisms.local.algorithms.user_draws import generator
+from streamveil.mechanisms.local.oracles import Oracle
+from streamveil.mechanisms.local.protocol import GRR, OUE, Tally
+from streamveil.mechanisms.local.server.expected_error import (
+    perturbation_variance,
+    report_variances,
+)
+from streamveil.mechanisms.randomness.noise import RandomWords
 
 FLAKINESS = 1e-6
 PAIRS = [(0.8, 0.5, 2), (2.5, 1.5, 5), (3.0, 0.01, 4), (6.0, 1.0, 100), (1e-6, 1e-7, 3)]

@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.local.algorithms.report_groups import AWAY, Changes, Rota
+from streamveil.mechanisms.local.algorithms.rotation import Rotation
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Users
-from streamveil.mechanisms.local.rota import AWAY, Changes, Rota
-from streamveil.mechanisms.local.rotation import Rotation
-from streamveil.mechanisms.noise import NoiseSource, RandomWords
-from streamveil.mechanisms.records import Requirement
+from streamveil.mechanisms.randomness.noise import NoiseSource, RandomWords
 from tests.mechanisms.local.populations import population, populations
 
 SLOTS = 30

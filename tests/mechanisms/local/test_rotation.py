@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, simulate_local
-from streamveil.mechanisms.budgets import units_of
-from streamveil.mechanisms.local.devices import Devices
+from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.core.units import units_of
+from streamveil.mechanisms.local.algorithms.report_groups import AWAY
+from streamveil.mechanisms.local.algorithms.rotation import Rotation
+from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, OUE, Tally, Users
-from streamveil.mechanisms.local.rota import AWAY
-from streamveil.mechanisms.local.rotation import Rotation
 from streamveil.mechanisms.local.simulate import run_slot
-from streamveil.mechanisms.noise import NoiseSource
-from streamveil.mechanisms.records import PREDICTED, PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from tests.mechanisms.local.populations import SERVER, population, tally_of
 
 RAW = {"filtered": False, "project": False}

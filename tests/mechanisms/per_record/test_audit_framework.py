@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.noise import NoiseSource
 from streamveil.mechanisms.per_record import (
     Bounds,
     Framework,
@@ -26,6 +25,7 @@ from streamveil.mechanisms.per_record.hat import HatCount
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_units
 from streamveil.mechanisms.per_record.local_framework import OneBitSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount
+from streamveil.mechanisms.randomness.noise import NoiseSource
 from tests.mechanisms.test_audit import audit
 
 RUNS = 20_000

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamveil.mechanisms.noise import NoiseSource, fine_laplace
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record import (
     Bounds,
     Framework,
     Inverse,
     Own,
-    measurement,
+    own_mechanism,
     select_domain,
     statistic,
 )
@@ -25,7 +25,7 @@ from streamveil.mechanisms.per_record.base_max import Max
 from streamveil.mechanisms.per_record.base_sum import Sum
 from streamveil.mechanisms.per_record.framework import largest_values, thresholds
 from streamveil.mechanisms.per_record.laplace import Laplace, fine_epsilon, fine_units
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.randomness.noise import NoiseSource, fine_laplace
 
 FLAKINESS = 1e-6
 BUDGET = Inverse(1e3, 1e6, 10.0)
@@ -249,7 +249,7 @@ def test_what_a_budget_function_tells_of_values():
 
 
 def test_the_example_of_an_own_mechanism():
-    assert doctest.testmod(measurement, raise_on_error=True).attempted
+    assert doctest.testmod(own_mechanism, raise_on_error=True).attempted
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from streamveil.mechanisms.noise import NoiseSource
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record import (
     Analyzer,
     Bounds,
@@ -26,7 +26,7 @@ from streamveil.mechanisms.per_record.analyzer import (
 from streamveil.mechanisms.per_record.hat import HatCount, HatSum
 from streamveil.mechanisms.per_record.local_framework import OneBitSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount
-from streamveil.mechanisms.records import ConfigurationError
+from streamveil.mechanisms.randomness.noise import NoiseSource
 
 FLAKINESS = 1e-6
 BOUNDS = Bounds(0.001, 10.0, 1e6)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.budgets import to_units
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.protocol import Ask, Users
-from streamveil.mechanisms.mechanism import Population
-from streamveil.mechanisms.records import ConfigurationError, Requirement
+from streamveil.mechanisms.protocol import Population
 from streamveil.pipelines.evaluation.compare import noise_key, run, tasks
 from streamveil.pipelines.evaluation.local import LocalStream, WindowUse, is_local
 from streamveil.pipelines.evaluation.sources import Synthetic

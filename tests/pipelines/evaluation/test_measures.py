@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from streamveil.mechanisms.budgets import to_units
-from streamveil.mechanisms.mechanism import SlotRelease
-from streamveil.mechanisms.records import PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.pipelines.evaluation.measures import (
     MEASURES,
     Measured,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamveil.io import read_table
-from streamveil.mechanisms.per_record.functions import Inverse
+from streamveil.mechanisms.per_record.budget_functions import Inverse
 from streamveil.pipelines.evaluation.per_record import (
     Data,
     PerRecordRun,

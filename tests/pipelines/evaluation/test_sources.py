@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.records import Requirement
+from streamveil.mechanisms.core.records import Requirement
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.sources import Counted, Synthetic, scaled
 from streamveil.pipelines.evaluation.streams import make_stream

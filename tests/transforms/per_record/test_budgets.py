@@ -8,7 +8,7 @@ import pytest
 
 from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.per_record import Bounds, Inverse, Logarithmic, Lookup, SquareRoot
-from streamveil.mechanisms.per_record.functions import Divided, divided
+from streamveil.mechanisms.per_record.budget_functions import Divided, divided
 from streamveil.transforms import CategoryBudget, ColumnsBudget, ValueBudget
 
 GRID = {"amount": [1.0, 2.0, 3.0, 4.0]}

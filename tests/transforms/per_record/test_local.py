@@ -10,8 +10,8 @@ from streamveil.mechanisms import ConfigurationError
 from streamveil.mechanisms.per_record import Randomizer, statistic
 from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.transforms import CollectPerRecordCount, CollectPerRecordSum
-from streamveil.transforms.keys import GivenKey
 from streamveil.transforms.per_record.local import Randomize
+from streamveil.transforms.release.noise_keys import GivenKey
 
 KEY = bytes(range(32))
 

@@ -3,13 +3,8 @@
 import pytest
 
 from streamveil.mechanisms import ConfigurationError
-from streamveil.transforms import (
-    PerRecordCount,
-    PerRecordMax,
-    PerRecordRunningTotal,
-    PerRecordSum,
-    arrivals,
-)
+from streamveil.transforms import PerRecordCount, PerRecordMax, PerRecordRunningTotal, PerRecordSum
+from streamveil.transforms.slots import arrivals
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 

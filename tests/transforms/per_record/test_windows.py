@@ -14,7 +14,7 @@ from streamveil.transforms import (
     PerRecordSum,
     RotatedKey,
 )
-from streamveil.transforms.keys import GivenKey
+from streamveil.transforms.release.noise_keys import GivenKey
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 

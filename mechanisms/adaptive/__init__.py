@@ -1,0 +1,1 @@
+"""The adaptive mechanism, the default: weighted releases now and then, a filter in between."""

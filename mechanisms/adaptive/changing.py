@@ -1,0 +1,228 @@
+"""The adaptive mechanism over requirements that change; its algorithm is in `algorithm.py`.
+
+Guarantee: pure. For every user and slot t with the requirement (w_B, E_B, w_F, E_F), the releases
+of the slots t to t + w_F - 1 differ in distribution by at most exp(E_F), and those of
+t - w_B + 1 to t by at most exp(E_B) unless earlier slots have already spent more: then slot t
+costs the user nothing.
+Adjacency, sensitivity and proof: as in `fixed.py`. Every window that a slot opens has a cap for
+looks and releases, one for the reserve and one for audits, which add up to E_F; a slot spends of
+each part at most what the tightest open window leaves, and of all parts together at most what the
+window looking back leaves. Requirements, and when they change, are public.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.accounting.open_windows import OpenWindows
+from streamveil.mechanisms.accounting.schedule import whole_budgets
+from streamveil.mechanisms.adaptive import adaptive_state, filter_bank
+from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
+from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.gap_plan import Plan
+from streamveil.mechanisms.adaptive.slot_budget import Shares, Terms, audit_of, choices, part
+from streamveil.mechanisms.adaptive.weight_bias import Correlation
+from streamveil.mechanisms.adaptive.weighting import Choices, Weighting
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.protocol import Members, Setting, SlotInput
+
+# Parts of a budget: looks and releases, reserve, audits.
+MAIN, RESERVE, AUDIT = 0, 1, 2
+# Ledgers that are planned for one by one; more are put together with those of about their budget.
+FEW_LEDGERS = 64
+# Whose reserve is less than this part of the average one is not waited for.
+LITTLE_RESERVE = 0.5
+
+
+class DynamicAdaptive(AdaptiveRelease):
+    """See the module.
+
+    Args:
+        name: what releases say.
+        setting: public facts.
+        assume_independent: as for
+            :class:`~streamveil.mechanisms.adaptive.fixed.Adaptive`, like the rest.
+        gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
+        audit: share of the budget for audits, one in every `horizon` slots.
+        reserve: share of the rest that waits for alarms.
+    """
+
+    SCHEMAS = adaptive_state.schemas(
+        [
+            {
+                "name": "windows",
+                "type": {
+                    "type": "record",
+                    "name": "OpenWindows",
+                    "fields": list(OpenWindows.FIELDS),
+                },
+            }
+        ]
+    )
+
+    def __init__(
+        self,
+        name: str,
+        setting: Setting,
+        *,
+        assume_independent: bool = True,
+        gate: float = -1.0,
+        audit: float = 0.1,
+        reserve: float = 0.15,
+    ) -> None:
+        super().__init__(name, setting.bins)
+        self.setting = setting
+        self.assume_independent = assume_independent
+        self.shares = Shares.of(
+            name, gate, audit if assume_independent else 0.0, reserve, setting.bins
+        )
+        self.windows = OpenWindows(setting.horizon, parts=3, rates=1)
+
+    def start(self) -> AdaptiveState:
+        """Nothing released yet, and no ledger."""
+        bank = filter_bank.Bank(1.0, self.setting.bins).start()
+        correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
+        return AdaptiveState(bank, correlation, self.windows.start())
+
+    def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
+        """Fork, merge and drop ledgers."""
+        state.accounts = self.windows.regroup(state.accounts, parents)
+        return state
+
+    def canonical(self, state: AdaptiveState, ledgers: npt.NDArray[np.int64]) -> Units:
+        """All that the future of some ledgers depends on, shape (A, S)."""
+        return self.windows.canonical(state.accounts, ledgers)
+
+    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+        """Begin the slot: what the tightest window of each ledger leaves of every part."""
+        members, windows = slot_input.members, state.accounts
+        assert members is not None
+        back, back_cap, ahead, ahead_cap = members.asked.T
+        pace = ahead_cap // np.maximum(ahead, 1)
+        self.windows.open(windows, ahead, self._parts(ahead_cap), pace[None])
+        past = self.windows.past(windows, back)
+        behind = self._parts(back_cap) - past
+        left = [np.minimum(self.windows.left(windows, p), behind[p]) for p in range(3)]
+        # Zero for those who have left, and where the past has broken what is asked for.
+        main, reserve, audits = (np.maximum(each, 0) for each in left)
+        limit = np.maximum(back_cap - past.sum(axis=0), 0)
+        pace = np.minimum(self.windows.rate(windows, 0), back_cap // np.maximum(back, 1))
+        gate = part(pace, self.shares.gate)
+        rest = pace - gate - part(pace, self.shares.audit)
+        rate = rest - part(rest, self.shares.reserve)
+        audit = None
+        if self.shares.audit and state.slots % self.setting.horizon == 0:
+            audit = self._audit(np.minimum(audits, limit), pace, members)
+            limit = limit - audit.spent if audit else limit
+        main = np.minimum(main, limit)
+        reserve = np.minimum(reserve, limit - main)
+        most = float(members.sizes.sum()) * members.sensitivity
+        bank = filter_bank.Bank(most, self.setting.bins)
+        plan = Plan(_Saved(rate, gate, ahead, members, self.assume_independent))
+        dispersion = float(plan.choices(1).dispersion.max(initial=0.0))
+        return Terms(
+            members,
+            self.assume_independent,
+            ahead,
+            gate,
+            rate,
+            rate + gate,
+            main,
+            reserve,
+            _plenty(reserve, rate, members.sizes),
+            audit,
+            bank,
+            Correlation(self.setting.bins, dispersion),
+            plan,
+        )
+
+    def taken_over(
+        self, fixed: Adaptive, state: AdaptiveState, spent: Units, unknown: Units
+    ) -> AdaptiveState:
+        """Go on where the mechanism over fixed requirements stood, each class a ledger.
+
+        Windows that are open keep the caps that they were opened with.
+
+        Args:
+            fixed: the mechanism so far.
+            state: its state; consumed.
+            spent: by each class in the last slots, oldest first, shape (T, K).
+            unknown: what to take as spent by each class before them, shape (K,).
+        """
+        asked = whole_budgets(fixed.population.requirements)
+        caps = np.stack([fixed.main_cap, fixed.reserve_cap, asked - fixed.main_cap])
+        caps[AUDIT] -= fixed.reserve_cap
+        rate = asked // fixed.windows
+        windows = self.windows.start(len(asked))
+        for row, total in enumerate(spent):
+            slot = state.slots - len(spent) + row
+            main, reserve = (
+                sums.ring[slot % len(sums.ring)]
+                for sums in (state.accounts.main, state.accounts.reserve)
+            )
+            self.windows.open(windows, fixed.windows, caps, rate[None])
+            self.windows.close(windows, np.stack([main, reserve, total - main - reserve]))
+        self.windows.assume(windows, MAIN, unknown)
+        state.accounts = windows
+        return state
+
+    def _parts(self, budgets: Units) -> Units:
+        """Caps of all parts, shape (3, L), of budgets (L,)."""
+        audits = part(budgets, self.shares.audit)
+        reserve = part(budgets - audits - part(budgets, self.shares.gate), self.shares.reserve)
+        return np.stack([budgets - audits - reserve, reserve, audits])
+
+    def _audit(self, shares: Units, pace: Units, members: Members) -> Weighting | None:
+        """The audit that is due, unless budgets hardly differ: then nothing can be learnt."""
+        unequal = choices(pace, members, self.assume_independent).dispersion.max(initial=0.0)
+        return audit_of(shares, members, self.assume_independent) if unequal > 1e-9 else None
+
+    def book(self, state: AdaptiveState, main: Units, reserve: Units, audit: Units) -> None:
+        """Enter the slot into all windows."""
+        self.windows.close(state.accounts, np.stack([main, reserve, audit]))
+
+    def encode(self, state: AdaptiveState) -> bytes:
+        """Bytes of the state."""
+        accounts = {"windows": self.windows.record(state.accounts)}
+        return adaptive_state.pack(state, self.SCHEMAS, accounts)
+
+    def decode(self, data: bytes) -> AdaptiveState:
+        """State of bytes. Raises ConfigurationError for another number of bins."""
+        return adaptive_state.unpack(
+            data, self.SCHEMAS, self.start(), lambda record: self.windows.read(record["windows"])
+        )
+
+
+def _plenty(reserve: Units, rate: Units, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Whose reserve is not much less than usual, in slots' worth of saving."""
+    slots = reserve / np.maximum(rate, 1)
+    saving = sizes * (rate > 0)
+    usual = float((slots * saving).sum()) / max(int(saving.sum()), 1)
+    plenty: npt.NDArray[np.bool_] = (reserve > 0) & (slots >= LITTLE_RESERVE * usual)
+    return plenty
+
+
+class _Saved:
+    """What releases can be when ledgers have saved up over a gap."""
+
+    def __init__(
+        self, rate: Units, gate: Units, windows: Units, members: Members, independent: bool
+    ) -> None:
+        self._independent = independent
+        group = np.arange(len(rate))
+        if len(rate) > FEW_LEDGERS:
+            scale = np.rint(4 * np.log2(np.maximum(rate, 1))).astype(np.int64)
+            length = np.rint(4 * np.log2(np.maximum(windows, 1))).astype(np.int64)
+            kinds = scale << 32 | length
+            _, first, group = np.unique(kinds, return_index=True, return_inverse=True)
+            rate, gate, windows = rate[first], gate[first], windows[first]
+        sizes = np.bincount(group, members.sizes, minlength=len(rate)).astype(np.int64)
+        self._rate, self._gate, self._windows = rate, gate, windows
+        self._crowd = Members(members.asked[:0], sizes, members.bins, members.sensitivity)
+
+    def __call__(self, gap: int) -> Choices:
+        """Look at all weights after a gap."""
+        rate = self._rate if gap > 1 else self._rate + self._gate
+        return choices(rate * np.minimum(gap, self._windows), self._crowd, self._independent)

@@ -1,0 +1,156 @@
+"""The adaptive mechanism over fixed requirements; its algorithm is in `algorithm.py`.
+
+Each class of users has an exact ledger over its sliding window.
+
+Guarantee: (w, E)-EPDP, pure: over any `window` consecutive slots, the releases of a user of class k
+differ in distribution by at most a factor exp(epsilon_k).
+Adjacency: streams that differ in one user's events, all added or removed (sensitivity 1 for one
+contribution a slot); replaced with twice the sensitivity.
+Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
+m_k per contribution (`weighting.py`).
+Proof: gaps, thresholds, weights, forecasts and alarms are functions of the public registry and of
+earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
+for each noisy result, each at most exp(what it is charged). The charges of gate, releases, reserve
+and audits in any window add up to at most E: the first two share `main_cap`, less the room that the
+window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
+window. The odometer checks the sum.
+Source: our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamveil.mechanisms.accounting.schedule import whole_budgets
+from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
+from streamveil.mechanisms.adaptive import adaptive_state, filter_bank
+from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
+from streamveil.mechanisms.adaptive.gap_plan import Plan
+from streamveil.mechanisms.adaptive.slot_budget import Shares, Terms, audit_of, choices, part
+from streamveil.mechanisms.adaptive.weight_bias import Correlation
+from streamveil.mechanisms.adaptive.weighting import Choices
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.protocol import Population, SlotInput
+
+
+@dataclass
+class Spending:
+    """What classes with fixed requirements spent."""
+
+    main: Sums
+    """By looks and releases, from `main_cap`."""
+    reserve: Sums
+
+
+class Adaptive(AdaptiveRelease):
+    """Over fixed requirements: every part has a cap in the sliding window of each class.
+
+    Args:
+        name: what releases say.
+        population: public facts.
+        assume_independent: weigh users by budget, which is unbiased if class and value are
+            independent and corrected by audits if they are not; otherwise weigh all alike.
+        gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
+        audit: share of the budget for audits; nearly everybody gives as much as the least of them.
+        reserve: share of the rest that waits for alarms.
+    """
+
+    SCHEMAS = adaptive_state.schemas(
+        [
+            {"name": "spent", "type": WindowSums.SCHEMA},
+            {"name": "reserve", "type": "WindowSums"},
+        ]
+    )
+
+    def __init__(
+        self,
+        name: str,
+        population: Population,
+        *,
+        assume_independent: bool = True,
+        gate: float = -1.0,
+        audit: float = 0.1,
+        reserve: float = 0.15,
+    ) -> None:
+        super().__init__(name, population.bins)
+        shares = Shares.of(name, gate, audit, reserve, population.bins)
+        self.population = population
+        self.assume_independent = assume_independent
+        self.windows = np.array([r.window for r in population.requirements], dtype=np.int64)
+        self.longest = int(self.windows.max())
+        budgets = whole_budgets(population.requirements)
+        dispersion = float(
+            Choices.of(budgets // self.windows, population).dispersion.max(initial=0)
+        )
+        self.audit = None
+        if assume_independent and dispersion > 1e-9:
+            self.audit = audit_of(part(budgets, shares.audit), population, True)
+        self.audit_cap = self.audit.spent if self.audit else np.zeros_like(budgets)
+        self.gate = part(budgets, shares.gate) // self.windows
+        self.reserve_cap = part(budgets - self.audit_cap - self.gate * self.windows, shares.reserve)
+        self.main_cap = budgets - self.audit_cap - self.reserve_cap
+        self.rate = (self.main_cap - self.gate * self.windows) // self.windows
+        self.bank = filter_bank.Bank(
+            float(population.sizes.sum()) * population.sensitivity, population.bins
+        )
+        self.correlation = Correlation(population.bins, dispersion)
+        self.plan = Plan(self._after)
+        self._sums = WindowSums(self.windows)
+
+    def _after(self, gap: int) -> Choices:
+        """What a release can be after a gap."""
+        rate = self.rate if gap > 1 else self.main_cap // self.windows
+        offers = rate * np.minimum(gap, self.windows)
+        return choices(offers, self.population, self.assume_independent)
+
+    def start(self) -> AdaptiveState:
+        """Nothing released yet."""
+        bank = self.bank.start()
+        accounts = Spending(self._sums.start(), self._sums.start())
+        return AdaptiveState(bank, self.correlation.start(bank.scale), accounts)
+
+    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+        """What is left of every part in the window of each class."""
+        return Terms(
+            self.population,
+            self.assume_independent,
+            self.windows,
+            self.gate,
+            self.rate,
+            self.main_cap // self.windows,
+            self.main_cap - state.accounts.main.recent,
+            self.reserve_cap - state.accounts.reserve.recent,
+            self.reserve_cap > 0,
+            self.audit if state.slots % self.longest == 0 else None,
+            self.bank,
+            self.correlation,
+            self.plan,
+        )
+
+    def book(self, state: AdaptiveState, main: Units, reserve: Units, audit: Units) -> None:
+        """Enter the slot into the windows; audits need no account."""
+        accounts = state.accounts
+        accounts.main = self._sums.add(accounts.main, main)
+        accounts.reserve = self._sums.add(accounts.reserve, reserve)
+
+    def encode(self, state: AdaptiveState) -> bytes:
+        """Bytes of the state."""
+        accounts = {
+            "spent": self._sums.record(state.accounts.main),
+            "reserve": self._sums.record(state.accounts.reserve),
+        }
+        return adaptive_state.pack(state, self.SCHEMAS, accounts)
+
+    def decode(self, data: bytes) -> AdaptiveState:
+        """State of bytes. Raises ConfigurationError for another number of bins or classes."""
+        return adaptive_state.unpack(
+            data,
+            self.SCHEMAS,
+            self.start(),
+            lambda record: Spending(
+                self._sums.read(record["spent"]), self._sums.read(record["reserve"])
+            ),
+        )

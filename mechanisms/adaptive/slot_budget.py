@@ -1,0 +1,131 @@
+"""What the adaptive mechanism may spend in a slot, and on whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.filter_bank import Bank
+from streamveil.mechanisms.adaptive.gap_plan import Plan
+from streamveil.mechanisms.adaptive.weight_bias import Correlation, Risk
+from streamveil.mechanisms.adaptive.weighting import Choices, Weighting
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.protocol import Crowd
+
+# Share of the budget for the gate, for few bins and for many.
+GATE_FEW_BINS, GATE_MANY_BINS, MANY_BINS = 0.2, 0.1, 10
+# Squared beta (see `weight_bias.py`) that audits are made for.
+AUDITED_BIAS = 0.05
+_STEPS = 20
+_MOST = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How a budget is divided: shares from 0 to below 1."""
+
+    gate: float
+    audit: float
+    reserve: float
+    """Of what gate and audits leave."""
+
+    @classmethod
+    def of(cls, name: str, gate: float, audit: float, reserve: float, bins: int) -> Shares:
+        """Check the options of a mechanism; a gate of -1 is chosen by bins.
+
+        Raises ConfigurationError.
+        """
+        if gate == -1.0:
+            gate = GATE_FEW_BINS if bins < MANY_BINS else GATE_MANY_BINS
+        for option, share in (("gate", gate), ("audit", audit), ("reserve", reserve)):
+            if not 0 <= share < 1:
+                raise ConfigurationError(
+                    f"mechanism {name!r}: {option} is {share:g}, give a share from 0 to below 1"
+                )
+        if gate + audit >= 1:
+            raise ConfigurationError(
+                f"mechanism {name!r}: gate {gate:g} and audit {audit:g} leave no budget to release"
+            )
+        return cls(gate, audit, reserve)
+
+
+def part(units: Units, share: float) -> Units:
+    """A share of budgets, rounded down: exact, for the share is a whole number of 2**-20."""
+    steps = int(share * (1 << _STEPS))
+    low = units & ((1 << _STEPS) - 1)
+    return (units >> _STEPS) * steps + (low * steps >> _STEPS)
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Public facts of a slot; arrays have shape (K,), budgets are in units."""
+
+    crowd: Crowd
+    assume_independent: bool
+    windows: Units
+    """Slots that a class saves up for at most."""
+    gate: Units
+    """For a look."""
+    rate: Units
+    """Saved up for releases in a slot."""
+    full_rate: Units
+    """The same where nothing is spent on looks."""
+    main: Units
+    """Left for looks and releases."""
+    reserve: Units
+    """Left of the reserve."""
+    keeps_reserve: npt.NDArray[np.bool_]
+    """Whose reserve tells how much of it all may give."""
+    audit: Weighting | None
+    """The audit that is due, if one is."""
+    bank: Bank
+    correlation: Correlation
+    plan: Plan
+
+    @property
+    def most(self) -> int:
+        """Largest count that there can be."""
+        return int(self.crowd.sizes.sum()) * self.crowd.sensitivity
+
+    def accrued(self, since: int, gap: int) -> Units:
+        """What classes saved up in so many slots; there is no gate when every slot is released."""
+        rate = self.rate if gap > 1 else self.full_rate
+        return rate * np.minimum(since, self.windows)
+
+    def from_reserve(self, divisor: int) -> Units:
+        """A part of the reserve: as many slots' worth for all, so that weights stay the same."""
+        some = self.reserve // divisor
+        able = (self.crowd.sizes > 0) & (self.rate > 0) & self.keeps_reserve
+        if not able.any():
+            return np.zeros_like(some)
+        slots = (some[able] / self.rate[able]).min()
+        return np.minimum(slots * self.rate, some).astype(np.int64)
+
+    def choices(self, offers: Units) -> Choices:
+        """What a release can be for offers of shape (K,)."""
+        return choices(offers, self.crowd, self.assume_independent)
+
+    def capped(self, threshold: int, offers: Units) -> Weighting:
+        """Weights at a threshold."""
+        return Weighting.at(threshold, offers // self.crowd.sensitivity, self.crowd)
+
+
+def choices(offers: Units, crowd: Crowd, assume_independent: bool) -> Choices:
+    """What a release can be: as weighted as is best, or all alike."""
+    each = offers // crowd.sensitivity
+    if not assume_independent:
+        each = np.full_like(each, each[crowd.sizes > 0].min(initial=_MOST))
+    return Choices.of(each, crowd)
+
+
+def audit_of(shares: Units, crowd: Crowd, assume_independent: bool) -> Weighting | None:
+    """Weights of audits: alike, but for the few who would make the audit worthless."""
+    found = choices(shares, crowd, assume_independent)
+    if not found.thresholds.size:
+        return None
+    scale = float(crowd.sizes.sum()) / 10
+    errors = found.errors(scale, Risk(AUDITED_BIAS * scale**2, 0.0))
+    return Weighting.at(int(found.thresholds[errors.argmin()]), shares // crowd.sensitivity, crowd)

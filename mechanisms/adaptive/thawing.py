@@ -1,0 +1,65 @@
+"""A stream of fixed requirements that goes on as one whose requirements may change.
+
+What fixed ledgers remember of every slot in the longest window is entered into the ledgers that
+follow changes, slot by slot, as if these had been there from the start: so no promise is forgotten
+and none is counted twice. Mechanisms that can be taken over are those that are both in `MECHANISMS`
+and in `DYNAMIC_MECHANISMS`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
+from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.driver.dynamic_stream import DynamicState, DynamicStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.randomness.noise import digest
+
+_GOES_ON = b"requirements may change from here on"
+
+
+def thawed(fixed: ReleaseStream, state: StreamState, stream: DynamicStream) -> DynamicState:
+    """The state from which `stream` goes on where `fixed` stood.
+
+    Every class becomes a ledger with the same promises and the same past. If the horizon is longer
+    than the longest window of the classes, slots from before that window are not remembered; of
+    them each class is taken to have spent all that it was promised, which only matters to users who
+    ask for a longer window than anybody had before.
+
+    Args:
+        fixed: what released the slots so far.
+        state: its state; consumed.
+        stream: what releases the next slot, over the same classes.
+
+    Raises:
+        TypeError: for a mechanism that cannot be taken over.
+    """
+    before, after = fixed.mechanism, stream.mechanism
+    if not isinstance(before, Adaptive) or not isinstance(after, DynamicAdaptive):
+        raise TypeError(f"{after.name} cannot go on where {before.name} stood")
+    begun = stream.start()
+    asked = begun.interned.asked
+    spent = _last_rows(state.odometer.ring, state.odometer.slots)
+    forgotten = min(state.odometer.slots, stream.setting.horizon) - len(spent)
+    windows, caps = asked[:, 2], asked[:, 3]
+    unknown = -(-forgotten // windows) * caps
+    for amounts in spent:
+        begun.odometer = stream.odometer.charge(begun.odometer, asked, amounts)
+    stream.odometer.assume(begun.odometer, unknown)
+    return DynamicState(
+        begun.interned,
+        after.taken_over(before, state.mechanism, spent, unknown),
+        begun.odometer,
+        digest(state.history, begun.history, _GOES_ON),
+        state.next_slot,
+    )
+
+
+def _last_rows(ring: Units, slots: int) -> npt.NDArray[np.int64]:
+    """What is remembered of the last slots, oldest first."""
+    kept = min(slots, len(ring))
+    rows: npt.NDArray[np.int64] = ring[np.arange(slots - kept, slots) % len(ring)]
+    return rows

@@ -1,0 +1,1 @@
+"""Mechanisms that are here to be compared with. Never a choice."""

@@ -1,0 +1,216 @@
+"""The public domain of a histogram: what its bins are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.records import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Categories(Identified):
+    """A domain of listed values: one bin for each, in the order given.
+
+    Integer values in the data are matched by their decimal text. Raises ConfigurationError for an
+    empty list, an empty value or a duplicate.
+    """
+
+    IDENTITY = Form("categories", ("values",))
+
+    values: tuple[str, ...]
+    """The text of each bin, in order."""
+
+    def __post_init__(self) -> None:
+        """Check the list."""
+        object.__setattr__(self, "values", tuple(str(value) for value in self.values))
+        if not self.values:
+            raise ConfigurationError("the domain has no bins: list at least one value")
+        seen: set[str] = set()
+        for value in self.values:
+            if not value:
+                raise ConfigurationError("the domain lists an empty value: name every bin")
+            if value in seen:
+                raise ConfigurationError(
+                    f"the domain lists the bin {value!r} twice: list every value once"
+                )
+            seen.add(value)
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return len(self.values)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin."""
+        return self.values
+
+
+@dataclass(frozen=True)
+class Edges(Identified):
+    """A numeric domain: bin j holds edges[j] <= value < edges[j + 1].
+
+    Raises ConfigurationError unless there are at least two finite, strictly rising edges.
+    """
+
+    IDENTITY = Form("edges", ("edges",))
+
+    edges: tuple[float, ...]
+    """The bounds of the bins, one more than there are bins."""
+
+    def __post_init__(self) -> None:
+        """Check the edges."""
+        edges = tuple(float(edge) for edge in self.edges)
+        object.__setattr__(self, "edges", edges)
+        if len(edges) < 2 or not all(map(math.isfinite, edges)):
+            raise ConfigurationError(f"numeric edges {edges} must be two or more finite numbers")
+        for low, high in itertools.pairwise(edges):
+            if low >= high:
+                raise ConfigurationError(
+                    f"numeric edges must rise strictly: {low!r} comes before {high!r}"
+                )
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return len(self.edges) - 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin: its bounds."""
+        return tuple(f"[{a:g}, {b:g})" for a, b in itertools.pairwise(self.edges))
+
+
+@dataclass(frozen=True)
+class Grid(Identified):
+    """A domain of map cells: rows x columns over a box of longitude and latitude, in degrees.
+
+    Bin = row * columns + column, from the south-west corner; a cell holds its west and south
+    bounds. Raises ConfigurationError for an empty box or grid.
+    """
+
+    IDENTITY = Form("grid", ("west", "south", "east", "north", "columns", "rows"))
+
+    west: float
+    south: float
+    east: float
+    north: float
+    columns: int
+    rows: int
+
+    def __post_init__(self) -> None:
+        """Check the box."""
+        box = (self.west, self.south, self.east, self.north)
+        inside = -180 <= self.west < self.east <= 180 and -90 <= self.south < self.north <= 90
+        if not inside:
+            raise ConfigurationError(
+                f"grid box {box} must be west < east within 180 degrees and south < north within 90"
+            )
+        if self.columns < 1 or self.rows < 1:
+            raise ConfigurationError(
+                f"grid of {self.columns} columns and {self.rows} rows has no cell"
+            )
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return self.columns * self.rows
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin: its row and column."""
+        return tuple(f"r{row}c{col}" for row in range(self.rows) for col in range(self.columns))
+
+
+@dataclass(frozen=True)
+class WithOther(Identified):
+    """A domain with one more bin, the last, for all values that are outside it.
+
+    What is null, or not a number where numbers are asked for, has no bin there either. Raises
+    ConfigurationError for an empty name or that of a bin.
+    """
+
+    IDENTITY = Form("with other", ("domain", "name"))
+
+    domain: Categories | Edges | Grid
+    name: str
+    """Label of the bin."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        if not self.name:
+            raise ConfigurationError("the bin for other values has no name: name it (--other)")
+        if self.name in self.domain.labels:
+            raise ConfigurationError(
+                f"the bin for other values cannot be called {self.name!r} (--other): the domain "
+                "has a bin of that name; choose another"
+            )
+
+    @property
+    def bins(self) -> int:
+        """Number of bins."""
+        return self.domain.bins + 1
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each bin."""
+        return (*self.domain.labels, self.name)
+
+
+Domain = Categories | Edges | Grid | WithOther
+
+_EDGES, _GRID = "edges:", "grid:"
+
+
+def domain_of_numbers(text: str) -> Edges | Grid | None:
+    """The domain that a text writes as numbers; None for another text.
+
+    Args:
+        text: `edges:0,10,20`, or `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS`.
+
+    Raises:
+        ConfigurationError: for numbers that are none, or do not fit.
+    """
+    if text.startswith(_EDGES):
+        return Edges(tuple(_numbers(text, _EDGES)))
+    if not text.startswith(_GRID):
+        return None
+    numbers = _numbers(text, _GRID)
+    if len(numbers) != 6 or not (numbers[4].is_integer() and numbers[5].is_integer()):
+        raise ConfigurationError(f"domain {text!r} is not grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS")
+    west, south, east, north = numbers[:4]
+    return Grid(west, south, east, north, int(numbers[4]), int(numbers[5]))
+
+
+def _numbers(text: str, prefix: str) -> list[float]:
+    try:
+        return [float(part) for part in text.removeprefix(prefix).split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f"domain {text!r} holds something that is no number: write numbers, separated by "
+            f"commas, after {prefix!r}"
+        ) from None
+
+
+def domain_of_list(text: str) -> Categories:
+    """The domain that a text lists as `A,B,C`. Raises ConfigurationError."""
+    return Categories(tuple(value.strip() for value in text.split(",")))
+
+
+def check_value_columns(domain: Domain, columns: tuple[str, ...]) -> None:
+    """Refuse columns of which the domain reads more or fewer. Raises ConfigurationError."""
+    listed = domain.domain if isinstance(domain, WithOther) else domain
+    wanted = 2 if isinstance(listed, Grid) else 1
+    if len(columns) != wanted:
+        raise ConfigurationError(
+            f"a {type(listed).__name__} domain reads {wanted} value column(s), not "
+            f"{', '.join(columns)}" + ("; give longitude,latitude" if wanted == 2 else "")
+        )
+
+
+def with_other(domain: Categories | Edges | Grid, name: str | None) -> Domain:
+    """The domain, with a bin for other values if that has a name."""
+    return domain if name is None else WithOther(domain, name)

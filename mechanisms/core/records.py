@@ -1,0 +1,456 @@
+"""The record types that every part of streamveil shares: requirements, slots and what comes out.
+
+Nothing here computes a release. Times are integers in microseconds since 1970-01-01T00:00Z;
+a slot is an integer; budgets are floats here and exact integers in
+:mod:`streamveil.mechanisms.core.units`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import zoneinfo
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.identity import Form, Identified
+
+MICROSECONDS = {
+    "ms": 1_000,
+    "s": 1_000_000,
+    "m": 60_000_000,
+    "h": 3_600_000_000,
+    "d": 86_400_000_000,
+    "w": 604_800_000_000,
+}
+MONDAY = 4 * MICROSECONDS["d"]
+"""Start of 1970-01-05, where weeks begin unless something else is asked for."""
+# Units of times that are given as numbers.
+UNITS = ("s", "ms", "us", "ns")
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+
+# Above this, an epsilon is a typing error: exp(MAX_EPSILON) is no protection at all. The bound
+# keeps integer budgets below 2**53, where a float still holds them exactly.
+MAX_EPSILON = 2.0**12
+MAX_WINDOW = 2**20
+# Half of a budget is spent in equal shares over the window. A share below one unit of budget is
+# nothing: such a user would never count, and silence all others where one schedule is for all.
+SMALLEST_SHARE = 2.0**-40
+
+# What neighbouring inputs differ in: all of a user's events of a window, or any of them.
+ADD_REMOVE = "add_remove"
+REPLACE = "replace"
+
+MAX_SLOT = 36_525 * MICROSECONDS["d"]  # a hundred years
+
+# A date, or a date and a clock time with or without an offset. Python would read more, such as
+# an offset right after a date as a clock time.
+_ISO_TIME = re.compile(
+    r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}([.]\d{1,6})?)?(Z|z|[+-]\d{2}:\d{2})?)?"
+)
+
+PUBLISHED = "published"
+SKIPPED = "skipped"
+NULLIFIED = "nullified"
+PREDICTED = "predicted"
+UNMEASURED = "unmeasured"
+STATUSES = (PUBLISHED, PREDICTED, SKIPPED, NULLIFIED, UNMEASURED)
+
+# Columns of the dead-letter output, as (name, Arrow type): where the record stood, why it was
+# rejected, what was found there, and the record itself as JSON or as the raw line.
+REJECTED_COLUMNS = (
+    ("source", "string"),
+    ("row", "int64"),
+    ("reason", "string"),
+    ("detail", "string"),
+    ("record", "string"),
+)
+
+# Columns of a change of requirement, as DynamicRequirement has them; from a slot, or from a time.
+REQUIREMENT_COLUMNS = (
+    "window_backward",
+    "epsilon_backward",
+    "window_forward",
+    "epsilon_forward",
+)
+CHANGE_COLUMNS = ("user", "slot", "time", *REQUIREMENT_COLUMNS)
+
+# Beam's counters, in one namespace.
+METRICS_NAMESPACE = "streamveil"
+EVENTS_READ = "events_read"
+REJECTED_PREFIX = "rejected: "
+
+# A batch of events may say where its rows stood: this key of the schema's metadata names the
+# source, this column (int64) the row in it.
+SOURCE_METADATA = b"streamveil.source"
+ROW_COLUMN = "__row__"
+# This one says how many events were lost on the way to the batch, as an `EventTally`.
+LOST_METADATA = b"streamveil.lost"
+
+
+# Which of more events of a user count than may: any, all as likely, or those in different bins.
+UNIFORM = "uniform"
+DISTINCT = "distinct"
+KEEPS = (UNIFORM, DISTINCT)
+
+
+class ConfigurationError(ValueError):
+    """Something the caller asked for cannot be done; raised before any budget is spent."""
+
+
+class InputLost(ConfigurationError):  # noqa: N818
+    """So much of an input was lost that nothing is released of the rest; no budget was spent."""
+
+
+@dataclass(frozen=True, order=True)
+class Requirement(Identified):
+    """A user's privacy requirement: at most `epsilon` over any `window` consecutive slots.
+
+    Raises ConfigurationError for a window that is not a whole number from 1 to 2**20, or an
+    epsilon that is not finite, not above 0, or above 4096.
+    """
+
+    IDENTITY = Form("requirement", ("window", "epsilon"))
+
+    window: int
+    """Length of the window, in slots."""
+    epsilon: float
+    """Budget in any such window, in nats (the epsilon of pure differential privacy)."""
+
+    def __post_init__(self) -> None:
+        """Check and normalise both fields."""
+        window, epsilon = self.window, self.epsilon
+        if isinstance(window, bool) or not _is_whole(window) or not 1 <= window <= MAX_WINDOW:
+            raise ConfigurationError(
+                f"window {window!r} is not a whole number of slots from 1 to {MAX_WINDOW}"
+            )
+        if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.number)):
+            raise ConfigurationError(f"epsilon {epsilon!r} is not a number")
+        if not (math.isfinite(epsilon) and 0 < epsilon <= MAX_EPSILON):
+            raise ConfigurationError(
+                f"epsilon {epsilon!r} is not a finite number above 0 and at most {MAX_EPSILON:g}"
+            )
+        object.__setattr__(self, "window", int(window))
+        object.__setattr__(self, "epsilon", float(epsilon))
+
+
+@dataclass(frozen=True, order=True)
+class Lifetime(Requirement):
+    """A user's privacy requirement for ever: at most `epsilon` over the whole stream.
+
+    It implies the requirement of any window. What it costs is in docs/infinite.md.
+    """
+
+    IDENTITY = Form("lifetime", ("epsilon",), apart=("window",))
+
+    window: int = field(default=MAX_WINDOW, init=False, repr=False)
+    """The longest window that can be written: this one never ends."""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, float, np.number)) and float(value).is_integer()
+
+
+def as_requirement(value: Requirement | Sequence[float]) -> Requirement:
+    """Read a Requirement or a (window, epsilon) pair."""
+    if isinstance(value, Requirement):
+        return value
+    try:
+        window, epsilon = value
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"requirement {value!r} is neither a Requirement nor a (window, epsilon) pair"
+        ) from None
+    return Requirement(window, epsilon)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, order=True)
+class DynamicRequirement:
+    """What a user asks for from some slot t on, looking back and ahead from every slot.
+
+    While it is in force, every slot t must leave at most `epsilon_backward` spent over the
+    `window_backward` slots that end with t, and at most `epsilon_forward` over the
+    `window_forward` slots that start with t, whatever is asked for later. The fixed
+    :class:`Requirement` (w, E) is (w, E, w, E) for ever.
+
+    Raises ConfigurationError for windows or epsilons out of the range of :class:`Requirement`.
+    """
+
+    window_backward: int
+    """Slots, the present one included."""
+    epsilon_backward: float
+    window_forward: int
+    """Slots, the present one included."""
+    epsilon_forward: float
+
+    def __post_init__(self) -> None:
+        """Check and normalise all fields."""
+        for side in ("backward", "forward"):
+            names = (f"window_{side}", f"epsilon_{side}")
+            try:
+                checked = Requirement(*(getattr(self, name) for name in names))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"looking {side}: {error}") from None
+            for name, value in zip(names, (checked.window, checked.epsilon), strict=True):
+                object.__setattr__(self, name, value)
+
+    @classmethod
+    def constant(cls, requirement: Requirement) -> DynamicRequirement:
+        """The same as a fixed requirement."""
+        return cls(*(requirement.window, requirement.epsilon) * 2)
+
+
+def as_dynamic_requirement(
+    value: DynamicRequirement | Requirement | Sequence[float],
+) -> DynamicRequirement:
+    """Read a requirement of four figures, or a fixed one as (window, epsilon)."""
+    if isinstance(value, DynamicRequirement):
+        return value
+    if not isinstance(value, Requirement) and len(value) == 4:
+        return DynamicRequirement(*value)  # type: ignore[arg-type]
+    return DynamicRequirement.constant(as_requirement(value))
+
+
+def valid_windows(
+    windows: npt.NDArray[np.float64], longest: int = MAX_WINDOW
+) -> npt.NDArray[np.bool_]:
+    """Which numbers are whole numbers of slots from 1 to `longest`; NaN is none."""
+    return (windows == np.floor(windows)) & (windows >= 1) & (windows <= longest)
+
+
+def valid_epsilons(epsilons: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Which numbers are above 0 and at most `MAX_EPSILON`; NaN is none."""
+    return (epsilons > 0) & (epsilons <= MAX_EPSILON)
+
+
+def leave_shares(
+    epsilons: npt.NDArray[np.float64], windows: npt.ArrayLike, sensitivity: int = 1
+) -> npt.NDArray[np.bool_]:
+    """Which budgets leave at least `SMALLEST_SHARE` for every slot of their windows."""
+    shares = 2 * sensitivity * np.asarray(windows, np.float64)
+    enough: npt.NDArray[np.bool_] = epsilons >= shares * SMALLEST_SHARE
+    return enough
+
+
+def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> None:
+    """Refuse a requirement that leaves nothing to spend in a slot, for any unit of sensitivity.
+
+    Raises ConfigurationError.
+    """
+    for requirement in requirements:
+        shares = 2 * requirement.window * sensitivity
+        if requirement.epsilon < shares * SMALLEST_SHARE:
+            raise ConfigurationError(
+                f"{requirement} leaves less than 2**-40 for a slot of its window at sensitivity "
+                f"{sensitivity}, so such users could never be counted: ask for more epsilon or a "
+                "shorter window"
+            )
+
+
+@dataclass(frozen=True)
+class Slots(Identified):
+    """How time is cut: slot = floor((event time - origin) / length).
+
+    Raises ConfigurationError for a length that is not a positive number of milliseconds.
+    """
+
+    IDENTITY = Form("slots", ("length", "origin"))
+
+    length: int
+    """Length of a slot, in microseconds."""
+    origin: int = 0
+    """Start of slot 0, in microseconds since 1970-01-01T00:00Z."""
+
+    def __post_init__(self) -> None:
+        """Check both fields: Beam's windows count in milliseconds."""
+        if not 0 < self.length <= MAX_SLOT or self.length % 1000 or self.origin % 1000:
+            raise ConfigurationError(
+                f"slot length {self.length} us and origin {self.origin} us must be whole "
+                "milliseconds, the length above 0 and at most a hundred years"
+            )
+
+    @classmethod
+    def of(cls, length: str, origin: str | dt.datetime | None = None) -> Slots:
+        """Make slots from text: a length such as `1w`, `1d`, `1h`, `60s`, and an ISO 8601 origin.
+
+        An origin without an offset is read as UTC. Without one, slot 0 begins with 1970-01-01, or
+        the Monday after it if the length is in weeks.
+        """
+        size = parse_duration(length)
+        if not size:
+            raise ConfigurationError(
+                f"slot length {length!r} is not a whole number above 0 with a unit: "
+                "write 1w, 1d, 1h, 5m, 60s or 500ms"
+            )
+        if size > MAX_SLOT:
+            raise ConfigurationError(
+                f"slot length {length!r} is more than a hundred years: use shorter slots"
+            )
+        if origin is None:
+            return cls(size, MONDAY % size if length.strip().endswith("w") else 0)
+        return cls(size, parse_time(origin))
+
+    def start(self, slot: int) -> int:
+        """First microsecond of a slot."""
+        return self.shown(slot)
+
+    def shown(self, slot: int) -> int:
+        """What the clocks that slots go by show when one begins, as microseconds since 1970."""
+        return self.origin + slot * self.length
+
+    def end(self, slot: int) -> int:
+        """First microsecond after a slot."""
+        return self.start(slot + 1)
+
+    def index(self, time: int) -> int:
+        """Slot of a time in microseconds."""
+        return (time - self.origin) // self.length
+
+    def indices(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Slot of each time in microseconds, int64, shape (n,)."""
+        return (times - self.origin) // self.length
+
+
+def parse_duration(text: str) -> int | None:
+    """Microseconds of text such as `1w`, `1d`, `1h`, `5m`, `60s`, `500ms`; None for another one."""
+    match = re.fullmatch(r"\s*(\d+)\s*(ms|s|m|h|d|w)\s*", text)
+    return int(match[1]) * MICROSECONDS[match[2]] if match else None
+
+
+def format_duration(micros: int) -> str:
+    """Text that :func:`parse_duration` reads, such as `1d`, for whole milliseconds above 0."""
+    unit = next(u for u in ("w", "d", "h", "m", "s", "ms") if micros % MICROSECONDS[u] == 0)
+    return f"{micros // MICROSECONDS[unit]}{unit}"
+
+
+def parse_time(text: str | dt.datetime, zone: str = "UTC") -> int:
+    """Microseconds since 1970-01-01T00:00Z of an ISO 8601 time; without an offset it is in a zone.
+
+    Raises ConfigurationError.
+    """
+    if isinstance(text, str):
+        try:
+            if not _ISO_TIME.fullmatch(text.strip()):
+                raise ValueError
+            # Python 3.10 reads neither a final Z nor a fraction of other than 3 or 6 digits.
+            full = re.sub(r"[.]\d+", lambda m: m[0].ljust(7, "0"), text.strip())
+            value = dt.datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", full))
+        except ValueError:
+            raise ConfigurationError(
+                f"time {text!r} is not ISO 8601: write 2024-03-31 or 2024-03-31T00:00:00+02:00"
+            ) from None
+    else:
+        value = text
+    if value.tzinfo is None:
+        check_zone(zone)
+        value = value.replace(tzinfo=zoneinfo.ZoneInfo(zone))
+    return (value - EPOCH) // dt.timedelta(microseconds=1)
+
+
+def check_zone(zone: str, flag: str = "--time_zone") -> None:
+    """Refuse an unknown time zone. Raises ConfigurationError, which names the flag."""
+    try:
+        zoneinfo.ZoneInfo(zone)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        raise ConfigurationError(
+            f"time zone {zone!r} ({flag}) is unknown: write an IANA name such as Europe/Berlin"
+        ) from None
+
+
+def format_time(time: int) -> str:
+    """ISO 8601 in UTC of a time in microseconds."""
+    return (EPOCH + dt.timedelta(microseconds=time)).isoformat().replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What is published for one slot: safe to show to anyone."""
+
+    slot: int
+    start: int
+    """Start of the slot, microseconds since the epoch."""
+    end: int
+    """First microsecond after the slot."""
+    counts: npt.NDArray[np.int64]
+    """Private count of each bin, shape (bins,); noise may make it negative."""
+    status: str
+    """`published`, `skipped` (the last publication is repeated), `nullified` (it had to be),
+    `predicted` (`counts` are a forecast from earlier publications), or `unmeasured` (with one
+    budget for ever: nothing is known of the bins so far, they are all alike)."""
+    published_slot: int | None
+    """Slot of the publication that `counts` repeats or continues; None before the first one."""
+    epsilon: float
+    """Largest budget that this publication cost anybody."""
+    stderr: npt.NDArray[np.float64]
+    """Expected standard error of each count, shape (bins,); NaN before the first publication. Of
+    counts that are repeated it is that of the publication."""
+    mechanism: str
+    alarm: bool = False
+    """Whether the mechanism saw a jump in this slot."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    """What the mechanism says of itself in this slot, by name."""
+    shares: npt.NDArray[np.float64] | None = None
+    """The released distribution over bins, shape (bins,), of a mechanism that releases one."""
+
+
+@dataclass(frozen=True, eq=False)
+class LedgerEntry:
+    """What one slot cost every class of users, as the odometer booked it."""
+
+    slot: int
+    classes: tuple[Requirement, ...]
+    users: npt.NDArray[np.int64]
+    """Public class sizes, shape (K,)."""
+    spent: npt.NDArray[np.float64]
+    """Epsilon spent in this slot, shape (K,)."""
+    spent_in_window: npt.NDArray[np.float64]
+    """Epsilon spent in the window of each class that ends with this slot, shape (K,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicLedgerEntry:
+    """What one slot cost every ledger where requirements change, as the odometer booked it.
+
+    A ledger is shared by users with the same history; it has no name that lasts.
+    """
+
+    slot: int
+    requirements: npt.NDArray[np.float64]
+    """window_backward, epsilon_backward, window_forward, epsilon_forward in force, shape (L, 4)."""
+    users: npt.NDArray[np.int64]
+    """Public number of users of each ledger, shape (L,)."""
+    spent: npt.NDArray[np.float64]
+    """Epsilon spent in this slot, shape (L,)."""
+    spent_backward: npt.NDArray[np.float64]
+    """Epsilon spent in the window that ends with this slot, shape (L,)."""
+    infeasible: npt.NDArray[np.bool_]
+    """Where that is more than asked for, because earlier slots spent it; then `spent` is 0."""
+
+
+@dataclass(frozen=True)
+class PerRecordRow:
+    """A statistic under per-record privacy of one window and key: safe to show to anyone."""
+
+    key: str | None
+    """One of the public keys; None where there are none."""
+    start: int | None
+    """Start of the window, microseconds since the epoch; None for the window of all times."""
+    end: int | None
+    """First microsecond after the window; None for the window of all times."""
+    statistic: str
+    """`count`, `sum`, `max`, `distinct`, `running_count` or `running_sum`."""
+    mechanism: str
+    """With its options, as it was asked for."""
+    estimate: float
+    stderr: float
+    """Expected standard error that noise puts on `estimate`, for the records that it covers."""
+    epsilon_tau: float
+    """Records whose budget is below this are left out of `estimate`, in part or entirely."""
+    dropped_bound: float
+    """What the records left out add up to at most, except with the probability asked for; NaN
+    where nothing can be said."""

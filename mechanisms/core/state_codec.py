@@ -1,0 +1,97 @@
+"""State as bytes that a later release of streamveil can still read.
+
+The bytes are one version byte and an Avro record. A module that changes its record adds a schema
+under the next version and keeps the old one.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sized
+from typing import Any
+
+import fastavro
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.records import ConfigurationError
+
+Schema = dict[str, Any]
+
+LONGS: Schema = {"type": "array", "items": "long"}
+
+# Rows of a table of amounts, equal neighbours written once.
+RUNS: Schema = {
+    "type": "array",
+    "items": {
+        "type": "record",
+        "name": "Run",
+        "fields": [{"name": "repeat", "type": "long"}, {"name": "row", "type": LONGS}],
+    },
+}
+
+
+def pack(schemas: Mapping[int, Schema], record: Mapping[str, Any]) -> bytes:
+    """Encode a record under the newest of the versioned schemas."""
+    version = max(schemas)
+    buffer = io.BytesIO()
+    buffer.write(bytes([version]))
+    fastavro.schemaless_writer(buffer, schemas[version], record)
+    return buffer.getvalue()
+
+
+def unpack(schemas: Mapping[int, Schema], data: bytes) -> tuple[int, dict[str, Any]]:
+    """Decode bytes into (version, record).
+
+    Raises ValueError when they were written by a release newer than this one.
+    """
+    version = data[0] if data else -1
+    if version not in schemas:
+        raise ValueError(
+            f"state version {version} is not among {sorted(schemas)}: it was written by a newer "
+            "streamveil, or it is not state; run the version that wrote it, or a later one"
+        )
+    buffer = io.BytesIO(data)
+    buffer.seek(1)
+    record: Any = fastavro.schemaless_reader(buffer, schemas[version], None)
+    return version, record
+
+
+def runs_of(rows: npt.NDArray[np.int64]) -> list[dict[str, Any]]:
+    """Write rows of shape (T, K) as runs of equal neighbours."""
+    if not len(rows):
+        return []
+    starts = np.flatnonzero(np.append(True, (rows[1:] != rows[:-1]).any(axis=1)))
+    lengths = np.diff(starts, append=len(rows))
+    return [
+        {"repeat": int(n), "row": rows[start].tolist()}
+        for start, n in zip(starts, lengths, strict=True)
+    ]
+
+
+def rows_of(runs: list[dict[str, Any]], width: int) -> npt.NDArray[np.int64]:
+    """Read rows of shape (T, width) back from runs. Raises ConfigurationError for another width."""
+    for run in runs:
+        check_length(run["row"], width, "classes of users")
+    rows = np.array([run["row"] for run in runs], dtype=np.int64).reshape(-1, width)
+    return np.repeat(rows, [run["repeat"] for run in runs], axis=0)
+
+
+def table_to_bytes(table: npt.NDArray[np.int64]) -> bytes:
+    """Write integers of any shape."""
+    return np.ascontiguousarray(table, "<i8").tobytes()
+
+
+def table_from_bytes(data: bytes, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Read a table of that shape back, as an array of its own."""
+    return np.frombuffer(data, "<i8").astype(np.int64).reshape(shape)
+
+
+def check_length(values: Sized, wanted: int, what: str) -> None:
+    """Refuse state of another configuration: raises ConfigurationError."""
+    if len(values) != wanted:
+        raise ConfigurationError(
+            f"the state is for {len(values)} {what}, not {wanted}: it belongs to another "
+            "configuration; go on with the options that it was written with, or begin anew, which "
+            "spends the users' budgets again"
+        )

@@ -1,0 +1,94 @@
+"""States on their way to a file or a runner: sealed, and bound to what they were written with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.seal import checksum, seal, unseal
+from streamveil.mechanisms.randomness.noise import NoiseSource, digest
+
+Parts = Mapping[str, bytes]
+"""What a configuration is made of: the name of each part, for people, and its identity."""
+
+_PURPOSE = b"state"
+
+NOTHING_MORE: Parts = {}
+
+# Parts that streams of several kinds have.
+KIND = "kind of stream"
+MECHANISM = "mechanism"
+REQUIREMENTS = "requirements"
+USERS = "table of users"
+BINS = "bins"
+SLOTS = "slots"
+COLUMNS = "columns"
+STREAM = "name of the stream"
+SENSITIVITY = "sensitivity"
+LONGEST_WINDOW = "longest window"
+KEEP = "choice of the events that are kept"
+
+
+def of_parts(parts: Parts) -> bytes:
+    """Digest of a configuration, whatever the order of its parts: 32 bytes."""
+    return digest(*(part for name in sorted(parts) for part in (name.encode(), parts[name])))
+
+
+class Keeper:
+    """Writes and reads the states of one stream under one configuration.
+
+    Written is, under a checksum that takes the noise key, a digest of every part of the
+    configuration and the state. The digests are keyed, so that they tell nothing about the parts.
+    The checksum is by the key that the stream began with, whatever takes its place later.
+
+    Args:
+        noise: of the stream.
+        parts: of the configuration.
+    """
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "Saved",
+            "fields": [
+                {"name": "parts", "type": {"type": "map", "values": "bytes"}},
+                {"name": "state", "type": "bytes"},
+            ],
+        }
+    }
+
+    def __init__(self, noise: NoiseSource, parts: Parts) -> None:
+        self._key = noise.sealing_key
+        self._parts = {
+            name: checksum(self._key, f"part {name}".encode(), parts[name])
+            for name in sorted(parts)
+        }
+
+    def write(self, state: bytes) -> bytes:
+        """The state to be saved."""
+        record = {"parts": self._parts, "state": state}
+        return seal(self._key, _PURPOSE, state_codec.pack(self.SCHEMAS, record))
+
+    def read(self, data: bytes) -> bytes:
+        """The state that was written.
+
+        Raises ConfigurationError for bytes that are not what was written, and for those that
+        another configuration wrote: it says which parts differ.
+        """
+        _, record = state_codec.unpack(self.SCHEMAS, unseal(self._key, _PURPOSE, data))
+        written = record["parts"]
+        names = sorted(written.keys() | self._parts.keys())
+        differ = [name for name in names if written.get(name) != self._parts.get(name)]
+        if differ:
+            raise ConfigurationError(
+                f"this state belongs to another configuration: {_listed(differ)} changed since it "
+                "was written; go on with the options that it was written with, or begin anew, "
+                "which spends the users' budgets again"
+            )
+        return bytes(record["state"])
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = (f"the {name}" for name in names)
+    return f"{', '.join(first)} and {last}" if first else last

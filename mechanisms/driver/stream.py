@@ -1,0 +1,196 @@
+"""A stream of releases: a mechanism, its noise and the odometer, driven slot by slot.
+
+This is the one way from counts to a release; the simulation and the Beam stage both take it.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.accounting.lifetime_filter import LifetimeOdometer, odometer_for
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.identity import encoded, of_mechanism
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.driver.saved_state import (
+    BINS,
+    KIND,
+    MECHANISM,
+    NOTHING_MORE,
+    REQUIREMENTS,
+    SENSITIVITY,
+    USERS,
+    Keeper,
+    Parts,
+    of_parts,
+)
+from streamveil.mechanisms.protocol import Mechanism, SlotInput, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource, digest
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class StreamState:
+    """All that a stream remembers between slots."""
+
+    mechanism: Any
+    odometer: Any
+    history: bytes
+    """Digest of the configuration and of every input so far. It is private and never released."""
+    next_slot: int | None = None
+    """The slot to be released next; None before the first."""
+
+
+class ReleaseStream:
+    """Releases slots in order, each once, through the odometer.
+
+    The noise of a slot is derived from the digest of the configuration, of its counts and of the
+    whole history, since all of them shape how the noise is used: a replay gives the same release,
+    anything else gives independent noise. State of one configuration is refused by another.
+    """
+
+    SCHEMAS = {
+        3: {
+            "type": "record",
+            "name": "Stream",
+            "fields": [
+                {"name": "next_slot", "type": ["null", "long"]},
+                {"name": "history", "type": "bytes"},
+                {"name": "odometer", "type": "bytes"},
+                {"name": "mechanism", "type": "bytes"},
+            ],
+        }
+    }
+
+    def __init__(
+        self, mechanism: Mechanism[Any], noise: NoiseSource, *, context: Parts = NOTHING_MORE
+    ) -> None:
+        """Drive a mechanism.
+
+        Args:
+            mechanism: what releases a slot.
+            noise: where its randomness comes from.
+            context: everything else that shapes what is released, such as what the bins mean, by
+                name; what it says of a part takes the place of what is known without it.
+        """
+        self.mechanism = mechanism
+        self.odometer = odometer_for(mechanism.population.requirements)
+        self._noise = noise
+        parts = {**_public_facts(mechanism), **context}
+        self._configuration = of_parts(parts)
+        self._keeper = Keeper(noise, parts)
+
+    def start(self) -> StreamState:
+        """State before the first slot."""
+        return StreamState(self.mechanism.start(), self.odometer.start(), self._configuration)
+
+    def restart(self, state: StreamState) -> StreamState:
+        """Begin anew with a fresh budget for the whole rest of the stream: it is spent AGAIN.
+
+        Everybody who is in the stream before and after has lost up to twice the epsilon asked
+        for, three times after the next restart. That is the operator's decision: it is logged as
+        a warning, and every later release says `restarts` among its diagnostics.
+
+        Args:
+            state: consumed: use the returned one from now on.
+
+        Raises:
+            ConfigurationError: for requirements with windows, whose budgets come back by
+                themselves.
+        """
+        if not isinstance(self.odometer, LifetimeOdometer):
+            raise ConfigurationError(
+                "only a budget for the whole stream can be restarted: requirements with windows "
+                "get their budgets back by themselves"
+            )
+        odometer = self.odometer.restart(state.odometer)
+        _LOG.warning(
+            "restart %d of %s before slot %s: users lose up to %d times the epsilon of %s",
+            *(odometer.restarts, self.mechanism.name, state.next_slot, odometer.restarts + 1),
+            self.odometer.requirements[0],
+        )
+        history = digest(state.history, b"restart")
+        return StreamState(self.mechanism.start(), odometer, history, state.next_slot)
+
+    def release(
+        self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
+    ) -> tuple[StreamState, SlotRelease]:
+        """Release the next slot.
+
+        Args:
+            state: consumed: use the returned one from now on.
+            slot: the first slot, or the one after the last.
+            counts: bounded events of each class and bin, int64, shape (K, d).
+
+        Raises:
+            BudgetExceeded: when the odometer refuses; nothing is released then.
+            ValueError: for a slot out of order or counts that do not fit the population.
+        """
+        population = self.mechanism.population
+        check_order(state.next_slot, slot)
+        shape = (len(population.requirements), population.bins)
+        if counts.shape != shape or counts.dtype != np.int64 or (counts < 0).any():
+            raise ValueError(
+                f"counts of slot {slot} must be int64 of shape {shape}, none negative; "
+                f"got {counts.dtype} of shape {counts.shape}"
+            )
+        history = digest(state.history, b"%d" % slot, np.ascontiguousarray(counts).tobytes())
+        inner, release = self.mechanism.step(
+            state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
+        )
+        odometer: Any = self.odometer.charge(state.odometer, release.spent)
+        if isinstance(self.odometer, LifetimeOdometer):
+            known = {**release.diagnostics, **self.odometer.diagnostics(odometer)}
+            release = replace(release, diagnostics=known)
+        return StreamState(inner, odometer, history, slot + 1), release
+
+    def encode(self, state: StreamState) -> bytes:
+        """Bytes of the state, readable by this and later versions."""
+        return self._keeper.write(
+            state_codec.pack(
+                self.SCHEMAS,
+                {
+                    "next_slot": state.next_slot,
+                    "history": state.history,
+                    "odometer": self.odometer.encode(state.odometer),
+                    "mechanism": self.mechanism.encode(state.mechanism),
+                },
+            )
+        )
+
+    def decode(self, data: bytes) -> StreamState:
+        """State of bytes.
+
+        Raises ConfigurationError for bytes that were changed, or that another configuration wrote:
+        see :meth:`Keeper.read`.
+        """
+        _, record = state_codec.unpack(self.SCHEMAS, self._keeper.read(data))
+        return StreamState(
+            self.mechanism.decode(record["mechanism"]),
+            self.odometer.decode(record["odometer"]),
+            record["history"],
+            record["next_slot"],
+        )
+
+
+def check_order(next_slot: int | None, slot: int) -> None:
+    """Raise ValueError for a slot that is not the next one."""
+    if next_slot not in (None, slot):
+        raise ValueError(f"slot {slot} is out of order: {next_slot} comes next")
+
+
+def _public_facts(mechanism: Mechanism[Any]) -> Parts:
+    population = mechanism.population
+    return {
+        KIND: encoded("fixed requirements"),
+        MECHANISM: of_mechanism(mechanism.name),
+        REQUIREMENTS: encoded(population.requirements),
+        USERS: encoded(population.sizes),
+        BINS: encoded(population.bins),
+        SENSITIVITY: encoded(population.sensitivity),
+    }

@@ -1,0 +1,1 @@
+"""What every user of a population reported and spent."""

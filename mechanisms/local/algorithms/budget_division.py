@@ -1,0 +1,73 @@
+"""Budget division: every slot asks all users, each of them for a part of the budget.
+
+Guarantee: the budgets that a budget schedule offers over any w slots add up to at most E, in exact
+integers; see there. All users are asked as the strictest requirement allows, which implies
+everybody's own.
+
+Source: Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from streamveil.mechanisms.accounting.schedule import Offer, Schedule
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.local.algorithms.schedule import best_oracles
+from streamveil.mechanisms.local.protocol import Ask, Users
+from streamveil.mechanisms.randomness.noise import RandomWords
+
+
+@dataclass(frozen=True, eq=False)
+class BudgetState:
+    """What the budgets are and what the present slot was offered of them."""
+
+    budgets: Any
+    offer: Offer
+
+
+class BudgetDivision:
+    """Everybody reports at what a budget schedule over the same classes offers."""
+
+    def __init__(self, users: Users, budgets: Schedule[Any]) -> None:
+        self.users = users
+        self._budgets = budgets
+        self._everybody = np.arange(users.class_of.size, dtype=np.int32)
+
+    def start(self) -> BudgetState:
+        """Nothing spent yet."""
+        return self._offered(self._budgets.start())
+
+    def _offered(self, budgets: Any) -> BudgetState:
+        return BudgetState(budgets, self._budgets.offer(budgets))
+
+    def dissimilarity(
+        self, state: BudgetState, slot: int, words: RandomWords
+    ) -> tuple[BudgetState, Ask]:
+        """Ask everybody at E / (2 w)."""
+        return state, self._ask(slot, 1, state.offer.dissimilarity)
+
+    def publication(self, state: BudgetState, slot: int, words: RandomWords) -> Ask | None:
+        """Ask everybody at the budget of a publication."""
+        return None if state.offer.nullified else self._ask(slot, 2, state.offer.publication)
+
+    def commit(self, state: BudgetState, published: Ask | None) -> BudgetState:
+        """Close the slot of the budgets."""
+        budgets = self._budgets.commit(state.budgets, state.offer, published is not None)
+        return self._offered(budgets)
+
+    def _ask(self, slot: int, round: int, prices: Units) -> Ask:
+        asked = self._everybody if prices.all() else self._everybody[:0]
+        oracles = best_oracles(np.maximum(prices, 1), self.users.symbols)
+        return Ask(slot, round, asked, prices, oracles)
+
+    def encode(self, state: BudgetState) -> bytes:
+        """Bytes of the state: what the present slot is offered follows from the rest."""
+        return self._budgets.encode(state.budgets)
+
+    def decode(self, data: bytes) -> BudgetState:
+        """State of bytes."""
+        return self._offered(self._budgets.decode(data))

@@ -1,0 +1,1 @@
+"""What runs on devices: one, or a whole population of them."""

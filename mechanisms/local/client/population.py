@@ -1,0 +1,250 @@
+"""Many devices at once: what a population of clients would report, and each one's odometer.
+
+Guarantee: whatever the server asks, a user who keeps the requirement (w, E) reports at a total
+price of at most E in any w consecutive slots, in exact integers, each report through an
+oracle that costs no more than its price. Where requirements change, a slot u in which (w, E) was
+in force leaves at most E in the slots from u to u + w - 1, whatever is asked for later, and at most
+E in the w slots up to u if anything is spent in u. An ask that would break this for any user is
+refused as a whole. Adjacency: any values of one user for any others. Sensitivity: a user has one
+symbol.
+
+Source: the odometers are those of `odometers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.driver.saved_state import (
+    BINS,
+    KIND,
+    LONGEST_WINDOW,
+    REQUIREMENTS,
+    USERS,
+    Keeper,
+)
+from streamveil.mechanisms.local.accounting.promises import Promises
+from streamveil.mechanisms.local.accounting.report_history import ENTRY, History, Indices
+from streamveil.mechanisms.local.accounting.user_filters import Odometers
+from streamveil.mechanisms.local.oracles import (
+    Integers,
+    Oracle,
+    Reports,
+    check_symbols,
+    perturb,
+    supports,
+)
+from streamveil.mechanisms.local.protocol import Ask, Tally, Users
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
+
+
+class Devices:
+    """The devices of all users, who report together.
+
+    They remember eight bytes for each user and what `History` needs. Noise is keyed: asked the same
+    for the same values, they report the same; anything else gets independent noise.
+    """
+
+    SCHEMAS = {
+        2: {
+            "type": "record",
+            "name": "Devices",
+            "fields": [
+                {"name": "slot", "type": ["null", "long"]},
+                {"name": "round", "type": "long"},
+                {"name": "spent", "type": "bytes"},
+                {"name": "since", "type": "bytes"},
+                {"name": "promises", "type": "bytes"},
+                {"name": "history", "type": {"type": "array", "items": ENTRY}},
+            ],
+        }
+    }
+
+    def __init__(
+        self, users: Users, key: bytes | NoiseKeys, longest_window: int | None = None
+    ) -> None:
+        """Devices that have not reported yet.
+
+        Args:
+            users: who they are and what they ask for.
+            key: 32 secret bytes, or those of each slot.
+            longest_window: of any requirement, at any time, in slots: it says how long reports are
+                remembered. None if requirements never change.
+
+        Raises:
+            ConfigurationError: for a window that is longer.
+        """
+        self._noise = NoiseSource(key, "devices")
+        self._odometers = Odometers(users, longest_window)
+        self._round = 0
+
+    @property
+    def users(self) -> Users:
+        """Who they are and what they ask for at present."""
+        return self._odometers.users
+
+    @property
+    def spent(self) -> Units:
+        """What every user spent in the last slot, shape (n,), units."""
+        return self._odometers.spent
+
+    def report(self, ask: Ask, values: Integers) -> Tally:
+        """Report to the server, summed up by class.
+
+        Args:
+            ask: whom it asks for what.
+            values: symbol of every user in this slot, shape (n,); only those asked must have one.
+
+        Raises:
+            BudgetExceeded: when it would overspend a window of any user; nobody reports.
+            ValueError: for an ask that does not follow the last one, or that makes no sense.
+        """
+        shape = (len(self.users.classes), self.users.symbols)
+        tally = Tally(np.zeros(shape, np.int64), np.zeros(shape[0], np.int64))
+        for k, users, reports in self.reports(ask, values):
+            tally.supports[k] += supports(ask.oracles[k], self.users.symbols, reports)
+            tally.reports[k] += users.size
+        return tally
+
+    def reports(self, ask: Ask, values: Integers) -> Iterator[tuple[int, Indices, Reports]]:
+        """Report one by one: chunks of a class, its users and their reports.
+
+        Budgets are spent when this is called. Raises as :meth:`report` does.
+        """
+        oracles = self._checked(ask, values)
+        if ask.slot != self._odometers.slot:
+            self._round = 0
+        users, counts = self._odometers.charge(ask, f"report refused in slot {ask.slot} by")
+        self._round = ask.round
+        return self._perturbed(ask, oracles, users, counts, values[users])
+
+    def change(self, slot: int, users: Users) -> None:
+        """Let requirements change from a slot on, which was not asked yet, and users come.
+
+        See :meth:`Odometers.change`.
+
+        Raises:
+            ConfigurationError: for a window longer than the longest one.
+            ValueError: for a slot that was asked before, fewer users or other symbols.
+        """
+        odometers = self._odometers
+        if odometers.longest is None:
+            raise ConfigurationError(
+                "requirements change, but these devices only remember what fixed ones need: give "
+                "them the longest window that anybody may ask for (longest_window)"
+            )
+        if odometers.slot is not None and (slot, 0) < (odometers.slot, self._round):
+            raise ValueError(
+                f"requirements change from slot {slot} on, but slot {odometers.slot} was asked: "
+                "change those of later slots"
+            )
+        odometers.change(slot, users)
+        self._round = 0
+
+    def remember(self, longest_window: int, asks: Iterable[Ask]) -> None:
+        """Remember reports for so long from now on: see :meth:`Odometers.remember`."""
+        self._odometers.remember(longest_window, asks)
+
+    def encode(self) -> bytes:
+        """Bytes of what the devices remember, without the users and the key."""
+        odometers = self._odometers
+        return self._keeper().write(
+            state_codec.pack(
+                self.SCHEMAS,
+                {
+                    "slot": odometers.slot,
+                    "round": self._round,
+                    "spent": state_codec.table_to_bytes(odometers.in_window),
+                    "since": state_codec.table_to_bytes(odometers.since),
+                    "promises": odometers.promises.to_bytes(),
+                    "history": odometers.history.to_records(self.users.class_of),
+                },
+            )
+        )
+
+    @classmethod
+    def decode(
+        cls, data: bytes, users: Users, key: bytes | NoiseKeys, longest_window: int | None = None
+    ) -> Devices:
+        """Devices of bytes, and of what they were made with, users as they were last.
+
+        Raises ConfigurationError for bytes that were changed, or that other users wrote.
+        """
+        devices = cls(users, key, longest_window)
+        _, record = state_codec.unpack(cls.SCHEMAS, devices._keeper().read(data))
+        odometers, size = devices._odometers, users.class_of.size
+        odometers.slot, devices._round = record["slot"], record["round"]
+        odometers.in_window = state_codec.table_from_bytes(record["spent"], (size,))
+        odometers.since = state_codec.table_from_bytes(record["since"], (-1,))
+        odometers.promises = Promises.from_bytes(record["promises"])
+        odometers.history = History.from_records(record["history"], users.class_of)
+        return devices
+
+    def _keeper(self) -> Keeper:
+        return Keeper(
+            self._noise,
+            {
+                KIND: encoded("devices"),
+                REQUIREMENTS: encoded(self.users.classes),
+                USERS: self.users.identity(),
+                BINS: encoded(self.users.symbols),
+                LONGEST_WINDOW: encoded(self._odometers.longest),
+            },
+        )
+
+    def _checked(self, ask: Ask, values: Integers) -> dict[int, Oracle]:
+        """Refuse an ask that makes no sense; else the oracle of every class that is asked."""
+        classes, size = len(self.users.classes), self.users.class_of.size
+        last = self._odometers.slot
+        if last is not None and (ask.slot, ask.round) <= (last, self._round):
+            raise ValueError(
+                f"round {ask.round} of slot {ask.slot} does not follow round {self._round} of slot "
+                f"{last}: a device reports once to a round, in the order of the rounds"
+            )
+        if ask.round not in (1, 2):
+            raise ValueError(f"round {ask.round} of slot {ask.slot} is neither 1 nor 2")
+        users = ask.users
+        if users.size and not (users[0] >= 0 and users[-1] < size and (np.diff(users) > 0).all()):
+            raise ValueError(f"those asked must be ascending users from 0 to {size - 1}")
+        if ask.epsilons.shape != (classes,) or len(ask.oracles) != classes:
+            raise ValueError(
+                f"an ask of {classes} classes has {len(ask.epsilons)} prices and "
+                f"{len(ask.oracles)} oracles: give one of each for every class"
+            )
+        if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
+            raise ValueError(
+                f"values must be {size} whole numbers, one for each user; got {values.dtype} of "
+                f"shape {values.shape}"
+            )
+        check_symbols(values[users], self.users.symbols)
+        asked = np.unique(self.users.class_of[users]).tolist()
+        prices = ask.epsilons.tolist()
+        return {k: Oracle.of(ask.oracles[k], prices[k], self.users.symbols) for k in asked}
+
+    def _perturbed(
+        self,
+        ask: Ask,
+        oracles: dict[int, Oracle],
+        users: Indices,
+        counts: npt.NDArray[np.int64],
+        values: Integers,
+    ) -> Iterator[tuple[int, Indices, Reports]]:
+        asked = digest(
+            encoded((ask.round, self.users.symbols, ask.oracles)),
+            *(np.ascontiguousarray(part, "<i8").tobytes() for part in (ask.epsilons, counts)),
+            *(np.ascontiguousarray(part, "<i4").tobytes() for part in (users, values)),
+        )
+        words = self._noise.slot(ask.slot, asked).words("reports")
+        ends = np.cumsum(counts)
+        for k, oracle in oracles.items():
+            start = int(ends[k] - counts[k])
+            for reports in perturb(oracle, values[start : ends[k]], words):
+                yield k, users[start : start + len(reports)], reports
+                start += len(reports)

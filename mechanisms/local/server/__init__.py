@@ -1,0 +1,1 @@
+"""What the server of the local setting makes of reports, slot by slot."""

@@ -1,0 +1,92 @@
+"""The last published frequencies: what a slot that does not publish repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.local.protocol import LocalRelease
+from streamveil.mechanisms.local.server.projection import on_simplex
+
+# The fields of a publication in a mechanism's record.
+FIELDS: list[state_codec.Schema] = [
+    {"name": "frequencies", "type": {"type": "array", "items": "double"}},
+    {"name": "stderr", "type": {"type": "array", "items": "double"}},
+    {"name": "published_slot", "type": ["null", "long"]},
+    {"name": "epsilon", "type": "double"},
+]
+
+
+@dataclass(frozen=True, eq=False)
+class LocalPublication:
+    """Estimated frequencies and what is known of their error: all of it public."""
+
+    frequencies: npt.NDArray[np.float64]
+    """Shape (d,); zeros before the first publication."""
+    stderr: npt.NDArray[np.float64]
+    """Expected standard error, shape (d,); NaN before the first."""
+    slot: int | None = None
+    epsilon: float = 0.0
+    """Largest price of a report."""
+
+    def __post_init__(self) -> None:
+        """Lock the arrays: later slots repeat these very ones, so no receiver may change them."""
+        self.frequencies.setflags(write=False)
+        self.stderr.setflags(write=False)
+
+    @classmethod
+    def nothing(cls, symbols: int) -> LocalPublication:
+        """Nothing published yet: the estimate is zero everywhere."""
+        return cls(np.zeros(symbols), np.full(symbols, np.nan))
+
+    @classmethod
+    def of(
+        cls,
+        frequencies: npt.NDArray[np.float64],
+        variances: npt.NDArray[np.float64],
+        slot: int,
+        epsilon: float,
+        *,
+        project: bool,
+    ) -> LocalPublication:
+        """Publish what was estimated, with `project` the nearest frequencies that are possible.
+
+        The standard error is that of the estimate: projection does not make it larger.
+        """
+        published = on_simplex(frequencies) if project else frequencies
+        return cls(published, np.sqrt(variances), slot, epsilon)
+
+    def release(self, status: str, diagnostics: Mapping[str, float] | None = None) -> LocalRelease:
+        """Make a slot's release of it."""
+        return LocalRelease(
+            self.frequencies, self.stderr, status, self.slot, self.epsilon, diagnostics or {}
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Values of `FIELDS`."""
+        return {
+            "frequencies": self.frequencies.tolist(),
+            "stderr": self.stderr.tolist(),
+            "published_slot": self.slot,
+            "epsilon": self.epsilon,
+        }
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any], symbols: int) -> LocalPublication:
+        """Read the values of `FIELDS` back.
+
+        Raises ConfigurationError if they are for another number of symbols.
+        """
+        for values in (record["frequencies"], record["stderr"]):
+            state_codec.check_length(values, symbols, "symbols")
+        return cls(
+            np.array(record["frequencies"], np.float64),
+            np.array(record["stderr"], np.float64),
+            record["published_slot"],
+            record["epsilon"],
+        )

@@ -1,0 +1,187 @@
+"""What a mechanism is: counts of one slot in, a private histogram and its price out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.randomness.noise import SlotNoise
+
+S = TypeVar("S")
+
+
+class Crowd(Protocol):
+    """Who is counted in a slot, by class or ledger: public."""
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Public number of users, shape (K,)."""
+
+    @property
+    def bins(self) -> int:
+        """Number of bins d of the histogram."""
+
+    @property
+    def sensitivity(self) -> int:
+        """How much one user can change a slot's histogram in L1."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """The public facts a mechanism over fixed requirements may steer by."""
+
+    requirements: tuple[Requirement, ...]
+    """Requirement of each class, shape (K,)."""
+    sizes: npt.NDArray[np.int64]
+    """Public number of users in each class, shape (K,)."""
+    bins: int
+    """Number of bins d of the histogram."""
+    sensitivity: int = 1
+    """How much one user can change a slot's histogram in L1: contributions per slot, doubled
+    when neighbouring inputs replace a user rather than add one."""
+
+    @property
+    def forever(self) -> bool:
+        """Whether users ask for one budget over the whole stream, not over windows."""
+        return any(isinstance(requirement, Lifetime) for requirement in self.requirements)
+
+    def __post_init__(self) -> None:
+        """Check that the fields fit together."""
+        if not self.requirements:
+            raise ConfigurationError("there are no requirements: nobody could be counted")
+        if self.sizes.shape != (len(self.requirements),) or (self.sizes < 0).any():
+            raise ConfigurationError(
+                f"{len(self.requirements)} requirements need as many sizes, none negative; "
+                f"got {self.sizes.tolist()}"
+            )
+        if self.bins < 1 or self.sensitivity < 1:
+            raise ConfigurationError(
+                f"bins {self.bins} and sensitivity {self.sensitivity} must be 1 or more"
+            )
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who is counted in a slot when requirements change: public."""
+
+    asked: Units
+    """window_backward, epsilon_backward, window_forward, epsilon_forward of each ledger, epsilons
+    in units, all 0 for users who have left: shape (L, 4)."""
+    sizes: npt.NDArray[np.int64]
+    """Public number of users of each ledger, 0 for those who have left: shape (L,)."""
+    bins: int
+    sensitivity: int = 1
+
+
+@dataclass(frozen=True)
+class SlotInput:
+    """The bounded counts of one slot: private, but for the members."""
+
+    slot: int
+    counts: npt.NDArray[np.int64]
+    """Events of each class or ledger in each bin, shape (K, d)."""
+    members: Members | None = None
+    """Who is counted, for a :class:`DynamicMechanism`."""
+
+
+@dataclass(frozen=True)
+class SlotRelease:
+    """What a mechanism makes of a slot: public, with the price for the odometer."""
+
+    counts: npt.NDArray[np.int64]
+    """Private counts, shape (d,)."""
+    status: str
+    published_slot: int | None
+    epsilon: float
+    stderr: npt.NDArray[np.float64]
+    """Expected standard error, shape (d,)."""
+    spent: Units
+    """Units that this slot costs every user of each class, present or not, shape (K,)."""
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    """What the mechanism wants the analyst to know of this slot, by name; as public as counts."""
+    alarm: bool = False
+    """Whether the mechanism saw a jump in this slot."""
+    shares: npt.NDArray[np.float64] | None = None
+    """The released distribution over bins, shape (d,), of a mechanism that releases one."""
+
+
+class Mechanism(Protocol[S]):
+    """A release mechanism over fixed requirements: frozen configuration, state apart.
+
+    `step` must steer by `population`, its own state's released values and the noisy results of
+    this slot only. Its `spent` is what the odometer books before anything leaves.
+    """
+
+    name: str
+    population: Population
+
+    def start(self) -> S:
+        """State before the first slot."""
+
+    def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
+        """Release one slot; `state` is consumed."""
+
+    def encode(self, state: S) -> bytes:
+        """Bytes of the state, with a version."""
+
+    def decode(self, data: bytes) -> S:
+        """State of bytes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The public facts about a stream whose requirements change."""
+
+    bins: int
+    """Number of bins d of the histogram."""
+    horizon: int
+    """The longest window that may be asked for, in slots."""
+    sensitivity: int = 1
+    """As in :class:`Population`."""
+
+    def __post_init__(self) -> None:
+        """Check all fields."""
+        for name in ("bins", "horizon", "sensitivity"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} {getattr(self, name)} must be 1 or more")
+
+
+class DynamicMechanism(Protocol[S]):
+    """A release mechanism over requirements that change, for ledgers that come and go.
+
+    What was said of :class:`Mechanism` holds; `slot_input.members` says what each ledger asks for.
+    """
+
+    name: str
+    setting: Setting
+
+    def start(self) -> S:
+        """State before the first slot, without any ledger."""
+
+    def regroup(self, state: S, parents: npt.NDArray[np.int64]) -> S:
+        """Continue ledger `parents[j]` as ledger j, `open_windows.FRESH` for a new one."""
+
+    def canonical(self, state: S, ledgers: npt.NDArray[np.int64]) -> Units:
+        """All that the future of some ledgers depends on, shape (A, S)."""
+
+    def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
+        """Release one slot; `state` is consumed."""
+
+    def encode(self, state: S) -> bytes:
+        """Bytes of the state, with a version."""
+
+    def decode(self, data: bytes) -> S:
+        """State of bytes."""
+
+
+def population_of(
+    requirements: Sequence[Requirement], sizes: npt.ArrayLike, bins: int, sensitivity: int = 1
+) -> Population:
+    """Make a Population from plain sequences."""
+    return Population(tuple(requirements), np.asarray(sizes, dtype=np.int64), bins, sensitivity)

@@ -1,0 +1,1 @@
+"""Exact noise by key and slot, and what is drawn with it."""

@@ -1,0 +1,82 @@
+"""The dynamic personalized window size mechanism (DPWSM): the frame of DPBD and DPBA.
+
+Source: Du et al., "Personalized w-event privacy for infinite stream estimation", Section 5, with
+the schedule (Algorithms 6 and 7) as a part of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.accounting.schedule import DynamicSchedule
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.records import PUBLISHED
+from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.protocol import Setting, SlotInput, SlotRelease
+from streamveil.mechanisms.randomness.noise import SlotNoise
+from streamveil.mechanisms.wevent.last_publication import Publication
+from streamveil.mechanisms.wevent.pwsm import PWSM, PublicationState, decide
+
+
+class DPWSM:
+    """PWSM for requirements that change.
+
+    Guarantee: pure. For every user and slot t with the requirement (w_B, E_B, w_F, E_F), the
+    releases of the slots t to t + w_F - 1 differ in distribution by at most exp(E_F), and those of
+    t - w_B + 1 to t by at most exp(E_B) unless earlier slots have already spent more: then slot t
+    costs the user nothing.
+    Adjacency and sensitivity: those of :class:`PWSM`. Requirements, and when they change, are
+    public.
+    Each slot costs `dissimilarity`, and `publication` on top if it publishes; the schedule keeps
+    both within every window but for what `Offer.limit` takes off, and the odometer checks the sum.
+    """
+
+    SCHEMAS = PWSM.SCHEMAS
+
+    def __init__(
+        self, schedule: Callable[[int], DynamicSchedule[Any]], name: str, setting: Setting
+    ) -> None:
+        self.name = name
+        self.setting = setting
+        self.schedule = schedule(setting.horizon)
+
+    def start(self) -> PublicationState:
+        """Nothing published yet: the estimate is zero everywhere."""
+        return PublicationState(self.schedule.start(), Publication.nothing(self.setting.bins))
+
+    def regroup(self, state: PublicationState, parents: npt.NDArray[np.int64]) -> PublicationState:
+        """Fork, merge and drop ledgers."""
+        return PublicationState(self.schedule.regroup(state.schedule, parents), state.last)
+
+    def canonical(self, state: PublicationState, ledgers: npt.NDArray[np.int64]) -> Units:
+        """All that the future of some ledgers depends on, shape (A, S)."""
+        return self.schedule.canonical(state.schedule, ledgers)
+
+    def step(
+        self, state: PublicationState, slot_input: SlotInput, noise: SlotNoise
+    ) -> tuple[PublicationState, SlotRelease]:
+        """Release one slot."""
+        members = slot_input.members
+        assert members is not None
+        offer = self.schedule.offer(state.schedule, members.asked)
+        infeasible = members.sizes[offer.infeasible].sum() if offer.infeasible is not None else 0
+        offer = offer.within_limit()
+        status = decide(state, offer, members, slot_input, noise)
+        spent = offer.dissimilarity + (status == PUBLISHED) * offer.publication
+        state.schedule = self.schedule.commit(state.schedule, offer, status == PUBLISHED)
+        return state, state.last.release(status, spent, {"infeasible": float(infeasible)})
+
+    def encode(self, state: PublicationState) -> bytes:
+        """Bytes of the state."""
+        record = {"schedule": self.schedule.encode(state.schedule), **state.last.record()}
+        return state_codec.pack(self.SCHEMAS, record)
+
+    def decode(self, data: bytes) -> PublicationState:
+        """State of bytes."""
+        _, record = state_codec.unpack(self.SCHEMAS, data)
+        last = Publication.of_record(record, self.setting.bins)
+        return PublicationState(self.schedule.decode(record["schedule"]), last)

@@ -1,0 +1,1 @@
+"""From columns of a record batch to integers, or to a dead letter with its reason."""

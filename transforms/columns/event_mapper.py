@@ -1,0 +1,229 @@
+"""Events as integers: slot, user and bin of every row of a batch, or a reason to reject it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.transforms.columns.bins import REASON_OF_CODE, DomainMap
+from streamveil.transforms.columns.dead_letters import column_of, naming_source, rejected_rows
+from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
+from streamveil.transforms.columns.user_index import NULL_USER, UserIndex
+
+NO_REQUIREMENT = "no requirement"
+OUTSIDE_RANGE = "outside the released slots"
+AHEAD = "ahead of time"
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Columns(Identified):
+    """Which columns of a batch hold what, and how times are read.
+
+    Raises ConfigurationError for an unknown time zone or unit.
+    """
+
+    IDENTITY = Form(
+        "columns",
+        ("user", "value", "time", "time_zone", "time_unit"),
+        later={"time_format": None},
+    )
+
+    user: str
+    value: tuple[str, ...]
+    """One column, or longitude and latitude for a grid."""
+    time: str
+    time_zone: str = "UTC"
+    """IANA zone of times without an offset."""
+    time_unit: str | None = None
+    """Unit of times given as numbers: `s`, `ms`, `us` or `ns`."""
+    time_format: str | None = None
+    """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`."""
+
+    def __post_init__(self) -> None:
+        """Check how times are read."""
+        check_reading(self.time_zone, self.time_unit, self.time_format)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns that are read, each once."""
+        return tuple(dict.fromkeys((self.user, *self.value, self.time)))
+
+
+def slots_of(batch: pa.RecordBatch, columns: Columns, slots: Slots) -> tuple[Integers, Reasons]:
+    """Slot of every row, and by row why it has none.
+
+    Raises ConfigurationError for a column of times that is missing or of another type.
+    """
+    micros, bad_times = to_micros(
+        column_of(batch, columns.time),
+        zone=columns.time_zone,
+        unit=columns.time_unit,
+        form=columns.time_format,
+        name=columns.time,
+    )
+    return slots.indices(micros), bad_times
+
+
+@dataclass(frozen=True, eq=False)
+class Events:
+    """Accepted events of a batch, in no particular order."""
+
+    slots: Integers
+    """Shape (n,)."""
+    bins: Integers
+    """Shape (n,)."""
+    members: Integers
+    """Position of each user in the registry, shape (n,), or -1 for a user outside it."""
+    strangers: npt.NDArray[np.uint64]
+    """128-bit keyed digest of each user outside the registry, in order, shape (number of -1, 2)."""
+
+    def without(self, rows: Integers) -> Events:
+        """All events but those in the given rows."""
+        keep = np.ones(len(self.slots), dtype=bool)
+        keep[rows] = False
+        return Events(
+            self.slots[keep],
+            self.bins[keep],
+            self.members[keep],
+            self.strangers[keep[self.members < 0]],
+        )
+
+
+class _Read(NamedTuple):
+    """What the columns of a batch say, row by row."""
+
+    users: pa.Array
+    slots: Integers
+    bad_times: Reasons
+    """By row, what is wrong with its time: its slot is none."""
+    bins: Integers
+    """Below 0, a key of `REASON_OF_CODE`."""
+
+
+@dataclass(frozen=True)
+class EventMapper:
+    """Maps batches of events; the registry and the domain are indexed once per worker."""
+
+    columns: Columns
+    slots: Slots
+    domain: Domain
+    registry: Registry
+    stranger_key: bytes
+    """Secret for the digests of users outside the registry: 32 bytes."""
+    first_slot: int | None = None
+    """Events before this slot are rejected."""
+    last_slot: int | None = None
+    """Events after this slot are rejected."""
+    dynamic: bool = False
+    """Whether users outside the registry may have joined, so that none is rejected here."""
+    away: npt.NDArray[np.int32] | None = None
+    """Positions of users in the registry who are rejected like those outside it, as they left."""
+
+    @cached_property
+    def _users(self) -> UserIndex:
+        return UserIndex(self.registry, self.stranger_key)
+
+    @cached_property
+    def _bins(self) -> DomainMap:
+        return DomainMap(self.domain, self.columns.value)
+
+    def warm(self) -> None:
+        """Build the indexes now rather than in the first batch."""
+        _ = self._users, self._bins
+
+    def map(
+        self, batch: pa.RecordBatch, latest: int | None = None
+    ) -> tuple[Events, pa.RecordBatch]:
+        """Split a batch into accepted events and rejected rows (`REJECTED_SCHEMA`).
+
+        Events after the slot `latest` are rejected, where there is one: they are ahead of time.
+
+        Raises ConfigurationError for a missing column or one of a type that cannot be read.
+        """
+        with naming_source(batch):
+            return self._map(batch, self._read(batch), latest)
+
+    def map_located(
+        self, batch: pa.RecordBatch
+    ) -> tuple[Events, pa.RecordBatch, Integers, Integers]:
+        """What :meth:`map` gives, and the events in a bin whoever they are of.
+
+        Of each event that has a slot in the range and a bin: both, shapes (n,). Raises
+        ConfigurationError as :meth:`map`.
+        """
+        with naming_source(batch):
+            read = self._read(batch)
+            events, rejected = self._map(batch, read, None)
+        slots, bins = read.slots, read.bins
+        good = bins >= 0
+        good[list(read.bad_times)] = False
+        if self.first_slot is not None:
+            good &= slots >= self.first_slot
+        if self.last_slot is not None:
+            good &= slots <= self.last_slot
+        return events, rejected, slots[good], bins[good]
+
+    def _read(self, batch: pa.RecordBatch) -> _Read:
+        columns = self.columns
+        arrays = {name: column_of(batch, name) for name in columns.names}
+        slots, bad_times = slots_of(batch, columns, self.slots)
+        bins = self._bins.bins([arrays[name] for name in columns.value])
+        return _Read(arrays[columns.user], slots, bad_times, bins)
+
+    def _map(
+        self, batch: pa.RecordBatch, read: _Read, latest: int | None
+    ) -> tuple[Events, pa.RecordBatch]:
+        slots, bins = read.slots, read.bins
+        members, strangers, nameless = self._users.find(read.users, self.columns.user)
+
+        # What is wrong with each bad row; the first fault found is the one reported.
+        faults: dict[int, str] = dict(read.bad_times)
+
+        def fault(rows: Integers, reason: str) -> None:
+            for row in rows.tolist():
+                faults.setdefault(row, reason)
+
+        fault(nameless, NULL_USER)
+        if (bins < 0).any():
+            for code, reason in REASON_OF_CODE.items():
+                fault(np.flatnonzero(bins == code), reason)
+        if self.registry.default_class is None and not self.dynamic:
+            fault(np.flatnonzero(members < 0), NO_REQUIREMENT)
+        if self.away is not None and self.away.size:
+            fault(np.flatnonzero(np.isin(members, self.away)), NO_REQUIREMENT)
+        if latest is not None:
+            fault(np.flatnonzero(slots > latest), AHEAD)
+        for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
+            if bound is not None:
+                fault(np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE)
+
+        events = Events(slots, bins, members, strangers)
+        if faults:
+            events = events.without(np.fromiter(faults, np.int64, len(faults)))
+        return events, rejected_rows(batch, faults, self._detail)
+
+    def _detail(self, reason: str, record: dict[str, Any]) -> str:
+        columns = self.columns
+        if reason in (NULL_USER, NO_REQUIREMENT):
+            names: tuple[str, ...] = (columns.user,)
+        elif reason in REASON_OF_CODE.values():
+            names = columns.value
+        else:
+            names = (columns.time,)
+            time = record[columns.time]
+            if columns.time_unit is None and isinstance(time, str) and is_number(time):
+                return f"{columns.time} is {time}, a number: say its unit (--time_unit)"
+        return ", ".join(
+            f"{name} is {'null' if record[name] is None else record[name]}" for name in names
+        )

@@ -1,0 +1,371 @@
+"""From events to counts per slot, class and bin, in two steps around one shuffle.
+
+Before the shuffle, a batch becomes a few narrow arrays of codes, one for each block of slots, where
+events of one user in one slot and bin share a code. After it, the codes of a block are bounded and
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.randomness.noise import Words
+from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting.bounding import Bounding, mix, runs
+
+Integers = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.unsignedinteger]
+
+# Slots that are shuffled together. Input that is not sorted by time then still makes arrays
+# worth the name, and counting needs a table of one block only.
+_MOST_SLOTS_IN_A_BLOCK = 64
+_FEWEST_SLOTS_FOR_NARROW_CODES = 16
+_MOST_CELLS = 1 << 22
+# Input sorted by time is sorted slot by slot, twice as fast as at once, if slots are this busy.
+_ROWS_WORTH_A_SORT = 500
+
+MEMBERS = 0
+STRANGERS = 1
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an event becomes one number, and which numbers travel together.
+
+    A member's event is coded ((slot in block * users) + user) * bins + bin; that of a user
+    outside the registry is a row (digest, digest, slot in block * bins + bin).
+    """
+
+    block: int
+    """Slots in a block."""
+    users: int
+    """Registered users."""
+    classes: int
+    bins: int
+    shards: int
+    """Parts into which a block's users are split, for very busy slots."""
+
+    @classmethod
+    def choose(cls, registry: Registry, bins: int, shards: int, timely: bool) -> Layout:
+        """Pick the block so that codes fit 32 bits and tables stay small, or 1 slot if timely."""
+        users, classes = max(len(registry.users), 1), len(registry.classes)
+        block = 1 if timely else _MOST_SLOTS_IN_A_BLOCK
+        while block > 1 and block * classes * bins > _MOST_CELLS:
+            block //= 2
+        narrow = block
+        while narrow > 1 and narrow * users * bins > 1 << 32:
+            narrow //= 2
+        if narrow >= min(block, _FEWEST_SLOTS_FOR_NARROW_CODES):
+            block = narrow
+        return cls(block, users, classes, bins, shards)
+
+    @property
+    def parts(self) -> int:
+        """Parts in which a block is counted: the shards of members, and those of strangers."""
+        return 2 * self.shards
+
+    def part(self, kind: int, shard: int) -> int:
+        """Number of the part that a shard of MEMBERS or STRANGERS tells, from 0."""
+        return kind * self.shards + shard
+
+    @property
+    def span(self) -> int:
+        """Codes in a block."""
+        return self.block * self.users * self.bins
+
+    def slots_of(self, counts: BlockCounts) -> Integers:
+        """Slot of each cell of a block's counts."""
+        return counts.block * self.block + counts.cells // (self.classes * self.bins)
+
+    @property
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """Type of a member's code."""
+        return np.dtype(np.uint32 if self.span <= 1 << 32 else np.uint64)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Events of some users in a block, to shuffle: a group is a user's in a slot and bin."""
+
+    codes: Codes
+    """Of members distinct and ascending, shape (n,); rows of strangers, one for each event, of
+    shape (n, 3), uint64."""
+    at: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Where in `codes` those groups are that have more than one event, shape (m,)."""
+    more: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Events beyond the first of each of these, shape (m,)."""
+
+    @classmethod
+    def of(cls, codes: Codes, repeats: Integers) -> Packed:
+        """Members' groups with so many events each, from 1 on."""
+        at = np.flatnonzero(repeats > 1)
+        return cls(codes, at, repeats[at] - 1)
+
+
+def pack(
+    events: Events, layout: Layout, bounding: Bounding
+) -> Iterator[tuple[int, tuple[int, int], Packed, int]]:
+    """Turn a batch of events into arrays to shuffle.
+
+    Args:
+        events: the batch.
+        layout: how events are coded.
+        bounding: which contributions of a user in a slot are kept.
+
+    Yields:
+        (block, (MEMBERS or STRANGERS, shard), events, number of events dropped).
+    """
+    member = events.members >= 0
+    everyone = bool(member.all())
+    slots, bins = (
+        (events.slots, events.bins) if everyone else (events.slots[member], events.bins[member])
+    )
+    users = events.members if everyone else events.members[member]
+    for block, codes, repeats, dropped in _member_codes(slots, users, bins, layout, bounding):
+        if layout.shards == 1:
+            yield block, (MEMBERS, 0), Packed.of(codes, repeats), dropped
+            continue
+        shard = codes // codes.dtype.type(layout.bins) % codes.dtype.type(layout.users)
+        shard %= codes.dtype.type(layout.shards)
+        for s in range(layout.shards):
+            mine = shard == s
+            if mine.any():
+                yield block, (MEMBERS, s), Packed.of(codes[mine], repeats[mine]), dropped
+                dropped = 0
+    if not everyone:
+        yield from _stranger_rows(
+            events.slots[~member], events.strangers, events.bins[~member], layout
+        )
+
+
+def _member_codes(
+    slots: Integers, users: Integers, bins: Integers, layout: Layout, bounding: Bounding
+) -> Iterator[tuple[int, Codes, Integers, int]]:
+    """Distinct, ascending codes of each block of a batch, events of each, and dropped events."""
+    if not len(slots):
+        return
+    blocks = slots // layout.block
+    first = int(blocks.min())
+    if (int(blocks.max()) - first + 1) * layout.span >= 1 << 63:
+        # Times far apart: a code could not hold them, so take the blocks one by one.
+        for block in np.unique(blocks):
+            there = blocks == block
+            yield from _member_codes(slots[there], users[there], bins[there], layout, bounding)
+        return
+    codes = ((slots - first * layout.block) * layout.users + users) * layout.bins + bins
+    narrow = max(int(codes.max()), layout.span) < 1 << 32
+    wide: Codes = codes.astype(np.uint32 if narrow else np.uint64)
+    edges = np.flatnonzero(np.diff(slots))
+    if len(edges) * _ROWS_WORTH_A_SORT < len(slots) and (slots[edges + 1] > slots[edges]).all():
+        for part in np.split(wide, edges + 1):  # a slot's codes are together: sort them in place
+            part.sort()
+    else:
+        wide.sort()
+    starts, repeats = runs(wide)
+    distinct: Codes = wide[starts]
+    if bounding.in_parts:
+        repeats = bound_members(distinct, repeats, first, layout, bounding)
+        distinct, repeats = distinct[repeats > 0], repeats[repeats > 0]
+    dropped = len(wide) - int(repeats.sum())
+    edges = np.flatnonzero(np.diff(distinct // distinct.dtype.type(layout.span))) + 1
+    for part, events in zip(np.split(distinct, edges), np.split(repeats, edges), strict=True):
+        block = int(part[0]) // layout.span
+        own = (part - part.dtype.type(block * layout.span)).astype(layout.dtype)
+        yield first + block, own, events, dropped
+        dropped = 0
+
+
+def bound_members(
+    codes: Codes, repeats: Integers, first_block: int, layout: Layout, bounding: Bounding
+) -> Integers:
+    """Bound ascending distinct codes that count from the start of `first_block`."""
+    bins = codes.dtype.type(layout.bins)
+    start = np.uint64(first_block * layout.span % (1 << 64))
+    first_visit = np.uint64(first_block * layout.block * layout.users % (1 << 64))
+
+    def visitor(groups: Integers) -> Words:
+        return (codes[groups] // bins).astype(np.uint64) + first_visit
+
+    def rank(groups: Integers) -> Words:
+        return mix(codes[groups].astype(np.uint64) + start)
+
+    return bounding(codes // bins, repeats, visitor, rank)
+
+
+def _stranger_rows(
+    slots: Integers, digests: npt.NDArray[np.uint64], bins: Integers, layout: Layout
+) -> Iterator[tuple[int, tuple[int, int], Packed, int]]:
+    blocks = slots // layout.block
+    cells = ((slots - blocks * layout.block) * layout.bins + bins).astype(np.uint64)
+    rows = np.column_stack((digests, cells))
+    shard = (digests[:, 0] % np.uint64(layout.shards)).astype(np.int64)
+    order = np.lexsort((shard, blocks))
+    rows, blocks, shard = rows[order], blocks[order], shard[order]
+    edges = np.flatnonzero((np.diff(blocks) != 0) | (np.diff(shard) != 0)) + 1
+    for start, end in zip([0, *edges], [*edges, len(rows)], strict=True):
+        yield int(blocks[start]), (STRANGERS, int(shard[start])), Packed(rows[start:end]), 0
+
+
+@dataclass(frozen=True, eq=False)
+class BlockCounts:
+    """Bounded events of some of a block's users, by cell (slot in block, class, bin)."""
+
+    block: int
+    cells: Integers
+    """(slot in block * classes + class) * bins + bin of each cell with events, ascending."""
+    counts: Integers
+    """Events in each of `cells`, above 0."""
+    dropped: int
+    """Events that bounding dropped here."""
+
+    @classmethod
+    def empty(cls, block: int) -> BlockCounts:
+        """A block without events."""
+        return cls(block, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Visits:
+    """Bounded events of one kind of users of a block: a group is a user's in a slot and bin."""
+
+    block: int
+    codes: Codes
+    """Distinct groups: ascending codes of members, or rows of strangers in order of user."""
+    kept: Integers
+    """Events of each group that bounding kept, shape (n,); may be 0."""
+    dropped: int
+    """Events that bounding dropped here."""
+
+    @classmethod
+    def none(cls, kind: int, block: int, layout: Layout) -> Visits:
+        """A block without events."""
+        shape = (0,) if kind == MEMBERS else (0, 3)
+        codes = np.zeros(shape, layout.dtype if kind == MEMBERS else np.uint64)
+        return cls(block, codes, np.zeros(0, np.int64), 0)
+
+
+def bound_block(
+    kind: int, block: int, parts: Iterable[Packed], layout: Layout, bounding: Bounding
+) -> Visits:
+    """Bound one block's events of one shard.
+
+    Args:
+        kind: MEMBERS or STRANGERS.
+        block: number of the block.
+        parts: what :func:`pack` made of every batch, in any order.
+        layout: how events are coded.
+        bounding: which contributions of a user in a slot are kept.
+    """
+    parts = list(parts)
+    codes = np.concatenate([part.codes for part in parts])
+    if kind == MEMBERS:
+        codes.sort(kind="stable")  # a merge: each part ascends
+        starts, repeats = runs(codes)
+        codes = codes[starts]
+        for part in parts:
+            if len(part.at):  # the codes of one part are distinct
+                repeats[np.searchsorted(codes, part.codes[part.at])] += part.more
+        kept = bound_members(codes, repeats, block, layout, bounding)
+    else:
+        total = len(codes)
+        codes = codes[np.lexsort((codes[:, 2], codes[:, 1], codes[:, 0]))]
+        fresh = (codes[1:] != codes[:-1]).any(axis=1)
+        starts = np.flatnonzero(np.append(True, fresh))
+        repeats = np.diff(starts, append=total)
+        codes = codes[starts]
+        kept = _bound_strangers(codes, repeats, block, layout, bounding)
+    return Visits(block, codes, kept, int(repeats.sum()) - int(kept.sum()))
+
+
+def read_codes(
+    kind: int, codes: Codes, layout: Layout
+) -> tuple[Integers, npt.NDArray[Any], Integers]:
+    """Slot in block, user and bin of each code.
+
+    Users are members' positions, shape (n,), or strangers' digests, shape (n, 2).
+    """
+    if kind == MEMBERS:
+        visits, bins = np.divmod(codes.astype(np.int64), layout.bins)
+        slots, users = np.divmod(visits, layout.users)
+        return slots, users, bins
+    slots, bins = np.divmod(codes[:, 2].astype(np.int64), layout.bins)
+    return slots, codes[:, :2], bins
+
+
+def count(
+    kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]
+) -> BlockCounts:
+    """Count bounded events by class; `class_of` is that of each member, and last of all others."""
+    slots, users, bins = read_codes(kind, visits.codes, layout)
+    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
+    cells = (slots * layout.classes + classes) * layout.bins + bins
+    table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
+    filled = np.flatnonzero(table)
+    return BlockCounts(visits.block, filled, table[filled].astype(np.int64), visits.dropped)
+
+
+def _bound_strangers(
+    rows: Words, repeats: Integers, block: int, layout: Layout, bounding: Bounding
+) -> Integers:
+    """Kept events of distinct rows in order of user, slot and bin."""
+    slots, bins = np.divmod(rows[:, 2].astype(np.int64), layout.bins)
+    fresh = (rows[1:, :2] != rows[:-1, :2]).any(axis=1) | (np.diff(slots) != 0)
+    visits = np.cumsum(np.append(0, fresh))
+
+    def user(groups: Integers) -> Words:
+        return mix(mix(rows[groups, 0]) ^ rows[groups, 1])
+
+    def visitor(groups: Integers) -> Words:
+        return mix(user(groups) + (slots[groups] + block * layout.block).astype(np.uint64))
+
+    def rank(groups: Integers) -> Words:
+        cells = (slots[groups] + block * layout.block) * layout.bins + bins[groups]
+        return mix(user(groups) + cells.astype(np.uint64))
+
+    return bounding(visits, repeats, visitor, rank)
+
+
+@dataclass(frozen=True, eq=False)
+class ShardCounts:
+    """What a shard tells of a slot: who moved before it, then its bounded events by cohort.
+
+    The shards of a stream tell each slot once, in any order: a slot is complete when all have.
+    """
+
+    slot: int
+    shard: int
+    """Which of the shards tells, from 0."""
+    moves: Moves
+    """In force from this slot on; of a default class that loses more users than its public number,
+    none are left."""
+    cohorts: Integers
+    """Cohorts with events, in force, ascending: shape (c,)."""
+    cells: Integers
+    """position in `cohorts` * bins + bin, ascending, distinct: shape (m,)."""
+    counts: Integers
+    """Events in each of `cells`, above 0."""
+
+    @classmethod
+    def empty(cls, slot: int) -> ShardCounts:
+        """A slot without events or moves."""
+        nothing = np.zeros(0, np.int64)
+        return cls(slot, 0, Moves.none(), nothing, nothing, nothing)
+
+
+def slot_tables(
+    block: int, parts: Iterable[BlockCounts], layout: Layout
+) -> Iterator[tuple[int, Integers]]:
+    """Add up the parts of a block: (slot, counts of shape (K, d)) in slot order, busy or not."""
+    table = np.zeros(layout.block * layout.classes * layout.bins, dtype=np.int64)
+    for part in parts:
+        table[part.cells] += part.counts  # the cells of one part are distinct
+    shaped = table.reshape(layout.block, layout.classes, layout.bins)
+    for i in range(layout.block):
+        yield block * layout.block + i, shaped[i]

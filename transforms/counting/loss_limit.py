@@ -1,0 +1,257 @@
+"""An input that lost most of its events is not released: what was lost, and what the cause may be.
+
+The decision is made of tallies that go through the pipeline as data, before the release stage sees
+any count: counters would come too late, and not from every runner.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import apache_beam as beam
+
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, sum_bytes
+from streamveil.mechanisms.core.records import InputLost, Slots, format_time
+from streamveil.transforms.columns.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
+from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
+from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
+from streamveil.transforms.columns.user_index import NULL_USER
+
+TALLIES = "tallies"
+
+# Of a stream, before its share of lost events is told.
+ENOUGH = 1000
+_LONGEST = 200  # characters of a record in a message
+
+_LOGGER = logging.getLogger("streamveil")
+
+# From 1973 to 2286.
+_UNITS_BY_DIGITS = {9: "s", 10: "s", 12: "ms", 13: "ms", 15: "us", 16: "us", 18: "ns", 19: "ns"}
+# As a detail has it: alone, or followed by what is missing for it.
+_NUMBER = re.compile(r"-?(\d+)(?:[.]\d*)?(?:, a number: .*)?")
+_DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1\d{2,4}\b.*")
+_COLUMN_VALUE = re.compile(r"(.*?) is (.*)", re.DOTALL)
+
+
+class Reads(Protocol):
+    """A transform of events that may lose some."""
+
+    columns: Columns
+    slots: Slots
+    first_slot: int | None
+    last_slot: int | None
+    max_rejected: float
+    may_be_empty: bool
+
+
+@dataclass(frozen=True)
+class LossLimit:
+    """How much of a bounded input may be lost, and what is public of how it was read."""
+
+    max_rejected: float
+    """Share of the events, from 0 to 1; with 1 whatever is lost."""
+    may_be_empty: bool
+    """Whether no event at all may be read."""
+    slots: Slots
+    first_slot: int | None
+    last_slot: int | None
+    time_unit: str | None
+    time_format: str | None = None
+
+    @classmethod
+    def of(cls, transform: Reads) -> LossLimit:
+        """The limit that a transform of events was given."""
+        columns = transform.columns
+        return cls(
+            transform.max_rejected,
+            transform.may_be_empty,
+            transform.slots,
+            transform.first_slot,
+            transform.last_slot,
+            columns.time_unit,
+            columns.time_format,
+        )
+
+    def check(self, tally: EventTally) -> None:
+        """Raise InputLost where more was lost than may be, or there is nothing to release."""
+        problem = self._problem(tally)
+        if problem:
+            told = "" if not tally.all_lost else f" {self._mostly(tally)}"
+            if not self._ranged:
+                told += " Nor does a range (--start and --end) say which slots there are."
+            raise InputLost(f"{problem}, so nothing is released.{told} {found(tally)}")
+
+    @property
+    def _ranged(self) -> bool:
+        """Whether it is known which slots are released, whatever is read."""
+        return None not in (self.first_slot, self.last_slot)
+
+    def _problem(self, tally: EventTally) -> str | None:
+        read, lost = tally.read, tally.all_lost
+        if not read and not (self._ranged and (self.may_be_empty or self.max_rejected >= 1)):
+            return (
+                "no event was read: the input has no rows (a header alone?), and so no event was "
+                "accepted"
+            )
+        if lost < read and not read * self.max_rejected < lost:
+            return None
+        if not read or (self._ranged and self.max_rejected >= 1):
+            return None
+        if lost == read:
+            all_read = "the only event was" if read == 1 else f"all {read:,} events were"
+            return f"{all_read} rejected or late, no event was accepted"
+        return (
+            f"{lost:,} of {read:,} events were rejected or late, more than the share of "
+            f"{self.max_rejected:g} that may be (--max_rejected)"
+        )
+
+    def _mostly(self, tally: EventTally) -> str:
+        """The commonest reason, one of the events, and what may be behind it."""
+        why, some = max(tally.lost.items(), key=lambda item: (item[1].events, item[0]))
+        sample = f"{some.place}: {_shown(some.detail)!r}"
+        return (
+            f"Most often: {why} ({some.events:,}), as in {sample}. Likely cause: "
+            f"{self.cause(why, some)}. Mend that, or allow it by --max_rejected=1."
+        )
+
+    def cause(self, why: str, some: Lost) -> str:
+        """What may be behind a reason, in the words of the options."""
+        match = _COLUMN_VALUE.fullmatch(some.detail)
+        column, value = match.groups() if match else ("", some.detail)
+        if why in (UNPARSABLE_TIME, OUTSIDE_RANGE):
+            return self._time_cause(why, column, value)
+        if why in (NULL_USER, NULL_VALUE, NULL_TIME):
+            return f"the column {column} is empty: perhaps another one was meant"
+        if why in (NO_REQUIREMENT, OUTSIDE_DOMAIN):
+            return self._unknown_cause(why, column, value)
+        return _OTHER_CAUSES.get(why, "see the dead letters (--rejected)")
+
+    def _time_cause(self, why: str, column: str, value: str) -> str:
+        number = _NUMBER.fullmatch(value.strip())
+        if number:
+            unit = _UNITS_BY_DIGITS.get(len(number[1]))
+            if unit is not None and unit != self.time_unit:
+                read_as = "" if self.time_unit is None else f", but --time_unit={self.time_unit}"
+                return f"the times look like --time_unit={unit}{read_as}"
+        if why == UNPARSABLE_TIME and self.time_format is not None:
+            return f"the times are not all of --time_format={self.time_format}"
+        if why == UNPARSABLE_TIME and _DAY_FIRST.fullmatch(value.strip()):
+            return (
+                "the days or months of the dates come first: write ISO 8601 such as 2024-05-31, or "
+                "give --time_format"
+            )
+        if why == OUTSIDE_RANGE:
+            ends = [
+                "any time" if slot is None else format_time(end(slot))
+                for slot, end in (
+                    (self.first_slot, self.slots.start),
+                    (self.last_slot, self.slots.end),
+                )
+            ]
+            return (
+                f"the range that was asked for, {ends[0]} to {ends[1]}, is not that of the events "
+                "(--start, --end, --time_unit, --time_zone)"
+            )
+        return f"the column {column} is not that of the times, or they are not ISO 8601"
+
+    def _unknown_cause(self, why: str, column: str, value: str) -> str:
+        public = "--requirements" if why == NO_REQUIREMENT else "--domain"
+        # Where requirements change, only the slot of such an event is known.
+        named = f"the column {column}" if column else "the column of the user (--user_column)"
+        if value != value.strip():
+            return f"{named} has blanks before or after what {public} lists without"
+        more = "" if why == NO_REQUIREMENT else "; --other=NAME gives all other values a bin"
+        return f"{named} is not what {public} lists: perhaps another one was meant{more}"
+
+
+_OTHER_CAUSES = {
+    "unparsable": "the file is not of the format that its name says, or was cut",
+    NOT_A_NUMBER: "the column of the value is not the right one, or --domain should list texts",
+    LATE: "the events came after their slots were released (--allowed_lateness)",
+}
+
+
+def found(tally: EventTally) -> str:
+    """The figures of a tally in words that :func:`tally_in` reads."""
+    reasons = ", ".join(f"{why} {number}" for why, number in tally.rejected.items())
+    return (
+        f"Found: {tally.read} read, {sum(tally.rejected.values())} rejected"
+        f"{f' ({reasons})' if reasons else ''}, {tally.late} late, {tally.beyond_bound} beyond "
+        f"the bound, {tally.counted} counted"
+    )
+
+
+def _shown(detail: str) -> str:
+    """A detail, which quotes a record, in a line: no line end, also none that an error spells."""
+    text = "".join(each if each.isprintable() and each != "\\" else "?" for each in detail)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+_FOUND = re.compile(
+    r"Found: (\d+) read, \d+ rejected(?: \((.*?)\))?, (\d+) late, (\d+) beyond the bound, "
+    r"(\d+) counted"
+)
+
+
+def tally_in(text: str) -> EventTally:
+    """The figures that :func:`found` put into an error; zeros where there are none.
+
+    They come last: a record that is quoted before them may look alike.
+    """
+    matches = _FOUND.findall(text)
+    if not matches:
+        return EventTally()
+    read, reasons, late, beyond_bound, counted = matches[-1]
+    lost = {}
+    for one in reasons.split(", ") if reasons else ():
+        why, _, number = one.rpartition(" ")
+        lost[why] = Lost(int(number))
+    if int(late):
+        lost[LATE] = Lost(int(late))
+    return EventTally(int(read), lost, int(beyond_bound), int(counted))
+
+
+def refuse_loss(
+    tallies: Iterable[beam.PCollection[bytes]], limit: LossLimit
+) -> beam.PCollection[tuple[str, bytes]]:
+    """Fail where a bounded input lost too much; gives nothing, for where its counts go.
+
+    What gathers counts waits for this too, so nothing is released before it is decided.
+    """
+    return (
+        tuple(tallies)
+        | "AllTallies" >> beam.Flatten()
+        | "AddUp" >> beam.CombineGlobally(sum_bytes)
+        | "RefuseLoss" >> beam.FlatMap(_refuse, limit).with_output_types(tuple[str, bytes])
+    )
+
+
+def _refuse(tally: bytes, limit: LossLimit) -> Iterable[tuple[str, bytes]]:
+    limit.check(EventTally.of_bytes(tally))
+    return ()
+
+
+class LossWatch:
+    """Warns on a worker of a stream, which cannot be refused, once most of it is lost."""
+
+    def __init__(self, max_rejected: float) -> None:
+        self._max_rejected = max_rejected
+        self._seen = EventTally()
+
+    def see(self, tally: EventTally) -> None:
+        """Take what became of some more events."""
+        seen = EventTally.total([self._seen, tally])
+        if seen.read >= ENOUGH:
+            if seen.all_lost > seen.read * self._max_rejected:
+                _LOGGER.warning(
+                    "of the last %d events of a stream %d were rejected: %s; see the dead letters",
+                    seen.read,
+                    seen.all_lost,
+                    ", ".join(f"{why} {number}" for why, number in seen.rejected.items()),
+                )
+            seen = EventTally()
+        self._seen = seen

@@ -1,0 +1,1 @@
+"""The local setting: devices report, really or played, and a server releases."""

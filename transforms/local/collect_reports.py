@@ -1,0 +1,192 @@
+"""The local setting for real: devices are elsewhere, and what they say comes and goes as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.typehints import KV
+
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.parameter_checks import check_range, lateness
+from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry, Release, Slots
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
+from streamveil.mechanisms.local.messages import Assignment, encode_assignment
+from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
+from streamveil.transforms.checks import refuse_windows
+from streamveil.transforms.local.rounds import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
+from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.release.release_steps import LEDGER, REJECTED, ReleaseConfig
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.heartbeat import open_slots
+
+_BY_STREAM = KV[str, bytes]
+
+
+class CollectedReports(NamedTuple):
+    """What the server of the local setting gives."""
+
+    assignments: beam.PCollection[tuple[str, bytes]]
+    """(user id, assignment as `wire.encode_assignment` writes it): for that user's device only."""
+    releases: beam.PCollection[Release]
+    """One for each slot: safe to publish."""
+    ledger: beam.PCollection[LedgerEntry]
+    """One for each slot: for every class, what the slot and the window that ends with it cost the
+    user of the class of whom most was asked. Public as well."""
+    rejected: beam.PCollection[pa.RecordBatch]
+    """Reports that do not count, as dead letters of `REJECTED_SCHEMA`: for the operator."""
+
+
+@beam.typehints.with_input_types(bytes)
+@dataclass(eq=False)
+class CollectReports(beam.PTransform):
+    """Ask devices for reports and release a histogram per slot.
+
+    Input: reports, bytes as `wire.encode_report` writes them, in the global window. Output:
+    :class:`CollectedReports`.
+
+    The first round of a slot opens when the slot has begun and the one before it is released:
+    assignments go out. It closes `first_deadline` after the slot's end, when the watermark of
+    reports and heartbeat has passed it. Then either the release leaves, or the second round opens
+    and closes `second_deadline` after the slot's end, when the release leaves. So a slot is
+    released before the next one ends. Devices that do not answer are missing in the estimate.
+
+    Guarantee: none that users need to take the server's word for. A device perturbs with the
+    budget that it is asked for and refuses what its own odometer has not left: see `device`. The
+    server books what it asks, answered or not, against everybody's requirement as well.
+
+    A report counts if it has the token of its assignment and comes before its round closes, once.
+    Rejected are reports that are `malformed`, `forged` (a token that the server did not make for
+    that slot and round), `unsolicited` (an ask that was not made), `duplicate` or `late`.
+
+    Raises:
+        ConfigurationError: at construction for options that do not fit.
+        ValueError: when applied to a windowed or triggered input.
+    """
+
+    registry: Registry
+    """The public table of users and requirements. All users are in it."""
+    domain: Domain
+    """The public bins. A device reports the number of one, or their number for no event."""
+    slots: Slots
+    """How time is cut."""
+    first_deadline: int | str
+    """From the end of a slot to the close of its first round: microseconds, or text as `10m`."""
+    second_deadline: int | str
+    """From the end of a slot to the close of its second round, after the first and at most the
+    length of a slot: microseconds, or text."""
+    mechanism: str = LOCAL_DEFAULT
+    """A name of `LOCAL_MECHANISMS`."""
+    stream: str = "local histogram"
+    """What is reported about: devices keep an odometer for each stream."""
+    noise_key: NoiseKey | None = field(default=None, repr=False)
+    """As in :class:`PrivateHistograms`. Who is asked and all tokens follow from it."""
+    first_slot: int | None = None
+    """First slot to release; that of the launch when None."""
+    last_slot: int | None = None
+    """Last slot to release."""
+    heartbeat: beam.PTransform | None = None
+    """What begins slots, as in :class:`PrivateHistograms`; real time when None."""
+
+    def __post_init__(self) -> None:
+        """Refuse at once what cannot work."""
+        super().__init__()
+        first = self.first_deadline = lateness(self.first_deadline, "first_deadline")
+        second = self.second_deadline = lateness(self.second_deadline, "second_deadline")
+        if not first < second <= self.slots.length:
+            raise ConfigurationError(
+                f"first_deadline is {first} us and second_deadline {second} us after the end of a "
+                f"slot of {self.slots.length} us: give a later second one, at most a slot's "
+                "length, so that a slot is released before the next one ends"
+            )
+        check_range(self.slots, self.first_slot, self.last_slot)
+        self._key = SameKey.of(self.noise_key)
+        self.setting.server()
+
+    @property
+    def setting(self) -> LocalSetting:
+        """What makes the server."""
+        context = {
+            STREAM: encoded(self.stream),
+            BINS: self.domain.identity(),
+            SLOTS: self.slots.identity(),
+            USERS: self.registry.identity(),
+        }
+        return LocalSetting(
+            self.mechanism,
+            self.registry,
+            self.domain.bins,
+            self._key,
+            self.stream,
+            context,
+        )
+
+    def expand(self, reports: beam.PCollection[bytes]) -> CollectedReports:
+        """Build the pipeline: reports -> rounds -> assignments and releases."""
+        refuse_windows(reports, "reports")
+        checked = reports | "CheckReports" >> beam.ParDo(
+            _CheckReportsFn(self.setting)
+        ).with_outputs(REJECTED, main="answers")
+        checked.answers.element_type = _BY_STREAM
+        checked[REJECTED].element_type = pa.RecordBatch
+        config = ReleaseConfig(self.setting, Clock(self.slots))
+        rounds = (
+            (checked.answers, *self._slots(reports.pipeline))
+            | "AddSlots" >> beam.Flatten()
+            | "Rounds"
+            >> beam.ParDo(
+                _AskFn(config, int(self.first_deadline), int(self.second_deadline))
+            ).with_outputs(ASKS, LEDGER, REJECTED, main="releases")
+        )
+        rounds.releases.element_type = Release
+        rounds[ASKS].element_type = bytes
+        rounds[LEDGER].element_type = LedgerEntry
+        rounds[REJECTED].element_type = pa.RecordBatch
+        assignments = rounds[ASKS] | "Assign" >> beam.ParDo(
+            _AssignFn(self.setting)
+        ).with_output_types(_BY_STREAM)
+        rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
+        return CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
+
+    def _slots(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection[tuple[str, bytes]], ...]:
+        """What tells the first slot, and every one as it begins."""
+        slots, first = open_slots(
+            pipeline, self.heartbeat, self.slots, self.first_slot, self.last_slot, self.stream
+        )
+        return (
+            first | "Start" >> beam.MapTuple(begun, first=True).with_output_types(_BY_STREAM),
+            slots | "Begun" >> beam.MapTuple(begun).with_output_types(_BY_STREAM),
+        )
+
+
+class _AssignFn(beam.DoFn):
+    """A part of an ask, as bytes, to (user id, assignment as bytes) of everybody asked."""
+
+    def __init__(self, setting: LocalSetting) -> None:
+        self._setting = setting
+
+    def setup(self) -> None:
+        self._tokens = self._setting.tokens()
+        self._users = self._setting.users
+
+    def process(self, element: bytes) -> Iterator[tuple[str, bytes]]:
+        ask, names = ask_from_bytes(element), self._setting.registry.users
+        prices = ask.epsilons.tolist()
+        for user in ask.users.tolist():
+            k = self._users.class_of[user]
+            assignment = Assignment(
+                self._setting.name,
+                ask.slot,
+                ask.round,
+                self._tokens.token(ask.slot, ask.round, user),
+                prices[k],
+                ask.oracles[k],
+                self._users.symbols,
+            )
+            yield str(names[user]), encode_assignment(assignment)

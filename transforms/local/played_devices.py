@@ -1,0 +1,209 @@
+"""The edge of a simulated local setting: it plays all devices, and only tallies leave it.
+
+Whom the server asks follows from the key and from the tallies alone, so the edge runs the server
+as well and answers both rounds of a slot at once: there is no way back from the server to the
+edge, and the pipeline needs none.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import KIND, Keeper
+from streamveil.mechanisms.local.client.population import Devices
+from streamveil.mechanisms.local.protocol import LocalRelease
+from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
+from streamveil.transforms.counting.event_codes import MEMBERS, Layout, read_codes
+from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.local.transcripts import Transcript, transcript_to_bytes
+from streamveil.transforms.messages import Part, part_to_bytes, visits_from_bytes
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+
+Symbols = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class EdgeConfiguration:
+    """What makes the edge on a worker."""
+
+    setting: LocalSetting
+    layout: Layout
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the mechanism."""
+        return self.setting.mechanism
+
+    def make(self) -> Edge:
+        """The devices and a server like the real one."""
+        keys = self.setting.noise_key().derived("local devices")
+        return Edge(self.setting.name, self.setting.server(), keys, self.layout)
+
+
+@dataclass(frozen=True, eq=False)
+class PopulationMoves:
+    """Who comes, leaves or asks for something else from the next slot on: public."""
+
+    before: Registry
+    """The users until then, the first ones of those after; so with the classes."""
+    users: Symbols
+    """Positions of those who move, ascending, each once, shape (c,)."""
+    classes: Symbols
+    """The new class of each, or `rota.AWAY` for one who leaves, shape (c,)."""
+
+
+@dataclass
+class EdgeState:
+    """What the edge remembers: the devices' odometers are theirs, the rest is public."""
+
+    server: LocalStreamState
+    devices: Devices
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Drives the devices of all users, who report one symbol each in a slot."""
+
+    SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "Edge",
+            "fields": [
+                {"name": "server", "type": "bytes"},
+                {"name": "devices", "type": "bytes"},
+            ],
+        }
+    }
+
+    name: str
+    """Of the stream."""
+    stream: LocalStream
+    device_keys: NoiseKeys
+    layout: Layout
+
+    @cached_property
+    def keeper(self) -> Keeper:
+        """Of states; what they hold says for which configuration it is."""
+        return Keeper(NoiseSource(self.device_keys, self.name), {KIND: encoded("edge")})
+
+    @property
+    def block(self) -> int:
+        """Slots that come together."""
+        return self.layout.block
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its visits."""
+        return self.layout.parts
+
+    @property
+    def quiet(self) -> Symbols:
+        """No user had an event: the last symbol says so."""
+        users = self.stream.users
+        return np.full(users.class_of.size, users.symbols - 1, np.int32)
+
+    def start(self) -> EdgeState:
+        """State before the first slot."""
+        server = self.stream.start()
+        devices = Devices(self.stream.users, self.device_keys, server.ledger.longest)
+        return EdgeState(server, devices)
+
+    def encode(self, state: EdgeState) -> bytes:
+        """Bytes of the state, with a version."""
+        server, devices = self.stream.encode(state.server), state.devices.encode()
+        written = state_codec.pack(self.SCHEMAS, {"server": server, "devices": devices})
+        return self.keeper.write(written)
+
+    def decode(self, data: bytes) -> EdgeState:
+        """State of bytes. Raises ConfigurationError for bytes that were changed."""
+        _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
+        server = self.stream.decode(record["server"])
+        ledger = server.ledger
+        devices = Devices.decode(record["devices"], ledger.users, self.device_keys, ledger.longest)
+        return EdgeState(server, devices)
+
+    def remembering(self, state: EdgeState, longest_window: int) -> EdgeState:
+        """The same, that will follow changes of windows so long; `state` is consumed.
+
+        Whom a stream asked follows from its state, so what ledger and devices had forgotten of
+        these slots comes back, and is checked against what they remember.
+        """
+        if state.server.ledger.longest is None:
+            asks = self.stream.asked(state.server, longest_window)
+            state.server.ledger.remember(longest_window, asks)
+            state.devices.remember(longest_window, asks)
+        return state
+
+    def changed(self, state: EdgeState, moves: PopulationMoves) -> EdgeState:
+        """Let users come, leave or ask for something else from the next slot on.
+
+        See :meth:`LocalStream.change`; `state` is consumed.
+        """
+        server = self.stream.change(state.server, moves.users, moves.classes)
+        assert server.next_slot is not None
+        state.devices.change(server.next_slot, server.ledger.users)
+        return EdgeState(server, state.devices)
+
+    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:
+        """Every user's symbol in the slots of a block, None where nobody had an event."""
+        codes = [visits.codes for visits in map(visits_from_bytes, parts) if len(visits.codes)]
+        every = np.sort(np.concatenate(codes)) if codes else np.zeros(0, self.layout.dtype)
+        slots, users, bins = read_codes(MEMBERS, every, self.layout)
+        edges = np.searchsorted(slots, np.arange(self.block + 1))
+        for i, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
+            symbols = None
+            if end > start:
+                symbols = self.quiet
+                symbols[users[start:end]] = bins[start:end]
+            yield block * self.block + i, symbols
+
+    def release(
+        self, state: EdgeState, slot: int, counted: Symbols
+    ) -> tuple[EdgeState, Transcript]:
+        """Answer all that the server asks in the next slot.
+
+        Raises BudgetExceeded when a device refuses.
+        """
+        server, ask = self.stream.begin(state.server, slot)
+        tallies = []
+        while True:
+            tallies.append(state.devices.report(ask, counted))
+            server, answer = self.stream.take(server, tallies[-1])
+            if isinstance(answer, LocalRelease):
+                return EdgeState(server, state.devices), Transcript(slot, tuple(tallies))
+            ask = answer
+
+    def next_slot(self, state: EdgeState) -> int | None:
+        """The slot that comes next."""
+        return state.server.next_slot
+
+
+class _Tells:
+    """In place of a release, (stream, the one part of a slot: its transcript)."""
+
+    _ledgers: Any
+
+    def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
+        part = part_to_bytes(Part(slot, 0, 1), transcript_to_bytes(release))
+        yield TimestampedValue((self._ledgers.name, part), at)
+
+
+class _EdgeAtOnceFn(_Tells, _ReleaseAtEndFn):
+    """Answers all slots of a bounded input, and tells the state that a later run goes on from."""
+
+
+class _EdgeInTimeFn(_Tells, _ReleaseInTimeFn):
+    """Answers each slot as it closes; state is the base's."""

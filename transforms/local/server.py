@@ -1,0 +1,163 @@
+"""The server of the local setting: tallies of reports in, one release a slot out, in order.
+
+It is driven by the release stage, like counts: see `ledgers.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry
+from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.saved_state import Parts
+from streamveil.mechanisms.local.protocol import LocalRelease, Users
+from streamveil.mechanisms.local.registry import local_mechanism
+from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
+from streamveil.mechanisms.local.tokens import Tokens
+from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
+from streamveil.transforms.local.transcripts import Transcript, transcript_from_bytes
+
+
+@dataclass(frozen=True)
+class LocalSetting:
+    """What the server and those who play the devices agree on: public, but for the key."""
+
+    mechanism: str
+    registry: Registry
+    bins: int
+    noise_key: Callable[[], NoiseKeys]
+    name: str
+    """Of the stream, which randomness is bound to."""
+    context: Parts = field(default_factory=dict)
+    """What the bins mean, to which randomness is bound as well."""
+    begun: int | None = None
+    """How many users of the registry, the first ones, are in the stream from its beginning; None
+    for all."""
+    longest_window: int | None = None
+    """The longest window that anybody may ask for, in slots; None while nobody changes."""
+
+    def __post_init__(self) -> None:
+        """Refuse users who cannot be known.
+
+        Raises ConfigurationError.
+        """
+        if self.registry.default_class is not None:
+            raise ConfigurationError(
+                "there is a requirement for users outside the table (--default_requirement), but "
+                "in the local setting the server must know whom it can ask: list every user in "
+                "the table of requirements"
+            )
+
+    @property
+    def users(self) -> Users:
+        """The population. A device reports one of the bins, or last that there was no event."""
+        registry = self.registry
+        return Users(registry.classes, registry.class_of, self.bins + 1, self.begun)
+
+    def server(self) -> LocalStream:
+        """The server's side. Raises ConfigurationError for a mechanism that does not fit."""
+        noise = NoiseSource(self.noise_key().derived("local server"), self.name)
+        mechanism = local_mechanism(self.mechanism, self.users)
+        return LocalStream(
+            mechanism, noise, context=self.context, longest_window=self.longest_window
+        )
+
+    def tokens(self) -> Tokens:
+        """What ties reports to assignments."""
+        return Tokens(self.noise_key().derived("local tokens"), self.name)
+
+    def make(self) -> Server:
+        """The driver of the server stage."""
+        return Server(self.server())
+
+
+@dataclass(frozen=True)
+class Server:
+    """Drives the server by transcripts of one slot each."""
+
+    stream: LocalStream
+
+    @property
+    def block(self) -> int:
+        """A transcript is of one slot."""
+        return 1
+
+    @property
+    def parts(self) -> int:
+        """A slot has one transcript."""
+        return 1
+
+    @property
+    def quiet(self) -> None:
+        """No transcript, of which :meth:`release` makes nothing."""
+        return None
+
+    def start(self) -> LocalStreamState:
+        """State before the first slot."""
+        return self.stream.start()
+
+    def encode(self, state: LocalStreamState) -> bytes:
+        """Bytes of the state."""
+        return self.stream.encode(state)
+
+    def decode(self, data: bytes) -> LocalStreamState:
+        """State of bytes."""
+        return self.stream.decode(data)
+
+    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Transcript | None]]:
+        """The transcript of a slot. Raises ValueError for two of them."""
+        (data,) = parts
+        yield block, transcript_from_bytes(data)
+
+    def release(
+        self, state: LocalStreamState, slot: int, counted: Transcript | None
+    ) -> tuple[LocalStreamState, SlotRelease]:
+        """Release the next slot.
+
+        Raises ValueError without a transcript, or for one with other rounds than asked.
+        """
+        if counted is None:
+            raise ValueError(f"slot {slot} has no transcript: the edge tells every slot")
+        state, _ = self.stream.begin(state, slot)
+        for number, tally in enumerate(counted.tallies, start=1):
+            state, answer = self.stream.take(state, tally)
+            if isinstance(answer, LocalRelease) and number == len(counted.tallies):
+                return state, self.counted(state, answer)
+        raise ValueError(f"slot {slot} was told in {len(counted.tallies)} rounds, asked in others")
+
+    def counted(self, state: LocalStreamState, release: LocalRelease) -> SlotRelease:
+        """Frequencies of the bins scaled up to all users there are; no event is left out."""
+        n, bins = int(self.stream.sizes(state).sum()), self.stream.users.symbols - 1
+        return SlotRelease(
+            np.rint(n * release.frequencies[:bins]).astype(np.int64),
+            release.status,
+            release.published_slot,
+            release.epsilon,
+            n * release.stderr[:bins],
+            self.stream.spent(state),
+            release.diagnostics,
+        )
+
+    def next_slot(self, state: LocalStreamState) -> int | None:
+        """The slot that comes next."""
+        return state.next_slot
+
+    def use(self, state: LocalStreamState) -> float:
+        """Largest share of anybody's window that is spent."""
+        return self.stream.ledger.largest_use(state.ledger)
+
+    def entry(self, state: LocalStreamState, slot: int, release: SlotRelease) -> LedgerEntry:
+        """What the slot cost every class: the user of it whom it cost most."""
+        in_window = self.stream.ledger.spent_in_window(state.ledger)
+        return LedgerEntry(
+            slot,
+            self.stream.users.classes,
+            self.stream.sizes(state),
+            to_epsilon(release.spent),
+            to_epsilon(in_window),
+        )

@@ -1,0 +1,355 @@
+"""What the release stage drives: a stream of counts by class, or by cohort where they change.
+
+Both have one face, so that the steps which wait for slots need not know which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.thawing import thawed
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry
+from streamveil.mechanisms.core.units import to_epsilon, units_of
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
+from streamveil.mechanisms.driver.saved_state import Parts
+from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.infinite.registry import mechanism_forever
+from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
+from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
+from streamveil.transforms.counting.event_codes import Layout, slot_tables
+from streamveil.transforms.messages import (
+    arrays_from_bytes,
+    arrays_to_bytes,
+    compressed,
+    counts_from_bytes,
+    expanded,
+    kept_from_bytes,
+    shard_counts_from_bytes,
+)
+
+# What the state of a stream whose requirements may change begins with.
+_JOINED = b"j"
+
+Integers = npt.NDArray[np.int64]
+S = TypeVar("S")
+Counted = TypeVar("Counted")
+Out = TypeVar("Out", covariant=True)
+
+
+def is_joined(state: bytes) -> bool:
+    """Whether the bytes of a state are those of a stream whose requirements may change."""
+    return state.startswith(_JOINED)
+
+
+class SlotDriver(Protocol[S, Counted, Out]):
+    """Takes slots in order, each once, from what comes of them as bytes, in parts."""
+
+    @property
+    def block(self) -> int:
+        """Slots that come together; the block of counts is the first int64 of their bytes."""
+
+    @property
+    def parts(self) -> int:
+        """In how many parts a slot of an input without end comes."""
+
+    @property
+    def quiet(self) -> Counted:
+        """Counts of a slot without events."""
+
+    def start(self) -> S:
+        """State before the first slot."""
+
+    def encode(self, state: S) -> bytes:
+        """Bytes of the state."""
+
+    def decode(self, data: bytes) -> S:
+        """State of bytes."""
+
+    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Counted | None]]:
+        """Add up all that came of a block: its slots in order, None where nothing came."""
+
+    def release(self, state: S, slot: int, counted: Counted) -> tuple[S, Out]:
+        """Release the next slot; `state` is consumed."""
+
+    def next_slot(self, state: S) -> int | None:
+        """The slot that comes next, None before the first."""
+
+
+class Ledgers(SlotDriver[S, Counted, SlotRelease], Protocol[S, Counted]):
+    """A stream of releases over counts that come as bytes."""
+
+    def use(self, state: S) -> float:
+        """Largest share of anybody's window that is spent, from 0 to 1."""
+
+    def entry(self, state: S, slot: int, release: SlotRelease) -> LedgerEntry | DynamicLedgerEntry:
+        """What the slot just released cost everybody."""
+
+
+class MakesDriver(Protocol):
+    """What makes a driver on a worker."""
+
+    @property
+    def mechanism(self) -> str:
+        """Name of the mechanism, for releases."""
+
+    def make(self) -> Any:
+        """A :class:`SlotDriver`; :class:`Ledgers` where releases are made."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What makes the ledgers on a worker: public, but for the key."""
+
+    mechanism: str
+    population: Population
+    layout: Layout
+    noise_key: Callable[[], NoiseKeys]
+    stream: str = ""
+    context: Parts = field(default_factory=dict)
+    """What the counts mean, so that the noise of streams with the same counts is independent."""
+    changing: bool = False
+    """Whether counts come by cohort, with who moved."""
+    longest_window: int | None = None
+    """The longest window that may be asked for; the longest of the population when None."""
+    default_class: int | None = None
+    """Class of users outside the registry."""
+
+    def make(self) -> Ledgers[Any, Any]:
+        """Make them. Raises ConfigurationError for a mechanism that does not fit."""
+        noise = NoiseSource(self.noise_key(), self.stream)
+        fixed = None
+        if not only_dynamic(self.mechanism):
+            make = mechanism_forever if self.population.forever else mechanism
+            made = make(self.mechanism, self.population)
+            fixed = ReleaseStream(made, noise, context=self.context)
+            if not self.changing:
+                return ByClass(fixed, self.layout)
+        stream = DynamicStream(
+            dynamic_mechanism(self.mechanism, self._setting),
+            constant_requirements(self.population),
+            self.population.sizes,
+            noise,
+            default=self.default_class,
+            context=self.context,
+        )
+        return ByCohort(stream, self.layout, self.changing, fixed)
+
+    @property
+    def _setting(self) -> Setting:
+        population = self.population
+        longest = max(requirement.window for requirement in population.requirements)
+        return Setting(population.bins, self.longest_window or longest, population.sensitivity)
+
+
+def constant_requirements(population: Population) -> Integers:
+    """What classes ask for as `cohorts.Moves` has it, shape (K, 4)."""
+    windows = np.array([r.window for r in population.requirements], np.int64)
+    epsilons = units_of([r.epsilon for r in population.requirements])
+    return np.column_stack((windows, epsilons, windows, epsilons))
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """Fixed requirements: counts are BlockCounts, then tables of shape (K, d)."""
+
+    stream: ReleaseStream
+    layout: Layout
+
+    @property
+    def block(self) -> int:
+        """Slots that come together."""
+        return self.layout.block
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its counts."""
+        return self.layout.parts
+
+    @property
+    def quiet(self) -> Integers:
+        """Nobody was there."""
+        return np.zeros((self.layout.classes, self.layout.bins), dtype=np.int64)
+
+    def start(self) -> StreamState:
+        """State before the first slot."""
+        return self.stream.start()
+
+    def encode(self, state: StreamState) -> bytes:
+        """Bytes of the state."""
+        return self.stream.encode(state)
+
+    def decode(self, data: bytes) -> StreamState:
+        """State of bytes."""
+        return self.stream.decode(data)
+
+    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Integers | None]]:
+        """Tables of a block of slots."""
+        for slot, table in slot_tables(block, map(counts_from_bytes, parts), self.layout):
+            yield slot, table if table.any() else None
+
+    def release(
+        self, state: StreamState, slot: int, counted: Integers
+    ) -> tuple[StreamState, SlotRelease]:
+        """Release the next slot."""
+        return self.stream.release(state, slot, counted)
+
+    def next_slot(self, state: StreamState) -> int | None:
+        """The slot that comes next."""
+        return state.next_slot
+
+    def use(self, state: StreamState) -> float:
+        """Largest share of any class's window that is spent."""
+        return self.stream.odometer.largest_use(state.odometer)
+
+    def restart(self, state: StreamState) -> StreamState:
+        """Grant a budget for ever once more: see :meth:`ReleaseStream.restart`."""
+        return self.stream.restart(state)
+
+    def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:
+        """What the slot cost every class."""
+        population = self.stream.mechanism.population
+        return LedgerEntry(
+            slot,
+            population.requirements,
+            population.sizes,
+            to_epsilon(release.spent),
+            to_epsilon(state.odometer.in_window),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _SlotCounts:
+    """Counts of a slot and who moved before it."""
+
+    counts: CohortCounts
+    moves: Moves
+
+
+@dataclass(frozen=True)
+class ByCohort:
+    """Requirements that change: counts by cohort, one slot at a time.
+
+    If nobody can change, they still come as BlockCounts by class, and classes are the cohorts.
+    """
+
+    stream: DynamicStream
+    layout: Layout
+    joined: bool
+    """Whether counts come by cohort, with who moved."""
+    fixed: ReleaseStream | None = None
+    """What may have released the slots before, over requirements that did not change yet."""
+
+    @property
+    def block(self) -> int:
+        """Slots that come together."""
+        return 1 if self.joined else self.layout.block
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its counts."""
+        return self.layout.parts
+
+    @property
+    def quiet(self) -> _SlotCounts:
+        """Nobody was there, and nobody moved."""
+        nothing = np.zeros(0, np.int64)
+        return _SlotCounts(CohortCounts(nothing, nothing, nothing), Moves.none())
+
+    def start(self) -> DynamicState:
+        """State before the first slot."""
+        return self.stream.start()
+
+    def encode(self, state: DynamicState, kept: Iterable[bytes] = ()) -> bytes:
+        """Bytes of the state, compressed: many ledgers have much in common.
+
+        With them goes what shards keep (`wire.kept_to_bytes`), in any order.
+        """
+        written = self.stream.pack(state)
+        if not self.joined:
+            return self.stream.keeper.write(compressed(written))
+        parts = (np.frombuffer(part, np.uint8) for part in (written, *sorted(kept)))
+        return _JOINED + self.stream.keeper.write(compressed(arrays_to_bytes(*parts)))
+
+    def decode(self, data: bytes) -> DynamicState:
+        """State of bytes, also of those that were written while nobody could change."""
+        if is_joined(data):
+            return self.stream.unpack(self._parts(data)[0])
+        if self.joined and self.fixed is not None:
+            return thawed(self.fixed, self.fixed.decode(data), self.stream)
+        return self.stream.unpack(expanded(self.stream.keeper.read(data)))
+
+    def kept(self, data: bytes) -> list[tuple[tuple[int, int], bytes]]:
+        """What each shard kept, of the bytes of a state."""
+        return list(map(kept_from_bytes, self._parts(data)[1:]))
+
+    def _parts(self, data: bytes) -> list[bytes]:
+        written = expanded(self.stream.keeper.read(data.removeprefix(_JOINED)))
+        return [part.tobytes() for part in arrays_from_bytes(written)]
+
+    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, _SlotCounts | None]]:
+        """Counts and moves of all shards in a slot; or of a block of slots without moves."""
+        if self.joined:
+            yield block, self._of_shards(list(map(shard_counts_from_bytes, parts)))
+            return
+        for slot, table in slot_tables(block, map(counts_from_bytes, parts), self.layout):
+            classes, bins = np.nonzero(table)
+            counts = CohortCounts(classes, bins, table[classes, bins])
+            yield slot, _SlotCounts(counts, Moves.none()) if len(classes) else None
+
+    def _of_shards(self, shards: list[Any]) -> _SlotCounts | None:
+        if not any(len(one.counts) or len(one.moves.users) for one in shards):
+            return None
+        places, bins = np.divmod(
+            np.concatenate([one.cells for one in shards]), np.int64(self.layout.bins)
+        )
+        sizes = [len(one.cells) for one in shards]
+        before = np.cumsum([0, *(len(one.cohorts) for one in shards)])[:-1]
+        cohorts = np.concatenate([one.cohorts for one in shards])
+        counts = np.concatenate([one.counts for one in shards])
+        moves = (tuple(vars(one.moves).values()) for one in shards)
+        return _SlotCounts(
+            CohortCounts(cohorts[places + np.repeat(before, sizes)], bins, counts),
+            Moves(*map(np.concatenate, zip(*moves, strict=True))),
+        )
+
+    def release(
+        self, state: DynamicState, slot: int, counted: _SlotCounts
+    ) -> tuple[DynamicState, SlotRelease]:
+        """Release the next slot."""
+        return self.stream.release(state, slot, counted.counts, counted.moves)
+
+    def next_slot(self, state: DynamicState) -> int | None:
+        """The slot that comes next."""
+        return state.next_slot
+
+    def use(self, state: DynamicState) -> float:
+        """Largest share of any window looking back that is spent, but for those broken before."""
+        asked, spent = state.interned.asked, self._spent(state)
+        kept = (asked[:, 1] > 0) & (spent <= asked[:, 1])
+        return float((spent[kept] / asked[kept, 1]).max(initial=0.0))
+
+    def entry(self, state: DynamicState, slot: int, release: SlotRelease) -> DynamicLedgerEntry:
+        """What the slot cost every ledger with users."""
+        sizes = state.interned.sizes
+        some = sizes > 0
+        asked, spent = state.interned.asked[some], self._spent(state)[some]
+        figures = asked.astype(np.float64)
+        figures[:, [1, 3]] = to_epsilon(asked[:, [1, 3]])
+        return DynamicLedgerEntry(
+            slot,
+            figures,
+            sizes[some],
+            to_epsilon(release.spent[some]),
+            to_epsilon(spent),
+            spent > asked[:, 1],
+        )
+
+    def _spent(self, state: DynamicState) -> Integers:
+        return self.stream.odometer.in_window(state.odometer, state.interned.asked)

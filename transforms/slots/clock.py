@@ -1,0 +1,22 @@
+"""When a slot closes in event time: at its end, or so much later as events may be late."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms.core.records import Slots
+
+
+@dataclass(frozen=True)
+class Clock:
+    """Turns slots into the times of timers."""
+
+    slots: Slots
+    lateness: int = 0
+    """Microseconds, in whole milliseconds, by which a slot stays open after its end."""
+
+    def closing(self, slot: int) -> Timestamp:
+        """When a slot closes."""
+        return Timestamp(micros=self.slots.end(slot) + self.lateness)

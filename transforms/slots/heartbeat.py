@@ -1,0 +1,143 @@
+"""What opens the slots of a stream that never ends: the passing of time, not its events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.coders import VarIntCoder
+from apache_beam.transforms.periodicsequence import PeriodicImpulse
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints import KV
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
+
+from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
+from streamveil.transforms.slots.job_following import follow_to_the_end
+from streamveil.transforms.slots.state_fence import keep_keys_whole
+
+_LOGGER = logging.getLogger("streamveil")
+
+START = "start"
+
+# Catching up with more slots than this, one by one, is a mistyped start.
+MOST_SLOTS_BEHIND = 10_000_000
+
+
+@beam.typehints.with_output_types(int)
+@dataclass(eq=False)
+class Heartbeat(beam.PTransform):
+    """The number of each slot as it begins, in real time; applied to a pipeline.
+
+    Starts with the slot `first`, or with that of the launch when None, catching up at once with
+    the slots that are past, and stops after the slot `last`, if given, or when the pipeline is
+    drained. The slot's start is the event time of its number.
+
+    Raises ConfigurationError when applied, if more slots than 10,000,000 are past, or if the last
+    one is before the first.
+    """
+
+    slots: Slots
+    """How time is cut."""
+    first: int | None = None
+    last: int | None = None
+
+    def __post_init__(self) -> None:
+        """Be a PTransform."""
+        super().__init__()
+
+    def expand(self, pipeline: beam.Pipeline) -> beam.PCollection[int]:
+        """Build the sequence."""
+        slots, now = self.slots, self.slots.index(Timestamp.now().micros)
+        first = now if self.first is None else self.first
+        if now - first > MOST_SLOTS_BEHIND:
+            raise ConfigurationError(
+                f"the stream starts at {format_time(slots.start(first))} (--start), {now - first} "
+                f"slots ago, more than {MOST_SLOTS_BEHIND}: start later or use longer slots"
+            )
+        if self.last is not None and self.last < first:
+            raise ConfigurationError(
+                f"the stream ends at {format_time(slots.end(self.last))} (--end), before it starts "
+                f"at {format_time(slots.start(first))}: give an earlier --start"
+            )
+        if self.first is None:
+            _LOGGER.warning(
+                "the stream starts at %s, with the slot of this moment: events from before are "
+                "late, so name an earlier --start where a backlog is to count",
+                format_time(slots.start(first)),
+            )
+        stop = MAX_TIMESTAMP if self.last is None else Timestamp(micros=slots.end(self.last))
+        return (
+            pipeline
+            | "Impulse"
+            >> PeriodicImpulse(
+                start_timestamp=Timestamp(micros=slots.start(first)),
+                stop_timestamp=stop,
+                fire_interval=slots.length / 1e6,
+            )
+            | "Slot" >> beam.Map(_nearest, slots)
+        )
+
+
+def open_slots(
+    pipeline: beam.Pipeline,
+    heartbeat: beam.PTransform | None,
+    slots: Slots,
+    first: int | None,
+    last: int | None,
+    stream: str,
+) -> tuple[beam.PCollection[tuple[str, int]], beam.PCollection[tuple[str, int]]]:
+    """(stream, slot) of every slot once, and (stream, first slot), as a heartbeat tells them.
+
+    In real time when the heartbeat is None. Every pipeline over an input without end has these.
+    """
+    keep_keys_whole(pipeline)
+    follow_to_the_end(pipeline)
+    opened = (
+        pipeline
+        | "Heartbeat" >> (heartbeat or Heartbeat(slots, first, last))
+        | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
+        | "KeyByStream" >> beam.WithKeys(stream).with_output_types(tuple[str, int])
+        | "OpenSlots" >> beam.ParDo(_OpenSlotsFn(first, last)).with_outputs(START, main="slots")
+    )
+    opened.slots.element_type = opened[START].element_type = KV[str, int]
+    return opened.slots, opened[START]
+
+
+def _nearest(start: float, slots: Slots) -> int:
+    """The slot that starts nearest to a time in seconds, whose fraction is rounded."""
+    return slots.index(round(start * 1e6) + slots.length // 2)
+
+
+class _OpenSlotsFn(beam.DoFn):
+    """(stream, slot) as the heartbeat tells it to (stream, slot) of every slot, each once.
+
+    So a heartbeat may tell a slot twice or leave some out. On the side, once, (stream, first
+    slot). State, per stream: the slot opened last.
+    """
+
+    OPENED = ReadModifyWriteStateSpec("opened", VarIntCoder())
+
+    def __init__(self, first: int | None, last: int | None) -> None:
+        self._first = first
+        self._last = last
+
+    def process(
+        self, element: tuple[str, int], opened: Any = beam.DoFn.StateParam(OPENED)
+    ) -> Iterator[Any]:
+        stream, slot = element
+        if self._last is not None:
+            slot = min(slot, self._last)
+        before = opened.read()
+        start = slot if self._first is None else self._first
+        first = start if before is None else before + 1
+        if slot < first:
+            return
+        opened.write(slot)
+        if before is None:
+            yield beam.pvalue.TaggedOutput(START, (stream, first))
+        for one in range(first, slot + 1):
+            yield stream, one
