@@ -19,9 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 
+from streamveil.io.dialect import CsvDialect
 from streamveil.io.files import (
     Columns,
-    CsvDialect,
     event_batch,
     plain_values,
     require_columns,

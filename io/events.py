@@ -18,13 +18,13 @@ from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 
 from streamveil.io.avro import avro_columns, read_avro
 from streamveil.io.delimited import csv_columns, csv_remedy, read_csv
+from streamveil.io.dialect import CsvDialect
 from streamveil.io.files import (
     AVRO,
     CSV,
     JSON_LINES,
     PARQUET,
     Columns,
-    CsvDialect,
     Patterns,
     check_file,
     distinct,

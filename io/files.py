@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
@@ -15,6 +14,8 @@ import pyarrow as pa
 from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
+import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
+from streamveil.io.dialect import CsvDialect
 from streamveil.io.optional import require_filesystem
 from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
 
@@ -31,37 +32,6 @@ TEXT_FORMATS = (CSV, JSON_LINES)
 
 Columns = Sequence[str]
 Patterns = str | Sequence[str]
-
-
-@dataclass(frozen=True)
-class CsvDialect:
-    """How the CSV files of an input are written, where that is said.
-
-    Raises ConfigurationError for a delimiter that is not one character of ASCII, a quote or a line
-    break, and for names of columns that are empty or repeated.
-    """
-
-    delimiter: str = ","
-    """What stands between two fields."""
-    columns: tuple[str, ...] | None = None
-    """Names of the columns, in order, of files without a header; None where the first line names
-    them."""
-    any_name: bool = False
-    """Whether a file whose name does not say its format is CSV."""
-
-    def __post_init__(self) -> None:
-        """Check both."""
-        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
-            raise ConfigurationError(
-                f"the delimiter {self.delimiter!r} (--delimiter) is not one character: write it, "
-                "such as ; or |, or the word tab"
-            )
-        names = self.columns
-        if names is not None and (not names or not all(names) or len(set(names)) < len(names)):
-            raise ConfigurationError(
-                f"the columns {','.join(names)!r} (--columns) are not names of their own: name "
-                "every field of a line once, as in user,place,time"
-            )
 
 
 def format_of(path: str, dialect: CsvDialect | None = None) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamveil.io.places import SINK_FORMS
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, share, whole
 from streamveil.mechanisms.core.records import check_zone
 from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
@@ -45,7 +46,6 @@ from streamveil.pipelines.options import (
     EVENT_FILES,
     PER_RECORD_NAMES,
     REQUIRED,
-    SINK_FORMS,
     add_demo_options,
     add_dry_run,
     add_job_options,
@@ -56,6 +56,7 @@ from streamveil.pipelines.options import (
     with_new_names,
 )
 from streamveil.pipelines.sections import CommandHelp
+from streamveil.pipelines.statistics import check_statistic
 from streamveil.pipelines.values import (
     budget_for_ever,
     check_bins,
@@ -65,6 +66,7 @@ from streamveil.pipelines.values import (
     check_summary,
     check_summary_apart,
     default_requirement_of,
+    dialect_of,
     key_places,
     range_of,
     requirement_columns_of,
@@ -195,6 +197,11 @@ def _check_histograms(given: Any) -> None:
 
 def _check_times(given: Any) -> None:
     lateness(given.allowed_lateness)
+    dialect_of(given)
+    if given.time_format is not None:
+        from streamveil.transforms.columns.time_formats import pattern_of
+
+        pattern_of(given.time_format)
     is_true("dry_run", given.dry_run)
     if given.time_zone is not None:
         check_zone(given.time_zone)
@@ -208,6 +215,7 @@ def _check_times(given: Any) -> None:
 
 def _check_per_record(given: Any) -> None:
     check_required("per-record", given, ("input", "output", "statistic", "budget"))
+    check_statistic(given)
     _check_times(given)
     check_files(given, ("input",), ("output",))
 

@@ -42,9 +42,10 @@ from streamveil.pipelines.evaluation.streams import REAL, STREAMS
 from streamveil.pipelines.evaluation.tables import SCHEMA, markdown, rows_of, write_rows
 from streamveil.pipelines.flags import numbers
 from streamveil.pipelines.guarantees import INFINITE, is_infinite
-from streamveil.pipelines.inputs import Inputs, dialect_of, registry_of
+from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.options import REQUIRED, add_event_options, add_histogram_options
 from streamveil.pipelines.progress import progress, steps
+from streamveil.pipelines.values import dialect_of
 
 
 def main(given: argparse.Namespace, command: str) -> int:

@@ -49,7 +49,6 @@ from streamveil.pipelines.close_by import CloseBy
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
-from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.keys import KeyFile
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.monitor import Monitor, monitored
@@ -58,7 +57,13 @@ from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
 from streamveil.pipelines.signals import ending, stopping
 from streamveil.pipelines.summary import Summary, write_summary
-from streamveil.pipelines.values import CLOCK, check_going_on, check_summary, duration_of
+from streamveil.pipelines.values import (
+    CLOCK,
+    check_going_on,
+    check_summary,
+    dialect_of,
+    duration_of,
+)
 from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
 from streamveil.transforms.counting.loss_limit import tally_in
 from streamveil.transforms.release.noise_keys import SameKey

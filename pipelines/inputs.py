@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from streamveil.io import CsvDialect, read_domain, read_requirements
+from streamveil.io import read_domain, read_requirements
 from streamveil.mechanisms.core.domains import Domain, with_other
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import Slots
@@ -13,15 +13,6 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
 from streamveil.transforms.release.noise_keys import NoiseKey
-
-# Delimiters that a shell or an eye does not take well, by other names.
-_DELIMITERS = {
-    **dict.fromkeys(("tab", "\\t"), "\t"),
-    "comma": ",",
-    "semicolon": ";",
-    "pipe": "|",
-    "space": " ",
-}
 
 
 @dataclass(frozen=True)
@@ -116,16 +107,6 @@ class Inputs:
             keep=self.keep,
             max_rejected=max_rejected,
         )
-
-
-def dialect_of(given: Any) -> CsvDialect:
-    """How the CSV files of the input are written. Raises ConfigurationError."""
-    delimiter, columns = given.delimiter, given.columns
-    return CsvDialect(
-        "," if delimiter is None else _DELIMITERS.get(delimiter, delimiter),
-        None if columns is None else tuple(name.strip() for name in columns.split(",")),
-        any_name=not (delimiter is None and columns is None),
-    )
 
 
 def registry_of(given: Any) -> Registry | None:

@@ -11,6 +11,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
 from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
@@ -32,16 +33,6 @@ from streamveil.pipelines.sections import (
 )
 
 REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
-
-# As `streamveil.io` reads them; it needs Beam.
-SOURCE_FORMS = (
-    "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME, "
-    "kafka:HOST:PORT/TOPIC, watch:GLOB"
-)
-SINK_FORMS = (
-    "bigquery:PROJECT.DATASET.TABLE, pubsub:projects/PROJECT/topics/NAME, "
-    "kafka:HOST:PORT/TOPIC, folder:PATH"
-)
 
 ENVIRONMENT = "STREAMVEIL_NOISE_KEY"
 KEY_PLACES = "file:PATH, env:VARIABLE or secret:projects/P/secrets/S/versions/N"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from streamveil.io.dialect import CsvDialect
 from streamveil.mechanisms.core.domains import (
     Categories,
     Edges,
@@ -49,6 +50,15 @@ _LOOPBACK = "127.0.0.1"
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?")
 _KEY_KINDS = ("file", "env", "secret")
 _SLOT = re.compile(r"-?\d+")
+
+# Delimiters that a shell or an eye does not take well, by other names.
+_DELIMITERS = {
+    **dict.fromkeys(("tab", "\\t"), "\t"),
+    "comma": ",",
+    "semicolon": ";",
+    "pipe": "|",
+    "space": " ",
+}
 
 _LIKE_A_FILE = re.compile(r"[/.:]")
 
@@ -116,6 +126,16 @@ def duration_of(name: str, text: str, least: int = 0) -> int:
             f"--{name}={text} is not a whole number{above} with a unit: write 10s, 5m or 2h"
         )
     return micros
+
+
+def dialect_of(given: Any) -> CsvDialect:
+    """How the CSV files of the input are written. Raises ConfigurationError."""
+    delimiter, columns = given.delimiter, given.columns
+    return CsvDialect(
+        "," if delimiter is None else _DELIMITERS.get(delimiter, delimiter),
+        None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        any_name=not (delimiter is None and columns is None),
+    )
 
 
 def check_bins(given: Any) -> None:

@@ -26,8 +26,8 @@ from streamveil.pipelines.evaluation.per_record import (
 from streamveil.pipelines.evaluation.per_record_tables import SCHEMA, markdown
 from streamveil.pipelines.evaluation.records import EPSILON_MAX, PER_RECORD_DATA, RECORDS, VALUE_MAX
 from streamveil.pipelines.evaluation.tables import write_rows
-from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.progress import steps
+from streamveil.pipelines.values import dialect_of
 from streamveil.transforms.columns.numbers import as_numbers
 
 OPTIONS = ("statistics", "runs", "records", "budget", "value_max", "epsilon_max")

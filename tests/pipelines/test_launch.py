@@ -196,8 +196,7 @@ def test_other_names_of_options(command, old, new):
 
 
 def test_what_is_declared_without_beam_is_what_is_read_with_it():
-    assert options.SOURCE_FORMS == io.SOURCE_FORMS
-    assert options.SINK_FORMS == io.SINK_FORMS
+    assert options.LAYOUTS == io.LAYOUTS
     assert tuple(io.DATASETS) == FORMATS
     assert tuple(STATISTICS) == options.STATISTICS
 
