@@ -201,8 +201,7 @@ def run(
     import numpy as np
 
     from streamveil.mechanisms import simulate_local
-    from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
-    from streamveil.mechanisms.registry import parse
+    from streamveil.mechanisms.registry import LOCAL_MECHANISMS, parse
 
     random = np.random.default_rng(key)
     bins = bins or (5 if stream == "bursts" else 2)
@@ -235,8 +234,8 @@ def run_many(many: str, users: int, slots: int, bins: int) -> dict[str, object]:
     from streamveil.mechanisms.local.algorithms.rotation import Rotation
     from streamveil.mechanisms.local.client import population as devices_module
     from streamveil.mechanisms.local.protocol import Users
-    from streamveil.mechanisms.local.simulate import run_slot
     from streamveil.mechanisms.randomness.noise import NoiseSource
+    from streamveil.mechanisms.simulation import run_slot
 
     classes = tuple(Requirement(w, e) for w in WINDOWS for e in EPSILONS)
     random = np.random.default_rng(1)

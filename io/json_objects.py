@@ -266,8 +266,10 @@ def _patterns(texts: pa.Array, columns: Columns) -> Iterable[str]:
     So what an odd record costs its neighbours is bounded by what it would cost by itself.
     """
     size = len(texts)
+    if not size:  # all are long, or none is UTF-8
+        return
     sample = texts.take(pa.array(np.unique(np.linspace(0, size - 1, _SAMPLE, dtype=int))))
-    shapes = Counter(map(_shape, sample.to_pylist())) if size else Counter()
+    shapes = Counter(map(_shape, sample.to_pylist()))
     for shape, found in shapes.most_common(_SHAPES):
         price = sum(_NESTED_KEY_PRICE if nested else _KEY_PRICE for _, nested in shape)
         if shape and found * size >= price * len(sample):

@@ -20,31 +20,33 @@ if TYPE_CHECKING:
     from streamveil.mechanisms.core.user_table import Registry
     from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
     from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
-    from streamveil.mechanisms.infinite.registry import (
-        INFINITE_DEFAULT,
-        INFINITE_MECHANISMS,
-        infinite_mechanism,
-    )
-    from streamveil.mechanisms.infinite.simulate import InfiniteSimulation, simulate_infinite
-    from streamveil.mechanisms.local.registry import (
-        LOCAL_DEFAULT,
-        LOCAL_MECHANISMS,
-        local_mechanism,
-    )
-    from streamveil.mechanisms.local.simulate import LocalSimulation, simulate_local
     from streamveil.mechanisms.protocol import Mechanism, Population, SlotInput, SlotRelease
     from streamveil.mechanisms.randomness.noise import NoiseSource
     from streamveil.mechanisms.registry import (
         DEFAULT,
         DYNAMIC_MECHANISMS,
         DYNAMIC_SCHEDULES,
+        INFINITE_DEFAULT,
+        INFINITE_MECHANISMS,
+        LOCAL_DEFAULT,
+        LOCAL_MECHANISMS,
         MECHANISMS,
         SCHEDULES,
         dynamic_mechanism,
+        infinite_mechanism,
+        local_mechanism,
         mechanism,
         schedule,
     )
-    from streamveil.mechanisms.simulation import Simulation, simulate, simulate_dynamic
+    from streamveil.mechanisms.simulation import (
+        InfiniteSimulation,
+        LocalSimulation,
+        Simulation,
+        simulate,
+        simulate_dynamic,
+        simulate_infinite,
+        simulate_local,
+    )
     from streamveil.mechanisms.wevent.obs import optimal_budget_selection
 
 __all__ = [

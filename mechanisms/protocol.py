@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Lifetime, Requirement
 from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
@@ -90,25 +90,12 @@ class SlotInput:
     """Who is counted, for a :class:`DynamicMechanism`."""
 
 
-@dataclass(frozen=True)
-class SlotRelease:
-    """What a mechanism makes of a slot: public, with the price for the odometer."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SlotRelease(Estimate):
+    """What a mechanism makes of a slot: public, with the price for the filter."""
 
-    counts: npt.NDArray[np.int64]
-    """Private counts, shape (d,)."""
-    status: str
-    published_slot: int | None
-    epsilon: float
-    stderr: npt.NDArray[np.float64]
-    """Expected standard error, shape (d,)."""
     spent: Units
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
-    diagnostics: Mapping[str, float] = field(default_factory=dict)
-    """What the mechanism wants the analyst to know of this slot, by name; as public as counts."""
-    alarm: bool = False
-    """Whether the mechanism saw a jump in this slot."""
-    shares: npt.NDArray[np.float64] | None = None
-    """The released distribution over bins, shape (d,), of a mechanism that releases one."""
 
 
 class Mechanism(Protocol[S]):

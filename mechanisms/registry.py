@@ -1,98 +1,256 @@
-"""The mechanisms by name. Adding one is one entry here."""
+"""The mechanisms of all families by name. Adding one is one entry in `REGISTRY`.
+
+A mechanism is imported when it is first made, so that names alone cost nothing.
+"""
 
 from __future__ import annotations
 
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from streamveil.mechanisms.accounting.schedule import (
-    DynamicSchedule,
-    DynamicScheduleRun,
-    Schedule,
-    ScheduleRun,
-)
-from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
-from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.comparators.ablation import Ablation
-from streamveil.mechanisms.comparators.lbu import LBU
-from streamveil.mechanisms.comparators.plbu import PLBU
-from streamveil.mechanisms.comparators.sample import Sample
-from streamveil.mechanisms.comparators.spas import SPAS
-from streamveil.mechanisms.comparators.uniform import Uniform
+from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun, strictest
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
+    Lifetime,
     Requirement,
     as_dynamic_requirement,
     as_requirement,
+    check_shares,
 )
-from streamveil.mechanisms.protocol import DynamicMechanism, Mechanism, Population, Setting
-from streamveil.mechanisms.wevent.ba import BA
-from streamveil.mechanisms.wevent.bd import BD
-from streamveil.mechanisms.wevent.dpba import DPBA
-from streamveil.mechanisms.wevent.dpbd import DPBD
-from streamveil.mechanisms.wevent.dpwsm import DPWSM
-from streamveil.mechanisms.wevent.pba import PBA
-from streamveil.mechanisms.wevent.pbd import PBD
-from streamveil.mechanisms.wevent.pwsm import PWSM
+from streamveil.mechanisms.protocol import (
+    DynamicMechanism,
+    Mechanism,
+    Population,
+    Setting,
+    population_of,
+)
 
-Schedules = Mapping[str, Callable[[Sequence[Requirement]], Schedule[Any]]]
-# A factory takes (name, population) and its options as keywords with defaults of type bool,
-# float, int or str.
-Factories = Mapping[str, Callable[..., Mechanism[Any]]]
-DynamicSchedules = Mapping[str, Callable[[int], DynamicSchedule[Any]]]
-DynamicFactories = Mapping[str, Callable[..., DynamicMechanism[Any]]]
+if TYPE_CHECKING:
+    from streamveil.mechanisms.local.protocol import LocalMechanism, Users
+    from streamveil.mechanisms.per_record.protocol import Bounds, Statistic
 
-# There to compare with, never advised: schedules and others.
-_COMPARED_SCHEDULES: Schedules = {"bd": BD, "ba": BA}
-_COMPARED: Factories = {
-    "uniform": Uniform,
-    "sample": Sample,
-    "spas": SPAS,
-    "lbu": LBU,
-    "plbu": PLBU,
-    "ablation": Ablation,
-}
-COMPARATORS = frozenset([*_COMPARED_SCHEDULES, *_COMPARED])
-
-SCHEDULES: Schedules = {
-    **_COMPARED_SCHEDULES,
-    "pbd": PBD,
-    "pba": PBA,
+# Families, and what their mechanisms are for.
+WINDOWS = "w-event"
+CHANGING = "changing"
+INFINITE = "infinite"
+LOCAL = "local"
+PER_RECORD = "per-record"
+_PURPOSES = {
+    WINDOWS: "requirements over windows that never change (streamveil release)",
+    CHANGING: "requirements that change (streamveil release --requirement_changes)",
+    INFINITE: "one budget for ever (streamveil release --guarantee=infinite)",
+    LOCAL: "devices that report (streamveil collect)",
+    PER_RECORD: "budgets of single records (streamveil per-record)",
 }
 
-# Over requirements that change. A factory takes the horizon.
-DYNAMIC_SCHEDULES: DynamicSchedules = {"dpbd": DPBD, "dpba": DPBA}
-
-MECHANISMS: Factories = {
-    "adaptive": Adaptive,
-    **{name: partial(PWSM.over, schedule) for name, schedule in SCHEDULES.items()},
-    **_COMPARED,
+_FRAMES = {
+    WINDOWS: "streamveil.mechanisms.wevent.pwsm:PWSM",
+    CHANGING: "streamveil.mechanisms.wevent.dpwsm:DPWSM",
 }
 
-DYNAMIC_MECHANISMS: DynamicFactories = {
-    "adaptive": DynamicAdaptive,
-    **{name: partial(DPWSM, schedule) for name, schedule in DYNAMIC_SCHEDULES.items()},
-}
 
-DEFAULT = "adaptive"
+@dataclass(frozen=True)
+class Spec:
+    """What a mechanism is called, where it is and what it is for."""
+
+    name: str
+    family: str
+    place: str
+    """MODULE:NAME of its factory, or of its budget schedule, which runs in the frame of the family.
+
+    A factory takes the name with options and the public facts: a Population (w-event, infinite), a
+    Setting (changing), Users (local) or Bounds (per-record, further facts with a default of None).
+    Options are keywords with defaults of type bool, float, int or str."""
+    statistic: str = ""
+    """What it computes, of a per-record mechanism."""
+    schedule: bool = False
+    """Whether `place` is a budget schedule, made of requirements (w-event) or a horizon."""
+    strictest: bool = False
+    """Whether a schedule takes the strictest requirement in everybody's name."""
+    default: bool = False
+    """Taken for its family, and statistic, unless another one is named."""
+    compared: bool = False
+    """There to compare with, never advised."""
+    finite: bool = False
+    """Releases nothing new after a horizon: not for infinite streams."""
+
+    @property
+    def factory(self) -> Callable[..., Any]:
+        """What makes the mechanism of its name with options and the public facts."""
+        if self.schedule:
+            return partial(pkgutil.resolve_name(_FRAMES[self.family]), self.budgets)
+        factory: Callable[..., Any] = pkgutil.resolve_name(self.place)
+        return factory
+
+    @property
+    def options(self) -> dict[str, bool | float | int | str]:
+        """Its options and their defaults."""
+        return {
+            parameter.name: parameter.default
+            for parameter in inspect.signature(self.factory).parameters.values()
+            if parameter.kind is parameter.KEYWORD_ONLY
+        }
+
+    def budgets(self, asked: Any) -> Any:
+        """The budget schedule over requirements, or over a horizon where they change."""
+        return pkgutil.resolve_name(self.place)(strictest(asked) if self.strictest else asked)
+
+
+Specs = Mapping[str, Spec]
+
+REGISTRY = (
+    Spec("adaptive", WINDOWS, "streamveil.mechanisms.adaptive.fixed:Adaptive", default=True),
+    Spec("pba", WINDOWS, "streamveil.mechanisms.wevent.pba:PBA", schedule=True),
+    Spec("pbd", WINDOWS, "streamveil.mechanisms.wevent.pbd:PBD", schedule=True),
+    Spec(
+        "ba",
+        WINDOWS,
+        "streamveil.mechanisms.wevent.pba:PBA",
+        schedule=True,
+        strictest=True,
+        compared=True,
+    ),
+    Spec(
+        "bd",
+        WINDOWS,
+        "streamveil.mechanisms.wevent.pbd:PBD",
+        schedule=True,
+        strictest=True,
+        compared=True,
+    ),
+    Spec("uniform", WINDOWS, "streamveil.mechanisms.comparators.baselines:Uniform", compared=True),
+    Spec("sample", WINDOWS, "streamveil.mechanisms.comparators.baselines:Sample", compared=True),
+    Spec("spas", WINDOWS, "streamveil.mechanisms.comparators.spas:SPAS", compared=True),
+    Spec("lbu", WINDOWS, "streamveil.mechanisms.comparators.baselines:LBU", compared=True),
+    Spec("plbu", WINDOWS, "streamveil.mechanisms.comparators.baselines:PLBU", compared=True),
+    Spec("ablation", WINDOWS, "streamveil.mechanisms.comparators.ablation:Ablation", compared=True),
+    Spec(
+        "adaptive",
+        CHANGING,
+        "streamveil.mechanisms.adaptive.changing:DynamicAdaptive",
+        default=True,
+    ),
+    Spec("dpbd", CHANGING, "streamveil.mechanisms.wevent.dpbd:DPBD", schedule=True),
+    Spec("dpba", CHANGING, "streamveil.mechanisms.wevent.dpba:DPBA", schedule=True),
+    Spec("gated", INFINITE, "streamveil.mechanisms.infinite.gated:Gated", default=True),
+    Spec("dpi", INFINITE, "streamveil.mechanisms.infinite.dpi:DPI", compared=True),
+    Spec(
+        "constant",
+        INFINITE,
+        "streamveil.mechanisms.infinite.calendar_baselines:Constant",
+        compared=True,
+    ),
+    Spec(
+        "doubling",
+        INFINITE,
+        "streamveil.mechanisms.infinite.calendar_baselines:Doubling",
+        compared=True,
+    ),
+    Spec(
+        "horizon",
+        INFINITE,
+        "streamveil.mechanisms.infinite.calendar_baselines:Horizon",
+        compared=True,
+        finite=True,
+    ),
+    Spec(
+        "rotation", LOCAL, "streamveil.mechanisms.local.algorithms.rotation:Rotation", default=True
+    ),
+    Spec("plpa+", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:PLPAPlus"),
+    Spec("plpd+", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:PLPDPlus"),
+    Spec("plpa", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:PLPA"),
+    Spec("plpd", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:PLPD"),
+    Spec("lpa", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:LPA", compared=True),
+    Spec("lpd", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:LPD", compared=True),
+    Spec("lba", LOCAL, "streamveil.mechanisms.local.algorithms.budget_division:LBA", compared=True),
+    Spec("lbd", LOCAL, "streamveil.mechanisms.local.algorithms.budget_division:LBD", compared=True),
+    Spec("plbu", LOCAL, "streamveil.mechanisms.local.algorithms.plbu:PLBU", compared=True),
+    Spec("lbu", LOCAL, "streamveil.mechanisms.local.algorithms.plbu:LBU", compared=True),
+    Spec("hat", PER_RECORD, "streamveil.mechanisms.per_record.hat:HatCount", "count", default=True),
+    Spec("prdp", PER_RECORD, "streamveil.mechanisms.per_record.prdp:PrdpCount", "count"),
+    Spec("hat", PER_RECORD, "streamveil.mechanisms.per_record.hat:HatSum", "sum", default=True),
+    Spec("prdp", PER_RECORD, "streamveil.mechanisms.per_record.prdp:PrdpSum", "sum"),
+    Spec("framework", PER_RECORD, "streamveil.mechanisms.per_record.base_sum:framework_sum", "sum"),
+    Spec(
+        "framework",
+        PER_RECORD,
+        "streamveil.mechanisms.per_record.base_max:framework_max",
+        "max",
+        default=True,
+    ),
+    Spec(
+        "framework",
+        PER_RECORD,
+        "streamveil.mechanisms.per_record.base_distinct:framework_distinct",
+        "distinct",
+        default=True,
+    ),
+)
+
+
+def of_family(family: str, statistic: str = "") -> Specs:
+    """The mechanisms of a family, of one statistic if it is per-record, by name."""
+    found = (spec for spec in REGISTRY if (spec.family, spec.statistic) == (family, statistic))
+    return {spec.name: spec for spec in found}
+
+
+def default_of(known: Specs) -> str:
+    """The one that is taken unless another one is named."""
+    return next(name for name, spec in known.items() if spec.default)
+
+
+MECHANISMS = of_family(WINDOWS)
+DYNAMIC_MECHANISMS = of_family(CHANGING)
+INFINITE_MECHANISMS = of_family(INFINITE)
+LOCAL_MECHANISMS = of_family(LOCAL)
+PER_RECORD_MECHANISMS: Mapping[str, Specs] = {
+    kind: of_family(PER_RECORD, kind) for kind in ("count", "sum", "max", "distinct")
+}
+SCHEDULES = {name: spec for name, spec in MECHANISMS.items() if spec.schedule}
+DYNAMIC_SCHEDULES = {name: spec for name, spec in DYNAMIC_MECHANISMS.items() if spec.schedule}
+
+DEFAULT = default_of(MECHANISMS)
+INFINITE_DEFAULT = default_of(INFINITE_MECHANISMS)
+LOCAL_DEFAULT = default_of(LOCAL_MECHANISMS)
+DEFAULTS = {kind: default_of(known) for kind, known in PER_RECORD_MECHANISMS.items()}
 
 
 def mechanism(text: str, population: Population) -> Mechanism[Any]:
-    """Make a mechanism.
+    """Make a mechanism over fixed requirements.
 
     Args:
-        text: a key of `MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
+        text: a key of `MECHANISMS`, or of `INFINITE_MECHANISMS` for a population of one
+            :class:`Lifetime`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
         population: the public facts it may steer by.
 
     Raises:
         ConfigurationError: for an unknown name or option, or a value that does not fit.
     """
-    name, options = parse(text)
-    return MECHANISMS[name](text, population, **options)
+    known = INFINITE_MECHANISMS if population.forever else MECHANISMS
+    made: Mechanism[Any] = _made(text, known, population)
+    return made
+
+
+def infinite_mechanism(
+    text: str, bins: int, epsilon: float, *, users: int = 0, sensitivity: int = 1
+) -> Mechanism[Any]:
+    """Make a mechanism for one budget over a whole stream.
+
+    Args:
+        text: a key of `INFINITE_MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
+        bins: number of bins d of the histogram.
+        epsilon: what all releases together may cost anybody.
+        users: public number of users, for the ledger alone.
+        sensitivity: how much one user can change a slot's histogram in L1.
+
+    Raises as :func:`mechanism` does.
+    """
+    return mechanism(text, population_of([Lifetime(epsilon)], [users], bins, sensitivity))
 
 
 def dynamic_mechanism(text: str, setting: Setting) -> DynamicMechanism[Any]:
@@ -100,8 +258,67 @@ def dynamic_mechanism(text: str, setting: Setting) -> DynamicMechanism[Any]:
 
     Raises as :func:`mechanism` does.
     """
-    name, options = parse(text, DYNAMIC_MECHANISMS)
-    return DYNAMIC_MECHANISMS[name](text, setting, **options)
+    made: DynamicMechanism[Any] = _made(text, DYNAMIC_MECHANISMS, setting)
+    return made
+
+
+def local_mechanism(text: str, users: Users) -> LocalMechanism[Any]:
+    """Make a local mechanism.
+
+    Args:
+        text: a key of `LOCAL_MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
+        users: the public population.
+
+    Raises:
+        ConfigurationError: for an unknown name or option, a value that does not fit, or a
+            population that the mechanism cannot ask.
+    """
+    parse(text, LOCAL_MECHANISMS)
+    if not users.class_of.size:
+        raise ConfigurationError("there are no users: nobody could be asked")
+    if users.symbols < 2:
+        raise ConfigurationError(
+            f"reports of {users.symbols} symbols tell nothing: give 2 bins or more"
+        )
+    check_shares(users.classes)
+    made: LocalMechanism[Any] = _made(text, LOCAL_MECHANISMS, users)
+    return made
+
+
+def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Statistic:
+    """Make a statistic under per-record privacy.
+
+    Args:
+        kind: a key of `PER_RECORD_MECHANISMS`.
+        text: a mechanism that it lists under `kind`, with options as
+            NAME:OPTION=VALUE:OPTION=VALUE; None for the default one.
+        bounds: public bounds of values and budgets.
+        facts: more that is public, such as the budget function as `budget`; mechanisms that do not
+            use a fact are not told.
+
+    Raises:
+        ConfigurationError: for an unknown statistic, name or option, a value that does not fit, or
+            bounds that the mechanism cannot serve.
+    """
+    if kind not in PER_RECORD_MECHANISMS:
+        known = ", ".join(PER_RECORD_MECHANISMS)
+        raise ConfigurationError(f"statistic {kind!r} is unknown: choose one of {known}")
+    made: Statistic = _made(text or DEFAULTS[kind], PER_RECORD_MECHANISMS[kind], bounds, **facts)
+    return made
+
+
+def _made(text: str, known: Specs, public: Any, **facts: Any) -> Any:
+    """Make one of the known mechanisms; what goes wrong is told with its name."""
+    name, options = parse(text, known)
+    factory = known[name].factory
+    used = inspect.signature(factory).parameters if facts else ()
+    told = {fact: value for fact, value in facts.items() if fact in used}
+    try:
+        return factory(text, public, **told, **options)
+    except ConfigurationError as error:
+        if repr(text) in str(error):
+            raise
+        raise ConfigurationError(f"mechanism {text!r}: {error}") from error
 
 
 def only_dynamic(text: str) -> bool:
@@ -110,16 +327,16 @@ def only_dynamic(text: str) -> bool:
     return name in DYNAMIC_MECHANISMS and name not in MECHANISMS
 
 
-def parse(
-    text: str, known: Mapping[str, Callable[..., Any]] = MECHANISMS
-) -> tuple[str, dict[str, Any]]:
+def is_comparator(text: str) -> bool:
+    """Whether a mechanism, given with its options, is there to compare with, and never advised."""
+    name = text.partition(":")[0]
+    return any(spec.compared for spec in REGISTRY if spec.name == name)
+
+
+def parse(text: str, known: Specs = MECHANISMS) -> tuple[str, dict[str, Any]]:
     """Read the name of a mechanism and its options; raises as :func:`mechanism` does."""
     name, *given = text.split(":")
-    allowed = {
-        parameter.name: parameter.default
-        for parameter in inspect.signature(_named(known, name)).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    }
+    allowed = _named(known, name).options
     options: dict[str, Any] = {}
     for one in given:
         option, _, value = one.partition("=")
@@ -153,19 +370,21 @@ def schedule(
         ConfigurationError: for an unknown name or a requirement out of range.
     """
     listed = () if isinstance(requirements, int) else requirements
-    if name in DYNAMIC_SCHEDULES:
+    spec = _named({**SCHEDULES, **DYNAMIC_SCHEDULES}, name)
+    if spec.family == CHANGING:
         usual = [astuple(as_dynamic_requirement(r)) for r in listed]
-        return DynamicScheduleRun(DYNAMIC_SCHEDULES[name], usual or None)
-    factory = _named({**SCHEDULES, **DYNAMIC_SCHEDULES}, name)
+        return DynamicScheduleRun(spec.budgets, usual or None)
     if not listed:
         raise ConfigurationError("a schedule needs at least one requirement")
-    return ScheduleRun(factory([as_requirement(r) for r in listed]))  # type: ignore[arg-type]
+    return ScheduleRun(spec.budgets([as_requirement(r) for r in listed]))  # type: ignore[arg-type]
 
 
-def _named(known: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any]:
-    if name not in known:
-        raise ConfigurationError(f"mechanism {name!r} is unknown: choose one of {', '.join(known)}")
-    return known[name]
+def _named(known: Specs, name: str) -> Spec:
+    if name in known:
+        return known[name]
+    families = dict.fromkeys(spec.family for spec in REGISTRY if spec.name == name)
+    why = f"for {' or '.join(_PURPOSES[one] for one in families)}: here" if families else "unknown:"
+    raise ConfigurationError(f"mechanism {name!r} is {why} choose one of {', '.join(known)}")
 
 
 def _read(text: str, option: str, value: str, kind: type) -> Any:

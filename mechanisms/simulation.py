@@ -1,10 +1,11 @@
-"""A mechanism without Beam: the code that the pipeline runs, on counts in memory."""
+"""Mechanisms of all families without Beam: the code that pipelines run, on counts in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.accounting.schedule import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import (
+    ConfigurationError,
     Requirement,
     as_requirement,
     check_shares,
@@ -20,9 +22,24 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.local.algorithms.report_groups import AWAY
+from streamveil.mechanisms.local.algorithms.rotation import Rotation
+from streamveil.mechanisms.local.client.population import Devices
+from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Users
 from streamveil.mechanisms.protocol import Setting, SlotRelease, population_of
-from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.mechanisms.registry import dynamic_mechanism, mechanism
+from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, derived_key
+from streamveil.mechanisms.registry import (
+    dynamic_mechanism,
+    infinite_mechanism,
+    local_mechanism,
+    mechanism,
+    with_options,
+)
+
+S = TypeVar("S")
+
+# Requirements by slot and user; None leaves.
+Changes = Mapping[int, Mapping[int, Requirement | tuple[int, float] | None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +58,50 @@ class Simulation:
     """Expected standard error, shape (T, d)."""
     alarm: npt.NDArray[np.bool_]
     """Where the mechanism saw a jump, shape (T,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class InfiniteSimulation:
+    """What a simulated stream released and spent."""
+
+    released: npt.NDArray[np.float64]
+    """Released distributions, shape (T, d)."""
+    counts: npt.NDArray[np.int64]
+    """Released distributions times their totals; zeros without a total, shape (T, d)."""
+    status: npt.NDArray[np.str_]
+    """`published` or `skipped`, shape (T,)."""
+    spent: npt.NDArray[np.float64]
+    """Epsilon that each slot cost everybody, summing to at most epsilon, shape (T,)."""
+    age: npt.NDArray[np.int64]
+    """Slots since the last one that the distribution is measured on, or from the beginning
+    on while there is none, shape (T,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class LocalSimulation:
+    """What a simulated stream released and spent."""
+
+    released: npt.NDArray[np.float64]
+    """Estimated frequencies, shape (T, d)."""
+    status: npt.NDArray[np.str_]
+    """`published`, `predicted`, `skipped` or `nullified`, shape (T,)."""
+    stderr: npt.NDArray[np.float64]
+    """Expected standard error, shape (T, d)."""
+    asks: tuple[tuple[Ask, ...], ...]
+    """Whom each slot asked at what price, of T slots."""
+    users: Users
+    """The population: users in the order of their requirements."""
+    class_of: tuple[npt.NDArray[np.int32], ...]
+    """Class of each user in each of T slots, each of shape (n,): it changes with requirements."""
+
+    @cached_property
+    def spent(self) -> npt.NDArray[np.float64]:
+        """Epsilon that each slot cost each user, shape (T, n): 8 T n bytes from the first use."""
+        spent = np.zeros((len(self.asks), self.users.class_of.size))
+        for row, asks, class_of in zip(spent, self.asks, self.class_of, strict=True):
+            for ask in asks:
+                row[ask.users] += to_epsilon(ask.epsilons)[class_of[ask.users]]
+        return spent
 
 
 def simulate(
@@ -71,10 +132,7 @@ def simulate(
     population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
     check_shares(population.requirements, sensitivity)
     stream = ReleaseStream(mechanism(name, population), NoiseSource(key))
-    state, releases = stream.start(), []
-    for slot, counted in enumerate(table):
-        state, release = stream.release(state, slot, counted)
-        releases.append(release)
+    releases = _released(stream, table)
     return _simulation(releases, [release.spent for release in releases])
 
 
@@ -138,6 +196,150 @@ def simulate_dynamic(
     return _simulation(releases, spent)
 
 
+def simulate_infinite(
+    name: str,
+    counts: npt.ArrayLike,
+    epsilon: float,
+    key: bytes,
+    *,
+    sensitivity: int = 1,
+    **options: bool | float | int | str,
+) -> InfiniteSimulation:
+    """Run a mechanism with one budget over a whole stream.
+
+    Args:
+        name: a key of `INFINITE_MECHANISMS`, such as `gated`.
+        counts: events by slot and bin, whole numbers, shape (T, d).
+        epsilon: what all releases together may cost anybody.
+        key: 32 secret bytes; the same key and counts give the same result.
+        sensitivity: how much one user can change a slot's histogram in L1.
+        options: those of the mechanism, such as p=1.5.
+
+    Raises:
+        ConfigurationError: for an unknown name or option, or a value out of range.
+        ValueError: for counts that are not (T, d) whole numbers, or a key that is not 32 bytes.
+    """
+    table = np.asarray(counts)
+    if table.ndim != 2 or not np.issubdtype(table.dtype, np.integer):
+        raise ValueError(
+            f"counts are {table.dtype} of shape {table.shape}; give whole numbers, (slots, bins)"
+        )
+    text = with_options(name, options)
+    mechanism = infinite_mechanism(text, table.shape[1], epsilon, sensitivity=sensitivity)
+    stream = ReleaseStream(mechanism, NoiseSource(key))
+    releases = _released(stream, table.astype(np.int64)[:, None])
+    return InfiniteSimulation(
+        np.array([release.shares for release in releases]).reshape(table.shape),
+        np.array([release.counts for release in releases]).reshape(table.shape),
+        np.array([release.status for release in releases], dtype=np.str_),
+        to_epsilon(np.array([release.spent.sum() for release in releases])),
+        np.array([release.diagnostics["age"] for release in releases], dtype=np.int64),
+    )
+
+
+def simulate_local(
+    name: str,
+    values: npt.ArrayLike,
+    bins: int,
+    requirements: Sequence[Requirement | tuple[int, float] | None],
+    key: bytes,
+    *,
+    changes: Changes | None = None,
+    **options: bool | float | int | str,
+) -> LocalSimulation:
+    """Run a local mechanism over a whole stream, with a device for every user.
+
+    Args:
+        name: mechanism, such as `plpa+`.
+        values: bin of each user in each slot, whole numbers from 0 to bins - 1, shape (T, n).
+        bins: number of bins d, 2 or more.
+        requirements: requirement of each user, n of them; None for one who comes later.
+        key: 32 secret bytes; the same key and values give the same result.
+        changes: by slot, what users ask for from it on: None leaves. For mechanisms that follow
+            requirements that change, such as `rotation`.
+        options: those of the mechanism, such as project=True.
+
+    Raises:
+        ConfigurationError: for an unknown name or option, requirements out of range, windows that
+            leave nobody to ask, or changes that the mechanism does not follow.
+        ValueError: for values that are not (T, n) whole numbers from 0 to bins - 1, fewer than 2
+            bins, or a key that is not 32 bytes.
+    """
+    if not isinstance(key, (bytes, bytearray)):
+        raise ConfigurationError(f"the key is a {type(key).__name__}: give 32 bytes")
+    asked_for = _by_slot(requirements, changes)
+    users = _population(requirements, asked_for, bins)
+    table = _checked_values(values, users)
+    mechanism = local_mechanism(with_options(name, options), users)
+    if asked_for and not isinstance(mechanism, Rotation):
+        raise ConfigurationError(
+            f"{name} does not follow requirements that change: use the mechanism rotation"
+        )
+    source = NoiseSource(key)
+    longest = max(r.window for r in users.classes) if asked_for else None
+    devices = Devices(users, derived_key(bytes(key), "devices"), longest)
+    state, class_of = mechanism.start(), users.class_of
+    releases, asks, followed = [], [], []
+    for slot, row in enumerate(table):
+        random = source.slot(slot, b"server")
+        if slot in asked_for and isinstance(mechanism, Rotation):
+            who, what, class_of = _changed(asked_for[slot], users.classes, class_of)
+            state = mechanism.change(state, slot, who, what, random)
+            devices.change(slot, replace(users, class_of=class_of))
+        state, release, asked = run_slot(mechanism, state, slot, row, devices, random)
+        releases.append(release)
+        asks.append(asked)
+        followed.append(class_of)
+    shape = (len(releases), users.symbols)
+    return LocalSimulation(
+        np.array([release.frequencies for release in releases]).reshape(shape),
+        np.array([release.status for release in releases], dtype=np.str_),
+        np.array([release.stderr for release in releases]).reshape(shape),
+        tuple(asks),
+        users,
+        tuple(followed),
+    )
+
+
+def run_slot(
+    mechanism: LocalMechanism[S],
+    state: S,
+    slot: int,
+    values: npt.NDArray[np.int64],
+    devices: Devices,
+    random: SlotNoise,
+) -> tuple[S, LocalRelease, tuple[Ask, ...]]:
+    """Run one slot: the server asks and devices answer until there is a release.
+
+    Args:
+        mechanism: the server.
+        state: its state, consumed.
+        slot: the next slot.
+        values: symbol of each user, shape (n,).
+        devices: all users' devices.
+        random: the server's randomness of the slot.
+
+    Returns:
+        (state, release, what was asked).
+    """
+    state, ask = mechanism.begin(state, slot, random)
+    asked = [ask]
+    while True:
+        state, answer = mechanism.take(state, devices.report(asked[-1], values), random)
+        if isinstance(answer, LocalRelease):
+            return state, answer, tuple(asked)
+        asked.append(answer)
+
+
+def _released(stream: ReleaseStream, tables: Iterable[npt.NDArray[np.int64]]) -> list[SlotRelease]:
+    """Release slots of counts (K, d)."""
+    state, releases = stream.start(), []
+    for slot, counted in enumerate(tables):
+        state, release = stream.release(state, slot, counted)
+        releases.append(release)
+    return releases
+
+
 def _checked(counts: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:
     table = np.asarray(counts)
     if table.ndim != 3 or table.shape[1] != classes:
@@ -159,3 +361,80 @@ def _simulation(releases: Sequence[SlotRelease], spent: Sequence[Units]) -> Simu
         np.array(column("stderr")),
         np.array(column("alarm")),
     )
+
+
+def _by_slot(
+    requirements: Sequence[Any], changes: Changes | None
+) -> dict[int, dict[int, Requirement | None]]:
+    """Changes by slot and user, and who is away in the beginning."""
+    found: dict[int, dict[int, Requirement | None]] = {}
+    later = {user: None for user, wanted in enumerate(requirements) if wanted is None}
+    if later:
+        found[0] = dict(later)
+    for slot, wanted in (changes or {}).items():
+        asked = {user: None if one is None else as_requirement(one) for user, one in wanted.items()}
+        if asked and not (min(asked) >= 0 and max(asked) < len(requirements)):
+            raise ConfigurationError(
+                f"slot {slot} has changes of users {min(asked)} to {max(asked)}: give users from "
+                f"0 to {len(requirements) - 1}"
+            )
+        found[slot] = {**found.get(slot, {}), **asked}
+    return found
+
+
+def _changed(
+    wanted: Mapping[int, Requirement | None],
+    classes: tuple[Requirement, ...],
+    class_of: npt.NDArray[np.int32],
+) -> tuple[list[int], list[int], npt.NDArray[np.int32]]:
+    """Users who change, their new classes or `AWAY`, and the class of everybody from now on.
+
+    Who leaves keeps the class: it is in force until there is another one.
+    """
+    who = list(wanted)
+    what = [AWAY if one is None else classes.index(one) for one in wanted.values()]
+    after = class_of.copy()
+    for user, k in zip(who, what, strict=True):
+        after[user] = class_of[user] if k == AWAY else k
+    return who, what, after
+
+
+def _population(
+    requirements: Sequence[Any], changes: Mapping[int, Mapping[int, Any]], bins: int
+) -> Users:
+    """Everybody who ever takes part, in the class of their first requirement."""
+    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or bins < 2:
+        raise ConfigurationError(f"bins is {bins!r}: give a whole number of bins, 2 or more")
+    first: dict[int, Requirement] = {}
+    every = {as_requirement(one) for one in requirements if one is not None}
+    for _, wanted in sorted(changes.items()):
+        for user, one in wanted.items():
+            if one is not None:
+                first.setdefault(user, one)
+                every.add(one)
+    classes = tuple(sorted(every))
+    number = {requirement: k for k, requirement in enumerate(classes)}
+    class_of = np.zeros(len(requirements), np.int32)
+    for user, one in enumerate(requirements):
+        wanted_first = first.get(user) if one is None else as_requirement(one)
+        if wanted_first is None:
+            raise ConfigurationError(f"user {user} never comes: leave the user out")
+        class_of[user] = number[wanted_first]
+    return Users(classes, class_of, int(bins))
+
+
+def _checked_values(values: npt.ArrayLike, users: Users) -> npt.NDArray[np.int64]:
+    table = np.asarray(values)
+    n = users.class_of.size
+    if table.ndim != 2 or table.shape[1] != n:
+        raise ConfigurationError(
+            f"values have shape {table.shape}; give (slots, {n} users), one requirement each"
+        )
+    if not np.issubdtype(table.dtype, np.integer):
+        raise ConfigurationError(f"values are {table.dtype}; give whole numbers")
+    if table.size and (table.min() < 0 or table.max() >= users.symbols):
+        raise ConfigurationError(
+            f"values are from {table.min()} to {table.max()}; give bins from 0 to "
+            f"{users.symbols - 1}"
+        )
+    return table

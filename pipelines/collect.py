@@ -9,7 +9,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
+from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow

@@ -14,11 +14,13 @@ from typing import Any
 from streamveil.io.places import SINK_FORMS
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, share, whole
 from streamveil.mechanisms.core.records import check_zone
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
+    INFINITE_DEFAULT,
+    INFINITE_MECHANISMS,
+    LOCAL_DEFAULT,
+    LOCAL_MECHANISMS,
     MECHANISMS,
     only_dynamic,
     parse,

@@ -22,11 +22,9 @@ from streamveil.mechanisms.core.records import Lifetime, Slots, format_time
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.words import number_of
 from streamveil.mechanisms.driver.stream import ReleaseStream
-from streamveil.mechanisms.infinite.registry import mechanism_forever
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
-from streamveil.mechanisms.local.simulate import simulate_local
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
-from streamveil.mechanisms.registry import mechanism, only_dynamic, parse
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
+from streamveil.mechanisms.simulation import simulate_local
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 from streamveil.transforms.columns.dead_letters import column_of
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
@@ -290,8 +288,7 @@ def _central_errors(transform: PrivateHistograms) -> np.ndarray | None:
     population, text = transform.population, transform.mechanism
     if only_dynamic(text):
         return None
-    make = mechanism_forever if population.forever else mechanism
-    stream = ReleaseStream(make(text, population), NoiseSource(secrets.token_bytes(KEY_BYTES)))
+    stream = ReleaseStream(mechanism(text, population), NoiseSource(secrets.token_bytes(KEY_BYTES)))
     state = stream.start()
     quiet = np.zeros((len(population.requirements), population.bins), np.int64)
     errors = []

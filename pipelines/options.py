@@ -14,10 +14,17 @@ from typing import Any
 from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, INFINITE_MECHANISMS
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT, LOCAL_MECHANISMS
-from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS
-from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, MECHANISMS
+from streamveil.mechanisms.registry import (
+    DEFAULT,
+    DEFAULTS,
+    DYNAMIC_MECHANISMS,
+    INFINITE_DEFAULT,
+    INFINITE_MECHANISMS,
+    LOCAL_DEFAULT,
+    LOCAL_MECHANISMS,
+    MECHANISMS,
+    PER_RECORD_MECHANISMS,
+)
 from streamveil.pipelines.guarantees import add_guarantee_options
 from streamveil.pipelines.sections import (
     BINS,

@@ -14,8 +14,7 @@ from streamveil.io import is_stream, requirement_changes_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT, mechanism_forever
-from streamveil.mechanisms.registry import DEFAULT, only_dynamic
+from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow
@@ -149,10 +148,10 @@ def tell_least_total(transform: PrivateHistograms) -> None:
     """
     if not transform.population.forever:
         return
-    mechanism = mechanism_forever(transform.mechanism, transform.population)
-    if not isinstance(mechanism, Gated):
+    gated = mechanism(transform.mechanism, transform.population)
+    if not isinstance(gated, Gated):
         return
-    least, total = mechanism.least_total, mechanism.public_total
+    least, total = gated.least_total, gated.public_total
     told, level = (
         f"slots need about {least:,} events or more for anything to be measured",
         logging.INFO,

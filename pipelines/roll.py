@@ -11,9 +11,8 @@ import pyarrow as pa
 
 from streamveil.io import TableChanges, UserTable
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.randomness.noise import NoiseKeys
-from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, only_dynamic
+from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_DEFAULT, only_dynamic
 from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 from streamveil.transforms.local.played_devices import PopulationMoves

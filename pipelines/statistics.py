@@ -7,8 +7,7 @@ from typing import Any
 
 from streamveil.io.places import is_stream
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
-from streamveil.mechanisms.registry import parse
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
 from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.options import (
     COUNT,

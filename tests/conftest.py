@@ -1,22 +1,22 @@
 """What every test shares: the runners, and what needs one that a user may not have."""
 
+import gc
 import importlib
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from types import MethodType
+from weakref import WeakKeyDictionary
 
-import apache_beam as beam
-import apache_beam.runners.portability.fn_api_runner.worker_handlers as worker_handlers
 import pytest
-from apache_beam.options.pipeline_options import PipelineOptions
 from hypothesis import settings
 
-# The local runner's state cache measures the deep size of every state write: 0.6 ms each.
-worker_handlers.STATE_CACHE_SIZE_MB = 0
-
-# A slow machine is no fault, and a fault shows again.
+# A slow machine is no fault, and a fault shows again. CI draws all examples: `thorough`.
 settings.register_profile("streamveil", deadline=None, derandomize=True)
+settings.register_profile("thorough", settings.get_profile("streamveil"))
 settings.load_profile("streamveil")
+# Of the examples of a property one in so many is drawn, and at least so many.
+ONE_IN, AT_LEAST = 4, 10
 
 # What tests need that a user may not have: the option that says where it is, by marker.
 CLUSTERS = {
@@ -25,7 +25,8 @@ CLUSTERS = {
     "kafka": ("--kafka_home", "the folder that `tests/clusters/kafka.sh install` filled"),
     "prometheus": ("--prometheus_home", "the folder of `tests/clusters/prometheus.sh install`"),
 }
-# Where the tests of the mathematics and of the readers are.
+# Where the tests of the mathematics are, which know no Beam, and those of the readers.
+WITHOUT_BEAM = {"mechanisms"}
 QUICK_ROOMS = {"mechanisms", "io"}
 # Of these rooms, tests of long streams and of every file operation.
 LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_snapshot"}
@@ -49,12 +50,43 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("usual_runner", [FN_API, *prism], indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """The tests of one file run in one process: another takes longer to start than they do."""
+    if not config.option.usepdb and len(config.args) == 1 and ".py" in config.args[0]:
+        config.option.numprocesses = 0
+
+
+def room_of(path):
+    """Folder of tests that a file is in."""
+    return path.relative_to(HERE).parts[0]
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Whoever asks for the quick tests alone need not wait until all others are imported."""
+    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
+        return room_of(collection_path) not in QUICK_ROOMS or None
+    return None
+
+
 def is_quick(item):
     """Whether a test runs no pipeline, draws no examples and takes no samples for an audit."""
-    room = item.path.relative_to(HERE).parts[0]
+    room = room_of(item.path)
     takes_long = item.get_closest_marker("slow") or RUNNERS.intersection(item.fixturenames)
-    draws = getattr(item.obj, "is_hypothesis_test", False) or "audit" in item.nodeid
-    return room in QUICK_ROOMS and item.path.stem not in LONG and not takes_long and not draws
+    samples = draws(item) or "audit" in item.nodeid
+    return room in QUICK_ROOMS and item.path.stem not in LONG and not takes_long and not samples
+
+
+def draws(item):
+    """Whether a test draws examples of a property."""
+    return getattr(item.obj, "is_hypothesis_test", False)
+
+
+def draw_fewer(test):
+    """Let a test draw some of its examples, the first ones."""
+    given = test._hypothesis_internal_use_settings
+    some = min(given.max_examples, max(given.max_examples // ONE_IN, AT_LEAST))
+    test._hypothesis_internal_use_settings = settings(given, max_examples=some)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -62,6 +94,11 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if is_quick(item):
             item.add_marker(pytest.mark.quick)
+        if draws(item):
+            item.add_marker(pytest.mark.property)
+    if not config.getoption("--hypothesis-profile"):
+        for test in {item.obj for item in items if draws(item)}:
+            draw_fewer(test)
     for marker, (option, what) in CLUSTERS.items():
         if config.getoption(option):
             continue
@@ -72,6 +109,48 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish(session):
+    """What is there by now stays until the end: nobody need look whether it is garbage."""
+    if any(room_of(item.path) not in WITHOUT_BEAM for item in session.items):
+        start_beam_often()
+    gc.collect()
+    gc.freeze()
+
+
+def start_beam_often():
+    """Have Beam do once what it does again for every pipeline, or for every step of one.
+
+    Its local runner measures the deep size of every state write for its cache, which takes 0.6 ms.
+    It reads the signatures of the methods of a DoFn a dozen times, and makes a parser whenever it
+    looks at an option. All that is the larger part of a pipeline of ten events.
+    """
+    import apache_beam.runners.portability.fn_api_runner.worker_handlers as worker_handlers
+    from apache_beam.options.pipeline_options import PipelineOptions
+    from apache_beam.transforms import core
+
+    worker_handlers.STATE_CACHE_SIZE_MB = 0
+    inspect, view_as = core.get_function_args_defaults, PipelineOptions.view_as
+    views = WeakKeyDictionary()
+
+    @cache
+    def inspect_method(function):
+        return inspect(MethodType(function, object()))
+
+    def inspect_once(function):
+        if not isinstance(function, MethodType):
+            return inspect(function)
+        return tuple(map(list, inspect_method(function.__func__)))
+
+    def view_once(self, cls):
+        seen = views.setdefault(self, {})
+        if cls not in seen:
+            seen[cls] = view_as(self, cls)
+        return seen[cls]
+
+    core.get_function_args_defaults = inspect_once
+    PipelineOptions.view_as = view_once
 
 
 @pytest.fixture
@@ -101,6 +180,8 @@ def flags_of(request):
 @pytest.fixture(scope="session")
 def pipeline_on(flags_of):
     """An empty pipeline on a runner, by its name, with flags of Beam."""
+    import apache_beam as beam
+    from apache_beam.options.pipeline_options import PipelineOptions
 
     def pipeline_on(runner, *flags):
         return beam.Pipeline(options=PipelineOptions([*flags_of(runner), *flags]))

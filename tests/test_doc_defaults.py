@@ -8,12 +8,9 @@ import pytest
 
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.infinite.gated import Gated
-from streamveil.mechanisms.infinite.registry import INFINITE_DEFAULT
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
 from streamveil.mechanisms.per_record.base_sum import framework_sum
-from streamveil.mechanisms.per_record.registry import DEFAULTS
-from streamveil.mechanisms.registry import DEFAULT
+from streamveil.mechanisms.registry import DEFAULT, DEFAULTS, INFINITE_DEFAULT, LOCAL_DEFAULT
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.evaluation import options as evaluation
 

@@ -1,15 +1,19 @@
 """Every command and every piece of code in the pages works as it is written."""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+
+import streamveil
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)\)")
 
@@ -80,3 +84,20 @@ def test_readme_has_the_two_commands():
     assert len(marked) == 2
     assert "streamveil demo" in marked[0]
     assert "pytest" in marked[1]
+
+
+def test_the_page_on_versions_names_those_of_saved_states():
+    page = (ROOT / "docs" / "versioning.md").read_text()
+    rows = re.findall(r"^\|.*\| `(streamveil\S+)` \| (\d+) \|$", page, re.MULTILINE)
+    assert len(rows) == 7
+    for name, version in rows:
+        keeper = pkgutil.resolve_name(name)
+        newest = max(keeper.SCHEMAS) if hasattr(keeper, "SCHEMAS") else keeper.VERSION
+        assert newest == int(version), name
+
+
+def test_one_version_is_named_everywhere():
+    newest = re.search(r"^## \[(\S+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest.group(1) == streamveil.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert str(citation["version"]) == streamveil.__version__

@@ -129,7 +129,7 @@ class AdaptiveRelease:
             state.published_slot,
             state.epsilon,
             np.sqrt(variance + doubt + ROUNDING),
-            looked + spent + audited,
+            spent=looked + spent + audited,
             alarm=jumped,
             diagnostics=self._diagnostics(state, terms, surprise),
         )

@@ -245,7 +245,7 @@ class Ablation(PWSM):
                 raise ConfigurationError(
                     f"mechanism {name!r}: {option} is {given!r}, give one of {', '.join(known)}"
                 )
-        super().__init__(name, self.LEDGERS[ledger](population.requirements), population)
+        super().__init__(self.LEDGERS[ledger], name, population)
         self._way = self.RELEASES[release]
         self._corrected = rule == "corrected"
 

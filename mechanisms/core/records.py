@@ -12,7 +12,7 @@ import math
 import re
 import zoneinfo
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -368,14 +368,9 @@ def format_time(time: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Release:
-    """What is published for one slot: safe to show to anyone."""
+class Estimate:
+    """What is told of the counts of one slot: safe to show to anyone."""
 
-    slot: int
-    start: int
-    """Start of the slot, microseconds since the epoch."""
-    end: int
-    """First microsecond after the slot."""
     counts: npt.NDArray[np.int64]
     """Private count of each bin, shape (bins,); noise may make it negative."""
     status: str
@@ -389,13 +384,31 @@ class Release:
     stderr: npt.NDArray[np.float64]
     """Expected standard error of each count, shape (bins,); NaN before the first publication. Of
     counts that are repeated it is that of the publication."""
-    mechanism: str
+    diagnostics: Mapping[str, float] = field(default_factory=dict)
+    """What the mechanism says of itself in this slot, by name; as public as counts."""
     alarm: bool = False
     """Whether the mechanism saw a jump in this slot."""
-    diagnostics: Mapping[str, float] = field(default_factory=dict)
-    """What the mechanism says of itself in this slot, by name."""
     shares: npt.NDArray[np.float64] | None = None
     """The released distribution over bins, shape (bins,), of a mechanism that releases one."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Release(Estimate):
+    """What is published for one slot: safe to show to anyone."""
+
+    slot: int
+    start: int
+    """Start of the slot, microseconds since the epoch."""
+    end: int
+    """First microsecond after the slot."""
+    mechanism: str
+
+    @classmethod
+    def of(cls, estimate: Estimate, slot: int, slots: Slots, mechanism: str) -> Release:
+        """What a mechanism tells of a slot, with its times."""
+        told = {one.name: getattr(estimate, one.name) for one in fields(Estimate)}
+        start, end = slots.start(slot), slots.end(slot)
+        return cls(**told, slot=slot, start=start, end=end, mechanism=mechanism)
 
 
 @dataclass(frozen=True, eq=False)

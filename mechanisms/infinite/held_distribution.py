@@ -103,8 +103,8 @@ class Held:
             self.slot,
             self.epsilon,
             self.stderr,
-            paid(spent),
             {"age": float(age), **diagnostics},
+            spent=paid(spent),
             shares=self.shares,
         )
 

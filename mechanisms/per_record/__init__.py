@@ -28,8 +28,8 @@ from streamveil.mechanisms.per_record.protocol import (
     Statistic,
 )
 from streamveil.mechanisms.per_record.randomizer import Randomizer
-from streamveil.mechanisms.per_record.registry import DEFAULTS, PER_RECORD_MECHANISMS, statistic
 from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
+from streamveil.mechanisms.registry import DEFAULTS, PER_RECORD_MECHANISMS, statistic
 
 __all__ = [
     "DEFAULTS",

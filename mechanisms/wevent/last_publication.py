@@ -73,7 +73,13 @@ class Publication:
     ) -> SlotRelease:
         """Make a slot's release of it."""
         return SlotRelease(
-            self.counts, status, self.slot, self.epsilon, self.stderr, spent, diagnostics or {}
+            self.counts,
+            status,
+            self.slot,
+            self.epsilon,
+            self.stderr,
+            diagnostics or {},
+            spent=spent,
         )
 
     def record(self) -> dict[str, Any]:

@@ -1,6 +1,11 @@
 """Personalized budget distribution (PBD).
 
 Source: Du et al., "Personalized w-event privacy for infinite stream estimation", Algorithm 4.
+
+BD is PBD when everybody asks for the strictest requirement, E = min E_i and w = max w_i: nobody is
+sampled, most budgets are wasted. That implies everybody's own. Source: Kellaris et al.,
+"Differentially private event sequences over infinite streams" (2014); here as the baseline of Du et
+al., Section 6.
 """
 
 from __future__ import annotations

@@ -66,20 +66,15 @@ class PWSM:
         }
     }
 
-    def __init__(self, name: str, schedule: Schedule[Any], population: Population) -> None:
-        self.name = name
-        self.schedule = schedule
-        self.population = population
-
-    @classmethod
-    def over(
-        cls,
+    def __init__(
+        self,
         schedule: Callable[[Sequence[Requirement]], Schedule[Any]],
         name: str,
         population: Population,
-    ) -> PWSM:
-        """Run a budget schedule over the requirements of a population."""
-        return cls(name, schedule(population.requirements), population)
+    ) -> None:
+        self.name = name
+        self.schedule = schedule(population.requirements)
+        self.population = population
 
     def start(self) -> PublicationState:
         """Nothing published yet: the estimate is zero everywhere."""

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
+from streamveil.mechanisms.registry import is_comparator
 from streamveil.pipelines.charts import PALETTE, shorten
-from streamveil.pipelines.evaluation.choose import is_comparator
 from streamveil.pipelines.evaluation.tables import Row, number
 
 # Colours of the mechanisms in order, for light and dark pages; shapes tell them apart as well.

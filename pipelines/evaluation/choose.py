@@ -15,9 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.infinite.registry import INFINITE_COMPARATORS
-from streamveil.mechanisms.local.registry import LOCAL_COMPARATORS
-from streamveil.mechanisms.registry import COMPARATORS
+from streamveil.mechanisms.registry import is_comparator
 from streamveil.pipelines.evaluation.compare import Run
 
 Values = npt.NDArray[np.float64]
@@ -49,11 +47,6 @@ class Choice:
     def advised(self) -> tuple[str, ...]:
         """The best and what is tied with it."""
         return () if self.best is None else (self.best, *self.tied)
-
-
-def is_comparator(mechanism: str) -> bool:
-    """Whether a mechanism, given with its options, is never advised."""
-    return mechanism.split(":")[0] in COMPARATORS | LOCAL_COMPARATORS | INFINITE_COMPARATORS
 
 
 def choose(errors: Mapping[str, Values]) -> Choice:

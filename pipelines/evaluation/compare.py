@@ -18,10 +18,15 @@ import numpy.typing as npt
 from streamveil.mechanisms.accounting.window_filter import Odometer
 from streamveil.mechanisms.core.records import ConfigurationError, check_shares
 from streamveil.mechanisms.driver.stream import ReleaseStream
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
-from streamveil.mechanisms.registry import MECHANISMS, mechanism, parse
+from streamveil.mechanisms.registry import (
+    LOCAL_MECHANISMS,
+    MECHANISMS,
+    local_mechanism,
+    mechanism,
+    parse,
+)
 from streamveil.pipelines.evaluation.local import LocalStream, is_local, local_users
 from streamveil.pipelines.evaluation.measures import Measured, Meter
 from streamveil.pipelines.evaluation.sources import Source

@@ -19,14 +19,13 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.driver.stream import ReleaseStream
-from streamveil.mechanisms.infinite.registry import (
-    FINITE,
-    INFINITE_MECHANISMS,
-    infinite_mechanism,
-)
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.mechanisms.registry import parse
+from streamveil.mechanisms.registry import (
+    INFINITE_MECHANISMS,
+    infinite_mechanism,
+    parse,
+)
 from streamveil.pipelines.evaluation.compare import noise_key
 from streamveil.pipelines.evaluation.infinite_streams import BINS, infinite_stream
 from streamveil.pipelines.evaluation.measures import Measure
@@ -35,7 +34,7 @@ from streamveil.pipelines.evaluation.sources import Counted, SlotCounts
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-DEFAULT_MECHANISMS = ("gated", "dpi", "constant", "doubling", "horizon")
+DEFAULT_MECHANISMS = tuple(INFINITE_MECHANISMS)
 NO_DATA = "constant"
 """What needs no data to err as it does."""
 MILLION = 1e6
@@ -162,7 +161,7 @@ class InfiniteRun:
 
 def is_finite(name: str) -> bool:
     """Whether a mechanism, given with its options, ends at a horizon."""
-    return name.split(":")[0] in FINITE
+    return INFINITE_MECHANISMS[name.split(":")[0]].finite
 
 
 def infinite_tasks(

@@ -15,11 +15,10 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
-from streamveil.mechanisms.local.simulate import run_slot
 from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
-from streamveil.mechanisms.registry import MECHANISMS
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_mechanism
+from streamveil.mechanisms.simulation import run_slot
 
 Counts = npt.NDArray[np.int64]
 
@@ -86,7 +85,7 @@ class LocalStream:
             release.published_slot,
             release.epsilon,
             np.hypot(users * release.stderr[:-1], 12**-0.5),
-            np.zeros(len(self._sizes), np.int64),
+            spent=np.zeros(len(self._sizes), np.int64),
         )
 
     def _drawn(self, counts: Counts) -> Counts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
+from streamveil.mechanisms.registry import MECHANISMS, PER_RECORD_MECHANISMS
 from streamveil.pipelines.evaluation.infinite import DEFAULT_MECHANISMS as INFINITE_DEFAULTS
 from streamveil.pipelines.evaluation.infinite_streams import INFINITE_STREAMS
 from streamveil.pipelines.evaluation.presets import FORMATS
@@ -18,7 +18,7 @@ from streamveil.pipelines.options import (
 )
 from streamveil.pipelines.sections import COMPARED, EVENTS, RESULTS, STATISTIC, WORK, section
 
-DEFAULT_MECHANISMS = ("adaptive", "pba", "pbd")
+DEFAULT_MECHANISMS = tuple(name for name, spec in MECHANISMS.items() if not spec.compared)
 DEFAULT_EPSILON = 0.6
 DEFAULT_WINDOW = 120
 DEFAULT_USERS = 10_000

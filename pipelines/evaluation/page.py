@@ -16,6 +16,7 @@ import matplotlib
 from markupsafe import Markup
 
 from streamveil.mechanisms.core.words import number_of
+from streamveil.mechanisms.registry import is_comparator
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import (
     SERIES,
@@ -31,7 +32,6 @@ from streamveil.pipelines.evaluation.choose import (
     choose,
     choose_overall,
     errors_by_case,
-    is_comparator,
 )
 from streamveil.pipelines.evaluation.compare import Run
 from streamveil.pipelines.evaluation.measures import MEASURES

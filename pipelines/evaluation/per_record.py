@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.per_record.protocol import Bounds, Floats
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, statistic
 from streamveil.pipelines.evaluation.measures import Measure
 
 TRIMMED = 0.2

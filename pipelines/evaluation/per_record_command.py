@@ -12,8 +12,7 @@ import numpy as np
 from streamveil.io import check_events, read_events, write_text
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.protocol import Floats
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS, statistic
-from streamveil.mechanisms.registry import parse
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse, statistic
 from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.evaluation.options import DEFAULT_RUNS, DEFAULT_STATISTICS, INPUT
 from streamveil.pipelines.evaluation.per_record import (

@@ -104,6 +104,11 @@ def test_odd_lines_among_others_are_read_as_alone(copies):
         assert read(arranged) == [told[line] for line in arranged]
 
 
+@pytest.mark.parametrize("line", [b'{"user":"\xed\xa0\xbd"}', b'{"user":"%s"}' % (b"a" * LONG)])
+def test_many_lines_none_of_which_an_expression_reads(line):
+    assert read([line] * 99) == read([line]) * 99
+
+
 def test_what_odd_lines_are():
     told = {line: read([line])[0] for line in ODD}
     users = {line: row[0] for line, row in told.items() if isinstance(row, tuple)}

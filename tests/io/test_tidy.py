@@ -13,7 +13,7 @@ from streamveil.io import TIDY_SCHEMA, WriteReleases, read_table
 from streamveil.io.locations import sink_of
 from streamveil.io.tidy import LAYOUTS, quoted_label
 from streamveil.mechanisms.core.intervals import interval
-from streamveil.mechanisms.core.records import ConfigurationError, Release
+from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Release, Slots
 from streamveil.pipelines import options
 
 DAY = 86_400_000_000
@@ -21,17 +21,8 @@ LABELS = ("=1+2", "cafe", "-5", "'quoted", "@home", "a,b", "été")
 
 
 def release(slot, counts, stderr, status="published"):
-    return Release(
-        slot,
-        slot * DAY,
-        (slot + 1) * DAY,
-        np.array(counts),
-        status,
-        slot,
-        0.1,
-        np.array(stderr),
-        "m",
-    )
+    estimate = Estimate(np.array(counts), status, slot, 0.1, np.array(stderr))
+    return Release.of(estimate, slot, Slots(DAY), "m")
 
 
 RELEASES = [

@@ -141,7 +141,7 @@ def test_constant_requirements_do_not_make_dpba_pba():
 
 @NAMES
 def test_a_window_may_come_that_is_longer_than_all_before(name):
-    known, found = DYNAMIC_SCHEDULES[name](9), schedule(name)
+    known, found = DYNAMIC_SCHEDULES[name].budgets(9), schedule(name)
     state = known.start(1)
     for t, window in enumerate([2, 3, 2, 4, 9, 2]):
         asked = [[window, 1.0, window, 1.0]]

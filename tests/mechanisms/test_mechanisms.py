@@ -78,9 +78,9 @@ def frozen(release) -> SlotRelease:
         release.published_slot,
         release.epsilon,
         release.stderr.copy(),
-        release.spent.copy(),
         dict(release.diagnostics),
         release.alarm,
+        spent=release.spent.copy(),
     )
 
 
@@ -191,7 +191,7 @@ class ForgetfulPBA(PBA):
 def test_odometer_stops_a_forgetful_schedule(monkeypatch):
     decide(monkeypatch, ALWAYS)
     people = population([(4, 1.0), (3, 2.0)])
-    rigged = PWSM("rigged", ForgetfulPBA(people.requirements), people)
+    rigged = PWSM(ForgetfulPBA, "rigged", people)
     stream = ReleaseStream(rigged, NoiseSource(KEY))
     counts = counts_of(1, 20, 2, 2)
     released = []
@@ -228,7 +228,9 @@ class Spendthrift:
     def step(self, state, slot_input, noise):
         counts = slot_input.counts.sum(axis=0)
         spent = np.full(len(self.population.requirements), 2**40)
-        return state, SlotRelease(counts, "published", slot_input.slot, 1.0, counts * 0.0, spent)
+        return state, SlotRelease(
+            counts, "published", slot_input.slot, 1.0, counts * 0.0, spent=spent
+        )
 
 
 def test_odometer_stops_a_spendthrift():

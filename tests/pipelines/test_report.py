@@ -12,6 +12,7 @@ from streamveil.mechanisms.core.records import (
     PUBLISHED,
     SKIPPED,
     ConfigurationError,
+    Estimate,
     LedgerEntry,
     Release,
     Requirement,
@@ -35,7 +36,7 @@ def make(true, released, *, labels=None, length="1d", **fields):
         status = STATUSES[t % len(STATUSES)]
         place = None if before else 1
         releases.append(
-            Release(t, slots.start(t), slots.end(t), counts, status, place, 0.5, stderr, "pbd<&>")
+            Release.of(Estimate(counts, status, place, 0.5, stderr), t, slots, "pbd<&>")
         )
         spent = np.array([0.25, 0.5]) if t % 2 else np.array([0.5, 2.5])
         ledger.append(LedgerEntry(t, CLASSES, np.array([1200, 34]), spent, spent))

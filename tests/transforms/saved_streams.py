@@ -27,13 +27,15 @@ from streamveil.mechanisms import (
 from streamveil.mechanisms.accounting.schedule import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
-from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
 from streamveil.mechanisms.local.client.device import Device
 from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.local.protocol import GRR
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS
 from streamveil.mechanisms.per_record.budget_functions import Inverse
-from streamveil.mechanisms.per_record.registry import PER_RECORD_MECHANISMS
+from streamveil.mechanisms.registry import (
+    INFINITE_MECHANISMS,
+    LOCAL_MECHANISMS,
+    PER_RECORD_MECHANISMS,
+)
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
 from streamveil.transforms.local.played_devices import EdgeConfiguration
 from streamveil.transforms.per_record import statistics

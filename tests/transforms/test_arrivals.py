@@ -59,7 +59,7 @@ class Ledger:
     def release(self, state, slot, counted):
         self.released.append((slot, counted))
         nothing = np.zeros(1)
-        return slot + 1, SlotRelease(nothing, PUBLISHED, slot, 0.0, nothing, nothing, {})
+        return slot + 1, SlotRelease(nothing, PUBLISHED, slot, 0.0, nothing, spent=nothing)
 
     def next_slot(self, state):
         return state

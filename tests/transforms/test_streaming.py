@@ -17,7 +17,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.records import PUBLISHED, Lifetime
-from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
+from streamveil.mechanisms.registry import INFINITE_MECHANISMS
 from streamveil.transforms import Heartbeat, metrics
 from streamveil.transforms.slots import heartbeat
 

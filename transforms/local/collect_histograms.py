@@ -24,7 +24,7 @@ from streamveil.mechanisms.core.parameter_checks import (
 from streamveil.mechanisms.core.records import UNIFORM, LedgerEntry, Release, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
+from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import check_resume, settling
 from streamveil.transforms.columns.bins import DomainMap
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper

@@ -17,7 +17,7 @@ from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry, 
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.local.messages import Assignment, encode_assignment
-from streamveil.mechanisms.local.registry import LOCAL_DEFAULT
+from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.local.rounds import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
 from streamveil.transforms.local.server import LocalSetting

@@ -15,11 +15,11 @@ from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
-from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
+from streamveil.mechanisms.registry import local_mechanism
 from streamveil.transforms.local.transcripts import Transcript, transcript_from_bytes
 
 
@@ -139,8 +139,8 @@ class Server:
             release.published_slot,
             release.epsilon,
             n * release.stderr[:bins],
-            self.stream.spent(state),
             release.diagnostics,
+            spent=self.stream.spent(state),
         )
 
     def next_slot(self, state: LocalStreamState) -> int | None:

@@ -17,8 +17,8 @@ from streamveil.mechanisms.per_record.analyzer import Analyzer
 from streamveil.mechanisms.per_record.node_totals import NodeTotals
 from streamveil.mechanisms.per_record.protocol import Integers, PerRecordRelease
 from streamveil.mechanisms.per_record.randomizer import Randomizer
-from streamveil.mechanisms.per_record.registry import statistic
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
+from streamveil.mechanisms.registry import statistic
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.columns.dead_letters import column_of, naming_source
 from streamveil.transforms.messages import array_from_bytes, array_to_bytes

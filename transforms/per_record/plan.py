@@ -12,9 +12,9 @@ from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
 from streamveil.mechanisms.driver.saved_state import MECHANISM, Keeper, Parts, of_parts
 from streamveil.mechanisms.per_record.budget_functions import BudgetFunction
 from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecordRelease, Statistic
-from streamveil.mechanisms.per_record.registry import DEFAULTS, statistic
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
+from streamveil.mechanisms.registry import DEFAULTS, statistic
 from streamveil.transforms.per_record.budgets import Budget, ValueBudget
 from streamveil.transforms.per_record.drivers import (
     KeyDriver,

@@ -19,7 +19,6 @@ from streamveil.mechanisms.core.units import to_epsilon, units_of
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
-from streamveil.mechanisms.infinite.registry import mechanism_forever
 from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
@@ -126,8 +125,7 @@ class Configuration:
         noise = NoiseSource(self.noise_key(), self.stream)
         fixed = None
         if not only_dynamic(self.mechanism):
-            make = mechanism_forever if self.population.forever else mechanism
-            made = make(self.mechanism, self.population)
+            made = mechanism(self.mechanism, self.population)
             fixed = ReleaseStream(made, noise, context=self.context)
             if not self.changing:
                 return ByClass(fixed, self.layout)

@@ -95,25 +95,8 @@ class _ReleaseFn(beam.DoFn):
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(ledgers.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
-        slots = config.clock.slots
-        start, end = slots.start(slot), slots.end(slot)
-        yield TimestampedValue(
-            Release(
-                slot,
-                start,
-                end,
-                release.counts,
-                release.status,
-                release.published_slot,
-                release.epsilon,
-                release.stderr,
-                config.ledgers.mechanism,
-                release.alarm,
-                release.diagnostics,
-                release.shares,
-            ),
-            at,
-        )
+        told = Release.of(release, slot, config.clock.slots, config.ledgers.mechanism)
+        yield TimestampedValue(told, at)
         entry = ledgers.entry(state, slot, release)
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
 

@@ -1,4 +1,6 @@
-"""Budget division: every slot asks all users, each of them for a part of the budget.
+"""LDP budget division (LBD, LBA): every slot asks all users, each for a part of the budget.
+
+For comparison only.
 
 Guarantee: the budgets that a budget schedule offers over any w slots add up to at most E, in exact
 integers; see there. All users are asked as the strictest requirement allows, which implies
@@ -14,11 +16,17 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.accounting.schedule import Offer, Schedule
+from streamveil.mechanisms.accounting.schedule import Offer, Schedule, strictest
 from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.local.algorithms.publication_strategy import (
+    Strategy,
+    personalised_frequency_oracle,
+)
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles
 from streamveil.mechanisms.local.protocol import Ask, Users
 from streamveil.mechanisms.randomness.noise import RandomWords
+from streamveil.mechanisms.wevent.pba import PBA
+from streamveil.mechanisms.wevent.pbd import PBD
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,3 +79,27 @@ class BudgetDivision:
     def decode(self, data: bytes) -> BudgetState:
         """State of bytes."""
         return self._offered(self._budgets.decode(data))
+
+
+class LBD(Strategy):
+    """Budget distribution under min E and max w: BD with reports for noise.
+
+    Half of E is for dissimilarities in equal shares, and each publication takes half of what the
+    window leaves of the other half.
+    """
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        schedule = BudgetDivision(users, PBD(strictest(users.classes)))
+        super().__init__(name, schedule, personalised_frequency_oracle, project)
+
+
+class LBA(Strategy):
+    """Budget absorption under min E and max w: BA with reports for noise.
+
+    Half of E is for dissimilarities in equal shares; a publication absorbs the shares of the slots
+    skipped before it and nullifies as many slots after it.
+    """
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        schedule = BudgetDivision(users, PBA(strictest(users.classes)))
+        super().__init__(name, schedule, personalised_frequency_oracle, project)

@@ -1,11 +1,13 @@
-"""Personalised LDP budget uniform (PLBU): an even part of the own budget every slot.
+"""LDP budget uniform (LBU), and with everybody's own budget (PLBU): an even part every slot.
 
 For comparison only.
 
-Guarantee: any w_k slots cost class k at most w_k * floor(E_k / w_k) units.
+Guarantee: any w_k slots cost class k at most w_k * floor(E_k / w_k) units; LBU keeps the strictest
+requirement, which implies everybody's own.
 Adjacency: any values of a user, in the slots of a window, for any others.
 Sensitivity: a user has one symbol in a slot.
-Source: Du et al., "Infinite stream estimation under personalized w-event privacy" (2025).
+Source: Du et al., "Infinite stream estimation under personalized w-event privacy" (2025);
+for LBU Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
 Changed: it is unbiased. The published one counts perturbed answers as they are.
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.accounting.schedule import even_budgets
+from streamveil.mechanisms.accounting.schedule import even_budgets, strictest
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
 from streamveil.mechanisms.core.units import Units, to_epsilon
@@ -97,3 +99,10 @@ class PLBU(Uniform):
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
         super().__init__(name, users, even_budgets(users.classes), project)
+
+
+class LBU(Uniform):
+    """Every user reports in every slot at min E / max w."""
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        super().__init__(name, users, even_budgets(strictest(users.classes)), project)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from streamveil.mechanisms.accounting.schedule import strictest
 from streamveil.mechanisms.local.algorithms.population_division import Plan, PopulationDivision
 from streamveil.mechanisms.local.algorithms.publication_strategy import (
     Strategy,
@@ -83,3 +84,16 @@ class PLPAPlus(Strategy):
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
         schedule = PopulationDivision(users, Plan.optimal(users), Absorption())
         super().__init__(name, schedule, personalised_utility_enhancement, project)
+
+
+class LPA(Strategy):
+    """LDP population absorption: PLPA when everybody asks for the strictest. For comparison only.
+
+    Guarantee: PLPA's under the strictest requirement, which implies everybody's own.
+    Source: Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
+    """
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        plan = Plan.longest(users, strictest(users.classes))
+        schedule = PopulationDivision(users, plan, Absorption())
+        super().__init__(name, schedule, personalised_frequency_oracle, project)

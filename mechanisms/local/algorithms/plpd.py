@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from streamveil.mechanisms.accounting.schedule import strictest
 from streamveil.mechanisms.local.algorithms.population_division import Plan, PopulationDivision
 from streamveil.mechanisms.local.algorithms.publication_strategy import (
     Strategy,
@@ -80,3 +81,16 @@ class PLPDPlus(Strategy):
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
         schedule = PopulationDivision(users, Plan.optimal(users), Distribution())
         super().__init__(name, schedule, personalised_utility_enhancement, project)
+
+
+class LPD(Strategy):
+    """LDP population distribution: PLPD when everybody asks for the strictest. For comparison only.
+
+    Guarantee: PLPD's under the strictest requirement, which implies everybody's own.
+    Source: Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
+    """
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        plan = Plan.longest(users, strictest(users.classes))
+        schedule = PopulationDivision(users, plan, Distribution())
+        super().__init__(name, schedule, personalised_frequency_oracle, project)

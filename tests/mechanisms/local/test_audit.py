@@ -12,7 +12,7 @@ from streamveil.mechanisms.core.records import Requirement
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.oracles import supports
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, local_mechanism
 from tests.mechanisms.local.populations import SERVER, tally_of
 from tests.mechanisms.test_audit import audit
 

@@ -13,10 +13,10 @@ from streamveil.mechanisms.local.accounting.user_filters import Odometers
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.registry import local_mechanism
 from streamveil.mechanisms.local.server.ask_ledger import AskLedger
 from streamveil.mechanisms.local.server.stream import LocalStream
 from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.registry import local_mechanism
 from tests.mechanisms.local.recount import Recount
 
 KEY = bytes(range(32))

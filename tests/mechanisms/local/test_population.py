@@ -14,7 +14,7 @@ from streamveil.mechanisms.local.algorithms.population_division import Plan
 from streamveil.mechanisms.local.algorithms.user_draws import Pool
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, local_mechanism
 from tests.mechanisms.local.populations import (
     SERVER,
     check_windows,

@@ -10,8 +10,8 @@ from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, OUE, Tally, Users
-from streamveil.mechanisms.local.simulate import run_slot
 from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.simulation import run_slot
 from tests.mechanisms.local.populations import SERVER, population, tally_of
 
 RAW = {"filtered": False, "project": False}

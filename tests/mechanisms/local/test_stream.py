@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.registry import LOCAL_MECHANISMS, local_mechanism
 from streamveil.mechanisms.local.server.ask_ledger import AskLedger
 from streamveil.mechanisms.local.server.stream import LocalStream
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, local_mechanism
 
 KEY = bytes(range(32))
 CLASSES = (Requirement(2, 1.0), Requirement(3, 1.0), Requirement(5, 2.0))

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from streamveil.io import read_table
-from streamveil.mechanisms.infinite.registry import INFINITE_MECHANISMS
 from streamveil.pipelines.evaluation.infinite import (
-    DEFAULT_MECHANISMS,
     Drawn,
     InfiniteFigures,
     InfiniteRun,
@@ -129,10 +127,6 @@ def test_seeds_draw_streams_and_noise_anew_and_can_be_repeated():
     (first,), (second,), (again,) = (run(task) for task in (*tasks, tasks[0]))
     assert (first.course == again.course).all()
     assert (first.course != second.course).any()
-
-
-def test_all_mechanisms_are_compared():
-    assert set(DEFAULT_MECHANISMS) == set(INFINITE_MECHANISMS)
 
 
 # ---- tables and page -------------------------------------------------------------------------

@@ -23,7 +23,7 @@ CLASSES = (Requirement(2, 1.0), Requirement(3, 2.0))
 def release(counts, *, status=PUBLISHED, stderr=1.0, spent=(0, 0)):
     counts = np.array(counts, np.int64)
     errors = np.broadcast_to(np.asarray(stderr, float), counts.shape)
-    return SlotRelease(counts, status, 0, 0.1, errors, np.array(spent, np.int64))
+    return SlotRelease(counts, status, 0, 0.1, errors, spent=np.array(spent, np.int64))
 
 
 def measured(*slots, seconds=0.0):
