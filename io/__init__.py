@@ -11,7 +11,6 @@ if TYPE_CHECKING:
         bigquery_schema,
     )
     from streamveil.io.coders import RecordBatchCoder
-    from streamveil.io.dialect import CsvDialect
     from streamveil.io.domain import read_domain
     from streamveil.io.ends import ends_of
     from streamveil.io.events import (
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     )
     from streamveil.io.files import list_files, match_files
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
+    from streamveil.io.formats import CsvDialect
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
     from streamveil.io.locations import per_record_sink_of, sink_of, source_of
     from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record

@@ -15,63 +15,12 @@ from apache_beam.io.filesystem import CompressionTypes, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
-from streamveil.io.dialect import CsvDialect
+from streamveil.io.formats import CsvDialect, format_of, row_word
 from streamveil.io.optional import require_filesystem
 from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
 
-PARQUET, AVRO, CSV, JSON_LINES = "parquet", "avro", "csv", "json lines"
-EXTENSIONS = {
-    ".parquet": PARQUET,
-    ".avro": AVRO,
-    ".csv": CSV,
-    ".jsonl": JSON_LINES,
-    ".json": JSON_LINES,
-    ".ndjson": JSON_LINES,
-}
-TEXT_FORMATS = (CSV, JSON_LINES)
-
 Columns = Sequence[str]
 Patterns = str | Sequence[str]
-
-
-def format_of(path: str, dialect: CsvDialect | None = None) -> str:
-    """Format of an input file by its name; a text format may end in `.gz`.
-
-    Raises ConfigurationError for an extension that is not known, but where `dialect` takes any.
-    """
-    known = _extension_format(path)
-    if known is None and path.lower().endswith(".gz"):
-        known = _extension_format(path[:-3])
-        known = known if known in TEXT_FORMATS else None
-    if known is None and dialect is not None and dialect.any_name:
-        return CSV
-    if known is None:
-        raise ConfigurationError(
-            f"{path}: the format of this file is not known by its name: use one of "
-            f"{', '.join(EXTENSIONS)}, or a text format with .gz; or say --delimiter, if it is "
-            "text of separated fields"
-        )
-    return known
-
-
-def output_format_of(path: str) -> str:
-    """Format of an output file by its name; raises ConfigurationError when there is none."""
-    known = _extension_format(path)
-    if known is None:
-        raise ConfigurationError(
-            f"{path}: the format to write is not known by this name: end it in one of "
-            f"{', '.join(EXTENSIONS)}"
-        )
-    return known
-
-
-def _extension_format(path: str) -> str | None:
-    return next((EXTENSIONS[e] for e in EXTENSIONS if path.lower().endswith(e)), None)
-
-
-def row_word(path: str) -> str:
-    """What the rows of a file are called: `line` (from 1) in text files, `row` (from 0) else."""
-    return "row" if _extension_format(path) in (PARQUET, AVRO) else "line"
 
 
 def match_files(pattern: Patterns) -> list[FileMetadata]:

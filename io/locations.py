@@ -11,10 +11,10 @@ from urllib.parse import parse_qsl
 import apache_beam as beam
 
 from streamveil.io.bigquery import WritePerRecordToBigQuery, WriteReleasesToBigQuery
-from streamveil.io.dialect import CsvDialect
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
 from streamveil.io.folder import WriteReleasesToFolder, per_record_file
+from streamveil.io.formats import CsvDialect
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
 from streamveil.io.messages import READING_SETTINGS, reading_of
 from streamveil.io.per_record import WritePerRecord, per_record_json

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.io.events import read_part, split_file
-from streamveil.io.files import row_word
+from streamveil.io.formats import row_word
 from streamveil.io.lines import refusing
 from streamveil.mechanisms.core.records import ConfigurationError
 

@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io.events import check_events
-from streamveil.io.files import Patterns, input_files, row_word
+from streamveil.io.files import Patterns, input_files
+from streamveil.io.formats import row_word
 from streamveil.io.public import Rows, read_public
 from streamveil.mechanisms.core.records import (
     MAX_EPSILON,

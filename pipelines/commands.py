@@ -63,6 +63,7 @@ from streamveil.pipelines.values import (
     budget_for_ever,
     check_bins,
     check_files,
+    check_formats,
     check_going_on,
     check_required,
     check_summary,
@@ -184,6 +185,7 @@ def _check_run(given: Any) -> None:
     check_going_on(given)
     check_summary(given.summary)
     check_files(given, _READ, new=() if given.state else _WRITTEN)
+    check_formats(given, _WRITTEN)
     check_summary_apart(given)
 
 
@@ -220,6 +222,7 @@ def _check_per_record(given: Any) -> None:
     check_statistic(given)
     _check_times(given)
     check_files(given, ("input",), ("output",))
+    check_formats(given, ("output",))
 
 
 def _check_demo(given: Any) -> None:

@@ -8,7 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from streamveil.io.dialect import CsvDialect
+from streamveil.io.formats import CsvDialect, format_of, output_format_of
+from streamveil.io.places import is_stream
 from streamveil.mechanisms.core.domains import (
     Categories,
     Edges,
@@ -358,6 +359,21 @@ def check_summary_apart(given: Any) -> None:
                 f"--summary={given.summary} is a file of --{name}={value} too, and would be "
                 "replaced: choose another name"
             )
+
+
+def check_formats(given: Any, outputs: Sequence[str]) -> None:
+    """Refuse files whose names do not say a format that is known. Raises ConfigurationError.
+
+    Args:
+        given: the options.
+        outputs: the names of those for outputs.
+    """
+    if not (is_stream(given.input) or _NOT_A_PLAIN_PATH.match(given.input)):
+        format_of(given.input, dialect_of(given))
+    for name in outputs:
+        path = getattr(given, name)
+        if path and not is_stream(path):
+            output_format_of(path)
 
 
 def check_files(given: Any, there: Sequence[str], new: Sequence[str]) -> None:

@@ -9,9 +9,15 @@ import pytest
 
 import streamveil.io
 import streamveil.mechanisms
+import streamveil.mechanisms.per_record
 import streamveil.transforms
 
-PACKAGES = (streamveil.io, streamveil.mechanisms, streamveil.transforms)
+PACKAGES = (
+    streamveil.io,
+    streamveil.mechanisms,
+    streamveil.mechanisms.per_record,
+    streamveil.transforms,
+)
 
 BLOCKED = """
 import json, sys

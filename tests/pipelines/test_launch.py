@@ -228,6 +228,7 @@ WRONG_TOGETHER = [
     ({"domain": "A,B", "other": "A"}, "cannot be called 'A' (--other)"),
     ({"delimiter": ";;"}, "the delimiter ';;' (--delimiter)"),
     ({"columns": "user,,time"}, "are not names of their own"),
+    ({"output": "out.xls"}, "out.xls: the format to write is not known"),
     ({"time_format": "%Q"}, "time format '%Q' (--time_format)"),
     ({"mechanism": "pbd:gate=1"}, "has no option 'gate'"),
     ({"requirement_columns": "id,days"}, "are not the names of three columns"),
