@@ -36,7 +36,8 @@ def tests(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """Whole runs, audits and samples."""
     _installed(session, "test")
-    session.run("python", "-m", "pytest", "-m", "slow", *session.posargs)
+    marks = ("-m", "slow or property", "--hypothesis-profile=thorough")
+    session.run("python", "-m", "pytest", *marks, *session.posargs)
 
 
 @nox.session

@@ -6,7 +6,7 @@ python benchmarks/local.py
 120 slots. At slot t a user has value 1 with probability p_t, else 0: the streams Sin, TLNS and Log
 of Du et al., "PLDP-IDS: personalized local differential privacy for infinite data stream", Section
 VI. The error is AMSE: the squared difference of released and true frequencies, averaged over values
-and slots. Every number is of simulated devices that report one by one, with their odometers.
+and slots. Every number is of simulated devices that report one by one, with their filters.
 """
 
 from __future__ import annotations

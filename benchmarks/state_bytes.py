@@ -78,7 +78,7 @@ def publish_if_allowed(stream, state, slot: int, wanted: bool, random):
         inner.last = Publication(counts, random.random(BINS), slot)
     inner.schedule = schedule.commit(inner.schedule, offer, published)
     spent = offer.dissimilarity + published * offer.publication
-    state.odometer = stream.odometer.charge(state.odometer, spent)
+    state.filter.charge(spent)
     state.next_slot = slot + 1
     return state, "published" if published else "skipped"
 

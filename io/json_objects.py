@@ -22,12 +22,11 @@ import pyarrow.compute as pc
 
 from streamveil.io.cells import not_utf8
 from streamveil.io.files import Columns
+from streamveil.mechanisms.core.number_text import number_text
 
 MAX_DEPTH = 64
 """Objects and lists inside each other, the record's own included. Python's parser has a limit that
 hangs on who calls it; this one is below."""
-MAX_EXPONENT = 400
-"""Doubles need 324; a number with a larger exponent stays as it is written."""
 
 # Called with the index of a record, what is wrong with it and its bytes.
 Reject = Callable[[int, str, bytes], None]
@@ -42,7 +41,6 @@ _SHAPES = 4
 # an expression is made where it saves more than that.
 _KEY_PRICE, _NESTED_KEY_PRICE = 20, 700
 
-_LITERAL = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?)0*(\d+))?")
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 _COLON, _COMMA = ": ?", ", ?"  # as nearly all write; anywhere else blanks cost time
@@ -133,29 +131,6 @@ def _parse(record: bytes) -> Any:
         return _decode(text)
     except ValueError as error:
         return _Fault(f"not JSON: {error}")
-
-
-def number_text(literal: str) -> str:
-    """Text of the value of a JSON number: decimal digits without an exponent or needless zeros.
-
-    So 7, 7.0 and 70e-1 are one user, and nothing is rounded. With an exponent beyond
-    `MAX_EXPONENT` the literal stays as it is written, unless it is 0.
-    """
-    match = _LITERAL.fullmatch(literal)
-    assert match is not None
-    sign, whole, part, below, exponent = match.groups(default="")
-    digits = whole + part
-    if not digits.strip("0"):
-        return "0"
-    if exponent:
-        if len(exponent) > 3 or int(exponent) > MAX_EXPONENT:
-            return literal
-        point = len(whole) + int(below + exponent)
-        digits = "0" * (1 - point) + digits
-        point = max(point, 1)
-        whole, part = digits[:point].ljust(point, "0"), digits[point:]
-    part = part.rstrip("0")
-    return f"{sign}{whole.lstrip('0') or '0'}{part and '.'}{part}"
 
 
 def plain_numbers(texts: pa.Array) -> pa.Array:

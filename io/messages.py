@@ -82,7 +82,7 @@ class ParseMessages(beam.PTransform):
         """Build the steps: gather, parse."""
         return Events.of(
             messages
-            | "Gather" >> gather(len).with_output_types(list[bytes])
+            | "Gather" >> beam.ParDo(_GatherFn()).with_output_types(list[bytes])
             | "Parse"
             >> beam.ParDo(
                 _ParseFn(
@@ -124,14 +124,6 @@ def warn_of_given_times(source: str, chosen: str, otherwise: str) -> None:
     )
 
 
-def gather(bytes_of: Callable[[Any], int] | None = None) -> beam.PTransform:
-    """Messages or other elements in the global window, to lists of them.
-
-    `bytes_of` tells the size of an element; None where elements are small.
-    """
-    return beam.ParDo(_GatherFn(bytes_of))
-
-
 class _GatherFn(beam.DoFn):
     """Messages to lists of them, each at the event time of its earliest message.
 
@@ -142,19 +134,16 @@ class _GatherFn(beam.DoFn):
     nothing.)
     """
 
-    _messages: list[Any]
+    _messages: list[bytes]
     _bytes: int
     _earliest: Any
-
-    def __init__(self, bytes_of: Callable[[Any], int] | None) -> None:
-        self._bytes_of = bytes_of
 
     def start_bundle(self) -> None:
         self._clear()
 
-    def process(self, message: Any, time: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
+    def process(self, message: bytes, time: Any = beam.DoFn.TimestampParam) -> Iterator[Any]:
         self._messages.append(message)
-        self._bytes += self._bytes_of(message) if self._bytes_of else 0
+        self._bytes += len(message)
         self._earliest = min(self._earliest, time)
         if len(self._messages) >= BATCH_MESSAGES or self._bytes >= BATCH_BYTES:
             yield from self.finish_bundle()

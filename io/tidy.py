@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from streamveil.io.avro import UTC_MICROSECONDS
-from streamveil.mechanisms.core.intervals import interval
 from streamveil.mechanisms.core.records import Release
+from streamveil.mechanisms.core.tidy import tidy_columns
 
 ROWS, TIDY = "rows", "tidy"
 LAYOUTS = (ROWS, TIDY)
@@ -40,17 +39,7 @@ def tidy_batch(
     `low` and `high` are those of :func:`interval`, null where the standard error is not finite. If
     `quoted`, labels are as :func:`quoted_label` has them.
     """
-    bins = [quoted_label(label) for label in labels] if quoted else list(labels)
-    ends = [interval(release.counts, release.stderr) for release in releases]
-    columns = {
-        "slot": np.repeat([release.slot for release in releases], len(bins)),
-        "start": np.repeat([release.start for release in releases], len(bins)),
-        "bin": bins * len(releases),
-        "count": np.concatenate([release.counts for release in releases]),
-        "low": np.concatenate([low for low, _ in ends]),
-        "high": np.concatenate([high for _, high in ends]),
-        "status": np.repeat([release.status for release in releases], len(bins)),
-    }
+    columns = tidy_columns(releases, [quoted_label(label) if quoted else label for label in labels])
     arrays = [pa.array(columns[f.name], f.type, from_pandas=True) for f in TIDY_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=TIDY_SCHEMA)
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from streamveil.io.tables import write_table
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, ConfigurationError, Requirement
+from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.core.user_table import Registry
 
 _SCHEMA = pa.schema(
@@ -44,7 +45,7 @@ class Asked:
     @classmethod
     def of(cls, registry: Registry) -> Asked:
         """Those of a registry's users, in their order."""
-        windows = np.array([r.window for r in registry.classes], np.int64)
+        windows = registry.classes.windows
         epsilons = np.array([r.epsilon for r in registry.classes], np.float64)
         return cls(windows[registry.class_of], epsilons[registry.class_of])
 
@@ -123,7 +124,7 @@ class UserTable:
     """Requirement of users outside the table, and their public number."""
     longest_window: int | None = None
     """The longest window that may be asked for, in slots, if it was said."""
-    classes: tuple[Requirement, ...] | None = None
+    classes: Requirements | None = None
     """In the local setting, where nobody who was in the table is forgotten: all requirements there
     ever were, those of the first table first. None elsewhere."""
 
@@ -211,7 +212,9 @@ class UserTable:
         )
         if self.classes is not None:
             later = {Requirement(*pair) for pair in _pairs(asked)} - set(self.classes)
-            return replace(everybody, classes=(*self.classes, *sorted(later))), changes
+            return replace(
+                everybody, classes=Requirements((*self.classes, *sorted(later)))
+            ), changes
         return everybody._without(
             (everybody.begun.windows == 0) & (everybody.now.windows == 0)
         ), changes
@@ -268,7 +271,7 @@ class UserTable:
             Asked(windows_now, epsilons_now),
             default,
             facts["longest_window"],
-            None if classes is None else tuple(Requirement(*pair) for pair in classes),
+            None if classes is None else Requirements(Requirement(*pair) for pair in classes),
         )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from streamveil.mechanisms.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, Odometer
+    from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, WindowFilter
     from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
     from streamveil.mechanisms.core.records import (
         ConfigurationError,
@@ -74,7 +74,6 @@ __all__ = [
     "LocalSimulation",
     "Mechanism",
     "NoiseSource",
-    "Odometer",
     "Population",
     "Registry",
     "Release",
@@ -85,6 +84,7 @@ __all__ = [
     "SlotRelease",
     "Slots",
     "StreamState",
+    "WindowFilter",
     "WithOther",
     "dynamic_mechanism",
     "infinite_mechanism",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Lifetime, Requirement
+from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
@@ -36,7 +37,7 @@ class Crowd(Protocol):
 class Population:
     """The public facts a mechanism over fixed requirements may steer by."""
 
-    requirements: tuple[Requirement, ...]
+    requirements: Requirements
     """Requirement of each class, shape (K,)."""
     sizes: npt.NDArray[np.int64]
     """Public number of users in each class, shape (K,)."""
@@ -53,6 +54,7 @@ class Population:
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
+        object.__setattr__(self, "requirements", Requirements.of(self.requirements))
         if not self.requirements:
             raise ConfigurationError("there are no requirements: nobody could be counted")
         if self.sizes.shape != (len(self.requirements),) or (self.sizes < 0).any():
@@ -102,7 +104,7 @@ class Mechanism(Protocol[S]):
     """A release mechanism over fixed requirements: frozen configuration, state apart.
 
     `step` must steer by `population`, its own state's released values and the noisy results of
-    this slot only. Its `spent` is what the odometer books before anything leaves.
+    this slot only. Its `spent` is what the filter books before anything leaves.
     """
 
     name: str
@@ -171,4 +173,5 @@ def population_of(
     requirements: Sequence[Requirement], sizes: npt.ArrayLike, bins: int, sensitivity: int = 1
 ) -> Population:
     """Make a Population from plain sequences."""
-    return Population(tuple(requirements), np.asarray(sizes, dtype=np.int64), bins, sensitivity)
+    asked = Requirements.of(requirements)
+    return Population(asked, np.asarray(sizes, dtype=np.int64), bins, sensitivity)

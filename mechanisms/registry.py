@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun, strictest
+from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
@@ -22,6 +22,7 @@ from streamveil.mechanisms.core.records import (
     as_requirement,
     check_shares,
 )
+from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.protocol import (
     DynamicMechanism,
     Mechanism,
@@ -98,7 +99,9 @@ class Spec:
 
     def budgets(self, asked: Any) -> Any:
         """The budget schedule over requirements, or over a horizon where they change."""
-        return pkgutil.resolve_name(self.place)(strictest(asked) if self.strictest else asked)
+        if self.strictest:
+            asked = Requirements.of(asked).strictest
+        return pkgutil.resolve_name(self.place)(asked)
 
 
 Specs = Mapping[str, Spec]

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.schedule import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -19,6 +18,7 @@ from streamveil.mechanisms.core.records import (
     check_shares,
     leave_shares,
 )
+from streamveil.mechanisms.core.requirements import Requirements, asked_units
 from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream
@@ -276,7 +276,7 @@ def simulate_local(
             f"{name} does not follow requirements that change: use the mechanism rotation"
         )
     source = NoiseSource(key)
-    longest = max(r.window for r in users.classes) if asked_for else None
+    longest = users.classes.longest if asked_for else None
     devices = Devices(users, derived_key(bytes(key), "devices"), longest)
     state, class_of = mechanism.start(), users.class_of
     releases, asks, followed = [], [], []
@@ -412,7 +412,7 @@ def _population(
             if one is not None:
                 first.setdefault(user, one)
                 every.add(one)
-    classes = tuple(sorted(every))
+    classes = Requirements(sorted(every))
     number = {requirement: k for k, requirement in enumerate(classes)}
     class_of = np.zeros(len(requirements), np.int32)
     for user, one in enumerate(requirements):

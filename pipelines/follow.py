@@ -562,7 +562,7 @@ class Follow:
         registry = self.transform.registry
         if any(isinstance(one, Lifetime) for one in registry.classes):
             return None
-        longest = max(one.window for one in registry.classes)
+        longest = registry.classes.longest
         return self.transform.slots.start(until + max(longest, self.transform.longest_window or 0))
 
     def _refuse_behind(self, found: Found) -> None:

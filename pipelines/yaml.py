@@ -12,6 +12,7 @@ from functools import partial
 from importlib.resources import files
 from typing import Any
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import LEDGER_SCHEMA, PER_RECORD_SCHEMA, REJECTED_SCHEMA, release_schema
@@ -37,6 +38,7 @@ from streamveil.pipelines.rows import Objects, OnRows, Output
 _PLACES = ("input", "output", "rejected", "ledger", "summary", "layout", "delimiter", "columns")
 # Options here alone: the type and the meaning of each.
 _OUTPUTS: Mapping[str, tuple[Any, str]] = {
+    "rows": (str | None, "name of an output with a row for each slot and bin"),
     "ledger": (str | None, "name of an output for what every slot cost every class of users"),
     "error_handling": (Mapping[str, str] | None, "as of Beam's own transforms, for dead letters"),
 }
@@ -107,6 +109,7 @@ def _text(value: Any) -> str:
 )
 def private_histograms(
     given: Any,
+    rows: str | None = None,
     ledger: str | None = None,
     error_handling: Mapping[str, str] | None = None,
 ) -> OnRows:
@@ -114,9 +117,9 @@ def private_histograms(
     transform = release.transform_of(given, given)
     return OnRows(
         transform,
-        transform.columns.names,
         partial(
             _histograms,
+            rows=rows,
             ledger=ledger,
             error_handling=error_handling,
             shares=transform.population.forever,
@@ -128,13 +131,14 @@ def private_histograms(
 @_configured_by((EventOptions, JobOptions), tuple(NOT_LOCAL))
 def collect_histograms(
     given: Any,
+    rows: str | None = None,
     ledger: str | None = None,
     error_handling: Mapping[str, str] | None = None,
 ) -> OnRows:
     """Rows of events to one histogram a slot in the local setting, as `streamveil collect`."""
     transform = collect.transform_of(given)
-    outputs = partial(_histograms, ledger=ledger, error_handling=error_handling)
-    return OnRows(transform, transform.columns.names, outputs)
+    outputs = partial(_histograms, rows=rows, ledger=ledger, error_handling=error_handling)
+    return OnRows(transform, outputs)
 
 
 @_configured_by((per_record.PerRecordOptions, EventOptions), (), outputs=False)
@@ -142,19 +146,23 @@ def per_record_statistic(given: Any) -> OnRows:
     """Rows of records to a statistic that protects each, as `streamveil per-record`."""
     return OnRows(
         per_record.transform_of(given),
-        per_record.columns_of(given),
         lambda rows: {"statistics": Output(rows, _per_record, PER_RECORD_SCHEMA)},
     )
 
 
 def _histograms(
     made: Any,
+    rows: str | None,
     ledger: str | None,
     error_handling: Mapping[str, str] | None,
     shares: bool = False,
     dynamic: bool = False,
-) -> dict[str, Output]:
-    outputs = {"releases": Output(made.releases, _release, release_schema(shares=shares))}
+) -> dict[str, Output | beam.PCollection[beam.Row]]:
+    outputs: dict[str, Output | beam.PCollection[beam.Row]] = {
+        "releases": Output(made.releases, _release, release_schema(shares=shares))
+    }
+    if rows:
+        outputs[rows] = made.rows
     if ledger:
         schema = DYNAMIC_LEDGER_SCHEMA if dynamic else LEDGER_SCHEMA
         outputs[ledger] = Output(made.ledger, _dynamic_ledger if dynamic else _ledger, schema)

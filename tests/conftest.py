@@ -3,18 +3,26 @@
 import gc
 import importlib
 import sys
+import time
 from functools import cache, partial
 from pathlib import Path
 from types import MethodType
 from weakref import WeakKeyDictionary
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # A slow machine is no fault, and a fault shows again. CI draws all examples: `thorough`.
-settings.register_profile("streamveil", deadline=None, derandomize=True)
+settings.register_profile(
+    "streamveil",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+)
 settings.register_profile("thorough", settings.get_profile("streamveil"))
 settings.load_profile("streamveil")
+# Seconds after which what does not come never will: only what hangs waits so long.
+PATIENCE = 600.0
 # Of the examples of a property one in so many is drawn, and at least so many.
 ONE_IN, AT_LEAST = 4, 10
 
@@ -29,7 +37,7 @@ CLUSTERS = {
 WITHOUT_BEAM = {"mechanisms"}
 QUICK_ROOMS = {"mechanisms", "io"}
 # Of these rooms, tests of long streams and of every file operation.
-LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_snapshot"}
+LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_metamorphic", "test_snapshot"}
 RUNNERS = {"runner", "usual_runner"}
 HERE = Path(__file__).parent
 FN_API, BUNDLE_BASED, PRISM = "fn_api", "bundle_based", "prism"
@@ -53,7 +61,8 @@ def pytest_generate_tests(metafunc):
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
     """The tests of one file run in one process: another takes longer to start than they do."""
-    if not config.option.usepdb and len(config.args) == 1 and ".py" in config.args[0]:
+    asked = any(str(given).startswith("-n") for given in config.invocation_params.args)
+    if not asked and len(config.args) == 1 and ".py" in config.args[0]:
         config.option.numprocesses = 0
 
 
@@ -64,8 +73,8 @@ def room_of(path):
 
 def pytest_ignore_collect(collection_path, config):
     """Whoever asks for the quick tests alone need not wait until all others are imported."""
-    if config.option.markexpr == "quick" and collection_path.suffix == ".py":
-        return room_of(collection_path) not in QUICK_ROOMS or None
+    if config.option.markexpr == "quick" and HERE in collection_path.parents:
+        return room_of(collection_path) not in {*QUICK_ROOMS, "conftest.py"} or None
     return None
 
 
@@ -193,6 +202,19 @@ def pipeline_on(flags_of):
 def new_pipeline(pipeline_on, usual_runner):
     """An empty pipeline on the usual runner, with flags of Beam."""
     return partial(pipeline_on, usual_runner)
+
+
+@pytest.fixture(scope="session")
+def until():
+    """Wait for something that another thread or process does, however busy the machine is."""
+
+    def until(done):
+        end = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < end, "waited in vain"
+            time.sleep(0.02)
+
+    return until
 
 
 @pytest.fixture(scope="session")

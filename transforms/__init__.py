@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         ValueBudget,
     )
     from streamveil.transforms.release.noise_keys import RotatedKey
+    from streamveil.transforms.release_rows import ReleaseRows
     from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "PerRecordRunningTotal",
     "PerRecordSum",
     "PrivateHistograms",
+    "ReleaseRows",
     "RotatedKey",
     "ValueBudget",
 ]

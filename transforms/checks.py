@@ -8,8 +8,45 @@ import apache_beam as beam
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
+from streamveil.mechanisms.core.arguments import (
+    domain_of,
+    is_true,
+    refuse,
+    registry_of,
+    slot_number,
+    slots_of,
+    text_of,
+)
 from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import ConfigurationError
+
+
+def take_public(transform: Any) -> None:
+    """Bring what a transform of histograms was given of what is public to its own types.
+
+    Raises ConfigurationError for what cannot be taken.
+    """
+    transform.registry = registry_of(transform.registry)
+    transform.domain = domain_of(transform.domain)
+    take_options(transform)
+    transform.slots = slots_of(transform.slots)
+    text_of(transform.mechanism, "mechanism", "give the name of a mechanism")
+
+
+def take_options(transform: Any) -> None:
+    """The same of what all transforms of streams have."""
+    for name in ("first_slot", "last_slot"):
+        setattr(transform, name, slot_number(getattr(transform, name), name))
+    for name in ("may_be_empty", "changing"):
+        if hasattr(transform, name):
+            setattr(transform, name, is_true(getattr(transform, name), name))
+    if not isinstance(resume := getattr(transform, "resume", None), (bytes, type(None))):
+        raise ConfigurationError(  # which shows no state: it is private
+            f"resume is of type {type(resume).__name__}: give the bytes of a state, the second of "
+            "what io.read_state gives"
+        )
+    if not isinstance(transform.heartbeat, (beam.PTransform, type(None))):
+        refuse("heartbeat", transform.heartbeat, "give a PTransform that tells slots, or None")
 
 
 def settling(every: int | str | beam.PTransform | None) -> int | beam.PTransform | None:

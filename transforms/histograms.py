@@ -23,6 +23,7 @@ from streamveil.mechanisms.core.parameter_checks import (
 )
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
+    CHANGE_COLUMNS,
     REPLACE,
     UNIFORM,
     ConfigurationError,
@@ -44,7 +45,7 @@ from streamveil.mechanisms.driver.saved_state import (
 )
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
-from streamveil.transforms.checks import check_resume, refuse_windows, settling
+from streamveil.transforms.checks import check_resume, settling, take_public
 from streamveil.transforms.columns.bins import DomainMap
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
@@ -65,6 +66,8 @@ from streamveil.transforms.release.release_steps import (
     _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
+from streamveil.transforms.release_rows import WithRows
+from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.slots.clock import Clock
 
@@ -73,9 +76,7 @@ _STREAM = "histogram"
 _LOGGER = logging.getLogger("streamveil")
 
 
-class Outputs(NamedTuple):
-    """What :class:`PrivateHistograms` gives."""
-
+class _Outputs(NamedTuple):
     releases: beam.PCollection[Release]
     """One for each slot: safe to publish."""
     ledger: beam.PCollection[LedgerEntry] | beam.PCollection[DynamicLedgerEntry]
@@ -89,14 +90,18 @@ class Outputs(NamedTuple):
     changes are given, only a transform that is `changing` tells it."""
 
 
-@beam.typehints.with_input_types(pa.RecordBatch)
+class Outputs(WithRows, _Outputs):
+    """What :class:`PrivateHistograms` gives, and `rows` of the releases."""
+
+
 @dataclass(eq=False)
 class PrivateHistograms(beam.PTransform):
     """Release a private histogram per slot, keeping every user's requirement.
 
-    Input: a PCollection of Arrow record batches (pyarrow.RecordBatch) with at least the columns
-    named in `columns`, bounded or not, in the global window; or a tuple of such events and batches
-    of changes of requirements, with the columns of `io.requirement_changes`. Output:
+    Input: a PCollection of events with at least the columns named in `columns`, bounded or not, in
+    the global window: Arrow record batches (pyarrow.RecordBatch), rows with a schema (beam.Row or
+    a NamedTuple) or dictionaries (see :mod:`streamveil.transforms.row_batches`); or a tuple of
+    such events and changes of requirements, with the columns of `io.requirement_changes`. Output:
     :class:`Outputs`.
 
     Guarantee: (w, E)-event personalised differential privacy. For every user with requirement
@@ -128,8 +133,9 @@ class PrivateHistograms(beam.PTransform):
     moment is the event time of the release. Events that come after it are rejected as late.
 
     Raises:
-        ConfigurationError: at construction for options that do not fit; when the pipeline runs,
-            for columns that are missing or of a wrong type. A bounded input fails before anything
+        ConfigurationError: at construction for options that do not fit; when applied, for fields
+            of rows that are missing or of a wrong type; when the pipeline runs, for such columns
+            of record batches. A bounded input fails before anything
             is released; in one without end, slots that were released before the fault stay
             released.
         InputLost: when the pipeline runs, for a bounded input of which no event is counted, or more
@@ -138,11 +144,12 @@ class PrivateHistograms(beam.PTransform):
     """
 
     registry: Registry
-    """The public table of users and requirements."""
+    """The public table of users and requirements. A mapping user -> (window, epsilon) is taken as
+    well, and a table of pandas, Polars or Arrow with columns of these names."""
     domain: Domain
-    """The public bins."""
+    """The public bins; a list of values is taken as well."""
     slots: Slots
-    """How time is cut."""
+    """How time is cut; a length such as `1d` is taken as well."""
     columns: Columns
     """Which columns hold user, value and time."""
     mechanism: str = DEFAULT
@@ -203,6 +210,8 @@ class PrivateHistograms(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
+        take_public(self)
+        self.columns = Columns.of(self.columns)
         self._key = SameKey.of(self.noise_key)
         self.max_contributions = whole("max_contributions", self.max_contributions)
         self.shards = whole("shards", self.shards)
@@ -220,8 +229,6 @@ class PrivateHistograms(beam.PTransform):
         if self.longest_window is not None:
             self.longest_window = whole("longest_window", self.longest_window)
             check_horizon(self.longest_window, self.registry)
-        self._key = SameKey.of(self.noise_key)
-        self.bounding()
         self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
         self._kept: list[tuple[ShardKey, bytes]] = []
@@ -246,7 +253,7 @@ class PrivateHistograms(beam.PTransform):
         Raises ConfigurationError where budgets are for windows.
         """
         ledgers = self._ledgers_for_ever()
-        return int(ledgers.decode(state).odometer.restarts)
+        return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
         if not self.population.forever:
@@ -324,19 +331,27 @@ class PrivateHistograms(beam.PTransform):
     @property
     def _horizon(self) -> int:
         """The longest window that anybody may ask for."""
-        longest = max(requirement.window for requirement in self.registry.classes)
+        longest = self.registry.classes.longest
         return longest if self.longest_window is None else self.longest_window
 
     def expand(
         self,
-        inputs: beam.PCollection[pa.RecordBatch]
-        | tuple[beam.PCollection[pa.RecordBatch], beam.PCollection[pa.RecordBatch]],
+        inputs: beam.PCollection[Any] | tuple[beam.PCollection[Any], beam.PCollection[Any]],
     ) -> Outputs:
-        """Build the pipeline: batches -> codes -> counts -> releases."""
-        batches, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        """Build the pipeline: events -> batches -> codes -> counts -> releases."""
+        events, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        batches = as_batches(events, self.columns.names, self.event_mapper)
         if changes is None and self._dynamic:
             changes = batches.pipeline | "NoChanges" >> beam.Create([], reshuffle=False)
             changes.element_type = pa.RecordBatch
+        if changes is not None:
+            changes = as_batches(
+                changes,
+                CHANGE_COLUMNS,
+                self.change_mapper,
+                what="changes",
+                optional=("slot", "time"),
+            )
         counted = self._count(batches, changes)
         config = ReleaseConfig(
             self._ledgers(counted.layout, changes is not None),
@@ -365,7 +380,8 @@ class PrivateHistograms(beam.PTransform):
         released[LEDGER].element_type = LedgerEntry
         released[STATE].element_type = tuple[int, bytes]
         rejected = counted.rejected | "AllRejected" >> beam.Flatten()
-        return Outputs(released.releases, released[LEDGER], rejected, released[STATE])
+        outputs = Outputs(released.releases, released[LEDGER], rejected, released[STATE])
+        return outputs.labelled(self.domain.labels)
 
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
@@ -398,7 +414,6 @@ class PrivateHistograms(beam.PTransform):
         bounded = batches.is_bounded
         dynamic = changes is not None
         if changes is not None:
-            refuse_windows(changes)
             bounded &= changes.is_bounded
         layout = self._layout(bounded)
         on_workers = copy.copy(self)

@@ -12,14 +12,9 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import (
-    MAX_EPSILON,
-    MAX_WINDOW,
-    ConfigurationError,
-    DynamicRequirement,
-    Requirement,
-)
-from streamveil.mechanisms.core.units import UNIT_BITS, Units, to_epsilon, to_units
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.requirements import Requirements, asked_units
+from streamveil.mechanisms.core.units import Units, to_epsilon
 
 S = TypeVar("S")
 
@@ -52,7 +47,7 @@ class Offer:
 class Schedule(Protocol[S]):
     """A budget schedule over fixed requirements, with its state apart."""
 
-    requirements: tuple[Requirement, ...]
+    requirements: Requirements
 
     def start(self) -> S:
         """State before the first slot."""
@@ -102,30 +97,11 @@ class FixedBudgets:
     """What all schedules over fixed requirements share: half of E is for the dissimilarity."""
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
-        self.requirements = tuple(requirements)
-        self.windows = np.array([r.window for r in requirements], dtype=np.int64)
-        budgets = whole_budgets(requirements)
-        self.publication_cap = budgets // 2
-        self.share = budgets // (2 * self.windows)
+        self.requirements = Requirements.of(requirements)
+        self.windows = self.requirements.windows
+        self.publication_cap = self.requirements.budgets // 2
+        self.share = self.requirements.budgets // (2 * self.windows)
         """E / (2 w): the dissimilarity of every slot costs one such share, shape (K,)."""
-
-
-def whole_budgets(requirements: Sequence[Requirement]) -> Units:
-    """E of each class in units, shape (K,)."""
-    return np.array([to_units(r.epsilon) for r in requirements], dtype=np.int64)
-
-
-def even_budgets(requirements: Sequence[Requirement]) -> Units:
-    """E / w of each class in units, shape (K,): what every slot may spend."""
-    return whole_budgets(requirements) // np.array([r.window for r in requirements])
-
-
-def strictest(requirements: Sequence[Requirement]) -> tuple[Requirement, ...]:
-    """Ask for the smallest budget over the longest window in every class's name."""
-    requirement = Requirement(
-        max(r.window for r in requirements), min(r.epsilon for r in requirements)
-    )
-    return (requirement,) * len(requirements)
 
 
 @dataclass(frozen=True)
@@ -247,30 +223,6 @@ class DynamicScheduleRun:
         for asked, published in self._past:
             offer = self._schedule.offer(self._state, asked)
             self._state = self._schedule.commit(self._state, offer, published)
-
-
-def asked_units(requirements: npt.ArrayLike) -> Units:
-    """Requirements (w_B, E_B, w_F, E_F) as (n, 4) int64, epsilons in units, rounded down.
-
-    Raises ValueError for another shape, ConfigurationError for figures out of range; a row of
-    zeros is a user who has left.
-    """
-    figures = np.asarray(requirements, dtype=np.float64)
-    if figures.ndim != 2 or figures.shape[1] != 4:
-        raise ValueError(
-            f"requirements have shape {figures.shape}; give (n, 4): window_backward, "
-            "epsilon_backward, window_forward, epsilon_forward"
-        )
-    windows, epsilons = figures[:, [0, 2]], figures[:, [1, 3]]
-    good = (windows == np.floor(windows)) & (windows >= 1) & (windows <= MAX_WINDOW)
-    good &= (epsilons > 0) & (epsilons <= MAX_EPSILON)
-    bad = np.flatnonzero(~good.all(axis=1) & (figures != 0).any(axis=1))
-    if bad.size:
-        DynamicRequirement(*figures[bad[0]].tolist())  # says what is wrong
-    asked = np.empty(figures.shape, np.int64)
-    asked[:, [0, 2]] = windows
-    asked[:, [1, 3]] = np.floor(np.ldexp(epsilons, UNIT_BITS))
-    return asked
 
 
 def _check_decision(offer: Offer, published: bool) -> None:

@@ -166,7 +166,7 @@ def equal_columns(table: Units) -> Integers:
 def _check_children(
     moves: Moves, staying: npt.NDArray[np.bool_], cohorts: Integers, old: Integers, child: Integers
 ) -> None:
-    """Refuse cohorts of more than one history: the odometer could not tell its users apart.
+    """Refuse cohorts of more than one history: the filter could not tell its users apart.
 
     `old` and `child` are the places in `cohorts` of those there are and of the children.
     """

@@ -1,20 +1,21 @@
-"""The odometer: the last door before a release.
+"""The filter: the last door before a release.
 
 It knows nothing of mechanisms. It adds up what every class of users spent and refuses a slot in
-which any window of any class would exceed its requirement.
+which any window of any class would exceed its requirement. (An odometer measures what was spent; a
+filter limits it.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.records import ConfigurationError, Requirement
-from streamveil.mechanisms.core.units import Units, to_epsilon, to_units
+from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
+from streamveil.mechanisms.core.requirements import Requirements
+from streamveil.mechanisms.core.units import Units, to_epsilon
 
 # 256 MB of recent spending; beyond that a slot is far too short for its windows.
 _MAX_CELLS = 1 << 25
@@ -24,109 +25,159 @@ class BudgetExceeded(RuntimeError):  # noqa: N818 - it is the name of what happe
     """A release was refused: it would break a requirement. Nothing was emitted for its slot."""
 
 
-def refusal(what: str, requested: int, remaining: int) -> BudgetExceeded:
+def refusal(
+    what: str, requested: int, remaining: int, where: str = "their window"
+) -> BudgetExceeded:
     """The error for units requested from a window that has fewer remaining."""
     asked, left, difference = to_epsilon([requested, remaining, requested - remaining])
     return BudgetExceeded(
-        f"{what}: requested {asked:.12g} epsilon, remaining {left:.12g} in their window, "
+        f"{what}: requested {asked:.12g} epsilon, remaining {left:.12g} in {where}, "
         f"difference {difference:.12g}"
     )
 
 
-@dataclass
-class OdometerState:
-    """What every class spent in the slots that its window can still reach."""
-
-    ring: Units
-    """Spent in slot s at row s % W, W the longest window: shape (W, K), units."""
-    in_window: Units
-    """Spent by each class in its window up to the last slot, shape (K,), units."""
-    slots: int = 0
-    """Slots booked so far."""
+def check_amounts(amounts: Units, count: int) -> None:
+    """Raise ValueError for what nothing can spend: other than so many amounts, none negative."""
+    if amounts.shape != (count,) or amounts.dtype != np.int64 or (amounts < 0).any():
+        raise ValueError(f"spending must be {count} int64 amounts, none negative")
 
 
-class Odometer:
-    """Books spending slot by slot against fixed requirements.
+class WindowFilter:
+    """Books spending slot by slot against fixed requirements. A life is a window without end.
 
     Guarantee: after any sequence of :meth:`charge` that did not raise, the spending of class k in
-    any `window` consecutive slots is at most its `epsilon`, in exact integers.
+    any `window` consecutive slots is at most its `epsilon`, in exact integers. With a
+    :class:`Lifetime`, what it spent in all of the stream is, however long; after r calls of
+    :meth:`restart` at most r + 1 times that, and the state is a few integers.
+
+    Raises:
+        ConfigurationError: when some requirements are for windows and others for the whole stream,
+            or when there would be too much to remember.
     """
 
     SCHEMAS = {
         1: {
             "type": "record",
-            "name": "Odometer",
+            "name": "WindowFilter",
             "fields": [
                 {"name": "slots", "type": "long"},
                 {"name": "rows", "type": state_codec.RUNS},
             ],
         }
     }
+    LIFETIME_SCHEMAS = {
+        1: {
+            "type": "record",
+            "name": "LifetimeFilter",
+            "fields": [
+                {"name": "slots", "type": "long"},
+                {"name": "restarts", "type": "long"},
+                {"name": "spent", "type": state_codec.LONGS},
+            ],
+        }
+    }
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
-        self.requirements = tuple(requirements)
-        self._windows = np.array([r.window for r in requirements], dtype=np.int64)
-        self._caps = np.array([to_units(r.epsilon) for r in requirements], dtype=np.int64)
-        self._columns = np.arange(len(requirements))
-        self._depth = int(self._windows.max())
-        if self._depth * len(requirements) > _MAX_CELLS:
+        self.requirements = Requirements.of(requirements)
+        self.forever = isinstance(requirements[0], Lifetime)
+        """Whether nothing ever leaves the window."""
+        if any(isinstance(one, Lifetime) != self.forever for one in requirements):
             raise ConfigurationError(
-                f"a window of {self._depth} slots for {len(requirements)} classes needs more than "
-                f"{_MAX_CELLS} cells of history: use longer slots"
+                "some requirements are for windows and others for the whole stream: release them "
+                "as two streams"
             )
+        count = len(requirements)
+        self._windows = self.requirements.windows
+        self._caps = self.requirements.budgets
+        self._columns = np.arange(count)
+        depth = 0 if self.forever else self.requirements.longest
+        if depth * count > _MAX_CELLS:
+            raise ConfigurationError(
+                f"a window of {depth} slots for {count} classes needs more than {_MAX_CELLS} cells "
+                "of history: use longer slots"
+            )
+        self.ring: Units = np.zeros((depth, count), np.int64)
+        """Spent in slot s at row s % W, W the longest window: shape (W, K), units."""
+        self.in_window: Units = np.zeros(count, np.int64)
+        """Spent by each class in its window up to the last slot, shape (K,), units."""
+        self.slots = 0
+        """Slots booked so far, over all restarts."""
+        self.restarts = 0
+        """How often the operator granted the whole budget again."""
 
-    def start(self) -> OdometerState:
-        """Nothing spent yet."""
-        shape = (self._depth, len(self.requirements))
-        return OdometerState(np.zeros(shape, np.int64), np.zeros(shape[1], np.int64))
-
-    def charge(self, state: OdometerState, amounts: Units) -> OdometerState:
-        """Book the next slot's spending, or refuse it.
+    def charge(self, amounts: Units) -> None:
+        """Book the next slot's spending, or refuse it and book nothing.
 
         Args:
-            state: consumed: use the returned one from now on.
             amounts: units spent by each class in this slot, int64, shape (K,).
 
         Raises:
             BudgetExceeded: with requested, remaining and difference, when a window would overflow.
             ValueError: for negative amounts, which nothing can spend.
         """
-        if amounts.shape != self._caps.shape or amounts.dtype != np.int64 or (amounts < 0).any():
-            raise ValueError(f"spending must be {len(self._caps)} int64 amounts, none negative")
-        # The slot that leaves each window; before the first slots the ring holds zeros.
-        leaving = state.ring[(state.slots - self._windows) % self._depth, self._columns]
-        before = state.in_window - leaving
-        over = np.flatnonzero(amounts > self._caps - before)  # this way nothing can overflow
+        check_amounts(amounts, len(self._caps))
+        before, depth = self.in_window, len(self.ring)
+        if depth:  # The slot that leaves each window; before the first slots the ring holds zeros.
+            before = before - self.ring[(self.slots - self._windows) % depth, self._columns]
+        left = self._caps - before
+        over = np.flatnonzero(amounts > left)  # this way nothing can overflow
         if over.size:
-            self._refuse(int(over[0]), amounts, before)
-        state.ring[state.slots % self._depth] = amounts
-        return OdometerState(state.ring, before + amounts, state.slots + 1)
+            k = int(over[0])
+            what = f"release refused for users with {self.requirements[k]}"
+            raise refusal(what, int(amounts[k]), int(left[k]))
+        if depth:
+            self.ring[self.slots % depth] = amounts
+        self.in_window = before + amounts
+        self.slots += 1
 
-    def _refuse(self, k: int, amounts: Units, before: Units) -> None:
-        raise refusal(
-            f"release refused for users with {self.requirements[k]}",
-            int(amounts[k]),
-            int(self._caps[k] - before[k]),
-        )
+    def restart(self) -> None:
+        """Grant every class its whole budget once more. Raises ConfigurationError for windows."""
+        if not self.forever:
+            raise ConfigurationError(
+                "only a budget for the whole stream can be restarted: requirements with windows "
+                "get their budgets back by themselves"
+            )
+        self.in_window = np.zeros_like(self._caps)
+        self.restarts += 1
 
-    def largest_use(self, state: OdometerState) -> float:
+    def use(self) -> float:
         """Largest share of any class's window that is spent, from 0 to 1."""
-        return float((state.in_window / np.maximum(self._caps, 1)).max())
+        return float((self.in_window / np.maximum(self._caps, 1)).max())
 
-    def encode(self, state: OdometerState) -> bytes:
-        """Bytes of the state; equal neighbouring slots are written once."""
-        depth = min(state.slots, self._depth)
-        rows = state.ring[np.arange(state.slots - depth, state.slots) % self._depth]
-        record: dict[str, Any] = {"slots": state.slots, "rows": state_codec.runs_of(rows)}
+    def diagnostics(self) -> Mapping[str, float]:
+        """What an analyst must know of a life with every release: least budget left, restarts."""
+        if not self.forever:
+            return {}
+        left = float(to_epsilon((self._caps - self.in_window).min()))
+        return {"budget_left": left, "restarts": float(self.restarts)}
+
+    def encode(self) -> bytes:
+        """Bytes of what is booked; equal neighbouring slots are written once."""
+        record: dict[str, Any] = {"slots": self.slots}
+        if self.forever:
+            record |= {"restarts": self.restarts, "spent": self.in_window.tolist()}
+            return state_codec.pack(self.LIFETIME_SCHEMAS, record)
+        known = np.arange(max(self.slots - len(self.ring), 0), self.slots) % len(self.ring)
+        record["rows"] = state_codec.runs_of(self.ring[known])
         return state_codec.pack(self.SCHEMAS, record)
 
-    def decode(self, data: bytes) -> OdometerState:
-        """State of bytes, window sums added up anew."""
-        _, record = state_codec.unpack(self.SCHEMAS, data)
-        rows = state_codec.rows_of(record["rows"], len(self.requirements))
-        state = self.start()
-        state.slots = record["slots"]
-        state.ring[np.arange(state.slots - len(rows), state.slots) % self._depth] = rows
-        for k, window in enumerate(self._windows):
-            state.in_window[k] = rows[-window:, k].sum()
-        return state
+    @classmethod
+    def decode(cls, data: bytes, requirements: Sequence[Requirement]) -> WindowFilter:
+        """The filter of bytes, window sums added up anew.
+
+        Raises ConfigurationError for those of other classes.
+        """
+        made = cls(requirements)
+        count = len(made.requirements)
+        _, record = state_codec.unpack(cls.LIFETIME_SCHEMAS if made.forever else cls.SCHEMAS, data)
+        made.slots = record["slots"]
+        if made.forever:
+            state_codec.check_length(record["spent"], count, "classes of users")
+            made.restarts = record["restarts"]
+            made.in_window = np.array(record["spent"], dtype=np.int64)
+            return made
+        rows = state_codec.rows_of(record["rows"], count)
+        made.ring[np.arange(made.slots - len(rows), made.slots) % len(made.ring)] = rows
+        for k, window in enumerate(made._windows):
+            made.in_window[k] = rows[-window:, k].sum()
+        return made

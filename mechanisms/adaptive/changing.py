@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.open_windows import OpenWindows
-from streamveil.mechanisms.accounting.schedule import whole_budgets
 from streamveil.mechanisms.adaptive import adaptive_state, filter_bank
 from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
@@ -151,7 +150,7 @@ class DynamicAdaptive(AdaptiveRelease):
             spent: by each class in the last slots, oldest first, shape (T, K).
             unknown: what to take as spent by each class before them, shape (K,).
         """
-        asked = whole_budgets(fixed.population.requirements)
+        asked = fixed.population.requirements.budgets
         caps = np.stack([fixed.main_cap, fixed.reserve_cap, asked - fixed.main_cap])
         caps[AUDIT] -= fixed.reserve_cap
         rate = asked // fixed.windows

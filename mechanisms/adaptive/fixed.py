@@ -13,7 +13,7 @@ earlier noisy results. So the likelihood ratio of a user's two worlds is a produ
 for each noisy result, each at most exp(what it is charged). The charges of gate, releases, reserve
 and audits in any window add up to at most E: the first two share `main_cap`, less the room that the
 window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
-window. The odometer checks the sum.
+window. The privacy filter checks the sum.
 Source: our own.
 """
 
@@ -23,7 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.accounting.schedule import whole_budgets
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
 from streamveil.mechanisms.adaptive import adaptive_state, filter_bank
 from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
@@ -79,9 +78,9 @@ class Adaptive(AdaptiveRelease):
         shares = Shares.of(name, gate, audit, reserve, population.bins)
         self.population = population
         self.assume_independent = assume_independent
-        self.windows = np.array([r.window for r in population.requirements], dtype=np.int64)
-        self.longest = int(self.windows.max())
-        budgets = whole_budgets(population.requirements)
+        self.windows = population.requirements.windows
+        self.longest = population.requirements.longest
+        budgets = population.requirements.budgets
         dispersion = float(
             Choices.of(budgets // self.windows, population).dispersion.max(initial=0)
         )

@@ -42,17 +42,17 @@ def thawed(fixed: ReleaseStream, state: StreamState, stream: DynamicStream) -> D
         raise TypeError(f"{after.name} cannot go on where {before.name} stood")
     begun = stream.start()
     asked = begun.interned.asked
-    spent = _last_rows(state.odometer.ring, state.odometer.slots)
-    forgotten = min(state.odometer.slots, stream.setting.horizon) - len(spent)
+    spent = _last_rows(state.filter.ring, state.filter.slots)
+    forgotten = min(state.filter.slots, stream.setting.horizon) - len(spent)
     windows, caps = asked[:, 2], asked[:, 3]
     unknown = -(-forgotten // windows) * caps
     for amounts in spent:
-        begun.odometer = stream.odometer.charge(begun.odometer, asked, amounts)
-    stream.odometer.assume(begun.odometer, unknown)
+        begun.filter.charge(amounts, asked)
+    begun.filter.assume(unknown)
     return DynamicState(
         begun.interned,
         after.taken_over(before, state.mechanism, spent, unknown),
-        begun.odometer,
+        begun.filter,
         digest(state.history, begun.history, _GOES_ON),
         state.next_slot,
     )

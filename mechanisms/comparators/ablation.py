@@ -19,7 +19,7 @@ Sensitivity: 1 per contribution, of the sampled histogram and of its L1 distance
 integers alike; m_k for the weighted ones (`weighting.py`).
 Proof: thresholds, factors and ledgers are functions of public requirements and earlier releases. A
 look costs at most E / (2 w), so E / 2 a window; the ledgers keep publications within the other
-half. The odometer checks the sum.
+half. The privacy filter checks the sum.
 Source: our own, around Du et al., "Personalized w-event privacy for infinite stream estimation".
 """
 

@@ -23,15 +23,14 @@ their precision; absent users report too, so that reporting tells nobody who is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.accounting.schedule import even_budgets, strictest, whole_budgets
 from streamveil.mechanisms.comparators.randomized_response import RandomizedResponse
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED, Requirement
+from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
+from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
@@ -104,7 +103,7 @@ class Uniform(Periodic):
     """
 
     def __init__(self, name: str, population: Population) -> None:
-        price = even_budgets(population.requirements)
+        price = population.requirements.shares
         super().__init__(name, population, Sampling.choose(price, population), price, period=1)
 
 
@@ -115,8 +114,8 @@ class Sample(Periodic):
     """
 
     def __init__(self, name: str, population: Population) -> None:
-        price = whole_budgets(population.requirements)
-        period = max(requirement.window for requirement in population.requirements)
+        price = population.requirements.budgets
+        period = population.requirements.longest
         super().__init__(name, population, Sampling.choose(price, population), price, period)
 
 
@@ -127,11 +126,11 @@ class PLBU(Periodic):
     """
 
     def __init__(self, name: str, population: Population) -> None:
-        price = even_budgets(self.asked(population.requirements))
+        price = self.asked(population.requirements).shares
         publisher = RandomizedResponse.choose(price, population)
         super().__init__(name, population, publisher, price, period=1)
 
-    def asked(self, requirements: Sequence[Requirement]) -> Sequence[Requirement]:
+    def asked(self, requirements: Requirements) -> Requirements:
         """What the reports of each class keep."""
         return requirements
 
@@ -139,6 +138,6 @@ class PLBU(Periodic):
 class LBU(PLBU):
     """LDP budget uniform: PLBU when everybody asks for the strictest, min E / max w."""
 
-    def asked(self, requirements: Sequence[Requirement]) -> Sequence[Requirement]:
+    def asked(self, requirements: Requirements) -> Requirements:
         """The strictest for all."""
-        return strictest(requirements)
+        return requirements.strictest

@@ -40,7 +40,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.schedule import strictest
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
 from streamveil.mechanisms.core.units import Units, to_epsilon, to_units
@@ -101,9 +100,9 @@ class SPAS:
     def __init__(self, name: str, population: Population) -> None:
         self.name = name
         self.population = population
-        requirement = strictest(population.requirements)[0]
+        requirement = population.requirements.strictest[0]
         self.block = requirement.window
-        self.windows = np.array([r.window for r in population.requirements], dtype=np.int64)
+        self.windows = population.requirements.windows
         half = to_units(requirement.epsilon) // 2
         self.publication_cap = half
         self.even = half // self.block

@@ -25,6 +25,11 @@ class Categories(Identified):
 
     def __post_init__(self) -> None:
         """Check the list."""
+        if isinstance(self.values, str):
+            raise ConfigurationError(
+                f"the domain is the text {self.values!r}, whose letters are no bins: give a list "
+                "of values"
+            )
         object.__setattr__(self, "values", tuple(str(value) for value in self.values))
         if not self.values:
             raise ConfigurationError("the domain has no bins: list at least one value")
@@ -63,7 +68,12 @@ class Edges(Identified):
 
     def __post_init__(self) -> None:
         """Check the edges."""
-        edges = tuple(float(edge) for edge in self.edges)
+        try:
+            edges = tuple(float(edge) for edge in self.edges)
+        except (TypeError, ValueError):
+            raise ConfigurationError(
+                f"numeric edges {self.edges!r} must be two or more numbers: give a tuple of them"
+            ) from None
         object.__setattr__(self, "edges", edges)
         if len(edges) < 2 or not all(map(math.isfinite, edges)):
             raise ConfigurationError(f"numeric edges {edges} must be two or more finite numbers")

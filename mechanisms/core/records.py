@@ -13,6 +13,7 @@ import re
 import zoneinfo
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -268,6 +269,12 @@ class Slots(Identified):
 
     def __post_init__(self) -> None:
         """Check both fields: Beam's windows count in milliseconds."""
+        for value in (self.length, self.origin):
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise ConfigurationError(
+                    f"slot length {self.length!r} and origin {self.origin!r} must be whole numbers "
+                    "of microseconds: write text with its unit as Slots.of('1d')"
+                )
         if not 0 < self.length <= MAX_SLOT or self.length % 1000 or self.origin % 1000:
             raise ConfigurationError(
                 f"slot length {self.length} us and origin {self.origin} us must be whole "
@@ -413,7 +420,7 @@ class Release(Estimate):
 
 @dataclass(frozen=True, eq=False)
 class LedgerEntry:
-    """What one slot cost every class of users, as the odometer booked it."""
+    """What one slot cost every class of users, as the filter booked it."""
 
     slot: int
     classes: tuple[Requirement, ...]
@@ -427,7 +434,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, eq=False)
 class DynamicLedgerEntry:
-    """What one slot cost every ledger where requirements change, as the odometer booked it.
+    """What one slot cost every ledger where requirements change, as the filter booked it.
 
     A ledger is shared by users with the same history; it has no name that lasts.
     """

@@ -7,6 +7,8 @@ what was asked for. Budgets are int64: at most 2**12 epsilon is 2**52 units.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import overload
 
 import numpy as np
 import numpy.typing as npt
@@ -17,14 +19,19 @@ UNIT_BITS = 40
 UNITS_PER_EPSILON = 1 << UNIT_BITS
 
 
-def to_units(epsilon: float) -> int:
-    """Whole units in `epsilon`, rounded down; scaling by a power of two is exact in binary."""
-    return math.floor(math.ldexp(epsilon, UNIT_BITS))
+@overload
+def to_units(epsilon: float) -> int: ...
+@overload
+def to_units(epsilon: npt.NDArray[np.float64] | Sequence[float]) -> Units: ...
+def to_units(epsilon: float | npt.NDArray[np.float64] | Sequence[float]) -> int | Units:
+    """Whole units in epsilon, rounded down; of every element of an array.
 
-
-def units_of(epsilons: npt.ArrayLike) -> Units:
-    """:func:`to_units` of every element of an array."""
-    units: Units = np.floor(np.ldexp(np.asarray(epsilons, np.float64), UNIT_BITS)).astype(np.int64)
+    Scaling by a power of two is exact in binary.
+    """
+    if isinstance(epsilon, (float, int)):
+        return math.floor(math.ldexp(epsilon, UNIT_BITS))
+    scaled = np.ldexp(np.asarray(epsilon, np.float64), UNIT_BITS)
+    units: Units = np.floor(scaled).astype(np.int64)
     return units
 
 

@@ -22,6 +22,7 @@ from streamveil.mechanisms.core.records import (
     as_requirement,
     check_shares,
 )
+from streamveil.mechanisms.core.requirements import Requirements
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class Registry:
     """The registered user ids, distinct, as text (a list, or an Arrow string array)."""
     class_of: npt.NDArray[np.int32]
     """Class of each of `users`, shape (users,)."""
-    classes: tuple[Requirement, ...]
+    classes: Requirements
     """The distinct requirements, shape (K,): those of the table sorted, then one that only users
     outside it have."""
     sizes: npt.NDArray[np.int64]
@@ -104,7 +105,8 @@ class Registry:
                 "nobody could be counted"
             )
         check_shares(classes)
-        return cls(users, class_of.astype(np.int32), tuple(classes), sizes, default_class, reload)
+        known = Requirements(classes)
+        return cls(users, class_of.astype(np.int32), known, sizes, default_class, reload)
 
     @classmethod
     def of(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.changing_filter import Bookings, DynamicOdometer
+from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.open_windows import MOST_IN_HORIZON
 from streamveil.mechanisms.accounting.shared_ledgers import Interned
 from streamveil.mechanisms.core import state_codec
@@ -61,14 +61,14 @@ class DynamicState:
 
     interned: Interned
     mechanism: Any
-    odometer: Bookings
+    filter: ChangingFilter
     history: bytes
     """Digest of the configuration and of every input so far. It is private and never released."""
     next_slot: int | None = None
 
 
 class DynamicStream:
-    """Releases slots in order, each once, through the odometer.
+    """Releases slots in order, each once, through the filter.
 
     Noise and state are bound to the configuration and the whole history as those of
     :class:`~streamveil.mechanisms.driver.stream.ReleaseStream`, and to who moved when.
@@ -90,7 +90,7 @@ class DynamicStream:
             "fields": [
                 {"name": "next_slot", "type": ["null", "long"]},
                 {"name": "history", "type": "bytes"},
-                {"name": "odometer", "type": "bytes"},
+                {"name": "filter", "type": "bytes"},
                 {"name": "mechanism", "type": "bytes"},
                 *Interned.FIELDS,
             ],
@@ -109,7 +109,6 @@ class DynamicStream:
     ) -> None:
         self.mechanism = mechanism
         self.setting = mechanism.setting
-        self.odometer = DynamicOdometer(self.setting.horizon)
         self._classes = Interned.of_classes(asked, sizes)
         self._check_asked(asked)
         self._default = default
@@ -133,7 +132,7 @@ class DynamicStream:
         return DynamicState(
             self._classes,
             self.mechanism.regroup(self.mechanism.start(), new),
-            self.odometer.regroup(self.odometer.start(), new),
+            ChangingFilter(self.setting.horizon, len(new)),
             self._configuration,
         )
 
@@ -149,7 +148,7 @@ class DynamicStream:
             moves: who asks for something else from this slot on.
 
         Raises:
-            BudgetExceeded: when the odometer refuses; nothing is released then.
+            BudgetExceeded: when the filter refuses; nothing is released then.
             ConfigurationError: for a requirement beyond the horizon.
             ValueError: for a slot out of order, or moves and counts that do not fit.
         """
@@ -174,8 +173,8 @@ class DynamicStream:
             SlotInput(slot, table, members),
             self._noise.slot(slot, history),
         )
-        state.odometer = self.odometer.charge(state.odometer, interned.asked, release.spent)
-        return DynamicState(interned, state.mechanism, state.odometer, history, slot + 1), release
+        state.filter.charge(release.spent, interned.asked)
+        return DynamicState(interned, state.mechanism, state.filter, history, slot + 1), release
 
     def _table(self, interned: Interned, counts: CohortCounts) -> Integers:
         """Counts by ledger and bin, shape (L, d)."""
@@ -206,7 +205,7 @@ class DynamicStream:
         self._regroup(state, parents)
 
     def _merge(self, state: DynamicState) -> None:
-        some = state.interned.alike(self.odometer.glance(state.odometer))
+        some = state.interned.alike(state.filter.glance())
         if not some.size:
             return
         found = state.interned.merge(
@@ -214,7 +213,7 @@ class DynamicStream:
             np.concatenate(
                 [
                     self.mechanism.canonical(state.mechanism, some),
-                    self.odometer.canonical(state.odometer, some),
+                    state.filter.canonical(some),
                 ]
             ),
         )
@@ -223,10 +222,10 @@ class DynamicStream:
             self._regroup(state, parents)
 
     def _regroup(self, state: DynamicState, parents: Integers) -> None:
-        if np.array_equal(parents, np.arange(state.odometer.caps.shape[1])):
+        if np.array_equal(parents, np.arange(state.filter.ledgers)):
             return
         state.mechanism = self.mechanism.regroup(state.mechanism, parents)
-        state.odometer = self.odometer.regroup(state.odometer, parents)
+        state.filter.regroup(parents)
 
     def encode(self, state: DynamicState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
@@ -247,7 +246,7 @@ class DynamicStream:
             {
                 "next_slot": state.next_slot,
                 "history": state.history,
-                "odometer": self.odometer.encode(state.odometer),
+                "filter": state.filter.encode(),
                 "mechanism": self.mechanism.encode(state.mechanism),
                 **state.interned.record(),
             },
@@ -259,7 +258,7 @@ class DynamicStream:
         return DynamicState(
             Interned.of_record(record),
             self.mechanism.decode(record["mechanism"]),
-            self.odometer.decode(record["odometer"]),
+            ChangingFilter.decode(record["filter"], self.setting.horizon),
             record["history"],
             record["next_slot"],
         )

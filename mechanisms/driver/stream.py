@@ -1,4 +1,4 @@
-"""A stream of releases: a mechanism, its noise and the odometer, driven slot by slot.
+"""A stream of releases: a mechanism, its noise and the filter, driven slot by slot.
 
 This is the one way from counts to a release; the simulation and the Beam stage both take it.
 """
@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.lifetime_filter import LifetimeOdometer, odometer_for
+from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
-from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
     KIND,
@@ -39,7 +38,7 @@ class StreamState:
     """All that a stream remembers between slots."""
 
     mechanism: Any
-    odometer: Any
+    filter: WindowFilter
     history: bytes
     """Digest of the configuration and of every input so far. It is private and never released."""
     next_slot: int | None = None
@@ -47,7 +46,7 @@ class StreamState:
 
 
 class ReleaseStream:
-    """Releases slots in order, each once, through the odometer.
+    """Releases slots in order, each once, through the filter.
 
     The noise of a slot is derived from the digest of the configuration, of its counts and of the
     whole history, since all of them shape how the noise is used: a replay gives the same release,
@@ -61,7 +60,7 @@ class ReleaseStream:
             "fields": [
                 {"name": "next_slot", "type": ["null", "long"]},
                 {"name": "history", "type": "bytes"},
-                {"name": "odometer", "type": "bytes"},
+                {"name": "filter", "type": "bytes"},
                 {"name": "mechanism", "type": "bytes"},
             ],
         }
@@ -79,7 +78,8 @@ class ReleaseStream:
                 name; what it says of a part takes the place of what is known without it.
         """
         self.mechanism = mechanism
-        self.odometer = odometer_for(mechanism.population.requirements)
+        self._requirements = mechanism.population.requirements
+        WindowFilter(self._requirements)  # refuses what cannot be accounted for
         self._noise = noise
         parts = {**_public_facts(mechanism), **context}
         self._configuration = of_parts(parts)
@@ -87,7 +87,8 @@ class ReleaseStream:
 
     def start(self) -> StreamState:
         """State before the first slot."""
-        return StreamState(self.mechanism.start(), self.odometer.start(), self._configuration)
+        unspent = WindowFilter(self._requirements)
+        return StreamState(self.mechanism.start(), unspent, self._configuration)
 
     def restart(self, state: StreamState) -> StreamState:
         """Begin anew with a fresh budget for the whole rest of the stream: it is spent AGAIN.
@@ -103,19 +104,15 @@ class ReleaseStream:
             ConfigurationError: for requirements with windows, whose budgets come back by
                 themselves.
         """
-        if not isinstance(self.odometer, LifetimeOdometer):
-            raise ConfigurationError(
-                "only a budget for the whole stream can be restarted: requirements with windows "
-                "get their budgets back by themselves"
-            )
-        odometer = self.odometer.restart(state.odometer)
+        granted = state.filter
+        granted.restart()
         _LOG.warning(
             "restart %d of %s before slot %s: users lose up to %d times the epsilon of %s",
-            *(odometer.restarts, self.mechanism.name, state.next_slot, odometer.restarts + 1),
-            self.odometer.requirements[0],
+            *(granted.restarts, self.mechanism.name, state.next_slot, granted.restarts + 1),
+            self._requirements[0],
         )
         history = digest(state.history, b"restart")
-        return StreamState(self.mechanism.start(), odometer, history, state.next_slot)
+        return StreamState(self.mechanism.start(), granted, history, state.next_slot)
 
     def release(
         self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
@@ -128,7 +125,7 @@ class ReleaseStream:
             counts: bounded events of each class and bin, int64, shape (K, d).
 
         Raises:
-            BudgetExceeded: when the odometer refuses; nothing is released then.
+            BudgetExceeded: when the filter refuses; nothing is released then.
             ValueError: for a slot out of order or counts that do not fit the population.
         """
         population = self.mechanism.population
@@ -143,11 +140,10 @@ class ReleaseStream:
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
-        odometer: Any = self.odometer.charge(state.odometer, release.spent)
-        if isinstance(self.odometer, LifetimeOdometer):
-            known = {**release.diagnostics, **self.odometer.diagnostics(odometer)}
-            release = replace(release, diagnostics=known)
-        return StreamState(inner, odometer, history, slot + 1), release
+        state.filter.charge(release.spent)
+        if known := state.filter.diagnostics():
+            release = replace(release, diagnostics={**release.diagnostics, **known})
+        return StreamState(inner, state.filter, history, slot + 1), release
 
     def encode(self, state: StreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
@@ -157,7 +153,7 @@ class ReleaseStream:
                 {
                     "next_slot": state.next_slot,
                     "history": state.history,
-                    "odometer": self.odometer.encode(state.odometer),
+                    "filter": state.filter.encode(),
                     "mechanism": self.mechanism.encode(state.mechanism),
                 },
             )
@@ -172,7 +168,7 @@ class ReleaseStream:
         _, record = state_codec.unpack(self.SCHEMAS, self._keeper.read(data))
         return StreamState(
             self.mechanism.decode(record["mechanism"]),
-            self.odometer.decode(record["odometer"]),
+            WindowFilter.decode(record["filter"], self._requirements),
             record["history"],
             record["next_slot"],
         )

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.identity import encoded
-from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.randomness.noise import SlotNoise, digest
 
@@ -30,7 +30,7 @@ OUE = "oue"
 class Users:
     """The public population: who asks for what, and what a device can report."""
 
-    classes: tuple[Requirement, ...]
+    classes: Requirements
     """The distinct requirements, shape (K,)."""
     class_of: npt.NDArray[np.int32]
     """Class of each user, shape (n,). A user is the index in this array."""
@@ -40,6 +40,10 @@ class Users:
     """How many of them, the first ones, take part from the beginning, and at least one of every
     class that there was then; None for all. The others are away until they join, and what their
     class is before that says nothing. Classes that nobody began with are behind the others."""
+
+    def __post_init__(self) -> None:
+        """Take the requirements in columns."""
+        object.__setattr__(self, "classes", Requirements.of(self.classes))
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:

@@ -32,7 +32,7 @@ class DPWSM:
     Adjacency and sensitivity: those of :class:`PWSM`. Requirements, and when they change, are
     public.
     Each slot costs `dissimilarity`, and `publication` on top if it publishes; the schedule keeps
-    both within every window but for what `Offer.limit` takes off, and the odometer checks the sum.
+    both within every window but for what `Offer.limit` takes off, and the filter checks the sum.
     """
 
     SCHEMAS = PWSM.SCHEMAS

@@ -55,7 +55,7 @@ class PWSM:
     one contribution a slot); replaced with twice the sensitivity.
     Sensitivity: 1 per contribution, of the histogram and of the dissimilarity alike.
     Each slot costs `dissimilarity`, and `publication` on top if it publishes; the schedule keeps
-    both within the window, and the odometer checks the sum.
+    both within the window, and the filter checks the sum.
     """
 
     SCHEMAS = {

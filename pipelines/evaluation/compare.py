@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.window_filter import Odometer
+from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core.records import ConfigurationError, check_shares
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population, SlotRelease
@@ -82,7 +82,7 @@ def tasks(
         for epsilon, window in asked:
             try:
                 public = source.population(epsilon, window)
-                Odometer(public.requirements)
+                WindowFilter(public.requirements)
                 check_shares(public.requirements, public.sensitivity)
             except ConfigurationError as error:
                 raise ConfigurationError(
@@ -102,7 +102,7 @@ def tasks(
 
 
 def run(task: Task) -> list[Run]:
-    """Do a task: a run of each mechanism. Raises BudgetExceeded when an odometer refuses."""
+    """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
     public = task.source.population(task.epsilon, task.window)
     key = noise_key(task.seed)
     lanes = [(_LocalLane if is_local(n) else _Lane)(n, public, key) for n in task.mechanisms]
@@ -179,6 +179,6 @@ def run_all(
         done: called with the number of runs that were just finished.
 
     Raises:
-        BudgetExceeded: when an odometer refuses a release.
+        BudgetExceeded: when a filter refuses a release.
     """
     return all_results(run, todo, processes, done)

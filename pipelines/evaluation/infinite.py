@@ -183,7 +183,7 @@ def infinite_tasks(
 
 
 def run(task: InfiniteTask) -> list[InfiniteRun]:
-    """Do a task: a run of each mechanism. Raises BudgetExceeded when an odometer refuses."""
+    """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
     source = task.source
     lanes = [_Lane(name, source, task.epsilon, task.seed) for name in task.mechanisms]
     for slot, counted in enumerate(source.slots(task.seed)):

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
 from streamveil.mechanisms.protocol import Population, SlotRelease
@@ -102,8 +101,8 @@ class WindowUse:
     def __init__(self, users: Users) -> None:
         self.largest = 0.0
         self._class_of = users.class_of
-        self._windows = np.array([r.window for r in users.classes])
-        self._caps = np.array([to_units(r.epsilon) for r in users.classes])
+        self._windows = users.classes.windows
+        self._caps = users.classes.budgets
         self._spent = np.zeros(users.class_of.size, np.int64)
         self._asks: dict[int, tuple[Ask, ...]] = {}
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import Requirement
-from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.protocol import Population, population_of
 from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.streams import make_stream
 
@@ -59,7 +59,7 @@ class Synthetic:
         """Users spread evenly over nine requirements."""
         requirements, sizes = population(epsilon, window, self.users)
         first = next(make_stream(self.name, sizes, 1, 0))
-        return Population(tuple(requirements), sizes, first.shape[1])
+        return population_of(requirements, sizes, first.shape[1])
 
     def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
         """The stream of a seed, in which nobody is beyond the bound."""
@@ -118,7 +118,7 @@ class Counted:
         sizes = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sizes, place, self.sizes)
         bins = np.load(self.path, mmap_mode="r").shape[2]
-        return Population(tuple(classes), sizes, bins, self.sensitivity)
+        return population_of(classes, sizes, bins, self.sensitivity)
 
     def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
         """The counts, whatever the seed."""

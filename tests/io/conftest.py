@@ -1,6 +1,4 @@
-"""What the tests of sources share: outputs collected in this process, and a stopwatch-free stop."""
-
-import time
+"""What the tests of sources share: outputs collected in this process, and some releases."""
 
 import apache_beam as beam
 import numpy as np
@@ -30,19 +28,6 @@ def keep():
         return Kept.elements[name]
 
     return keep
-
-
-@pytest.fixture
-def until():
-    """Wait for something to become true."""
-
-    def until(done, seconds=60):
-        end = time.monotonic() + seconds
-        while not done():
-            assert time.monotonic() < end, "waited in vain"
-            time.sleep(0.05)
-
-    return until
 
 
 @pytest.fixture

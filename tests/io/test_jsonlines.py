@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from streamveil.io import check_events, read_events
-from streamveil.io.json_objects import MAX_DEPTH, _one_by_one, number_text, read_objects
+from streamveil.io.json_objects import MAX_DEPTH, _one_by_one, read_objects
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -21,6 +21,7 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.core.number_text import number_text
 from streamveil.transforms import Columns
 from streamveil.transforms.columns.event_mapper import EventMapper
 

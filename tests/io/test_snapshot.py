@@ -160,6 +160,7 @@ def test_a_kill_between_any_two_file_operations_leaves_all_or_nothing(tmp_path, 
 
 
 # The next process may be killed while it cleans up after the first.
+@pytest.mark.slow
 def test_a_kill_during_the_cleaning_up_leaves_it_to_the_next(place):
     for n in (0, 1):
         commit(place, n)
@@ -345,6 +346,7 @@ def damages(before):
 
 # A tree for every moment in which the third pass may die, and every order of what happens to it
 # then. Refused or not, another process beside it or not: no ledger is lost, no pass is made again.
+@pytest.mark.slow
 def test_every_order_of_damage_keeps_the_ledgers(place):
     before = {}
     for number in range(3):
@@ -752,7 +754,7 @@ def test_of_two_copies_that_commit_at_one_moment_one_is_refused(place, monkeypat
         with StateFolder.held(str(place / name)) as folder:
             before = folder.recover(SECRET, witness(place))
             folder.begin(2)
-            begun.wait(20)
+            begun.wait(600)
             monkeypatch.setattr(snapshot, "check_witness", check)
             after = dataclasses.replace(snapshot_of(place, 2), key_check=name)
             try:

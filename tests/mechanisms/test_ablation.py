@@ -46,7 +46,7 @@ def releases(name, population, counts):
     return found
 
 
-# The odometer never refuses, and no window overspends in exact integers, whatever the counts do.
+# The filter never refuses, and no window overspends in exact integers, whatever the counts do.
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=8)
 @given(

@@ -240,9 +240,9 @@ def test_the_reserve_is_of_use_with_a_short_window(sizes):
     assert largest["reserve"] > 0
 
 
-# Through the odometer, which never refuses; the slots' order is the stream's.
+# Through the filter, which never refuses; the slots' order is the stream's.
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
-def test_the_odometer_never_refuses(options):
+def test_the_filter_never_refuses(options):
     for seed in range(3):
         machine = Adaptive("adaptive", people(MIXED, SIZES, 3, 1 + seed), **options)
         stream = ReleaseStream(machine, NoiseSource(KEY))
@@ -253,7 +253,7 @@ def test_the_odometer_never_refuses(options):
             for slot in range(SLOTS):
                 state, release = stream.release(state, slot, counts[slot])
                 statuses.add(release.status)
-        assert stream.odometer.largest_use(state.odometer) <= 1
+        assert state.filter.use() <= 1
         assert "published" in statuses
 
 
@@ -273,7 +273,7 @@ def shorter_windows(machine) -> None:
     machine._sums = type(machine._sums)(np.append(windows[:-1], machine.longest))
 
 
-# The same paths convict a mechanism whose sums are wrong: the odometer refuses.
+# The same paths convict a mechanism whose sums are wrong: the filter refuses.
 @pytest.mark.parametrize(
     ("breakage", "reserve"),
     [(twice_the_reserve, 0.3), (forgotten_audits, 0.0), (shorter_windows, 0.15)],

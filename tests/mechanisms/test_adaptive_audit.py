@@ -234,8 +234,9 @@ def test_a_window_of_releases_keeps_its_claim(monkeypatch, adjacency, least):
     assert least * 3 < proven <= 3.0
 
 
-# A reserve that is spent by the releases as well: the odometer refuses its first slot, and the
+# A reserve that is spent by the releases as well: the filter refuses its first slot, and the
 # audit convicts it of releasing too much; with the sums right it does not.
+@pytest.mark.slow
 def test_a_reserve_that_is_counted_twice_is_convicted():
     requirements = (Requirement(1, 2.0), Requirement(1, 2.0))
     machine = many(requirements, "add_remove", 100_000, reserve=0.95)

@@ -200,6 +200,7 @@ STRICT = (Requirement(3, 1.0), Requirement(3, 12.0))
 
 
 # The same audit convicts mechanisms that were broken, of claims that it grants to whole ones.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "requirements", "breakage", "others", "runs"),
     [

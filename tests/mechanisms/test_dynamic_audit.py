@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DYNAMIC_MECHANISMS, DynamicStream, NoiseSource, dynamic_mechanism
-from streamveil.mechanisms.accounting.changing_filter import DynamicOdometer
+from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.open_windows import NO_LIMIT, OpenWindows
-from streamveil.mechanisms.accounting.schedule import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.requirements import asked_units
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.protocol import Setting
 from tests.mechanisms.test_audit import ADJACENCY, audit, thresholds_once
@@ -73,7 +73,7 @@ def test_what_was_promised_holds_after_a_change(name):
     assert found <= CLAIM
 
 
-# As if the windows opened before had ended with the change, and no odometer watched.
+# As if the windows opened before had ended with the change, and no filter watched.
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["adaptive", "dpbd"])
 def test_a_mechanism_that_forgets_its_promise_is_convicted(monkeypatch, name):
@@ -85,7 +85,7 @@ def test_a_mechanism_that_forgets_its_promise_is_convicted(monkeypatch, name):
         opens(self, windows, lengths, caps, rates)
 
     monkeypatch.setattr(OpenWindows, "open", forget)
-    monkeypatch.setattr(DynamicOdometer, "_check", lambda *_: None)
+    monkeypatch.setattr(ChangingFilter, "_check", lambda *_: None)
     found = proven(name)
     print(f"audit of a forgetful {name}: at least {found:.2f} of {CLAIM}")
     assert found > CLAIM

@@ -15,7 +15,8 @@ from streamveil.mechanisms import (
     Requirement,
     schedule,
 )
-from streamveil.mechanisms.accounting.schedule import Offer, asked_units
+from streamveil.mechanisms.accounting.schedule import Offer
+from streamveil.mechanisms.core.requirements import asked_units
 from streamveil.mechanisms.core.units import to_epsilon
 
 GOLDEN = Path(__file__).parents[1] / "golden"

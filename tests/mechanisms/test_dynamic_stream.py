@@ -14,9 +14,9 @@ from streamveil.mechanisms import (
     dynamic_mechanism,
     simulate_dynamic,
 )
-from streamveil.mechanisms.accounting.schedule import asked_units
 from streamveil.mechanisms.accounting.shared_ledgers import Interned
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
+from streamveil.mechanisms.core.requirements import asked_units
 from streamveil.mechanisms.driver import dynamic_stream
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.protocol import Setting
@@ -145,7 +145,7 @@ HISTORIES = st.integers(1, 5).flatmap(
 
 
 # On any history of requirements no window of any user overspends but one that was broken before it
-# could be known, and the odometer never has to refuse.
+# could be known, and the filter never has to refuse.
 @NAMES
 @PROPERTY
 @given(history=HISTORIES, seed=st.integers(0, 2**32))

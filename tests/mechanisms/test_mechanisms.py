@@ -186,9 +186,9 @@ class ForgetfulPBA(PBA):
         return AbsorptionState(state.shares, state.since + 1)
 
 
-# A mechanism whose own arithmetic is wrong releases nothing beyond the budget: the odometer
+# A mechanism whose own arithmetic is wrong releases nothing beyond the budget: the filter
 # refuses the slot, and again when it is tried again.
-def test_odometer_stops_a_forgetful_schedule(monkeypatch):
+def test_the_filter_stops_a_forgetful_schedule(monkeypatch):
     decide(monkeypatch, ALWAYS)
     people = population([(4, 1.0), (3, 2.0)])
     rigged = PWSM(ForgetfulPBA, "rigged", people)
@@ -233,7 +233,7 @@ class Spendthrift:
         )
 
 
-def test_odometer_stops_a_spendthrift():
+def test_the_filter_stops_a_spendthrift():
     stream = ReleaseStream(Spendthrift(population([(2, 1.0), (1, 1.0)])), NoiseSource(KEY))
     state, _ = stream.release(stream.start(), 0, counts_of(1, 1, 2, 2)[0])
     with pytest.raises(BudgetExceeded, match=r"window=2.*requested 1 .*remaining 0 .*difference 1"):

@@ -98,7 +98,7 @@ def test_an_output_that_is_there_is_never_replaced(local):
     [
         ({"input": None}, ["--input is missing", "collect --help"]),
         ({"requirements": None}, ["--requirements is missing"]),
-        ({"mechanism": "pba"}, ["'pba' is unknown", "rotation"]),
+        ({"mechanism": "pba"}, ["'pba' is for requirements", "rotation"]),
         ({"mechanism": "plpa+:projects=true"}, ["no option 'projects'"]),
         ({"max_contributions": 2}, ["--max_contributions=2", "one value"]),
         ({"adjacency": "replace"}, ["--adjacency=replace", "one guarantee"]),

@@ -93,7 +93,7 @@ def test_other_mechanisms_keep_the_budget_too(forever, mechanism):
         ({"default_requirement": "7,1,9"}, ["--default_requirement=7,1,9", "leave it out"]),
         ({"requirement_changes": "c.csv"}, ["--requirement_changes=c.csv", "leave it out"]),
         ({"longest_window": 9}, ["--longest_window=9", "leave it out"]),
-        ({"mechanism": "pba"}, ["'pba' is unknown", "gated"]),
+        ({"mechanism": "pba"}, ["'pba' is for requirements", "gated"]),
         ({"restart_budget": "1"}, ["--restart_budget", "--resume"]),
         ({"restart_budget": "true"}, ["--restart_budget=true is no whole number"]),
         ({"domain": None}, ["--domain is missing"]),

@@ -140,7 +140,7 @@ def without_beam(commands):
         input=json.dumps(commands),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     codes, imported = json.loads(done.stdout.splitlines()[-1])
     return codes, imported, done.stderr.splitlines()
@@ -212,7 +212,7 @@ def test_a_missing_library_of_google_is_no_news(job):
         env={**os.environ, "PYTHONPATH": str(folder.parent)},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -573,7 +573,7 @@ def test_stopped_in_the_middle(job, number):
     assert process.stdout.readline() == "now\n"
     os.kill(process.pid, number)
     try:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=600)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()

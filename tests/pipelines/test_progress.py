@@ -137,7 +137,7 @@ def test_on_a_real_terminal(job):
             if not part:
                 break
             shown += part
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=600) == 0
     os.close(main)
     text = shown.decode()
     assert "streamveil release" in text

@@ -115,6 +115,30 @@ def test_one_budget_for_ever_gives_shares(config, run):
     assert len(first["shares"]) == 3
 
 
+def test_a_row_for_each_slot_and_bin_is_an_output_if_asked_for(config, tmp_path):
+    """With times that are times, for sinks that know them."""
+    path, made = str(tmp_path / "rows"), yaml.private_histograms(**config, rows="tidy")
+    with beam.Pipeline(runner="FnApiRunner") as pipeline:
+        outputs = pipeline | beam.Create([Event(*row) for row in ROWS]) | made
+        assert set(outputs) == {"releases", "tidy"}
+        start = outputs["tidy"] | beam.Map(lambda row: (row.start.micros, row.bin, row.count))
+        start | beam.Map(_append, path)
+    found = sorted(Path(path).read_text().splitlines())
+    day = Timestamp.from_rfc3339("2024-01-01").micros
+    counts = [[2, 0, 0], [0, 1, 0]]
+    expected = [
+        repr((day + 86_400_000_000 * slot, name, counts[slot][bin]))
+        for slot in range(2)
+        for bin, name in enumerate("ABC")
+    ]
+    assert found == sorted(expected)
+
+
+def _append(value, path):
+    with open(path, "a", encoding="utf-8") as file:
+        print(repr(value), file=file)
+
+
 def test_dead_letters_are_an_output_if_asked_for(config, run):
     config["max_rejected"] = 1
     made = yaml.private_histograms(**config, error_handling={"output": "bad"})
@@ -195,7 +219,7 @@ def test_rows_without_the_fields_are_refused(config):
     made = yaml.private_histograms(**{**config, "value_column": "place"})
     with pytest.raises(ConfigurationError, match="no field 'place'; there are: user, value, time"):
         pipeline | "Rows" >> beam.Create([Event(*ROWS[0])]).with_output_types(Event) | made
-    with pytest.raises(ConfigurationError, match="no rows"):
+    with pytest.raises(ConfigurationError, match="of type str: give rows"):
         pipeline | "Texts" >> beam.Create(["u1"]) | "Made" >> made
 
 

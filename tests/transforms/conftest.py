@@ -78,7 +78,7 @@ def direct(tables, slots, transform):
     for slot in slots:
         counts = tables.get(slot, np.zeros(shape, np.int64))
         state, release = stream.release(state, slot, counts)
-        results.append((slot, release, state.odometer.in_window.copy()))
+        results.append((slot, release, state.filter.in_window.copy()))
     return results
 
 

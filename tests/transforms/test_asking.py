@@ -306,7 +306,7 @@ def test_the_order_of_one_users_different_reports_does_not_matter(slots):
         ({"second_deadline": "10m"}, "later second one"),
         ({"second_deadline": "61m"}, "slot is released before"),
         ({"registry": Registry.of({"u": (1, 1.0)}, default=(Requirement(1, 1.0), 5))}, "whom it"),
-        ({"mechanism": "pba"}, "'pba' is unknown"),
+        ({"mechanism": "pba"}, "'pba' is for requirements"),
     ],
 )
 def test_what_cannot_work_is_refused(options, words):

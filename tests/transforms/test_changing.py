@@ -21,7 +21,6 @@ from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.protocol import Setting
-from streamveil.transforms.release.drivers import constant_requirements
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
@@ -129,7 +128,7 @@ def test_a_pipeline_releases_what_a_stream_by_hand_does(run, kit, made, name):
     transform = made(mechanism=name)
     changes = [("u1", 4, (4, 0.3, 4, 0.4)), ("u5", 4, (4, 0.3, 4, 0.4))]
     ran = run(WithChanges(transform, change_batch(changes)), [kit.batch(rows)])
-    asked = constant_requirements(transform.population)
+    asked = transform.population.requirements.as_changing
     stream = DynamicStream(
         dynamic_mechanism(name, Setting(2, 4)),
         asked,

@@ -124,7 +124,7 @@ def test_strangers_cannot_take_part(run, kit):
     ("options", "words"),
     [
         ({"registry": Registry.of({"u": (1, 1.0)}, default=(Requirement(1, 1.0), 5))}, "whom it"),
-        ({"mechanism": "pba"}, "'pba' is unknown"),
+        ({"mechanism": "pba"}, "'pba' is for requirements"),
         ({"registry": Registry.of({"u": (9, 1.0)})}, "window"),
         ({"shards": 0}, "shards"),
         ({"noise_key": b"short"}, "32"),

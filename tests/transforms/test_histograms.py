@@ -409,7 +409,7 @@ def test_wrong_columns_fail_before_any_release(run, kit, tmp_path):
     assert kit.collected(tmp_path / "run0" / "releases") == []
 
 
-# ---- the odometer is the last door ------------------------------------------------------------
+# ---- the filter is the last door ------------------------------------------------------------
 
 
 @pytest.fixture

@@ -22,6 +22,12 @@ from streamveil.mechanisms.core.records import (
 
 REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
 
+# A batch that was made of rows says in this column (string) what is wrong with those that could not
+# be read, null for all others; it is not there if all could.
+FAULT_COLUMN = "__fault__"
+WRONG_TYPE = "wrong type"
+_HIDDEN = (ROW_COLUMN, FAULT_COLUMN)
+
 
 def column_of(batch: pa.RecordBatch, name: str, what: str = "events") -> pa.Array:
     """A column by name, as :func:`usable`; raises ConfigurationError when there is none."""
@@ -29,7 +35,7 @@ def column_of(batch: pa.RecordBatch, name: str, what: str = "events") -> pa.Arra
     if at < 0:
         raise ConfigurationError(
             f"the {what} have no column {name!r}; there are: "
-            f"{', '.join(n for n in batch.schema.names if n != ROW_COLUMN)}"
+            f"{', '.join(n for n in batch.schema.names if n not in _HIDDEN)}"
         )
     return usable(batch.column(at))
 
@@ -59,6 +65,13 @@ def usable(array: pa.Array) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
+def unread_rows(batch: pa.RecordBatch) -> dict[int, str]:
+    """What is wrong with each row that could not be read when the batch was made."""
+    at = batch.schema.get_field_index(FAULT_COLUMN)
+    told = [] if at < 0 else batch.column(at).to_pylist()
+    return {row: fault for row, fault in enumerate(told) if fault is not None}
+
+
 def source_of(batch: pa.RecordBatch) -> str | None:
     """Where a batch says that it was read."""
     metadata = batch.schema.metadata or {}
@@ -86,10 +99,12 @@ def rejected_rows(
     Args:
         batch: what the rows are of.
         faults: the reason of each faulty row, by row.
-        detail: tells more, from the reason and the record.
+        detail: tells more, from the reason and the record; of a row of the wrong type the batch
+            does.
     """
     rows = sorted(faults)
-    names = [name for name in batch.schema.names if name != ROW_COLUMN]
+    unread = unread_rows(batch)
+    names = [name for name in batch.schema.names if name not in _HIDDEN]
     records = [
         dict(zip(names, values, strict=True))
         for values in zip(*(_json_values(batch.column(name), rows) for name in names), strict=True)
@@ -102,7 +117,10 @@ def rejected_rows(
             pa.nulls(len(rows), pa.int64()) if places is None else places,
             pa.array([faults[row] for row in rows], pa.string()),
             pa.array(
-                [detail(faults[row], record) for row, record in zip(rows, records, strict=True)],
+                [
+                    unread[row] if faults[row] == WRONG_TYPE else detail(faults[row], record)
+                    for row, record in zip(rows, records, strict=True)
+                ],
                 pa.string(),
             ),
             pa.array([json.dumps(record) for record in records], pa.string()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,14 +11,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import Form, Identified
-from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.columns.bins import REASON_OF_CODE, DomainMap
-from streamveil.transforms.columns.dead_letters import column_of, naming_source, rejected_rows
+from streamveil.transforms.columns.dead_letters import (
+    WRONG_TYPE,
+    column_of,
+    naming_source,
+    rejected_rows,
+    unread_rows,
+)
 from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
-from streamveil.transforms.columns.user_index import NULL_USER, UserIndex
+from streamveil.transforms.columns.user_index import NULL_USER, UserIndex, user_texts
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
@@ -28,9 +36,9 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Columns(Identified):
-    """Which columns of a batch hold what, and how times are read.
+    """Which columns of a batch, or fields of a row, hold what, and how times are read.
 
-    Raises ConfigurationError for an unknown time zone or unit.
+    Raises ConfigurationError for what is no name, and for an unknown time zone or unit.
     """
 
     IDENTITY = Form(
@@ -41,7 +49,7 @@ class Columns(Identified):
 
     user: str
     value: tuple[str, ...]
-    """One column, or longitude and latitude for a grid."""
+    """One column, also as its name alone, or longitude and latitude for a grid."""
     time: str
     time_zone: str = "UTC"
     """IANA zone of times without an offset."""
@@ -51,8 +59,23 @@ class Columns(Identified):
     """How times are written as text, if not as ISO 8601: strptime codes, as `%d.%m.%Y %H:%M`."""
 
     def __post_init__(self) -> None:
-        """Check how times are read."""
+        """Check the names, and how times are read."""
+        for name, read in (("user", column_name), ("value", column_names), ("time", column_name)):
+            object.__setattr__(self, name, read(getattr(self, name), name))
         check_reading(self.time_zone, self.time_unit, self.time_format)
+
+    @classmethod
+    def of(cls, value: Any) -> Columns:
+        """Columns as they are, or of a mapping of the fields. Raises ConfigurationError."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, Mapping) or not {"user", "value", "time"} <= set(value):
+            refuse("columns", value, "give Columns(user, value, time), with a name for each")
+        if unknown := [name for name in value if name not in cls.__dataclass_fields__]:
+            raise ConfigurationError(
+                f"columns has {unknown[0]!r}; there are: {', '.join(cls.__dataclass_fields__)}"
+            )
+        return cls(**value)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -142,6 +165,10 @@ class EventMapper:
         """Build the indexes now rather than in the first batch."""
         _ = self._users, self._bins
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column or one of a type that cannot be read."""
+        user_texts(self._read(batch).users, self.columns.user)
+
     def map(
         self, batch: pa.RecordBatch, latest: int | None = None
     ) -> tuple[Events, pa.RecordBatch]:
@@ -188,7 +215,7 @@ class EventMapper:
         members, strangers, nameless = self._users.find(read.users, self.columns.user)
 
         # What is wrong with each bad row; the first fault found is the one reported.
-        faults: dict[int, str] = dict(read.bad_times)
+        faults = dict(read.bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
 
         def fault(rows: Integers, reason: str) -> None:
             for row in rows.tolist():

@@ -16,6 +16,17 @@ NULL_USER = "null user"
 Integers = npt.NDArray[np.int64]
 
 
+def user_texts(array: pa.Array, name: str) -> pa.Array:
+    """User ids as text. Raises ConfigurationError for neither text nor whole numbers."""
+    text = as_text(array)
+    if text is None:
+        raise ConfigurationError(
+            f"column {name!r} holds {array.type}; user ids must be text or whole numbers: "
+            "convert the column"
+        )
+    return text
+
+
 class UserIndex:
     """Finds users of a registry by their ids."""
 
@@ -29,12 +40,7 @@ class UserIndex:
 
         Raises ConfigurationError for a column that is neither text nor whole numbers.
         """
-        text = as_text(array)
-        if text is None:
-            raise ConfigurationError(
-                f"column {name!r} holds {array.type}; user ids must be text or whole numbers: "
-                "convert the column"
-            )
+        text = user_texts(array, name)
         members = self._members.find(text)
         unknown = np.flatnonzero(members < 0)
         if not len(unknown):

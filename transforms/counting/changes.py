@@ -21,9 +21,14 @@ from streamveil.mechanisms.core.records import (
     valid_epsilons,
     valid_windows,
 )
-from streamveil.mechanisms.core.units import units_of
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms.columns.dead_letters import column_of, rejected_rows
+from streamveil.transforms.columns.dead_letters import (
+    WRONG_TYPE,
+    column_of,
+    rejected_rows,
+    unread_rows,
+)
 from streamveil.transforms.columns.numbers import as_numbers
 from streamveil.transforms.columns.text import as_text
 from streamveil.transforms.columns.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
@@ -136,6 +141,12 @@ class ChangeMapper:
         """Build the index now rather than in the first batch."""
         _ = self._users
 
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column."""
+        self._slots(batch, _Faults())
+        self._requirements(batch, _Faults())
+        _column(batch, "user")
+
     def map(
         self, batch: pa.RecordBatch
     ) -> tuple[dict[int, tuple[Changes, npt.NDArray[np.uint64]]], pa.RecordBatch]:
@@ -145,7 +156,7 @@ class ChangeMapper:
 
         Raises ConfigurationError for a missing column; all else is the fault of a row.
         """
-        faults = _Faults()
+        faults = _Faults(dict.fromkeys(unread_rows(batch), WRONG_TYPE))
         users = _column(batch, "user")
         readable = as_text(users) is not None
         members, digests, nameless = self._users.find(
@@ -223,7 +234,7 @@ class ChangeMapper:
             faults.add(np.flatnonzero(good & (windows > self.longest_window)), WINDOW_TOO_LONG)
             good &= ~leaves
             found[good, side] = windows[good].astype(np.int64)
-            found[good, side + 1] = units_of(epsilons[good])
+            found[good, side + 1] = to_units(epsilons[good])
         return found
 
 

@@ -22,7 +22,6 @@ from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.seal import seal, unseal
-from streamveil.mechanisms.core.units import units_of
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.columns.dead_letters import rejected_slots
@@ -93,9 +92,7 @@ class JoinConfig:
     @cached_property
     def _classes(self) -> Integers:
         """What the classes ask for, as in `Moves`."""
-        windows = np.array([r.window for r in self.registry.classes], np.int64)
-        epsilons = units_of([r.epsilon for r in self.registry.classes])
-        return np.column_stack((windows, epsilons, windows, epsilons))
+        return self.registry.classes.as_changing
 
     def cohorts(self, key: ShardKey) -> Cohorts:
         """The cohorts of a shard."""

@@ -17,6 +17,7 @@ import apache_beam as beam
 from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, sum_bytes
 from streamveil.mechanisms.core.records import InputLost, Slots, format_time
 from streamveil.transforms.columns.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
+from streamveil.transforms.columns.dead_letters import WRONG_TYPE
 from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
 from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
 from streamveil.transforms.columns.user_index import NULL_USER
@@ -169,6 +170,7 @@ class LossLimit:
 
 
 _OTHER_CAUSES = {
+    WRONG_TYPE: "the rows hold something else than text, numbers and times: convert these fields",
     "unparsable": "the file is not of the format that its name says, or was cut",
     NOT_A_NUMBER: "the column of the value is not the right one, or --domain should list texts",
     LATE: "the events came after their slots were released (--allowed_lateness)",

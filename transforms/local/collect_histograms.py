@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
@@ -25,7 +25,7 @@ from streamveil.mechanisms.core.records import UNIFORM, LedgerEntry, Release, Sl
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
-from streamveil.transforms.checks import check_resume, settling
+from streamveil.transforms.checks import check_resume, settling, take_public
 from streamveil.transforms.columns.bins import DomainMap
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
@@ -50,6 +50,8 @@ from streamveil.transforms.release.release_steps import (
     _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
+from streamveil.transforms.release_rows import WithRows
+from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.slots.clock import Clock
 
@@ -57,9 +59,7 @@ _STREAM = "local histogram"
 _BY_STREAM = KV[str, bytes]
 
 
-class Collected(NamedTuple):
-    """What the local setting gives."""
-
+class _Collected(NamedTuple):
     releases: beam.PCollection[Release]
     """One for each slot: safe to publish."""
     ledger: beam.PCollection[LedgerEntry]
@@ -72,7 +72,10 @@ class Collected(NamedTuple):
     remember, in one."""
 
 
-@beam.typehints.with_input_types(pa.RecordBatch)
+class Collected(WithRows, _Collected):
+    """What the local setting gives, and `rows` of the releases."""
+
+
 @dataclass(eq=False)
 class CollectHistograms(beam.PTransform):
     """Release a histogram per slot from reports of devices, all of which are played here.
@@ -88,7 +91,7 @@ class CollectHistograms(beam.PTransform):
     consecutive slots changes by at most a factor exp(E) when that user's events in them are any
     others, or none. The registry, the domain, the slots and the range of slots are public.
     Rejected events, counters and logs are raw. As with :class:`PrivateHistograms`, each run starts
-    odometers of its own, and one key is for one input.
+    filters of its own, and one key is for one input.
 
     A user's symbol in a slot is one bin: of several events one counts, chosen by a rule that looks
     only at that user's events. `counts` are estimated shares times the number of users.
@@ -100,11 +103,12 @@ class CollectHistograms(beam.PTransform):
     """
 
     registry: Registry
-    """The public table of users and requirements. All users are in it."""
+    """The public table of users and requirements, or what is taken for one, as there. All users are
+    in it."""
     domain: Domain
-    """The public bins."""
+    """The public bins, as there."""
     slots: Slots
-    """How time is cut."""
+    """How time is cut, as there."""
     columns: Columns
     """Which columns hold user, value and time."""
     mechanism: str = LOCAL_DEFAULT
@@ -144,6 +148,8 @@ class CollectHistograms(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
+        take_public(self)
+        self.columns = Columns.of(self.columns)
         self.shards = whole("shards", self.shards)
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
@@ -224,8 +230,9 @@ class CollectHistograms(beam.PTransform):
             away=self._away,
         )
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> Collected:
-        """Build the pipeline: batches -> visits -> tallies -> releases."""
+    def expand(self, events: beam.PCollection[Any]) -> Collected:
+        """Build the pipeline: events -> batches -> visits -> tallies -> releases."""
+        batches = as_batches(events, self.columns.names, self.event_mapper)
         visits = self._visits(batches)
         edge = EdgeConfiguration(self.setting, visits.layout)
         counts, ticks = visits.counts, visits.ticks
@@ -233,10 +240,10 @@ class CollectHistograms(beam.PTransform):
             ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self)))
         else:
             counts = settled(counts, [_STREAM], self.settle)
-        events = (counts, *ticks) | "AddTicks" >> beam.Flatten()
+        told = (counts, *ticks) | "AddTicks" >> beam.Flatten()
         if visits.bounded:
             answered = (
-                events
+                told
                 | "GatherVisits" >> beam.GroupByKey()
                 | "Edge"
                 >> beam.ParDo(_EdgeAtOnceFn(self._staged(edge, visits))).with_outputs(
@@ -250,7 +257,7 @@ class CollectHistograms(beam.PTransform):
                 ReleaseConfig(self.setting, visits.clock, resume=self._server_resume)
             )
         else:
-            tallies = events | "Edge" >> beam.ParDo(
+            tallies = told | "Edge" >> beam.ParDo(
                 _EdgeInTimeFn(self._staged(edge, visits))
             ).with_output_types(_BY_STREAM)
             state = batches.pipeline | "NoState" >> beam.Create([])
@@ -262,7 +269,8 @@ class CollectHistograms(beam.PTransform):
         released[LEDGER].element_type = LedgerEntry
         rejected = visits.rejected | "AllRejected" >> beam.Flatten()
         state.element_type = tuple[int, bytes]
-        return Collected(released.releases, released[LEDGER], rejected, state)
+        outputs = Collected(released.releases, released[LEDGER], rejected, state)
+        return outputs.labelled(self.domain.labels)
 
     def _staged(self, edge: EdgeConfiguration, visits: Counted) -> ReleaseConfig:
         return ReleaseConfig(edge, visits.clock, self.first_slot, self.last_slot, self._edge_resume)

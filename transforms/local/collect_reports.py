@@ -18,20 +18,19 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
-from streamveil.transforms.checks import refuse_windows
+from streamveil.transforms.checks import refuse_windows, take_public
 from streamveil.transforms.local.rounds import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
 from streamveil.transforms.local.server import LocalSetting
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import LEDGER, REJECTED, ReleaseConfig
+from streamveil.transforms.release_rows import WithRows
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.heartbeat import open_slots
 
 _BY_STREAM = KV[str, bytes]
 
 
-class CollectedReports(NamedTuple):
-    """What the server of the local setting gives."""
-
+class _CollectedReports(NamedTuple):
     assignments: beam.PCollection[tuple[str, bytes]]
     """(user id, assignment as `wire.encode_assignment` writes it): for that user's device only."""
     releases: beam.PCollection[Release]
@@ -41,6 +40,10 @@ class CollectedReports(NamedTuple):
     user of the class of whom most was asked. Public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
     """Reports that do not count, as dead letters of `REJECTED_SCHEMA`: for the operator."""
+
+
+class CollectedReports(WithRows, _CollectedReports):
+    """What the server of the local setting gives, and `rows` of the releases."""
 
 
 @beam.typehints.with_input_types(bytes)
@@ -58,7 +61,7 @@ class CollectReports(beam.PTransform):
     released before the next one ends. Devices that do not answer are missing in the estimate.
 
     Guarantee: none that users need to take the server's word for. A device perturbs with the
-    budget that it is asked for and refuses what its own odometer has not left: see `device`. The
+    budget that it is asked for and refuses what its own filter has not left: see `device`. The
     server books what it asks, answered or not, against everybody's requirement as well.
 
     A report counts if it has the token of its assignment and comes before its round closes, once.
@@ -84,7 +87,7 @@ class CollectReports(beam.PTransform):
     mechanism: str = LOCAL_DEFAULT
     """A name of `LOCAL_MECHANISMS`."""
     stream: str = "local histogram"
-    """What is reported about: devices keep an odometer for each stream."""
+    """What is reported about: devices keep a filter for each stream."""
     noise_key: NoiseKey | None = field(default=None, repr=False)
     """As in :class:`PrivateHistograms`. Who is asked and all tokens follow from it."""
     first_slot: int | None = None
@@ -97,6 +100,7 @@ class CollectReports(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
+        take_public(self)
         first = self.first_deadline = lateness(self.first_deadline, "first_deadline")
         second = self.second_deadline = lateness(self.second_deadline, "second_deadline")
         if not first < second <= self.slots.length:
@@ -152,7 +156,8 @@ class CollectReports(beam.PTransform):
             _AssignFn(self.setting)
         ).with_output_types(_BY_STREAM)
         rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
-        return CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
+        outputs = CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
+        return outputs.labelled(self.domain.labels)
 
     def _slots(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection[tuple[str, bytes]], ...]:
         """What tells the first slot, and every one as it begins."""

@@ -67,7 +67,7 @@ class PopulationMoves:
 
 @dataclass
 class EdgeState:
-    """What the edge remembers: the devices' odometers are theirs, the rest is public."""
+    """What the edge remembers: the devices' filters are theirs, the rest is public."""
 
     server: LocalStreamState
     devices: Devices
@@ -118,7 +118,7 @@ class Edge:
     def start(self) -> EdgeState:
         """State before the first slot."""
         server = self.stream.start()
-        devices = Devices(self.stream.users, self.device_keys, server.ledger.longest)
+        devices = Devices(self.stream.users, self.device_keys, server.filter.longest)
         return EdgeState(server, devices)
 
     def encode(self, state: EdgeState) -> bytes:
@@ -131,7 +131,7 @@ class Edge:
         """State of bytes. Raises ConfigurationError for bytes that were changed."""
         _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         server = self.stream.decode(record["server"])
-        ledger = server.ledger
+        ledger = server.filter
         devices = Devices.decode(record["devices"], ledger.users, self.device_keys, ledger.longest)
         return EdgeState(server, devices)
 
@@ -141,9 +141,9 @@ class Edge:
         Whom a stream asked follows from its state, so what ledger and devices had forgotten of
         these slots comes back, and is checked against what they remember.
         """
-        if state.server.ledger.longest is None:
+        if state.server.filter.longest is None:
             asks = self.stream.asked(state.server, longest_window)
-            state.server.ledger.remember(longest_window, asks)
+            state.server.filter.remember(longest_window, asks)
             state.devices.remember(longest_window, asks)
         return state
 
@@ -154,7 +154,7 @@ class Edge:
         """
         server = self.stream.change(state.server, moves.users, moves.classes)
         assert server.next_slot is not None
-        state.devices.change(server.next_slot, server.ledger.users)
+        state.devices.change(server.next_slot, server.filter.users)
         return EdgeState(server, state.devices)
 
     def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:

@@ -140,7 +140,7 @@ class Server:
             release.epsilon,
             n * release.stderr[:bins],
             release.diagnostics,
-            spent=self.stream.spent(state),
+            spent=state.filter.spent_by_class(),
         )
 
     def next_slot(self, state: LocalStreamState) -> int | None:
@@ -149,11 +149,11 @@ class Server:
 
     def use(self, state: LocalStreamState) -> float:
         """Largest share of anybody's window that is spent."""
-        return self.stream.ledger.largest_use(state.ledger)
+        return state.filter.use()
 
     def entry(self, state: LocalStreamState, slot: int, release: SlotRelease) -> LedgerEntry:
         """What the slot cost every class: the user of it whom it cost most."""
-        in_window = self.stream.ledger.spent_in_window(state.ledger)
+        in_window = state.filter.spent_in_window()
         return LedgerEntry(
             slot,
             self.stream.users.classes,

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
 from streamveil.mechanisms.core.identity import Form, Identified, name_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.per_record.budget_functions import (
@@ -48,6 +49,20 @@ class Budget(Protocol):
         """Budgets of the rows of a batch, float64, shape (n,)."""
 
 
+def budget_of(value: Any) -> Budget:
+    """A budget as it is. Raises ConfigurationError for what is none."""
+    if isinstance(value, type) or not all(
+        hasattr(value, name) for name in ("columns", "bounds", "budgets")
+    ):
+        refuse(
+            "budget",
+            value,
+            "give ValueBudget(column, function), CategoryBudget(column, Lookup(table)) or "
+            "ColumnsBudget, for the budget of each record",
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class ValueBudget(Identified):
     """The budget is a function of a number.
@@ -62,6 +77,7 @@ class ValueBudget(Identified):
 
     def __post_init__(self) -> None:
         """Try the function on values up to the largest."""
+        column_name(self.column, "column")
         check_on_values(self.function)
 
     @property
@@ -87,6 +103,15 @@ class CategoryBudget(Identified):
 
     column: str
     lookup: Lookup
+    """A mapping category -> epsilon is taken as well."""
+
+    def __post_init__(self) -> None:
+        """Check the names, and the figures of a mapping."""
+        column_name(self.column, "column")
+        if isinstance(self.lookup, Mapping):
+            object.__setattr__(self, "lookup", Lookup(self.lookup))
+        if not isinstance(self.lookup, Lookup):
+            refuse("lookup", self.lookup, "give Lookup(table), or a mapping category -> epsilon")
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -134,6 +159,7 @@ class ColumnsBudget(Identified):
 
     def __post_init__(self) -> None:
         """Try the function on the grid."""
+        object.__setattr__(self, "columns", column_names(self.columns, "columns"))
         rows = self._grid
         try:
             whole = self._evaluate(rows)
@@ -170,6 +196,14 @@ class ColumnsBudget(Identified):
             raise ConfigurationError("the grid of the budget function is empty: give example rows")
         return rows
 
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """Types of the columns by the grid, for what declares none; whole numbers are floats."""
+        return {
+            field.name: pa.float64() if pa.types.is_integer(field.type) else field.type
+            for field in self._grid.schema
+        }
+
     @cached_property
     def bounds(self) -> Bounds:
         """As stated."""
@@ -197,3 +231,8 @@ class ColumnsBudget(Identified):
             f"ColumnsBudget({self.columns!r}, {name_of(self.function)}, {self.epsilon_min!r}, "
             f"{self.epsilon_max!r})"
         )
+
+
+def types_of(budget: Budget) -> dict[str, pa.DataType]:
+    """Types to read columns of a budget as where none is declared; text where it is not here."""
+    return budget.types if isinstance(budget, ColumnsBudget) else {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import apache_beam as beam
 import numpy as np
@@ -22,23 +22,23 @@ from streamveil.mechanisms.registry import statistic
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.columns.dead_letters import column_of, naming_source
 from streamveil.transforms.messages import array_from_bytes, array_to_bytes
-from streamveil.transforms.per_record.budgets import Budget
-from streamveil.transforms.per_record.plan import COUNT, SUM, bounds_of, mechanism_of
+from streamveil.transforms.per_record.budgets import Budget, types_of
+from streamveil.transforms.per_record.plan import COUNT, SUM, bounds_of, mechanism_of, take_records
 from streamveil.transforms.per_record.record_columns import numbers_of
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.row_batches import as_batches
 
 REPORT = "report"
 
 
-@beam.typehints.with_input_types(pa.RecordBatch)
 @beam.typehints.with_output_types(PerRecordRow)
 @dataclass(eq=False)
 class CollectPerRecord(beam.PTransform):
     """What both have in common: devices report their records, one row is made of all reports.
 
-    Input: a bounded PCollection of Arrow record batches in the global window, a row for every
-    device. Output: one `PerRecordRow`. :class:`Randomize` plays the devices, :class:`Analyze` sees
-    their reports alone.
+    Input: a bounded PCollection in the global window, a row for every device, as `PerRecordCount`
+    takes records. Output: one `PerRecordRow`. :class:`Randomize` plays the devices,
+    :class:`Analyze` sees their reports alone.
 
     Guarantee: E-per-record local privacy, where E is `budget`. A report is at most exp(E(r)) times
     as likely for a record r as for the dummy record, or less than exp(-E(r)) times; a device with a
@@ -73,6 +73,7 @@ class CollectPerRecord(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
+        take_records(self)
         if (self.value is None) != (self.kind == COUNT):
             raise ConfigurationError(
                 f"a {self.kind} {'has no' if self.kind == COUNT else 'needs a'} column of values "
@@ -90,16 +91,15 @@ class CollectPerRecord(beam.PTransform):
         self._key = SameKey.of(self.noise_key)
         self._key.refuse_later("devices report once, not by slot")
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[PerRecordRow]:
-        """Build the pipeline: records -> reports -> row."""
-        return (
-            batches
-            | "Randomize"
-            >> Randomize(
-                Randomizer(self._statistic), self.budget, self.value, self.device, self._key
-            )
-            | "Analyze" >> Analyze(self._analyzer, self.kind)
+    def expand(self, records: beam.PCollection[Any]) -> beam.PCollection[PerRecordRow]:
+        """Build the pipeline: records -> batches -> reports -> row."""
+        devices = Randomize(
+            Randomizer(self._statistic), self.budget, self.value, self.device, self._key
         )
+        batches = as_batches(
+            records, devices.names, lambda: devices, what="records", types=types_of(self.budget)
+        )
+        return batches | "Randomize" >> devices | "Analyze" >> Analyze(self._analyzer, self.kind)
 
 
 class CollectPerRecordCount(CollectPerRecord):
@@ -133,6 +133,19 @@ class Randomize(beam.PTransform):
     def __post_init__(self) -> None:
         """Be a PTransform."""
         super().__init__()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns that are read, each once."""
+        some = dict.fromkeys((*self.budget.columns, self.value or "", self.device))
+        return tuple(name for name in some if name)
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column or one of a type that cannot be read."""
+        column_of(batch, self.device, "records")
+        self.budget.budgets(batch)
+        if self.value is not None:
+            numbers_of(batch, self.value)
 
     def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[pa.RecordBatch]:
         """Build the step."""
@@ -183,8 +196,7 @@ class _ReportFn(beam.DoFn):
 
     def setup(self) -> None:
         devices = self._devices
-        names = dict.fromkeys((*devices.budget.columns, devices.value or "", devices.device))
-        self._names = [name for name in names if name]
+        self._names = list(devices.names)
         facts = (devices.randomizer, devices.budget, devices.value, devices.device)
         keys = NoiseKeys.of(devices.noise_key()).derived("per record devices")
         self._source = NoiseSource(keys, f"per record devices {digest(encoded(facts)).hex()}")

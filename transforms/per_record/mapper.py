@@ -11,7 +11,7 @@ import pyarrow as pa
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.per_record.budget_functions import divided
-from streamveil.mechanisms.per_record.protocol import Integers, Part, Statistic
+from streamveil.mechanisms.per_record.protocol import Floats, Integers, Part, Statistic
 from streamveil.transforms.columns.dead_letters import naming_source
 from streamveil.transforms.per_record.budgets import Budget
 from streamveil.transforms.per_record.record_columns import (
@@ -80,6 +80,30 @@ class Source(Identified):
         """The key at a position, None for the one without a name."""
         return None if self.key is None else self.keys[position]
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All columns that are read, each once."""
+        some = (*self.budget.columns, self.value, self.key, self.time)
+        return tuple(dict.fromkeys(name for name in some if name))
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column or one of a type that cannot be read."""
+        with naming_source(batch):
+            self._read(batch)
+
+    def _read(self, batch: pa.RecordBatch) -> tuple[Floats, Floats, Integers, Integers]:
+        """Budgets, values, positions of keys and microseconds; 0 where none are asked for."""
+        budgets = divided(self.budget.budgets(batch), self.share)
+        values = np.zeros(len(budgets))
+        if self.value is not None:
+            values = numbers_of(batch, self.value)
+        keys = micros = np.zeros(len(budgets), np.int64)
+        if self.key is not None:
+            keys = positions_of(batch, self.key, self.keys)
+        if self.slots is not None:
+            micros = micros_of(batch, self.time, self.time_zone, self.time_unit, self.time_format)
+        return budgets, values, keys, micros
+
     def parts(
         self, batch: pa.RecordBatch, statistic: Statistic, latest: int | None = None
     ) -> Iterator[tuple[PaneKey, Part]]:
@@ -89,28 +113,18 @@ class Source(Identified):
         trace. Raises ConfigurationError for a missing column or one of a type that cannot be read.
         """
         with naming_source(batch):
-            budgets = divided(self.budget.budgets(batch), self.share)
-            values = np.zeros(len(budgets))
-            if self.value is not None:
-                values = numbers_of(batch, self.value)
-            good = statistic.bounds.usable(values, budgets)
-            keys = panes = np.zeros(len(budgets), np.int64)
-            if self.key is not None:
-                keys = positions_of(batch, self.key, self.keys)
-                good &= keys != NOWHERE
-            if self.slots is not None:
-                micros = micros_of(
-                    batch, self.time, self.time_zone, self.time_unit, self.time_format
-                )
-                panes = self.slots.indices(micros)
-                good &= micros != NO_TIME
-                for bound, inside in (
-                    (self.first_slot, np.greater_equal),
-                    (self.last_slot, np.less_equal),
-                    (latest, np.less_equal),
-                ):
-                    if bound is not None:
-                        good &= inside(panes, bound)
+            budgets, values, keys, micros = self._read(batch)
+        good = statistic.bounds.usable(values, budgets) & (keys != NOWHERE) & (micros != NO_TIME)
+        panes = np.zeros(len(budgets), np.int64)
+        if self.slots is not None:
+            panes = self.slots.indices(micros)
+            for bound, inside in (
+                (self.first_slot, np.greater_equal),
+                (self.last_slot, np.less_equal),
+                (latest, np.less_equal),
+            ):
+                if bound is not None:
+                    good &= inside(panes, bound)
         if not good.all():
             values, budgets = values[good], budgets[good]
             keys, panes = keys[good], panes[good]

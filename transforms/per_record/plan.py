@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Real
 from typing import Any, cast
 
+from streamveil.mechanisms.core.arguments import column_name, refuse, text_of
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow
 from streamveil.mechanisms.driver.saved_state import MECHANISM, Keeper, Parts, of_parts
@@ -15,7 +17,7 @@ from streamveil.mechanisms.per_record.protocol import Additive, Bounds, PerRecor
 from streamveil.mechanisms.per_record.running import RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import DEFAULTS, statistic
-from streamveil.transforms.per_record.budgets import Budget, ValueBudget
+from streamveil.transforms.per_record.budgets import Budget, ValueBudget, budget_of
 from streamveil.transforms.per_record.drivers import (
     KeyDriver,
     Panes,
@@ -26,6 +28,22 @@ from streamveil.transforms.per_record.drivers import (
 from streamveil.transforms.per_record.mapper import Source
 
 COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
+
+
+def take_records(transform: Any) -> None:
+    """Refuse what a transform of records cannot take. Raises ConfigurationError."""
+    budget_of(transform.budget)
+    if hasattr(transform, "device"):
+        column_name(transform.device, "device")
+    for name in ("value", "key", "time"):
+        if getattr(transform, name, None) is not None:
+            column_name(getattr(transform, name), name)
+    for name in ("value_max", "beta"):
+        value = getattr(transform, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            refuse(name, value, "give a number")
+    if transform.mechanism is not None:
+        text_of(transform.mechanism, "mechanism", "give the name of a mechanism")
 
 
 def function_of(budget: Budget, value: str | None) -> BudgetFunction | None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import apache_beam as beam
-import pyarrow as pa
 
+from streamveil.mechanisms.core.arguments import slots_of, texts_of
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, whole
 from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Slots
 from streamveil.mechanisms.per_record.budget_functions import Divided, divided_bounds
-from streamveil.transforms.checks import refuse_windows, settling
+from streamveil.transforms.checks import settling, take_options
 from streamveil.transforms.columns.times import check_reading
-from streamveil.transforms.per_record.budgets import Budget
+from streamveil.transforms.per_record.budgets import Budget, types_of
 from streamveil.transforms.per_record.mapper import Source
 from streamveil.transforms.per_record.pipeline import release_at_end, release_in_time
 from streamveil.transforms.per_record.plan import (
@@ -25,20 +25,23 @@ from streamveil.transforms.per_record.plan import (
     bounds_of,
     function_of,
     mechanism_of,
+    take_records,
 )
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
+from streamveil.transforms.row_batches import as_batches
 from streamveil.transforms.slots.clock import Clock
 
 
-@beam.typehints.with_input_types(pa.RecordBatch)
 @beam.typehints.with_output_types(PerRecordRow)
 @dataclass(eq=False)
 class PerRecord(beam.PTransform):
     """What all have in common: a statistic of every window and public key, empty or not, each once.
 
-    Input: a PCollection of Arrow record batches (pyarrow.RecordBatch) with the columns that are
-    named here, bounded or not, in the global window. Output: `PerRecordRow`, in order for each key;
-    the order among keys is the runner's, which may hang on records: sort rows before showing it.
+    Input: a PCollection of records with the columns that are named here, bounded or not, in the
+    global window: Arrow record batches (pyarrow.RecordBatch), rows with a schema or dictionaries,
+    as `PrivateHistograms` takes them; a cell of a wrong type is null. Output: `PerRecordRow`, in
+    order for each key; the order among keys is the runner's, which may hang on records: sort rows
+    before showing it.
 
     Guarantee: E-per-record differential privacy, where E is `budget`: when a record r is added or
     removed, the probability of any set of outputs, over all windows and keys and for ever, changes
@@ -52,8 +55,9 @@ class PerRecord(beam.PTransform):
     counter or log.
 
     Raises:
-        ConfigurationError: at construction for options that do not fit; when the pipeline runs,
-            for columns that are missing or of a wrong type.
+        ConfigurationError: at construction for options that do not fit; when applied, for fields
+            of rows that are missing or of a wrong type; when the pipeline runs, for such columns
+            of record batches.
         ValueError: when applied to a windowed or triggered input, which cannot be accounted for.
     """
 
@@ -112,6 +116,10 @@ class PerRecord(beam.PTransform):
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
         super().__init__()
+        take_records(self)
+        take_options(self)
+        if self.slots is not None:
+            self.slots = slots_of(self.slots)
         self._check_value()
         self.max_records_per_user = whole("max_records_per_user", self.max_records_per_user)
         self.allowed_lateness = lateness(self.allowed_lateness)
@@ -137,7 +145,7 @@ class PerRecord(beam.PTransform):
             )
 
     def _check_keys(self) -> None:
-        self.keys = tuple(self.keys)
+        self.keys = texts_of(self.keys, "keys")
         if (self.key is None) != (not self.keys):
             raise ConfigurationError(
                 "a column of keys (--key_column) and the list of all keys there are (--keys) go "
@@ -215,9 +223,16 @@ class PerRecord(beam.PTransform):
             self.running,
         )
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[PerRecordRow]:
-        """Build the pipeline: batches -> parts -> parts of panes -> rows."""
-        refuse_windows(batches, "records")
+    def expand(self, records: beam.PCollection[Any]) -> beam.PCollection[PerRecordRow]:
+        """Build the pipeline: records -> batches -> parts -> parts of panes -> rows."""
+        plan = self.plan()
+        batches = as_batches(
+            records,
+            plan.source.names,
+            lambda: plan.source,
+            what="records",
+            types=types_of(self.budget),
+        )
         if not batches.is_bounded:
             if self.slots is None:
                 raise ConfigurationError(
@@ -225,13 +240,13 @@ class PerRecord(beam.PTransform):
                     "length of panes (--slot)"
                 )
             clock = Clock(self.slots, int(self.allowed_lateness))
-            return release_in_time(batches, self.plan(), clock, self.heartbeat, self.settle)
+            return release_in_time(batches, plan, clock, self.heartbeat, self.settle)
         if self.slots is not None and None in (self.first_slot, self.last_slot):
             raise ConfigurationError(
                 "the range of panes of an input that ends is public, for what is taken from the "
                 "records would tell of a single one: give it (--start and --end)"
             )
-        return release_at_end(batches, self.plan())
+        return release_at_end(batches, plan)
 
 
 class PerRecordCount(PerRecord):

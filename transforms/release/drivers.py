@@ -15,7 +15,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry
-from streamveil.mechanisms.core.units import to_epsilon, units_of
+from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
@@ -131,7 +131,7 @@ class Configuration:
                 return ByClass(fixed, self.layout)
         stream = DynamicStream(
             dynamic_mechanism(self.mechanism, self._setting),
-            constant_requirements(self.population),
+            self.population.requirements.as_changing,
             self.population.sizes,
             noise,
             default=self.default_class,
@@ -142,15 +142,8 @@ class Configuration:
     @property
     def _setting(self) -> Setting:
         population = self.population
-        longest = max(requirement.window for requirement in population.requirements)
+        longest = population.requirements.longest
         return Setting(population.bins, self.longest_window or longest, population.sensitivity)
-
-
-def constant_requirements(population: Population) -> Integers:
-    """What classes ask for as `cohorts.Moves` has it, shape (K, 4)."""
-    windows = np.array([r.window for r in population.requirements], np.int64)
-    epsilons = units_of([r.epsilon for r in population.requirements])
-    return np.column_stack((windows, epsilons, windows, epsilons))
 
 
 @dataclass(frozen=True)
@@ -204,7 +197,7 @@ class ByClass:
 
     def use(self, state: StreamState) -> float:
         """Largest share of any class's window that is spent."""
-        return self.stream.odometer.largest_use(state.odometer)
+        return state.filter.use()
 
     def restart(self, state: StreamState) -> StreamState:
         """Grant a budget for ever once more: see :meth:`ReleaseStream.restart`."""
@@ -218,7 +211,7 @@ class ByClass:
             population.requirements,
             population.sizes,
             to_epsilon(release.spent),
-            to_epsilon(state.odometer.in_window),
+            to_epsilon(state.filter.in_window),
         )
 
 
@@ -329,15 +322,14 @@ class ByCohort:
 
     def use(self, state: DynamicState) -> float:
         """Largest share of any window looking back that is spent, but for those broken before."""
-        asked, spent = state.interned.asked, self._spent(state)
-        kept = (asked[:, 1] > 0) & (spent <= asked[:, 1])
-        return float((spent[kept] / asked[kept, 1]).max(initial=0.0))
+        return state.filter.use(state.interned.asked)
 
     def entry(self, state: DynamicState, slot: int, release: SlotRelease) -> DynamicLedgerEntry:
         """What the slot cost every ledger with users."""
         sizes = state.interned.sizes
         some = sizes > 0
-        asked, spent = state.interned.asked[some], self._spent(state)[some]
+        asked = state.interned.asked[some]
+        spent = state.filter.in_window(state.interned.asked)[some]
         figures = asked.astype(np.float64)
         figures[:, [1, 3]] = to_epsilon(asked[:, [1, 3]])
         return DynamicLedgerEntry(
@@ -348,6 +340,3 @@ class ByCohort:
             to_epsilon(spent),
             spent > asked[:, 1],
         )
-
-    def _spent(self, state: DynamicState) -> Integers:
-        return self.stream.odometer.in_window(state.odometer, state.interned.asked)

@@ -64,6 +64,11 @@ class SameKey:
 
         Raises ConfigurationError for a key that is not 32 bytes.
         """
+        if not (key is None or callable(key) or isinstance(key, (bytes, bytearray))):
+            raise ConfigurationError(
+                f"noise_key is of type {type(key).__name__}: give 32 secret bytes, as "
+                "secrets.token_bytes(32) makes them, or a function that gets them"
+            )
         if not callable(key):
             key = GivenKey(secrets.token_bytes(KEY_BYTES) if key is None else key)
         return cls(key, NoiseKeys.of(key()).derived("check"))

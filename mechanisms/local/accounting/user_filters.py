@@ -1,4 +1,4 @@
-"""What every user of a population spent, and may spend yet: one odometer for each, on arrays.
+"""What every user of a population spent, and may spend yet: a filter for each, on arrays.
 
 Guarantee: after any sequence of calls that did not raise, a user who keeps the requirement (w, E)
 is charged at most E in any w consecutive slots, in exact integers. Where requirements change, a
@@ -6,7 +6,7 @@ slot u in which (w, E) was in force leaves at most E in the slots from u to u + 
 asked for later, and at most E in the w slots up to u if anything is spent in u. What would break
 this for any user is refused as a whole.
 
-Source: the odometer of `device`, for a single client, on arrays.
+Source: the filter of `device`, for a single client, on arrays.
 """
 
 from __future__ import annotations
@@ -17,17 +17,33 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import refusal
+from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units, to_units
+from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.local.accounting.promises import Promises
-from streamveil.mechanisms.local.accounting.report_history import Entry, History, Indices
+from streamveil.mechanisms.local.accounting.report_history import ENTRY, Entry, History, Indices
 from streamveil.mechanisms.local.protocol import Ask, Users
 
 _ALWAYS = np.iinfo(np.int64).min // 2
 
 
-class Odometers:
+_ASKED = [
+    {"name": "slot", "type": ["null", "long"]},
+    {"name": "history", "type": {"type": "array", "items": ENTRY}},
+]
+_UNCHANGED = {
+    "longest": None,
+    "class_of": b"",
+    "since": b"",
+    "promises": Promises.none().to_bytes(),
+}
+
+
+class UserFilters:
     """They remember eight bytes for each user and what `History` needs.
+
+    They are kept by devices, of their reports, and by the server, of what it asked: public facts,
+    which hold whatever devices answer.
 
     Args:
         users: who they are and what they ask for.
@@ -37,6 +53,21 @@ class Odometers:
     Raises:
         ConfigurationError: for a window that is longer.
     """
+
+    SCHEMAS = {
+        1: {"type": "record", "name": "UserFilters", "fields": _ASKED},
+        2: {
+            "type": "record",
+            "name": "UserFilters",
+            "fields": [
+                *_ASKED,
+                {"name": "longest", "type": ["null", "long"]},
+                {"name": "class_of", "type": "bytes"},
+                {"name": "since", "type": "bytes"},
+                {"name": "promises", "type": "bytes"},
+            ],
+        },
+    }
 
     def __init__(self, users: Users, longest_window: int | None = None) -> None:
         self.longest = longest_window
@@ -71,6 +102,26 @@ class Odometers:
             total = total.copy()
             total[changed] = self.history.spent(changed, self.since[changed])
         return total
+
+    def spent_by_class(self) -> Units:
+        """The largest `spent` of each class, shape (K,), units."""
+        return self._largest(self.spent)
+
+    def spent_in_window(self) -> Units:
+        """The most charged to any user of each class in the window of the last slot, shape (K,).
+
+        Of who asked for something else before, it is what was charged since.
+        """
+        return self._largest(self.since_change)
+
+    def _largest(self, amounts: Units) -> Units:
+        largest = np.zeros(len(self.caps), np.int64)
+        np.maximum.at(largest, self.users.class_of, amounts)
+        return largest
+
+    def use(self) -> float:
+        """Largest share of anybody's window that is spent, from 0 to 1."""
+        return float((self.spent_in_window() / np.maximum(self.caps, 1)).max())
 
     def charge(self, ask: Ask, refused: str) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Book a report of each user who is asked, or refuse all.
@@ -141,7 +192,7 @@ class Odometers:
             BudgetExceeded: for asks that cannot have been charged.
             ValueError: for asks that add up to something else than what is remembered.
         """
-        again = Odometers(self.users, longest_window)
+        again = UserFilters(self.users, longest_window)
         for ask in asks:
             again.charge(ask, f"slot {ask.slot} told again:")
         if again.slot != self.slot or (again.in_window != self.in_window).any():
@@ -155,7 +206,7 @@ class Odometers:
         """Let requirements change from a slot on, which was not charged yet.
 
         A user who leaves (w, E) for (w', E') and whose last report was in slot l can pay all of E'
-        again in slot max(slot - 1 + w, l + w'): by then what was promised has ended. An odometer
+        again in slot max(slot - 1 + w, l + w'): by then what was promised has ended. A filter
         without any report has kept its requirement for ever.
 
         Args:
@@ -192,7 +243,7 @@ class Odometers:
         self.in_window = np.append(self.in_window, np.zeros(came, np.int64))
 
     def _check_windows(self, users: Users) -> None:
-        longest = max(r.window for r in users.classes)
+        longest = users.classes.longest
         if self.longest is not None and longest > self.longest:
             raise ConfigurationError(
                 f"a window of {longest} slots is longer than the {self.longest} that reports are "
@@ -202,5 +253,39 @@ class Odometers:
 
     def _follow(self, users: Users) -> None:
         self.users = users
-        self.windows = np.array([r.window for r in users.classes], np.int64)
-        self.caps = np.array([to_units(r.epsilon) for r in users.classes], np.int64)
+        self.windows = users.classes.windows
+        self.caps = users.classes.budgets
+
+    def encode(self) -> bytes:
+        """Bytes of what was charged, of which the sums follow, and of what changed."""
+        class_of = self.users.class_of
+        return state_codec.pack(
+            self.SCHEMAS,
+            {
+                "slot": self.slot,
+                "history": self.history.to_records(class_of),
+                "longest": self.longest,
+                "class_of": class_of.astype("<i4").tobytes() if self.since.size else b"",
+                "since": state_codec.table_to_bytes(self.since),
+                "promises": self.promises.to_bytes(),
+            },
+        )
+
+    @classmethod
+    def decode(cls, data: bytes, users: Users) -> UserFilters:
+        """The filters of bytes and of the users that they began with, sums added up anew."""
+        _, known = state_codec.unpack(cls.SCHEMAS, data)
+        record = {**_UNCHANGED, **known}
+        if record["class_of"]:
+            class_of = np.frombuffer(record["class_of"], "<i4").astype(np.int32)
+            users = Users(users.classes, class_of, users.symbols)
+        made = cls(users, record["longest"])
+        made.slot = record["slot"]
+        made.history = History.from_records(record["history"], users.class_of)
+        made.since = state_codec.table_from_bytes(record["since"], (-1,))
+        made.promises = Promises.from_bytes(record["promises"])
+        if made.slot is not None:
+            everybody = np.arange(users.class_of.size)
+            firsts = made.slot - made.windows[users.class_of] + 1
+            made.in_window = made.history.spent(everybody, firsts)
+        return made

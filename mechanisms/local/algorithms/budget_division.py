@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.accounting.schedule import Offer, Schedule, strictest
+from streamveil.mechanisms.accounting.schedule import Offer, Schedule
 from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.local.algorithms.publication_strategy import (
     Strategy,
@@ -89,7 +89,7 @@ class LBD(Strategy):
     """
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        schedule = BudgetDivision(users, PBD(strictest(users.classes)))
+        schedule = BudgetDivision(users, PBD(users.classes.strictest))
         super().__init__(name, schedule, personalised_frequency_oracle, project)
 
 
@@ -101,5 +101,5 @@ class LBA(Strategy):
     """
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        schedule = BudgetDivision(users, PBA(strictest(users.classes)))
+        schedule = BudgetDivision(users, PBA(users.classes.strictest))
         super().__init__(name, schedule, personalised_frequency_oracle, project)

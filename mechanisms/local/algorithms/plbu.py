@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from streamveil.mechanisms.accounting.schedule import even_budgets, strictest
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
 from streamveil.mechanisms.core.units import Units, to_epsilon
@@ -98,11 +97,11 @@ class PLBU(Uniform):
     """Every user reports in every slot at E_k / w_k."""
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        super().__init__(name, users, even_budgets(users.classes), project)
+        super().__init__(name, users, users.classes.shares, project)
 
 
 class LBU(Uniform):
     """Every user reports in every slot at min E / max w."""
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        super().__init__(name, users, even_budgets(strictest(users.classes)), project)
+        super().__init__(name, users, users.classes.strictest.shares, project)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamveil.mechanisms.accounting.schedule import strictest
 from streamveil.mechanisms.local.algorithms.population_division import Plan, PopulationDivision
 from streamveil.mechanisms.local.algorithms.publication_strategy import (
     Strategy,
@@ -91,6 +90,6 @@ class LPD(Strategy):
     """
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        plan = Plan.longest(users, strictest(users.classes))
+        plan = Plan.longest(users, users.classes.strictest)
         schedule = PopulationDivision(users, plan, Distribution())
         super().__init__(name, schedule, personalised_frequency_oracle, project)

@@ -14,15 +14,12 @@ of ceil(w_opt) slots are more than half of all, floor(n / (2 gap)) are asked in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
-from streamveil.mechanisms.accounting.schedule import whole_budgets
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.local.algorithms.population_selection import optimal_population_selection
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles
@@ -47,7 +44,7 @@ class Plan:
     """How users of each class report, shape (K,)."""
 
     @classmethod
-    def longest(cls, users: Users, requirements: Sequence[Requirement] | None = None) -> Plan:
+    def longest(cls, users: Users, requirements: Requirements | None = None) -> Plan:
         """Once in the longest window, with the whole budget: PLPD and PLPA.
 
         Args:
@@ -57,8 +54,8 @@ class Plan:
         Raises:
             ConfigurationError: for a window longer than half of the number of users.
         """
-        gap, sample = max(r.window for r in users.classes), int(_samples(users).min())
-        prices = whole_budgets(users.classes if requirements is None else requirements)
+        gap, sample = users.classes.longest, int(_samples(users).min())
+        prices = (users.classes if requirements is None else requirements).budgets
         return cls(sample, gap, prices, best_oracles(prices, users.symbols))
 
     @classmethod
@@ -68,7 +65,7 @@ class Plan:
         All classes report by one kind of oracle, the better one of the two: PUE needs that.
         Raises as :meth:`longest` does.
         """
-        samples, budgets = _samples(users), whole_budgets(users.classes)
+        samples, budgets = _samples(users), users.classes.budgets
         chosen = {
             kind: optimal_population_selection(
                 samples, to_epsilon(budgets), users.symbols, users.sizes, kind
@@ -86,7 +83,7 @@ class Plan:
 def _samples(users: Users) -> Units:
     """z_k = floor(n / (2 w_k)) of each class, shape (K,)."""
     n = users.class_of.size
-    windows = np.array([requirement.window for requirement in users.classes])
+    windows = users.classes.windows
     if 2 * windows.max() > n:
         raise ConfigurationError(
             f"a window of {windows.max()} slots is longer than half of the {n} users, so that not "

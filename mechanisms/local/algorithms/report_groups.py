@@ -35,7 +35,6 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.schedule import whole_budgets
 from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.local.algorithms.user_draws import Indexes, generator
 from streamveil.mechanisms.local.protocol import Users
@@ -108,8 +107,8 @@ class Rota:
     def __init__(self, users: Users, words: RandomWords) -> None:
         random = generator(words)
         self.users = users
-        self._windows = np.array([r.window for r in users.classes], np.int64)
-        self._budgets: Units = whole_budgets(users.classes)
+        self._windows = users.classes.windows
+        self._budgets: Units = users.classes.budgets
         begun = users.class_of[: users.begun]
         self._begun, count = begun.size, self._windows.size
         known = count if users.begun is None else int(begun.max()) + 1

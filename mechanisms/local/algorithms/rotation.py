@@ -33,7 +33,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.schedule import whole_budgets
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
@@ -130,8 +129,8 @@ class Rotation:
         # A scale of frequencies, so that it must stay: whoever comes or leaves.
         scale = users.class_of[: users.begun].size
         self._bank = filter_bank.Bank(scale, users.symbols, MEMORY)
-        self._windows = np.array([r.window for r in users.classes], np.int64)
-        self._prices = whole_budgets(users.classes)
+        self._windows = users.classes.windows
+        self._prices = users.classes.budgets
         given = (oracle,) * len(users.classes)
         self._kinds = best_oracles(self._prices, users.symbols) if oracle == BEST else given
         self._nobody = Ask(0, 1, np.empty(0, np.int32), self._prices, self._kinds)

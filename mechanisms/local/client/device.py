@@ -1,4 +1,4 @@
-"""One client's device: it perturbs a value, and keeps its own odometer.
+"""One client's device: it perturbs a value, and keeps its own filter.
 
 Guarantee: whatever the server asks, reports cost at most `epsilon` in any `window` consecutive
 slots, in exact integers: an assignment that would cost more is refused. Where the requirement

@@ -1,4 +1,4 @@
-"""Many devices at once: what a population of clients would report, and each one's odometer.
+"""Many devices at once: what a population of clients would report, and each one's filter.
 
 Guarantee: whatever the server asks, a user who keeps the requirement (w, E) reports at a total
 price of at most E in any w consecutive slots, in exact integers, each report through an
@@ -8,7 +8,7 @@ E in the w slots up to u if anything is spent in u. An ask that would break this
 refused as a whole. Adjacency: any values of one user for any others. Sensitivity: a user has one
 symbol.
 
-Source: the odometers are those of `odometers`.
+Source: the filters are those of `user_filters`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from streamveil.mechanisms.driver.saved_state import (
 )
 from streamveil.mechanisms.local.accounting.promises import Promises
 from streamveil.mechanisms.local.accounting.report_history import ENTRY, History, Indices
-from streamveil.mechanisms.local.accounting.user_filters import Odometers
+from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.oracles import (
     Integers,
     Oracle,
@@ -82,18 +82,18 @@ class Devices:
             ConfigurationError: for a window that is longer.
         """
         self._noise = NoiseSource(key, "devices")
-        self._odometers = Odometers(users, longest_window)
+        self._filters = UserFilters(users, longest_window)
         self._round = 0
 
     @property
     def users(self) -> Users:
         """Who they are and what they ask for at present."""
-        return self._odometers.users
+        return self._filters.users
 
     @property
     def spent(self) -> Units:
         """What every user spent in the last slot, shape (n,), units."""
-        return self._odometers.spent
+        return self._filters.spent
 
     def report(self, ask: Ask, values: Integers) -> Tally:
         """Report to the server, summed up by class.
@@ -119,52 +119,52 @@ class Devices:
         Budgets are spent when this is called. Raises as :meth:`report` does.
         """
         oracles = self._checked(ask, values)
-        if ask.slot != self._odometers.slot:
+        if ask.slot != self._filters.slot:
             self._round = 0
-        users, counts = self._odometers.charge(ask, f"report refused in slot {ask.slot} by")
+        users, counts = self._filters.charge(ask, f"report refused in slot {ask.slot} by")
         self._round = ask.round
         return self._perturbed(ask, oracles, users, counts, values[users])
 
     def change(self, slot: int, users: Users) -> None:
         """Let requirements change from a slot on, which was not asked yet, and users come.
 
-        See :meth:`Odometers.change`.
+        See :meth:`UserFilters.change`.
 
         Raises:
             ConfigurationError: for a window longer than the longest one.
             ValueError: for a slot that was asked before, fewer users or other symbols.
         """
-        odometers = self._odometers
-        if odometers.longest is None:
+        filters = self._filters
+        if filters.longest is None:
             raise ConfigurationError(
                 "requirements change, but these devices only remember what fixed ones need: give "
                 "them the longest window that anybody may ask for (longest_window)"
             )
-        if odometers.slot is not None and (slot, 0) < (odometers.slot, self._round):
+        if filters.slot is not None and (slot, 0) < (filters.slot, self._round):
             raise ValueError(
-                f"requirements change from slot {slot} on, but slot {odometers.slot} was asked: "
+                f"requirements change from slot {slot} on, but slot {filters.slot} was asked: "
                 "change those of later slots"
             )
-        odometers.change(slot, users)
+        filters.change(slot, users)
         self._round = 0
 
     def remember(self, longest_window: int, asks: Iterable[Ask]) -> None:
-        """Remember reports for so long from now on: see :meth:`Odometers.remember`."""
-        self._odometers.remember(longest_window, asks)
+        """Remember reports for so long from now on: see :meth:`UserFilters.remember`."""
+        self._filters.remember(longest_window, asks)
 
     def encode(self) -> bytes:
         """Bytes of what the devices remember, without the users and the key."""
-        odometers = self._odometers
+        filters = self._filters
         return self._keeper().write(
             state_codec.pack(
                 self.SCHEMAS,
                 {
-                    "slot": odometers.slot,
+                    "slot": filters.slot,
                     "round": self._round,
-                    "spent": state_codec.table_to_bytes(odometers.in_window),
-                    "since": state_codec.table_to_bytes(odometers.since),
-                    "promises": odometers.promises.to_bytes(),
-                    "history": odometers.history.to_records(self.users.class_of),
+                    "spent": state_codec.table_to_bytes(filters.in_window),
+                    "since": state_codec.table_to_bytes(filters.since),
+                    "promises": filters.promises.to_bytes(),
+                    "history": filters.history.to_records(self.users.class_of),
                 },
             )
         )
@@ -179,12 +179,12 @@ class Devices:
         """
         devices = cls(users, key, longest_window)
         _, record = state_codec.unpack(cls.SCHEMAS, devices._keeper().read(data))
-        odometers, size = devices._odometers, users.class_of.size
-        odometers.slot, devices._round = record["slot"], record["round"]
-        odometers.in_window = state_codec.table_from_bytes(record["spent"], (size,))
-        odometers.since = state_codec.table_from_bytes(record["since"], (-1,))
-        odometers.promises = Promises.from_bytes(record["promises"])
-        odometers.history = History.from_records(record["history"], users.class_of)
+        filters, size = devices._filters, users.class_of.size
+        filters.slot, devices._round = record["slot"], record["round"]
+        filters.in_window = state_codec.table_from_bytes(record["spent"], (size,))
+        filters.since = state_codec.table_from_bytes(record["since"], (-1,))
+        filters.promises = Promises.from_bytes(record["promises"])
+        filters.history = History.from_records(record["history"], users.class_of)
         return devices
 
     def _keeper(self) -> Keeper:
@@ -195,14 +195,14 @@ class Devices:
                 REQUIREMENTS: encoded(self.users.classes),
                 USERS: self.users.identity(),
                 BINS: encoded(self.users.symbols),
-                LONGEST_WINDOW: encoded(self._odometers.longest),
+                LONGEST_WINDOW: encoded(self._filters.longest),
             },
         )
 
     def _checked(self, ask: Ask, values: Integers) -> dict[int, Oracle]:
         """Refuse an ask that makes no sense; else the oracle of every class that is asked."""
         classes, size = len(self.users.classes), self.users.class_of.size
-        last = self._odometers.slot
+        last = self._filters.slot
         if last is not None and (ask.slot, ask.round) <= (last, self._round):
             raise ValueError(
                 f"round {ask.round} of slot {ask.slot} does not follow round {self._round} of slot "

@@ -1,4 +1,4 @@
-"""A stream of local releases: the server's mechanism and its ledger, driven slot by slot.
+"""A stream of local releases: the server's mechanism and its filter, driven slot by slot.
 
 This is the one way from tallies of reports to a release in pipelines: the stage that plays the
 devices, which must foresee whom the server asks, and the server itself both take it.
@@ -15,7 +15,6 @@ import numpy.typing as npt
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
     KIND,
@@ -28,11 +27,10 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
 )
 from streamveil.mechanisms.driver.stream import check_order
-from streamveil.mechanisms.local.accounting.user_filters import Odometers
+from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.server.ask_ledger import AskLedger
 from streamveil.mechanisms.local.server.open_ask import ASKED, asked_of, asked_record
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise
 
@@ -42,7 +40,8 @@ class LocalStreamState:
     """All that the server remembers."""
 
     mechanism: Any
-    ledger: Odometers
+    filter: UserFilters
+    """What was asked of every user."""
     next_slot: int | None = None
     """The slot to begin next, None before the first."""
     asked: Ask | None = None
@@ -50,7 +49,7 @@ class LocalStreamState:
 
 
 class LocalStream:
-    """Asks and releases slots in order, each once, through the ledger.
+    """Asks and releases slots in order, each once, through the filter.
 
     Whom a slot asks follows from the key, the configuration and earlier tallies. State of one
     configuration is refused by another.
@@ -62,7 +61,7 @@ class LocalStream:
             "name": "LocalStream",
             "fields": [
                 {"name": "next_slot", "type": ["null", "long"]},
-                {"name": "ledger", "type": "bytes"},
+                {"name": "filter", "type": "bytes"},
                 {"name": "mechanism", "type": "bytes"},
                 ASKED,
             ],
@@ -88,7 +87,7 @@ class LocalStream:
         """
         self.mechanism = mechanism
         self.users = mechanism.users
-        self.ledger = AskLedger(mechanism.users, longest_window)
+        self._longest = longest_window
         self._noise = noise
         parts = {**_public_facts(mechanism), **context}
         self._configuration = of_parts(parts)
@@ -96,21 +95,21 @@ class LocalStream:
 
     def start(self) -> LocalStreamState:
         """State before the first slot."""
-        return LocalStreamState(self.mechanism.start(), self.ledger.start())
+        return LocalStreamState(self.mechanism.start(), UserFilters(self.users, self._longest))
 
     def begin(self, state: LocalStreamState, slot: int) -> tuple[LocalStreamState, Ask]:
         """Ask for the first reports of the next slot; `state` is consumed.
 
         Raises:
-            BudgetExceeded: when the ledger refuses; nothing is asked then.
+            BudgetExceeded: when the filter refuses; nothing is asked then.
             ValueError: for a slot out of order, or while reports are awaited.
         """
         check_order(state.next_slot, slot)
         if state.asked is not None:
             raise ValueError(f"slot {slot} cannot begin: slot {state.asked.slot} waits for reports")
         inner, ask = self.mechanism.begin(state.mechanism, slot, self._random(slot))
-        ledger = self.ledger.book(self.ledger.open(state.ledger, slot), ask)
-        return LocalStreamState(inner, ledger, slot + 1, ask), ask
+        _book(state.filter, ask)
+        return LocalStreamState(inner, state.filter, slot + 1, ask), ask
 
     def take(
         self, state: LocalStreamState, tally: Tally
@@ -118,18 +117,18 @@ class LocalStream:
         """Use the reports to the last ask; `state` is consumed.
 
         Raises:
-            BudgetExceeded: when the ledger refuses a second ask.
+            BudgetExceeded: when the filter refuses a second ask.
             ValueError: for a tally that is none of reports to that ask.
         """
         asked = state.asked
         if asked is None:
             raise ValueError("reports came before anybody was asked: begin the slot first")
-        self._check(state.ledger.users, asked, tally)
+        self._check(state.filter.users, asked, tally)
         inner, answer = self.mechanism.take(state.mechanism, tally, self._random(asked.slot))
         if isinstance(answer, LocalRelease):
-            return LocalStreamState(inner, state.ledger, state.next_slot), answer
-        ledger = self.ledger.book(state.ledger, answer)
-        return LocalStreamState(inner, ledger, state.next_slot, answer), answer
+            return LocalStreamState(inner, state.filter, state.next_slot), answer
+        _book(state.filter, answer)
+        return LocalStreamState(inner, state.filter, state.next_slot, answer), answer
 
     def _random(self, slot: int) -> SlotNoise:
         return self._noise.slot(slot, self._configuration)
@@ -147,7 +146,7 @@ class LocalStream:
 
         Args:
             state: between two slots, consumed; it may be that of a stream with fewer users and
-                classes, the first ones of this one. Its ledger remembers the longest window.
+                classes, the first ones of this one. Its filter remembers the longest window.
             users: who, ascending, each once, shape (c,).
             classes: the new class of each, or `rota.AWAY` for one who leaves.
 
@@ -155,14 +154,14 @@ class LocalStream:
             ConfigurationError: for a mechanism that does not follow changes.
         """
         assert state.next_slot is not None
-        slot, ledger = state.next_slot, state.ledger
+        slot, booked = state.next_slot, state.filter
         inner = self._rotation().change(state.mechanism, slot, users, classes, self._random(slot))
-        size = ledger.users.class_of.size
-        class_of = np.append(ledger.users.class_of, self.users.class_of[size:])
+        size = booked.users.class_of.size
+        class_of = np.append(booked.users.class_of, self.users.class_of[size:])
         here = classes != AWAY
         class_of[users[here]] = classes[here]
-        ledger.change(slot, replace(self.users, class_of=class_of, begun=None))
-        return LocalStreamState(inner, ledger, slot)
+        booked.change(slot, replace(self.users, class_of=class_of, begun=None))
+        return LocalStreamState(inner, booked, slot)
 
     def sizes(self, state: LocalStreamState) -> npt.NDArray[np.int64]:
         """Users of each class who take part, shape (K,)."""
@@ -199,10 +198,6 @@ class LocalStream:
                 f"{tally}"
             )
 
-    def spent(self, state: LocalStreamState) -> Units:
-        """Largest price of the slot begun last to any user of each class, shape (K,), units."""
-        return self.ledger.spent(state.ledger)
-
     def encode(self, state: LocalStreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
         return self._keeper.write(
@@ -210,7 +205,7 @@ class LocalStream:
                 self.SCHEMAS,
                 {
                     "next_slot": state.next_slot,
-                    "ledger": self.ledger.encode(state.ledger),
+                    "filter": state.filter.encode(),
                     "mechanism": self.mechanism.encode(state.mechanism),
                     "asked": asked_record(state.asked),
                 },
@@ -226,10 +221,15 @@ class LocalStream:
         _, record = state_codec.unpack(self.SCHEMAS, self._keeper.read(data))
         return LocalStreamState(
             self.mechanism.decode(record["mechanism"]),
-            self.ledger.decode(record["ledger"]),
+            UserFilters.decode(record["filter"], self.users),
             record["next_slot"],
             asked_of(record["asked"]),
         )
+
+
+def _book(booked: UserFilters, ask: Ask) -> None:
+    """Book an ask, or refuse it. Raises BudgetExceeded when it would break any requirement."""
+    booked.charge(ask, f"round {ask.round} of slot {ask.slot} was not asked:")
 
 
 def _public_facts(mechanism: LocalMechanism[Any]) -> Parts:

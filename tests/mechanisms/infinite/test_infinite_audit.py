@@ -79,11 +79,14 @@ def opened(epsilon):
     return proven(*worlds)
 
 
-@pytest.mark.parametrize(("look", "epsilon"), [(released, 2.0), (opened, 1.0)])
+@pytest.mark.parametrize(
+    ("look", "epsilon"), [pytest.param(released, 2.0, marks=pytest.mark.slow), (opened, 1.0)]
+)
 def test_what_gated_shows_is_within_epsilon(look, epsilon):
     assert look(epsilon) <= epsilon
 
 
+@pytest.mark.slow
 def test_noise_for_one_slot_of_three_is_convicted():
     with patch.object(Gated, "_width", lambda self, slots: 1):
         assert released(2.0) > 2.0

@@ -1,4 +1,4 @@
-"""The odometer of budgets for ever: what was spent never comes back."""
+"""The filter of budgets for ever: what was spent never comes back."""
 
 import logging
 
@@ -12,12 +12,11 @@ from streamveil.mechanisms import (
     ConfigurationError,
     Lifetime,
     NoiseSource,
-    Odometer,
     ReleaseStream,
     Requirement,
+    WindowFilter,
     infinite_mechanism,
 )
-from streamveil.mechanisms.accounting.lifetime_filter import LifetimeOdometer, odometer_for
 from streamveil.mechanisms.core.units import to_units
 
 KEY = bytes(range(32))
@@ -33,55 +32,52 @@ def units(*values):
 )
 @settings(max_examples=60)
 def test_whatever_is_asked_the_sum_stays_within_epsilon(epsilon, asked):
-    odometer = LifetimeOdometer([Lifetime(epsilon)])
-    cap, state, spent = to_units(epsilon), odometer.start(), 0
+    books = WindowFilter([Lifetime(epsilon)])
+    cap, spent = to_units(epsilon), 0
     for part in asked:
         amount = int(part * cap)
         if spent + amount > cap:
             with pytest.raises(BudgetExceeded):
-                odometer.charge(state, units(amount))
+                books.charge(units(amount))
         else:
-            state = odometer.charge(state, units(amount))
+            books.charge(units(amount))
             spent += amount
-        assert int(state.in_window[0]) == spent <= cap
-    assert odometer.decode(odometer.encode(state)) == pytest.approx(state)
+        assert int(books.in_window[0]) == spent <= cap
+    read = WindowFilter.decode(books.encode(), books.requirements)
+    assert (read.in_window.tolist(), read.slots) == (books.in_window.tolist(), books.slots)
 
 
 def test_the_last_unit_can_be_spent_once():
-    odometer = LifetimeOdometer([Lifetime(1.0), Lifetime(2.0)])
-    state = odometer.charge(odometer.start(), units(1 << 40, (2 << 40) - 1))
+    books = WindowFilter([Lifetime(1.0), Lifetime(2.0)])
+    books.charge(units(1 << 40, (2 << 40) - 1))
     with pytest.raises(BudgetExceeded, match="remaining 0 "):
-        odometer.charge(state, units(1, 0))
-    state = odometer.charge(state, units(0, 1))
-    assert odometer.largest_use(state) == 1.0
+        books.charge(units(1, 0))
+    books.charge(units(0, 1))
+    assert books.use() == 1.0
     for _ in range(100):
-        state = odometer.charge(state, units(0, 0))
+        books.charge(units(0, 0))
     with pytest.raises(BudgetExceeded):
-        odometer.charge(state, units(0, 1))
+        books.charge(units(0, 1))
 
 
 @pytest.mark.parametrize("amounts", [units(-1), units(1, 1), np.array([1.0])])
 def test_what_nothing_can_spend_is_refused(amounts):
-    odometer = LifetimeOdometer([Lifetime(1.0)])
     with pytest.raises(ValueError, match="none negative"):
-        odometer.charge(odometer.start(), amounts)
+        WindowFilter([Lifetime(1.0)]).charge(amounts)
 
 
 # The state is the same few bytes after many slots.
 def test_state_does_not_grow():
-    odometer = LifetimeOdometer([Lifetime(1.0)])
-    state, one = odometer.start(), units(1)
+    books, one = WindowFilter([Lifetime(1.0)]), units(1)
     for _ in range(20_000):
-        state = odometer.charge(state, one)
-    assert int(state.in_window[0]) == 20_000
-    assert len(odometer.encode(state)) < 20
+        books.charge(one)
+    assert int(books.in_window[0]) == 20_000
+    assert len(books.encode()) < 20
 
 
-def test_requirements_choose_their_odometer():
-    assert isinstance(odometer_for([Lifetime(1.0)]), LifetimeOdometer)
-    assert isinstance(odometer_for([Requirement(5, 1.0)]), Odometer)
+def test_a_life_is_no_window():
     with pytest.raises(ConfigurationError, match="two streams"):
-        odometer_for([Lifetime(1.0), Requirement(5, 1.0)])
+        WindowFilter([Lifetime(1.0), Requirement(5, 1.0)])
     assert Lifetime(1.0) != Requirement(Lifetime(1.0).window, 1.0)
     with pytest.raises(ConfigurationError, match="epsilon"):
         Lifetime(0.0)
@@ -96,7 +92,7 @@ def test_a_restart_is_seen_in_the_log_and_in_every_release(caplog):
             with caplog.at_level(logging.WARNING):
                 state = stream.restart(state)
             assert "up to 2 times the epsilon" in caplog.text
-            assert state.odometer.in_window.tolist() == [0]
+            assert state.filter.in_window.tolist() == [0]
         state, release = stream.release(state, slot, counts)
         assert release.diagnostics["restarts"] == (slot >= 4)
         spent += int(release.spent[0])

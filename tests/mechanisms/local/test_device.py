@@ -304,7 +304,7 @@ def audited(prices, changed=None) -> float:
 
 
 def spendthrift(patch) -> None:
-    """Break the odometer."""
+    """Break the filter."""
     patch.setattr(Device, "_charge", lambda self, slot, price: None)
 
 
@@ -335,6 +335,7 @@ def indiscreet(patch) -> None:
         ((1, 0.25, 0.25), None, indiscreet),
     ],
 )
+@pytest.mark.slow
 def test_the_audit_grants_a_device_its_claim_and_convicts_broken_ones(
     monkeypatch, prices, changed, breakage
 ):

@@ -28,7 +28,7 @@ def same(a: Tally, b: Tally) -> bool:
     return (a.supports == b.supports).all() and (a.reports == b.reports).all()
 
 
-# ---- the odometer ---------------------------------------------------------------------------
+# ---- the filter ---------------------------------------------------------------------------
 
 requirements = st.builds(
     Requirement, st.integers(1, LONGEST), st.integers(1, 6).map(lambda units: units * SINGLE)

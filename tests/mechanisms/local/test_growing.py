@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, Requirement
 from streamveil.mechanisms.driver.saved_state import REQUIREMENTS, USERS
-from streamveil.mechanisms.local.accounting.user_filters import Odometers
+from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.server.ask_ledger import AskLedger
 from streamveil.mechanisms.local.server.stream import LocalStream
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import local_mechanism
@@ -65,20 +64,19 @@ class Runs:
     def go_on(self, slots):
         for _ in range(slots):
             self.state, ask = self.stream.begin(self.state, self.slot)
-            users = self.state.ledger.users
+            users = self.state.filter.users
             assert set(ask.users.tolist()) <= self.present
             for user in ask.users.tolist():
                 price = int(ask.epsilons[users.class_of[user]])
                 assert self.counts[user].allows(self.slot, price)
                 self.counts[user].spend(self.slot, price)
-            # Devices refuse nothing: their odometers are theirs.
+            # Devices refuse nothing: their filters are theirs.
             self.devices.report(ask, np.zeros(users.class_of.size, np.int64))
             tally = reports_to(ask, users.class_of, len(users.classes))
             self.state, release = self.stream.take(self.state, tally)
             assert isinstance(release, LocalRelease)
             assert self.stream.sizes(self.state).sum() == len(self.present)
-            ledger = self.stream.ledger
-            assert ledger.largest_use(self.state.ledger) <= 1
+            assert self.state.filter.use() <= 1
             self.asks.append(ask.users.tolist())
             self.released.append(release.frequencies.tolist())
             self.slot += 1
@@ -88,9 +86,9 @@ class Runs:
         written = self.stream.encode(self.state), self.devices.encode()
         before = self.state
         self.state = self.stream.decode(written[0])
-        now, longest = self.state.ledger.users, self.state.ledger.longest
+        now, longest = self.state.filter.users, self.state.filter.longest
         self.devices = Devices.decode(written[1], now, KEY, longest)
-        np.testing.assert_array_equal(self.state.ledger.in_window, before.ledger.in_window)
+        np.testing.assert_array_equal(self.state.filter.in_window, before.filter.in_window)
         assert (self.stream.encode(self.state), self.devices.encode()) == written
 
     def change(self, changing, joining):
@@ -103,9 +101,9 @@ class Runs:
         wanted |= {size + i: k for i, k in enumerate(joining)}
         if not wanted:
             return
-        if self.state.ledger.longest is None:
+        if self.state.filter.longest is None:
             asks = self.stream.asked(self.state, LONGEST)
-            self.state.ledger.remember(LONGEST, asks)
+            self.state.filter.remember(LONGEST, asks)
             self.devices.remember(LONGEST, asks)
         later = {ASKED[k] for k in wanted.values() if k is not None} - set(self.classes)
         self.classes = (*self.classes, *sorted(later))
@@ -121,7 +119,7 @@ class Runs:
             np.int32,
         )
         self.state = self.stream.change(self.state, who, what)
-        self.devices.change(self.slot, self.state.ledger.users)
+        self.devices.change(self.slot, self.state.filter.users)
         self.moves.append((self.slot, who, what))
         for user, k in sorted(wanted.items()):
             if user >= size:
@@ -182,9 +180,9 @@ def test_whom_the_stream_began_with_has_the_same_turns_whoever_comes():
     assert {u for asked in grows.asks for u in asked} == set(range(18))
 
 
-def odometers(longest=None):
+def filters(longest=None):
     users = Users((Requirement(1, 1.0), Requirement(2, 1.0)), np.zeros(2, np.int32), 2)
-    return Odometers(users, longest)
+    return UserFilters(users, longest)
 
 
 def ask_of(slot, users=(0, 1), units=2**40):
@@ -193,9 +191,9 @@ def ask_of(slot, users=(0, 1), units=2**40):
 
 
 # What was spent before anybody could change counts against a longer window.
-def test_odometers_remember_what_is_told_again():
+def test_filters_remember_what_is_told_again():
     asks = [ask_of(slot) for slot in range(4)]
-    short = odometers()
+    short = filters()
     for ask in asks:
         short.charge(ask, "no:")
     short.remember(2, asks[-2:])
@@ -209,22 +207,19 @@ def test_odometers_remember_what_is_told_again():
 
 
 @pytest.mark.parametrize("asks", [[], [ask_of(2)], [ask_of(3, [0])], [ask_of(3, units=2**39)]])
-def test_odometers_refuse_to_be_told_something_else(asks):
-    short = odometers()
+def test_filters_refuse_to_be_told_something_else(asks):
+    short = filters()
     for slot in range(4):
         short.charge(ask_of(slot), "no:")
     with pytest.raises(ValueError, match="add up to something else"):
         short.remember(2, asks)
 
 
-def test_a_ledger_of_the_first_version_is_read():
-    ledger = AskLedger(odometers().users)
-    state = ledger.book(ledger.open(ledger.start(), 3), ask_of(3, [1], 2**39))
-    now = AskLedger.SCHEMAS
-    try:
-        AskLedger.SCHEMAS = {1: now[1]}
-        written = ledger.encode(state)
-    finally:
-        AskLedger.SCHEMAS = now
-    read = ledger.decode(written)
+def test_filters_of_the_first_version_are_read(monkeypatch):
+    books = filters()
+    books.charge(ask_of(3, [1], 2**39), "no:")
+    with monkeypatch.context() as patch:
+        patch.setattr(UserFilters, "SCHEMAS", {1: UserFilters.SCHEMAS[1]})
+        written = books.encode()
+    read = UserFilters.decode(written, books.users)
     assert (read.slot, read.in_window.tolist(), read.longest) == (3, [0, 2**39], None)

@@ -181,7 +181,7 @@ class Follower:
                 assert spent[max(slot + 1 - r.window, 0) : slot + 1].sum() <= r.epsilon
 
 
-# No promise is ever broken, by the naive sum and by the devices' odometer. Everybody is asked
+# No promise is ever broken, by the naive sum and by the devices' filter. Everybody is asked
 # within one window from the first slot that the rule allows, and then once a window. State goes
 # through bytes between slots.
 @settings(max_examples=80)

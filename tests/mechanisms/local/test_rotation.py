@@ -5,7 +5,7 @@ import pytest
 
 from streamveil.mechanisms import ConfigurationError, simulate_local
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Requirement
-from streamveil.mechanisms.core.units import units_of
+from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
@@ -215,7 +215,7 @@ def test_reports_before_anybody_was_asked():
 # ---- whole streams with changes -------------------------------------------------------------
 
 
-# One comes, one leaves and returns, one asks for more and then for less; the odometer watches.
+# One comes, one leaves and returns, one asks for more and then for less; the filter watches.
 def test_simulated_changes():
     requirements = [(2, 1.0), (2, 1.0), None, (5, 1.0)] * 40
     changes = {
@@ -226,8 +226,8 @@ def test_simulated_changes():
     }
     values = np.zeros((60, 160), int)
     done = simulate_local("rotation", values, 2, requirements, KEY, changes=changes)
-    spent = units_of(done.spent)
-    one = units_of([1.0, 2.0, 0.5])
+    spent = to_units(done.spent)
+    one = to_units([1.0, 2.0, 0.5])
     assert (spent[:10, 2::4] == 0).all()
     assert (spent[10:13, 2::4].sum(axis=0) == one[1]).all()
     assert (spent[12:, 5::4] == 0).all()

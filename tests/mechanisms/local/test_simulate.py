@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streamveil.mechanisms import LOCAL_MECHANISMS, ConfigurationError, Requirement, simulate_local
-from streamveil.mechanisms.core.units import units_of
+from streamveil.mechanisms.core.units import to_units
 from tests.mechanisms.local.populations import check_windows
 
 KEY = bytes(range(32))
@@ -27,7 +27,7 @@ def test_contract(name):
     assert done.status.shape == (9,)
     assert done.spent.shape == (9, 50)
     assert done.spent.any()
-    check_windows(units_of(done.spent), done.users)
+    check_windows(to_units(done.spent), done.users)
     again = simulate_local(name, values, 3, [Requirement(*r) for r in FEW], KEY)
     np.testing.assert_array_equal(done.released, again.released)
     np.testing.assert_array_equal(done.spent, again.spent)
@@ -49,7 +49,7 @@ def test_no_window_overspends(name, requirements, bins, slots, seed):
     values = values_of(slots, len(requirements), bins, seed)
     done = simulate_local(name, values, bins, requirements, KEY)
     assert done.spent.shape == values.shape
-    check_windows(units_of(done.spent), done.users)
+    check_windows(to_units(done.spent), done.users)
 
 
 @pytest.mark.parametrize("name", LOCAL_MECHANISMS)
@@ -109,7 +109,7 @@ def test_extreme_budgets(name, epsilon):
     values = values_of(4, 50, 3)
     done = simulate_local(name, values, 3, [(2, epsilon)] * 25 + [(3, epsilon)] * 25, KEY)
     assert np.isfinite(done.released).all()
-    check_windows(units_of(done.spent), done.users)
+    check_windows(to_units(done.spent), done.users)
     if epsilon > 1 and name in ("plbu", "lbu"):
         truth = [np.bincount(row, minlength=3) / 50 for row in values]
         np.testing.assert_allclose(done.released, truth, atol=1e-9)
@@ -138,6 +138,7 @@ SIZES = {"plpa": 1.8e-3, "plpa+": 1.9e-3, "plpd": 2.1e-3, "plpd+": 2.7e-3, "lpa"
 
 
 @pytest.mark.parametrize("name", SIZES)
+@pytest.mark.slow
 def test_error_of_a_short_stream(name):
     rng = np.random.default_rng(3)
     slots, n = 400, 2000

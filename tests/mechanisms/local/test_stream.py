@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement
+from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Tally, Users
-from streamveil.mechanisms.local.server.ask_ledger import AskLedger
 from streamveil.mechanisms.local.server.stream import LocalStream
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.randomness.noise import NoiseSource
@@ -43,11 +43,10 @@ ROUND = st.tuples(
 @given(st.lists(st.lists(ROUND, max_size=2), min_size=1, max_size=9), st.integers(0, 8))
 def test_no_window_of_any_user_is_overspent_and_nothing_else_is_refused(slots, written):
     users = people(12)
-    ledger = AskLedger(users)
-    state, spent = ledger.start(), np.zeros((len(slots), 12), np.int64)
+    books, spent = UserFilters(users), np.zeros((len(slots), 12), np.int64)
     windows = np.array([r.window for r in CLASSES])[users.class_of]
     for slot, rounds in enumerate(slots):
-        state = ledger.open(state, slot)
+        books.advance(slot)
         for number, (asked, prices) in enumerate(rounds, start=1):
             ask = Ask(slot, number, np.array(asked, np.int32), np.array(prices), (GRR,) * 3)
             tried = spent.copy()
@@ -55,16 +54,17 @@ def test_no_window_of_any_user_is_overspent_and_nothing_else_is_refused(slots, w
             sums = [tried[max(slot - w + 1, 0) :, u].sum() for u, w in enumerate(windows)]
             if (sums > np.array(CAPS)[users.class_of]).any():
                 with pytest.raises(BudgetExceeded, match=f"slot {slot}"):
-                    ledger.book(state, ask)
+                    books.charge(ask, f"slot {slot}:")
                 continue
-            state, spent = ledger.book(state, ask), tried
+            books.charge(ask, f"slot {slot}:")
+            spent = tried
         if slot == written:
-            state = ledger.decode(ledger.encode(state))
+            books = UserFilters.decode(books.encode(), users)
         sums = np.array([spent[max(slot - w + 1, 0) :, u].sum() for u, w in enumerate(windows)])
-        np.testing.assert_array_equal(state.in_window, sums)
-        assert ledger.spent(state).tolist() == [spent[slot, k::3].max() for k in range(3)]
-        assert ledger.spent_in_window(state).tolist() == [sums[k::3].max() for k in range(3)]
-        assert ledger.largest_use(state) == max(sums[k::3].max() / CAPS[k] for k in range(3))
+        np.testing.assert_array_equal(books.in_window, sums)
+        assert books.spent_by_class().tolist() == [spent[slot, k::3].max() for k in range(3)]
+        assert books.spent_in_window().tolist() == [sums[k::3].max() for k in range(3)]
+        assert books.use() == max(sums[k::3].max() / CAPS[k] for k in range(3))
 
 
 # ---- the stream --------------------------------------------------------------------------------
@@ -85,7 +85,9 @@ def run(stream, slots=12, rewrite=False):
             state, answer = stream.take(state, devices.report(answer, values))
         if rewrite:
             state = stream.decode(stream.encode(state))
-        released.append((answer.status, answer.frequencies.tolist(), stream.spent(state).tolist()))
+        released.append(
+            (answer.status, answer.frequencies.tolist(), state.filter.spent_by_class().tolist())
+        )
     return released
 
 

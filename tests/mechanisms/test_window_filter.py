@@ -1,4 +1,4 @@
-"""The odometer against a brute-force sum over every window."""
+"""The filter against a brute-force sum over every window."""
 
 import math
 import re
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Odometer, Requirement
+from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement, WindowFilter
 
 PROPERTY = settings(max_examples=150)
 
@@ -45,24 +45,23 @@ def ledgers(draw):
 @given(ledgers(), st.data())
 def test_against_brute_force(ledger, data):
     requirements, caps, rows = ledger
-    odometer = Odometer(requirements)
-    state = odometer.start()
+    books = WindowFilter(requirements)
     booked = []
     for row in rows:
         if overflows(booked, row, requirements, caps):
-            before = odometer.encode(state)
+            before = books.encode()
             with pytest.raises(BudgetExceeded):
-                odometer.charge(state, amounts(*row))
-            assert odometer.encode(state) == before
+                books.charge(amounts(*row))
+            assert books.encode() == before
         else:
-            state = odometer.charge(state, amounts(*row))
+            books.charge(amounts(*row))
             booked.append(row)
         if data.draw(st.booleans()):
-            state = Odometer(requirements).decode(odometer.encode(state))
+            books = WindowFilter.decode(books.encode(), requirements)
     for k, requirement in enumerate(requirements):
         recent = [row[k] for row in booked[-requirement.window :]]
-        assert state.in_window[k] == sum(recent)
-    assert state.slots == len(booked)
+        assert books.in_window[k] == sum(recent)
+    assert books.slots == len(booked)
 
 
 # A state that was written and read is the same state: bytes, sums and what is left.
@@ -70,26 +69,25 @@ def test_against_brute_force(ledger, data):
 @given(ledgers())
 def test_state_bytes_round_trip(ledger):
     requirements, caps, rows = ledger
-    odometer = Odometer(requirements)
-    state = odometer.start()
+    books = WindowFilter(requirements)
     booked = []
     for row in rows:
-        data = odometer.encode(state)
-        read = odometer.decode(data)
-        assert odometer.encode(read) == data
-        np.testing.assert_array_equal(read.in_window, state.in_window)
-        np.testing.assert_array_equal(read.ring, state.ring)
+        data = books.encode()
+        read = WindowFilter.decode(data, requirements)
+        assert read.encode() == data
+        np.testing.assert_array_equal(read.in_window, books.in_window)
+        np.testing.assert_array_equal(read.ring, books.ring)
         if not overflows(booked, row, requirements, caps):
-            state = odometer.charge(state, amounts(*row))
+            books.charge(amounts(*row))
             booked.append(row)
 
 
 # The message says for whom, and requested, remaining and difference add up.
 def test_refusal_names_the_numbers():
-    odometer = Odometer([Requirement(10, 4.0), Requirement(3, 1.0)])
-    state = odometer.charge(odometer.start(), amounts(2**40, 2**39))
+    books = WindowFilter([Requirement(10, 4.0), Requirement(3, 1.0)])
+    books.charge(amounts(2**40, 2**39))
     with pytest.raises(BudgetExceeded) as refused:
-        odometer.charge(state, amounts(2**40, 3 * 2**38))
+        books.charge(amounts(2**40, 3 * 2**38))
     message = str(refused.value)
     assert "Requirement(window=3, epsilon=1.0)" in message
     numbers = re.search(r"requested (\S+) epsilon, remaining (\S+) in .*difference (\S+)", message)
@@ -98,34 +96,34 @@ def test_refusal_names_the_numbers():
 
 # One unit is enough to be refused, and the exact budget is not.
 def test_last_unit():
-    odometer = Odometer([Requirement(2, 4096.0)])
-    state = odometer.charge(odometer.start(), amounts(2**52 - 1))
+    books = WindowFilter([Requirement(2, 4096.0)])
+    books.charge(amounts(2**52 - 1))
     with pytest.raises(BudgetExceeded):
-        odometer.charge(state, amounts(2))
-    state = odometer.charge(state, amounts(1))
+        books.charge(amounts(2))
+    books.charge(amounts(1))
     with pytest.raises(BudgetExceeded):
-        odometer.charge(state, amounts(2**52))
-    odometer.charge(state, amounts(2**52 - 1))
+        books.charge(amounts(2**52))
+    books.charge(amounts(2**52 - 1))
 
 
 # No amount is too large to be refused: sums do not wrap around.
 @pytest.mark.parametrize("spent", [0, 1, 2**39])
 def test_largest_amount_is_refused(spent):
-    odometer = Odometer([Requirement(5, 1.0)])
-    state = odometer.charge(odometer.start(), amounts(spent))
+    books = WindowFilter([Requirement(5, 1.0)])
+    books.charge(amounts(spent))
     with pytest.raises(BudgetExceeded):
-        odometer.charge(state, amounts(2**63 - 1))
+        books.charge(amounts(2**63 - 1))
 
 
 # A window longer than the stream counts all of it, before and after the state is written.
 def test_window_longer_than_the_stream():
-    odometer = Odometer([of_units(1000, 10), of_units(2, 10)])
-    state = odometer.start()
+    books = WindowFilter([of_units(1000, 10), of_units(2, 10)])
     for _ in range(5):
-        state = odometer.decode(odometer.encode(odometer.charge(state, amounts(2, 5))))
+        books.charge(amounts(2, 5))
+        books = WindowFilter.decode(books.encode(), books.requirements)
     with pytest.raises(BudgetExceeded, match="window=1000"):
-        odometer.charge(state, amounts(1, 0))
-    odometer.charge(state, amounts(0, 5))
+        books.charge(amounts(1, 0))
+    books.charge(amounts(0, 5))
 
 
 @pytest.mark.parametrize(
@@ -142,37 +140,36 @@ def test_window_longer_than_the_stream():
     ],
 )
 def test_what_is_no_amount_is_refused(row):
-    odometer = Odometer([Requirement(2, 1.0), Requirement(3, 1.0)])
-    state = odometer.start()
+    books = WindowFilter([Requirement(2, 1.0), Requirement(3, 1.0)])
     with pytest.raises(ValueError, match="2 int64 amounts, none negative"):
-        odometer.charge(state, row)
-    assert state.slots == 0
-    assert not state.ring.any()
+        books.charge(row)
+    assert books.slots == 0
+    assert not books.ring.any()
 
 
 def test_unknown_version_is_refused():
-    odometer = Odometer([Requirement(2, 1.0)])
-    data = odometer.encode(odometer.start())
+    requirements = [Requirement(2, 1.0)]
+    data = WindowFilter(requirements).encode()
     with pytest.raises(ValueError, match="version 77"):
-        odometer.decode(b"\x4d" + data[1:])
+        WindowFilter.decode(b"\x4d" + data[1:], requirements)
 
 
-# A history that would not fit is refused when the odometer is made, not when memory is gone.
+# A history that would not fit is refused when the filter is made, not when memory is gone.
 def test_too_much_history_is_refused():
     with pytest.raises(ConfigurationError, match="use longer slots"):
-        Odometer([of_units(2**20, k + 1) for k in range(33)])
+        WindowFilter([of_units(2**20, k + 1) for k in range(33)])
 
 
 def test_largest_use():
-    odometer = Odometer([Requirement(2, 1.0), Requirement(4, 2.0)])
-    state = odometer.charge(odometer.start(), amounts(2**38, 2**40))
-    assert odometer.largest_use(state) == 0.5
-    state = odometer.charge(state, amounts(2**38 + 2**39, 0))
-    assert odometer.largest_use(state) == 1.0
+    books = WindowFilter([Requirement(2, 1.0), Requirement(4, 2.0)])
+    books.charge(amounts(2**38, 2**40))
+    assert books.use() == 0.5
+    books.charge(amounts(2**38 + 2**39, 0))
+    assert books.use() == 1.0
 
 
 def test_state_of_other_classes_is_refused():
-    odometer = Odometer([Requirement(2, 1.0), Requirement(3, 1.0)])
-    data = odometer.encode(odometer.charge(odometer.start(), np.ones(2, np.int64)))
+    books = WindowFilter([Requirement(2, 1.0), Requirement(3, 1.0)])
+    books.charge(np.ones(2, np.int64))
     with pytest.raises(ConfigurationError, match=r"for 2 classes of users, not 1: .*begin anew"):
-        Odometer([Requirement(2, 1.0)]).decode(data)
+        WindowFilter.decode(books.encode(), [Requirement(2, 1.0)])

@@ -1,4 +1,4 @@
-"""The odometer of requirements that change: refuses exactly what overspends a window."""
+"""The filter of requirements that change: refuses exactly what overspends a window."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import BudgetExceeded, ConfigurationError
-from streamveil.mechanisms.accounting.changing_filter import DynamicOdometer
+from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 
 PROPERTY = settings(max_examples=80)
 UNIT = 2**40
@@ -40,8 +40,8 @@ def allowed(history, asked):
 )
 def test_it_refuses_what_brute_force_refuses(slots, seed):
     random = np.random.default_rng(seed)
-    odometer = DynamicOdometer(HORIZON)
-    books = odometer.regroup(odometer.start(), np.array([-1, -1]))
+    books = ChangingFilter(HORIZON)
+    books.regroup(np.array([-1, -1]))
     histories = [[], []]
     for first, second, kind in slots:
         most = [
@@ -53,55 +53,53 @@ def test_it_refuses_what_brute_force_refuses(slots, seed):
             more = spend.copy()
             more[k] = most[k] + 1
             with pytest.raises(BudgetExceeded, match=r"requested .* remaining .* difference"):
-                odometer.charge(odometer.decode(odometer.encode(books)), asked, more)
-        books = odometer.charge(books, asked, spend)
+                ChangingFilter.decode(books.encode(), HORIZON).charge(more, asked)
+        books.charge(spend, asked)
         for history, one, s in zip(histories, (first, second), spend.tolist(), strict=True):
             history.append((one, s))
         looking_back = [
             sum(s for _, s in history[max(0, len(history) - one[0]) :])
             for history, one in zip(histories, (first, second), strict=True)
         ]
-        assert odometer.in_window(books, asked).tolist() == looking_back
+        assert books.in_window(asked).tolist() == looking_back
         if kind == 2:
-            books = odometer.decode(odometer.encode(books))
+            books = ChangingFilter.decode(books.encode(), HORIZON)
         if kind == 3:
             parents = random.integers(0, 2, 2)
-            books = odometer.regroup(books, parents)
+            books.regroup(parents)
             histories = [list(histories[p]) for p in parents]
 
 
 def test_a_refusal_names_what_was_asked_for():
-    odometer = DynamicOdometer(4)
-    books = odometer.start(1)
+    books = ChangingFilter(4, ledgers=1)
     asked = np.array([[2, UNIT, 3, 2 * UNIT]])
-    books = odometer.charge(books, asked, np.array([UNIT]))
+    books.charge(np.array([UNIT]), asked)
     with pytest.raises(
         BudgetExceeded, match="1 over 2 slots back and 2 over 3 slots ahead"
     ) as back:
-        odometer.charge(books, asked, np.array([UNIT]))
+        books.charge(np.array([UNIT]), asked)
     assert "requested 1 epsilon, remaining 0 in a window looking back, difference 1" in str(
         back.value
     )
     with pytest.raises(ValueError, match="none negative"):
-        odometer.charge(books, asked, np.array([-1]))
+        books.charge(np.array([-1]), asked)
 
 
 # A requirement may come that is broken already: then nothing may be spent, and nothing is refused.
 def test_what_was_broken_before_costs_nothing_more():
-    odometer = DynamicOdometer(4)
-    books = odometer.charge(odometer.start(1), np.array([[1, 9, 4, 9]]), np.array([9]))
+    books = ChangingFilter(4, ledgers=1)
+    books.charge(np.array([9]), np.array([[1, 9, 4, 9]]))
     strict = np.array([[3, 2, 1, 5]])
     with pytest.raises(BudgetExceeded):
-        odometer.charge(odometer.decode(odometer.encode(books)), strict, np.array([1]))
-    books = odometer.charge(books, strict, np.array([0]))
-    books = odometer.charge(books, strict, np.array([0]))
-    assert odometer.in_window(books, strict).tolist() == [9]
-    books = odometer.charge(books, np.array([[3, 2, 1, 5]]), np.array([0]))
+        books.charge(np.array([1]), strict)
+    books.charge(np.array([0]), strict)
+    books.charge(np.array([0]), strict)
+    assert books.in_window(strict).tolist() == [9]
+    books.charge(np.array([0]), np.array([[3, 2, 1, 5]]))
     with pytest.raises(BudgetExceeded, match="3"):
-        odometer.charge(books, strict, np.array([3]))
+        books.charge(np.array([3]), strict)
 
 
 def test_too_many_histories_are_refused():
-    odometer = DynamicOdometer(1 << 20)
     with pytest.raises(ConfigurationError, match=r"33 histories .*\(--longest_window\)"):
-        odometer.regroup(odometer.start(), np.full(33, -1))
+        ChangingFilter(1 << 20).regroup(np.full(33, -1))

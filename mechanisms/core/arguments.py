@@ -1,0 +1,227 @@
+"""Arguments of what is public: what is plain is taken, all else is refused before anything runs.
+
+Each function takes what a caller gave and the name of the argument, and gives the type that the
+rest of the house works on. What it cannot take is a ConfigurationError of one line, with the
+argument, what was given and the remedy. Beam, Arrow and pandas are not imported: a table is what
+gives columns by name.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterable, Mapping, Sequence, Set
+from numbers import Integral
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.records import (
+    MAX_EPSILON,
+    MAX_WINDOW,
+    ConfigurationError,
+    Requirement,
+    Slots,
+    as_requirement,
+    valid_epsilons,
+    valid_windows,
+)
+from streamveil.mechanisms.core.user_table import Registry
+
+_TABLE = ("user", "window", "epsilon")
+_LONGEST = 60  # characters of a value in a message
+
+
+def refuse(name: str, value: Any, remedy: str) -> NoReturn:
+    """Raise ConfigurationError for an argument of a type that cannot be taken."""
+    text = repr(value)
+    shown = text if len(text) <= _LONGEST and "\n" not in text else "given"
+    raise ConfigurationError(f"{name} is {shown}, of type {type(value).__name__}: {remedy}")
+
+
+def registry_of(value: Any, name: str = "registry") -> Registry:
+    """The public table of users.
+
+    Args:
+        value: a Registry; a mapping user -> Requirement or (window, epsilon); or a table with the
+            columns `user`, `window` and `epsilon`: of pandas, Polars or Arrow.
+        name: of the argument.
+
+    Raises:
+        ConfigurationError: for anything else, and for what :meth:`Registry.build` refuses.
+    """
+    if isinstance(value, Registry):
+        return value
+    if isinstance(value, Mapping):
+        return Registry.of({user: _asked(name, user, asked) for user, asked in value.items()})
+    if (columns := _columns_in(value)) is not None:
+        return _registry_of_table(value, columns, name)
+    if isinstance(value, (str, os.PathLike)):
+        remedy = f"read the file with streamveil.io.read_requirements({os.fspath(value)!r})"
+    elif isinstance(value, (Requirement, tuple)):
+        remedy = (
+            "for one requirement of everybody give Registry.of(default=(Requirement(window, "
+            "epsilon), number of users))"
+        )
+    else:
+        remedy = (
+            "give a Registry, a mapping user -> (window, epsilon), or a table with the columns "
+            "user, window and epsilon"
+        )
+    refuse(name, value, remedy)
+
+
+def domain_of(value: Any, name: str = "domain") -> Domain:
+    """The public bins.
+
+    Args:
+        value: Categories, Edges, Grid or WithOther; or the values of the bins in order, as text or
+            whole numbers: a sequence, or a column of numpy, pandas, Polars or Arrow.
+        name: of the argument.
+
+    Raises:
+        ConfigurationError: for anything else, and for what Categories refuses.
+    """
+    if isinstance(value, (Categories, Edges, Grid, WithOther)):
+        return value
+    return Categories(texts_of(value, name))
+
+
+def texts_of(value: Any, name: str) -> tuple[str, ...]:
+    """Public values in order, as events have them: text, whole numbers in decimal.
+
+    Raises ConfigurationError for one text, for what has no order, and for other values.
+    """
+    if isinstance(value, (str, bytes)):
+        refuse(name, value, f"give a list of values, such as [{value!r}]")
+    if isinstance(value, Set):
+        refuse(name, value, "a set has no order, which must stay the same: give a list of values")
+    values = _listed(value)
+    if isinstance(value, Mapping) or values is None:
+        refuse(name, value, "give a list of values")
+    for each in values:
+        if isinstance(each, bool) or not isinstance(each, (str, Integral)):
+            raise ConfigurationError(
+                f"{name} lists {each!r}, of type {type(each).__name__}: give text or whole "
+                "numbers; bins of other numbers are Edges((0.0, 0.5, 1.0))"
+            )
+    return tuple(map(str, values))
+
+
+def slots_of(value: Any, name: str = "slots") -> Slots:
+    """How time is cut.
+
+    Args:
+        value: Slots; a length as :meth:`Slots.of` reads it, such as `1d`; or a timedelta, for
+            slots that are counted from 1970-01-01.
+        name: of the argument.
+
+    Raises:
+        ConfigurationError: for anything else, and for a length that cannot be.
+    """
+    if isinstance(value, Slots):
+        return value
+    if isinstance(value, str):
+        return Slots.of(value)
+    if isinstance(value, dt.timedelta):
+        return Slots(value // dt.timedelta(microseconds=1))
+    refuse(name, value, "write the length with its unit, such as 1d, 1h or 60s, or give Slots")
+
+
+def column_name(value: Any, name: str) -> str:
+    """The name of a column. Raises ConfigurationError for anything else."""
+    if not isinstance(value, str) or not value:
+        refuse(name, value, "give the name of a column")
+    return value
+
+
+def column_names(value: Any, name: str) -> tuple[str, ...]:
+    """Names of columns; one text is one name. Raises ConfigurationError for anything else."""
+    names = (value,) if isinstance(value, str) else value
+    if not isinstance(names, Sequence) or not names:
+        refuse(name, value, "give the name of a column, or a tuple of names")
+    return tuple(column_name(each, name) for each in names)
+
+
+def slot_number(value: Any, name: str) -> int | None:
+    """The number of a slot, or None. Raises ConfigurationError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        refuse(name, value, "give the number of a slot, as Slots.index(parse_time(...)) tells it")
+    return int(value)
+
+
+def is_true(value: Any, name: str) -> bool:
+    """Whether True was given rather than False. Raises ConfigurationError for anything else."""
+    if not isinstance(value, (bool, np.bool_)):
+        refuse(name, value, "give True or False")
+    return bool(value)
+
+
+def text_of(value: Any, name: str, remedy: str) -> str:
+    """A text. Raises ConfigurationError, with the remedy, for anything else."""
+    if not isinstance(value, str):
+        refuse(name, value, remedy)
+    return value
+
+
+def _asked(name: str, user: Any, asked: Any) -> Requirement:
+    try:
+        return as_requirement(asked)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}, user {user!r}: {error}") from None
+
+
+def _columns_in(table: Any) -> list[str] | None:
+    """Names of the columns of a table of pandas, Polars or Arrow; None for anything else."""
+    names = getattr(table, "column_names", None)  # Arrow; others have `columns`
+    if names is None and hasattr(table, "__getitem__"):
+        names = getattr(table, "columns", None)
+    return list(map(str, names)) if isinstance(names, Iterable) else None
+
+
+def _registry_of_table(table: Any, columns: list[str], name: str) -> Registry:
+    for column in _TABLE:
+        if columns.count(column) != 1:
+            raise ConfigurationError(
+                f"{name} is a table without one column {column!r}; its columns are "
+                f"{', '.join(columns) or 'none'}: give user, window and epsilon"
+            )
+    users, windows, epsilons = (_listed(table[column]) or [] for column in _TABLE)
+    lengths = _numbers(name, "window", windows)
+    _check(valid_windows(lengths), name, "window", windows, f"a whole number 1 to {MAX_WINDOW}")
+    budgets = _numbers(name, "epsilon", epsilons)
+    most = f"a number above 0 and at most {MAX_EPSILON:g}"
+    _check(valid_epsilons(budgets), name, "epsilon", epsilons, most)
+    return Registry.build(users, lengths.astype(np.int64), budgets)
+
+
+def _numbers(name: str, column: str, values: list[Any]) -> npt.NDArray[np.float64]:
+    try:
+        return np.array([np.nan if value is None else value for value in values], np.float64)
+    except (TypeError, ValueError):
+        raise ConfigurationError(
+            f"{name} has a column {column!r} that is not of numbers: convert it"
+        ) from None
+
+
+def _check(
+    good: npt.NDArray[np.bool_], name: str, column: str, values: list[Any], wanted: str
+) -> None:
+    if not good.all():
+        row = int(np.argmin(good))
+        raise ConfigurationError(
+            f"{name} has {column} {values[row]!r} in row {row}, counted from 0: give {wanted}"
+        )
+
+
+def _listed(values: Any) -> list[Any] | None:
+    """Python's own values of a sequence or a column; None for what is neither."""
+    for method in ("to_pylist", "to_list", "tolist"):  # Arrow; pandas and Polars; numpy
+        if hasattr(values, method):
+            found = getattr(values, method)()
+            return found if isinstance(found, list) else None
+    return list(values) if isinstance(values, Iterable) else None

@@ -1,0 +1,33 @@
+"""One text for each number, however it is written: by its text a value is found in a list."""
+
+from __future__ import annotations
+
+import re
+
+MAX_EXPONENT = 400
+"""Doubles need 324; a number with a larger exponent stays as it is written."""
+
+_LITERAL = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?)0*(\d+))?")
+
+
+def number_text(literal: str) -> str:
+    """Text of the value of a JSON number: decimal digits without an exponent or needless zeros.
+
+    So 7, 7.0 and 70e-1 are one user, and nothing is rounded. With an exponent beyond
+    `MAX_EXPONENT` the literal stays as it is written, unless it is 0.
+    """
+    match = _LITERAL.fullmatch(literal)
+    assert match is not None
+    sign, whole, part, below, exponent = match.groups(default="")
+    digits = whole + part
+    if not digits.strip("0"):
+        return "0"
+    if exponent:
+        if len(exponent) > 3 or int(exponent) > MAX_EXPONENT:
+            return literal
+        point = len(whole) + int(below + exponent)
+        digits = "0" * (1 - point) + digits
+        point = max(point, 1)
+        whole, part = digits[:point].ljust(point, "0"), digits[point:]
+    part = part.rstrip("0")
+    return f"{sign}{whole.lstrip('0') or '0'}{part and '.'}{part}"

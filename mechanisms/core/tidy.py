@@ -1,0 +1,36 @@
+"""Releases as rows, one for each slot and bin: what plots, tables and SQL take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from streamveil.mechanisms.core.intervals import interval
+from streamveil.mechanisms.core.records import Release
+
+
+def tidy_columns(releases: Sequence[Release], labels: Sequence[str]) -> dict[str, Any]:
+    """Columns of one row for each release and bin, in the order given: n rows by name.
+
+    Args:
+        releases: of b bins each.
+        labels: names of the bins, length b.
+
+    Returns:
+        `slot` int64; `start` int64, microseconds since 1970-01-01T00:00Z; `bin`, a list of text;
+        `count` int64; `low` and `high` float64, those of :func:`interval`, NaN where the standard
+        error is not finite; `status`, a list of text.
+    """
+    bins = len(labels)
+    ends = [interval(release.counts, release.stderr) for release in releases]
+    return {
+        "slot": np.repeat([release.slot for release in releases], bins),
+        "start": np.repeat([release.start for release in releases], bins),
+        "bin": list(labels) * len(releases),
+        "count": np.concatenate([release.counts for release in releases]),
+        "low": np.concatenate([low for low, _ in ends]),
+        "high": np.concatenate([high for _, high in ends]),
+        "status": [release.status for release in releases for _ in range(bins)],
+    }

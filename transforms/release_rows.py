@@ -1,0 +1,91 @@
+"""Releases as rows with a schema: for SQL, data frames, and the sinks that Beam has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Optional
+
+import apache_beam as beam
+from apache_beam.typehints.row_type import RowTypeConstraint
+from apache_beam.typehints.schemas import MillisInstant
+from apache_beam.utils.timestamp import Timestamp
+
+from streamveil.mechanisms.core.records import Release
+from streamveil.mechanisms.core.tidy import tidy_columns
+
+# Beam's data frames take `float | None` for an object.
+_KNOWN = Optional[float]  # noqa: UP045
+# Slots are of whole milliseconds, for which Java always had a type: TIMESTAMP in SQL, timestamptz
+# in Iceberg. Microseconds, Python's default, are new to both.
+_FIELDS = (
+    ("slot", int),
+    ("start", MillisInstant),
+    ("bin", str),
+    ("count", int),
+    ("low", _KNOWN),
+    ("high", _KNOWN),
+    ("status", str),
+)
+
+
+@beam.typehints.with_input_types(Release)
+@dataclass(eq=False)
+class ReleaseRows(beam.PTransform):
+    """Makes a row for each release and bin: the columns of a tidy file of results.
+
+    Output: beam.Row with the schema slot int64, start timestamp (a Timestamp), bin text, count
+    int64, low and high double or null, status text; `low` and `high` are those of `interval`.
+    """
+
+    labels: Sequence[str]
+    """Names of the bins, as the domain has them."""
+
+    def __post_init__(self) -> None:
+        """Be a PTransform."""
+        super().__init__()
+
+    def expand(self, releases: beam.PCollection[Release]) -> beam.PCollection[beam.Row]:
+        """Build the step."""
+        kind = RowTypeConstraint.from_fields(list(_FIELDS))
+        return releases | "ToRows" >> beam.FlatMap(_rows, tuple(self.labels)).with_output_types(
+            kind
+        )
+
+
+def _rows(release: Release, labels: Sequence[str]) -> Iterator[beam.Row]:
+    columns = tidy_columns([release], labels)
+    start = Timestamp(micros=release.start)
+    figures = (columns[name].tolist() for name in ("count", "low", "high"))
+    for label, count, low, high in zip(labels, *figures, strict=True):
+        yield beam.Row(
+            slot=release.slot,
+            start=start,
+            bin=label,
+            count=count,
+            low=low if low == low else None,
+            high=high if high == high else None,
+            status=release.status,
+        )
+
+
+class WithRows:
+    """Outputs of which the releases are there as rows as well, for who asks."""
+
+    releases: beam.PCollection[Release]
+    _labels: Sequence[str] = ()
+
+    def labelled(self, labels: Sequence[str]) -> Any:
+        """The same outputs, with names for the bins."""
+        self._labels = labels
+        return self
+
+    @cached_property
+    def rows(self) -> beam.PCollection[beam.Row]:
+        """The releases by :class:`ReleaseRows`: one row for each slot and bin, safe to publish.
+
+        The step is added to the pipeline when this is first asked for.
+        """
+        label = f"{self.releases.producer.full_label}/Rows"
+        return self.releases | label >> ReleaseRows(self._labels)
