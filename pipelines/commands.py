@@ -149,7 +149,8 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
         raise SystemExit(0)
     strict = command.strict()
     given, others = strict.parse_known_args(with_new_names(name, argv))
-    command.refuse_unknown(others)
+    if others:
+        command.refuse_unknown(others)
     refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)
     command.check(given)
     return given, others
