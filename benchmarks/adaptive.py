@@ -91,11 +91,11 @@ def main() -> None:
 
 def evaluated(given, source, epsilon, window, mechanisms, seeds):
     """Rows of `streamveil evaluate`, one for each mechanism."""
-    from streamveil.pipelines.evaluation.compare import run_all, tasks
-    from streamveil.pipelines.evaluation.tables import rows_of
+    from streamveil.pipelines.evaluation.comparison import compare, tasks
+    from streamveil.pipelines.evaluation.w_event import WEvent
 
-    todo = tasks([(source, [(epsilon, window)])], mechanisms, seeds)
-    return rows_of(run_all(todo, given.processes))
+    todo = tasks(WEvent(), [(source, [(epsilon, window)])], mechanisms, seeds)
+    return compare(WEvent(), todo, given.processes).rows
 
 
 def synthetic(name, users, slots):
@@ -107,7 +107,7 @@ def synthetic(name, users, slots):
 def error_of(row):
     """Mean squared error that the mechanism makes, and its standard error."""
     spread = row.errors["noise"]
-    return row.means["noise"], spread if row.seeds > 1 else None
+    return row.means["noise"], spread if row.facts["seeds"] > 1 else None
 
 
 def known(value):
@@ -211,7 +211,7 @@ def flights(given):
         "hours most are 0. Errors are those of the mechanism, against what counts; the relative "
         "error and the coverage are against all flights.",
     )
-    from streamveil.pipelines.evaluation.real import real_stream
+    from streamveil.pipelines.evaluation.data import real_stream
 
     with tempfile.TemporaryDirectory(prefix="streamveil-benchmark-") as folder:
         for name in names:
@@ -220,7 +220,7 @@ def flights(given):
             for row in evaluated(given, source, *asked, ("pbd", "pba", "adaptive"), seeds):
                 m = row.means
                 errors = *error_of(row), m["relative_error"], known(m["coverage"]), m["published"]
-                found.add(name, row.slots, row.mechanism, *errors)
+                found.add(name, row.facts["slots"], row.mechanism, *errors)
     return found
 
 

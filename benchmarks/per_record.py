@@ -3,7 +3,7 @@
 python benchmarks/per_record.py
 
 The data are those of Chen et al., "A general framework for per-record differential privacy" (2025),
-Section 8.1, and departure delays of flights; see pipelines/evaluation/records.py. Budgets are
+Section 8.1, and departure delays of flights; see pipelines/evaluation/per_record.py. Budgets are
 10,000 / v (delays: 20 / v), at most 100. Every number is of releases with real noise.
 """
 
@@ -283,19 +283,24 @@ def run(data: str, cases: dict[str, list[str]], draw: int, runs: int) -> dict[st
     """Errors in percent of every statistic and mechanism on one draw."""
     import numpy as np
 
-    from streamveil.pipelines.evaluation.per_record import Data, run_data
-    from streamveil.pipelines.evaluation.records import PER_RECORD_DATA, RECORDS
+    from streamveil.pipelines.evaluation.comparison import Task
+    from streamveil.pipelines.evaluation.per_record import (
+        PER_RECORD_DATA,
+        RECORDS,
+        Data,
+        PerRecord,
+    )
 
     named = PER_RECORD_DATA[data]
 
     def drawn(seed: int):
         return named.draw(np.random.default_rng(seed), RECORDS)
 
-    made = Data(data, drawn, named.budget, named.about)
+    made = Data(data, drawn, named.budget, named.about, runs)
     errors = {}
     for kind, mechanisms in cases.items():
-        for found in run_data(made, [kind], mechanisms, draw, runs):
-            errors[f"{kind} {found.mechanism}"] = found.errors.tolist()
+        for found in PerRecord().run(Task(made, (kind,), draw, tuple(mechanisms))):
+            errors[f"{kind} {found.mechanism}"] = found.course.tolist()
     return errors
 
 
@@ -305,8 +310,7 @@ def run_local(local: int) -> dict[str, float]:
 
     from streamveil.mechanisms.per_record import Analyzer, Randomizer, statistic
     from streamveil.mechanisms.randomness.noise import NoiseSource
-    from streamveil.pipelines.evaluation.per_record import evaluation_key
-    from streamveil.pipelines.evaluation.records import PER_RECORD_DATA, RECORDS
+    from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, RECORDS, record_key
 
     named = PER_RECORD_DATA["normal-50k"]
     values = named.draw(np.random.default_rng(local), RECORDS)
@@ -316,7 +320,7 @@ def run_local(local: int) -> dict[str, float]:
         ("hat", ("chernoff", None)),
     ):
         made = statistic("count", mechanism, named.budget.bounds)
-        words = NoiseSource(evaluation_key(local)).slot(0, mechanism.encode()).words("reports")
+        words = NoiseSource(record_key(local)).slot(0, mechanism.encode()).words("reports")
         reports = Randomizer(made).reports(values, budgets, words)
         totals = sum(chunk.sum(axis=0) for chunk in reports)
         for kind in kinds:
@@ -329,10 +333,10 @@ def run_ticks(ticks: int) -> dict[str, float]:
     """Root mean squared error over all ticks up to one."""
     from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
     from streamveil.mechanisms.randomness.noise import NoiseSource
-    from streamveil.pipelines.evaluation.per_record import evaluation_key
+    from streamveil.pipelines.evaluation.per_record import record_key
 
     made = statistic("count", "prdp", Bounds(1.0, 1.0))
-    total, source, variance = RunningTotal(made), NoiseSource(evaluation_key(0)), 0.0
+    total, source, variance = RunningTotal(made), NoiseSource(record_key(0)), 0.0
     state, empty = total.start(), made.add(())
     for _ in range(ticks):
         state, released = total.tick(state, empty, source)

@@ -46,6 +46,7 @@ from streamveil.pipelines.foreign import (
 from streamveil.pipelines.guarantees import INFINITE, is_infinite
 from streamveil.pipelines.options import (
     EVENT_FILES,
+    OLD_NAMES,
     PER_RECORD_NAMES,
     REQUIRED,
     add_demo_options,
@@ -55,7 +56,6 @@ from streamveil.pipelines.options import (
     add_per_record_options,
     add_release_options,
     add_shared_options,
-    with_new_names,
 )
 from streamveil.pipelines.sections import CommandHelp
 from streamveil.pipelines.statistics import check_statistic
@@ -123,6 +123,8 @@ class Command:
         parser = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
         for add in (*self.add, *self.foreign):
             add(parser)
+        known = parser._option_string_actions
+        known.update((old, known[new]) for old, new in OLD_NAMES.get(self.name, {}).items())
         return parser
 
     def refuse_unknown(self, flags: Sequence[str]) -> None:
@@ -148,7 +150,7 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
         command.help().print_help()
         raise SystemExit(0)
     strict = command.strict()
-    given, others = strict.parse_known_args(with_new_names(name, argv))
+    given, others = strict.parse_known_args(list(argv))
     if others:
         command.refuse_unknown(others)
     refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)

@@ -1,176 +1,326 @@
-"""`streamveil evaluate`: mechanisms side by side on the same streams, and which one to choose."""
+"""`streamveil evaluate`: mechanisms side by side on the same streams, and which one to choose.
+
+Synthetic streams need no Beam. It is imported where events are read, or a table is written.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import itertools
 import os
 import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from streamveil.io import (
-    REJECTED_SCHEMA,
-    check_events,
-    check_output,
-    check_place,
-    write_table,
-    write_text,
-)
+import numpy as np
+
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
+from streamveil.mechanisms.per_record.protocol import Floats
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
+from streamveil.pipelines.budgets import budget_of
+from streamveil.pipelines.commands import read
+from streamveil.pipelines.evaluation import per_record
 from streamveil.pipelines.evaluation.bounds import bound_advice
-from streamveil.pipelines.evaluation.choose import advice
-from streamveil.pipelines.evaluation.compare import run_all, tasks
-from streamveil.pipelines.evaluation.data import Data, Letters
-from streamveil.pipelines.evaluation.infinite import DEFAULT_MECHANISMS as INFINITE_MECHANISMS
-from streamveil.pipelines.evaluation.infinite_command import OPTIONS as INFINITE_OPTIONS
-from streamveil.pipelines.evaluation.infinite_command import compare as compare_infinite
+from streamveil.pipelines.evaluation.comparison import Comparison, Family, Task, compare, tasks
+from streamveil.pipelines.evaluation.infinite import Infinite
 from streamveil.pipelines.evaluation.options import (
     DEFAULT_EPSILON,
+    DEFAULT_INFINITE_SLOTS,
     DEFAULT_MECHANISMS,
+    DEFAULT_RUNS,
     DEFAULT_SLOTS,
+    DEFAULT_STATISTICS,
     DEFAULT_USERS,
     DEFAULT_WINDOW,
+    INFINITE_DEFAULTS,
+    INPUT,
+    preset,
 )
-from streamveil.pipelines.evaluation.per_record_command import (
-    OPTIONS as PER_RECORD_OPTIONS,
-)
-from streamveil.pipelines.evaluation.per_record_command import compare
-from streamveil.pipelines.evaluation.presets import preset
-from streamveil.pipelines.evaluation.real import real_stream
-from streamveil.pipelines.evaluation.sources import Counted, Source, Synthetic
-from streamveil.pipelines.evaluation.streams import REAL, STREAMS
-from streamveil.pipelines.evaluation.tables import SCHEMA, markdown, rows_of, write_rows
+from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, PerRecord
+from streamveil.pipelines.evaluation.sources import Counted, Drawn, Synthetic
+from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
+from streamveil.pipelines.evaluation.w_event import WEvent
 from streamveil.pipelines.flags import numbers
-from streamveil.pipelines.guarantees import INFINITE, is_infinite
-from streamveil.pipelines.inputs import Inputs, registry_of
-from streamveil.pipelines.options import REQUIRED, add_event_options, add_histogram_options
+from streamveil.pipelines.guarantees import INFINITE, epsilons_of, is_infinite
+from streamveil.pipelines.options import (
+    REQUIRED,
+    TABLE_OPTIONS,
+    add_event_options,
+    add_histogram_options,
+)
 from streamveil.pipelines.progress import progress, steps
 from streamveil.pipelines.values import dialect_of
+
+if TYPE_CHECKING:
+    from streamveil.pipelines.evaluation.data import Data
+
+_TITLE = "streamveil evaluate"
+# Options that have no meaning but with one form of the command, and those that have none with it.
+_INFINITE_OPTIONS = ("events",)
+_PER_RECORD_OPTIONS = ("statistics", "runs", "records", "budget", "value_max", "epsilon_max")
+_NOT_INFINITE = ("epsilons", "windows", "users", *TABLE_OPTIONS)
+_NOT_PER_RECORD = (
+    *("streams", "epsilons", "windows", "users", "slots", "processes", "format"),
+    *("guarantee", "epsilon", *_INFINITE_OPTIONS, "time_column", "slot", "start", "end"),
+)
+
+Setting = tuple[Any, ...]
 
 
 def main(given: argparse.Namespace, command: str) -> int:
     """Run the command, which was given as in `command`; returns the exit code."""
-    if given.per_record:
-        return _compare_per_record(given, command)
-    for name in PER_RECORD_OPTIONS:
-        if getattr(given, name) is not None:
-            raise ConfigurationError(f"--{name} is for statistics of records: give --per_record")
-    if is_infinite(given):
-        return _compare_infinite(given, command)
-    for name in INFINITE_OPTIONS:
-        if getattr(given, name) is not None:
-            raise ConfigurationError(
-                f"--{name} is for one budget for ever: give --guarantee={INFINITE}"
-            )
-    mechanisms = _names("mechanisms", given.mechanisms or ",".join(DEFAULT_MECHANISMS))
-    seeds = _at_least_one("seeds", given.seeds)
-    processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
-    streams, users, slots = _streams(given)
-    data = _data(given)
-    if not streams and data is None:
-        raise ConfigurationError(
-            "--streams is missing: name synthetic streams, or give events of your own as --input"
-        )
-    _check_outputs(given)
-    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
-        asked = _requirements(given, None)
-        made = {name: Synthetic(name, users, slots) for name in streams if name not in REAL}
-        # Wrong names show before anything is counted.
-        examples = list(made.values()) or [Synthetic("sin", DEFAULT_USERS, 1)]
-        tasks([(one, asked) for one in examples], mechanisms, seeds)
-        sources: list[tuple[Source, list[tuple[float, int]]]] = []
-        for name in streams:
-            if name in REAL:
-                with progress(f"streamveil evaluate, counting {name}"):
-                    real = real_stream(name, Path(folder))
-                sources.append((real, _requirements(given, real)))
-            else:
-                sources.append((made[name], asked))
-        if data is not None:
-            counted = _count(data, Path(folder), given)
-            table = counted if data.registry else None
-            sources.append((counted, _requirements(given, table)))
-        todo = tasks(sources, mechanisms, seeds)
-        total = len(todo) * len(mechanisms)
-        with steps("streamveil evaluate", total, "runs") as done:
-            runs = run_all(todo, processes, done)
-    rows = rows_of(runs)
-    print(markdown(rows))
-    print(advice(runs))
-    bounds = bound_advice([source for source, _ in sources], runs)
-    print(*bounds, sep="\n", end="\n" if bounds else "")
+    comparison = compared(given, command)
+    print(comparison.markdown)
+    for line in comparison.advice:
+        print(line)
     if given.output:
-        write_rows(given.output, rows, SCHEMA, markdown(rows))
+        comparison.write(given.output)
     if given.page:
-        from streamveil.pipelines.evaluation.page import page_of
-
-        write_text(given.page, page_of(runs, command, bounds))
+        comparison.write_page(given.page)
     for path in (given.output, given.page, given.rejected):
         if path:
             print(f"wrote {path}")
     return 0
 
 
-def _compare_per_record(given: argparse.Namespace, command: str) -> int:
-    histograms = argparse.ArgumentParser()
-    add_histogram_options(histograms)
-    unset = {
-        **dict.fromkeys(
-            ("streams", "epsilons", "windows", "users", "slots", "processes", "format")
-        ),
-        **dict.fromkeys(("guarantee", "epsilon", *INFINITE_OPTIONS)),
-        **dict.fromkeys(("time_column", "slot", "start", "end")),
-        **vars(histograms.parse_args([])),
-    }
-    for name, default in unset.items():
-        if getattr(given, name) != default:
-            raise ConfigurationError(
-                f"--{name} is about streams of histograms: leave it out with --per_record="
-                f"{given.per_record}"
-            )
-    _at_least_one("seeds", given.seeds)
-    _check_outputs(given)
-    data = _names("per_record", given.per_record)
-    mechanisms = _names("mechanisms", given.mechanisms) if given.mechanisms else []
-    for path in compare(given, data, mechanisms, command):
-        print(f"wrote {path}")
-    return 0
+def evaluate(**options: Any) -> Comparison:
+    """Compare mechanisms as the command does; gives a table and a page.
+
+    Args:
+        options: those of `streamveil evaluate` by name, such as streams="sin", epsilons=[0.5, 1],
+            input="visits.csv"; several values as a list or as text with commas between. One runs
+            at a time unless processes=N says otherwise, which spawns them: see `multiprocessing`.
+
+    Raises:
+        ConfigurationError: for whatever the command refuses.
+    """
+    alone = {} if "per_record" in options else {"processes": 1}
+    flags = [
+        f"--{name}={value if isinstance(value, str) else ','.join(map(str, np.atleast_1d(value)))}"
+        for name, value in {**alone, **options}.items()
+        if value is not None
+    ]
+    given, _ = read("evaluate", flags)
+    return compared(given, "")
 
 
-def _compare_infinite(given: argparse.Namespace, command: str) -> int:
-    mechanisms = _names("mechanisms", given.mechanisms or ",".join(INFINITE_MECHANISMS))
-    _at_least_one("seeds", given.seeds)
+def compared(given: argparse.Namespace, command: str) -> Comparison:
+    """Compare as the options say; `command` does the same again.
+
+    Raises ConfigurationError for anything wrong.
+    """
+    if given.per_record:
+        return _compare_records(given, command)
+    _refuse(given, _PER_RECORD_OPTIONS, "is for statistics of records: give --per_record")
+    if is_infinite(given):
+        return _compare_infinite(given, command)
+    _refuse(given, _INFINITE_OPTIONS, f"is for one budget for ever: give --guarantee={INFINITE}")
+    return _compare_w_event(given, command)
+
+
+def _compare_w_event(given: argparse.Namespace, command: str) -> Comparison:
+    _check_sizes(given, ("users", "slots"))
+    users = DEFAULT_USERS if given.users is None else given.users
+    slots = DEFAULT_SLOTS if given.slots is None else given.slots
+    return _compare_streams(
+        WEvent(),
+        given,
+        command,
+        DEFAULT_MECHANISMS,
+        STREAMS,
+        lambda name: Synthetic(name, users, slots),
+        lambda counted: _requirements(given, counted),
+    )
+
+
+def _compare_infinite(given: argparse.Namespace, command: str) -> Comparison:
+    meant = f"leave it out with --guarantee={INFINITE}, where all have one budget, --epsilon"
+    _refuse(given, _NOT_INFINITE, f"is about windows: {meant}")
+    epsilons = [(epsilon,) for epsilon in epsilons_of(given.epsilon)]
+    _check_sizes(given, ("slots", "events"))
+    slots = DEFAULT_INFINITE_SLOTS if given.slots is None else given.slots
+    return _compare_streams(
+        Infinite(),
+        given,
+        command,
+        INFINITE_DEFAULTS,
+        INFINITE_STREAMS,
+        lambda name: Drawn(name, slots, given.events),
+        lambda counted: epsilons,
+    )
+
+
+def _compare_streams(
+    family: Family,
+    given: argparse.Namespace,
+    command: str,
+    defaults: Sequence[str],
+    known: Mapping[str, object],
+    draw: Callable[[str], Synthetic | Drawn],
+    settings: Callable[[Counted | None], Sequence[Setting]],
+) -> Comparison:
+    """Compare on synthetic and real streams and on the events that the options name.
+
+    Args:
+        family: of the mechanisms.
+        given: the options.
+        command: what to run to get the same again.
+        defaults: mechanisms unless others are given.
+        known: names of synthetic streams.
+        draw: makes one of them.
+        settings: to run a source in, by the table of requirements that it was counted with, if any.
+    """
+    mechanisms = _names("mechanisms", given.mechanisms or ",".join(defaults))
+    seeds = _at_least_one("seeds", given.seeds)
     processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
-    data = _data(given)
-    _check_outputs(given)
-
-    def count(folder: Path) -> Counted:
-        assert data is not None
-        return _count(data, folder, given)
-
-    own = None if data is None else count
-    for path in compare_infinite(given, mechanisms, processes, own, command):
-        print(f"wrote {path}")
-    return 0
-
-
-def _streams(given: argparse.Namespace) -> tuple[list[str], int, int]:
-    """Names of streams, and the users and slots of the synthetic ones."""
+    choice = ", ".join([*known, *REAL])
     names = [] if given.streams is None else _names("streams", given.streams)
     for name in names:
-        if name not in {**STREAMS, **REAL}:
+        if name not in {**known, **REAL}:
             raise ConfigurationError(
-                f"--streams: {name!r} is unknown: choose of {', '.join([*STREAMS, *REAL])}"
+                f"--streams: {name!r} is unknown{_form(given)}: choose of {choice}"
             )
-    if set(names) <= set(REAL):
-        for size in ("users", "slots"):
-            if getattr(given, size) is not None:
-                raise ConfigurationError(
-                    f"--{size} is for synthetic streams: give --streams, or leave it out"
-                )
-    users = _at_least_one("users", DEFAULT_USERS if given.users is None else given.users)
-    slots = _at_least_one("slots", DEFAULT_SLOTS if given.slots is None else given.slots)
-    return names, users, slots
+    data = _data(given)
+    if not names and data is None:
+        raise ConfigurationError(
+            f"--streams is missing: name some, of {choice}, or give events of your own as --input"
+        )
+    _check_outputs(given)
+    # Wrong names show before anything is counted.
+    examples = [name for name in names if name not in REAL] or list(known)[:1]
+    tasks(family, [(draw(name), settings(None)) for name in examples], mechanisms, seeds)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        sources: list[tuple[Any, Sequence[Setting]]] = []
+        notes: list[str] = []
+        for name in names:
+            if name in REAL:
+                with progress(f"{_TITLE}, counting {name}"):
+                    from streamveil.pipelines.evaluation.data import real_stream
+
+                    real = real_stream(name, Path(folder))
+                sources.append((real, settings(real)))
+            else:
+                sources.append((draw(name), settings(None)))
+        if data is not None:
+            counted, notes = _count(data, Path(folder), given)
+            sources.append((counted, settings(counted if data.registry else None)))
+        todo = tasks(family, sources, mechanisms, seeds)
+        found = _run(family, todo, len(todo) * len(mechanisms), processes, command)
+    if isinstance(family, WEvent):
+        notes += bound_advice([source for source, _ in sources], found)
+    return dataclasses.replace(found, notes=notes)
+
+
+def _compare_records(given: argparse.Namespace, command: str) -> Comparison:
+    histograms = argparse.ArgumentParser()
+    add_histogram_options(histograms)
+    unset = {**dict.fromkeys(_NOT_PER_RECORD), **vars(histograms.parse_args([]))}
+    meant = f"leave it out with --per_record={given.per_record}"
+    _refuse(given, unset, f"is about streams of histograms: {meant}", unset)
+    _at_least_one("seeds", given.seeds)
+    _check_outputs(given)
+    mechanisms = _names("mechanisms", given.mechanisms) if given.mechanisms else []
+    kinds = _names("statistics", given.statistics or ",".join(DEFAULT_STATISTICS))
+    for kind in kinds:
+        if kind not in PER_RECORD_MECHANISMS:
+            known = ", ".join(PER_RECORD_MECHANISMS)
+            raise ConfigurationError(f"--statistics: {kind!r} is unknown: choose of {known}")
+    everything = {k: v for kind in kinds for k, v in PER_RECORD_MECHANISMS[kind].items()}
+    for name in mechanisms:
+        parse(name, everything)
+    runs = DEFAULT_RUNS if given.runs is None else given.runs
+    if runs < 5:
+        raise ConfigurationError(f"--runs={runs}: a trimmed mean needs 5 or more")
+    sources = [_records(name, given, runs) for name in _names("per_record", given.per_record)]
+    family = PerRecord()
+    todo = tasks(family, [(one, [(k,) for k in kinds]) for one in sources], mechanisms, given.seeds)
+    total = sum(len(per_record.mechanisms_of(task.setting[0], mechanisms)) for task in todo)
+    return _run(family, todo, total, 1, command)
+
+
+def _run(
+    family: Family, todo: Sequence[Task], total: int, processes: int, command: str
+) -> Comparison:
+    with steps(_TITLE, total, "runs") as done:
+        return compare(family, todo, processes, done, command)
+
+
+def _records(name: str, given: argparse.Namespace, runs: int) -> per_record.Data:
+    """Data of --per_record by name. Raises ConfigurationError."""
+    epsilon_max = per_record.EPSILON_MAX if given.epsilon_max is None else given.epsilon_max
+    if name == INPUT:
+        draw, scale, about = _input(given)
+        name = given.name or Path(given.input).name.split(".")[0]
+    elif name in PER_RECORD_DATA:
+        named = PER_RECORD_DATA[name]
+        number = per_record.RECORDS if given.records is None else given.records
+        _at_least_one("records", number)
+
+        def draw(seed: int) -> Floats:
+            return named.draw(np.random.default_rng(seed), number)
+
+        scale, about = named.scale, named.about
+    else:
+        known = ", ".join([*PER_RECORD_DATA, INPUT])
+        raise ConfigurationError(f"--per_record: {name!r} is unknown: choose of {known}")
+    value_max = per_record.VALUE_MAX if given.value_max is None else given.value_max
+    text = given.budget or f"inverse:{scale:g}"
+    budget = budget_of(text, value_max, epsilon_max)
+    return per_record.Data(name, draw, budget, f"{about}; {text}", runs)
+
+
+def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, str]:
+    for option in ("input", "value_column", "budget"):
+        if not getattr(given, option):
+            raise ConfigurationError(
+                f"--{option} is missing: --per_record={INPUT} needs it; see streamveil evaluate "
+                "--help"
+            )
+    from streamveil.io import check_events, read_events
+    from streamveil.transforms.columns.numbers import as_numbers
+
+    column = given.value_column
+    dialect = dialect_of(given)
+    check_events(given.input, [column], dialect=dialect)
+    values = []
+    for batch, _ in read_events(given.input, [column], dialect=dialect):
+        numbers = as_numbers(batch.column(0))
+        if numbers is None:
+            raise ConfigurationError(
+                f"--value_column={column} holds {batch.column(0).type}: name a column of numbers"
+            )
+        values.append(numbers)
+    whole = np.concatenate([np.zeros(0), *values])
+    return (lambda _: whole), 1.0, f"{column} of {Path(given.input).name}"
+
+
+def _refuse(
+    given: argparse.Namespace, options: Iterable[str], why: str, unset: Mapping[str, object] = {}
+) -> None:
+    """Refuse those of the options that are set, of which `unset` has what they are without."""
+    for name in options:
+        if getattr(given, name) != unset.get(name):
+            raise ConfigurationError(f"--{name} {why}")
+
+
+def _form(given: argparse.Namespace) -> str:
+    return f" with --guarantee={INFINITE}" if given.guarantee == INFINITE else ""
+
+
+def _check_sizes(given: argparse.Namespace, sizes: Iterable[str]) -> None:
+    """Refuse sizes below 1, and such without a synthetic stream."""
+    names = set(_names("streams", given.streams)) if given.streams else set()
+    for option in sizes:
+        number = getattr(given, option)
+        if number is not None and names <= set(REAL):
+            raise ConfigurationError(
+                f"--{option} is for synthetic streams: give --streams, or leave it out"
+            )
+        if number is not None:
+            _at_least_one(option, number)
 
 
 def _data(given: argparse.Namespace) -> Data | None:
@@ -180,10 +330,8 @@ def _data(given: argparse.Namespace) -> Data | None:
         add_event_options(defaults)
         add_histogram_options(defaults)
         unset = {"format": None, "name": None, **vars(defaults.parse_args([]))}
-        for name, default in unset.items():
-            if getattr(given, name) != default:
-                meant = " (or did you mean --slots?)" if name == "slot" else ""
-                raise ConfigurationError(f"--{name} is for events: give --input{meant}")
+        _refuse(given, ["slot"], "is for events: give --input (or did you mean --slots?)")
+        _refuse(given, unset, "is for events: give --input", unset)
         return None
     known = preset(given.format, given.input).options if given.format else {}
     for name, value in known.items():
@@ -192,6 +340,10 @@ def _data(given: argparse.Namespace) -> Data | None:
     for name in REQUIRED:
         if not getattr(given, name):
             raise ConfigurationError(f"--{name} is missing: see streamveil evaluate --help")
+    from streamveil.io import check_events
+    from streamveil.pipelines.evaluation.data import Data
+    from streamveil.pipelines.inputs import Inputs, registry_of
+
     inputs = Inputs.of(given)
     if not given.format:
         check_events(given.input, inputs.columns.names, dialect=dialect_of(given))
@@ -199,19 +351,24 @@ def _data(given: argparse.Namespace) -> Data | None:
     return Data(name, given.input, given.format, inputs, registry_of(given), dialect_of(given))
 
 
-def _count(data: Data, folder: Path, given: argparse.Namespace) -> Counted:
+def _count(data: Data, folder: Path, given: argparse.Namespace) -> tuple[Counted, list[str]]:
+    """Count events; gives what is to be told of those that could not be, too."""
+    from streamveil.io import REJECTED_SCHEMA, write_table
+    from streamveil.pipelines.evaluation.data import Letters
+
     letters = Letters(keep=bool(given.rejected))
     counted = data.count(folder, letters)
+    notes = []
     if letters.reasons:
         listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
         where = "" if given.rejected else " (give --rejected=FILE to keep them)"
-        print(f"rejected: {listed}{where}")
+        notes.append(f"rejected: {listed}{where}")
     if given.rejected:
         write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
-    return counted
+    return counted, notes
 
 
-def _requirements(given: argparse.Namespace, table: Counted | None) -> list[tuple[float, int]]:
+def _requirements(given: argparse.Namespace, table: Counted | None) -> list[Setting]:
     """All pairs (E, w) asked for; what is not given comes from the table, if there is one."""
     epsilons: list[float] = []
     windows: list[int] = []
@@ -222,7 +379,7 @@ def _requirements(given: argparse.Namespace, table: Counted | None) -> list[tupl
     longest = preset(given.format, given.input).window if given.format else DEFAULT_WINDOW
     epsilons = epsilons or [table.epsilon if table else DEFAULT_EPSILON]
     windows = windows or [table.window if table else longest]
-    return [(epsilon, window) for epsilon in epsilons for window in windows]
+    return list(itertools.product(epsilons, windows))
 
 
 def _check_outputs(given: argparse.Namespace) -> None:
@@ -233,8 +390,12 @@ def _check_outputs(given: argparse.Namespace) -> None:
         if path and not path.endswith(endings):
             raise ConfigurationError(f"--{name}={path}: end the name in {' or '.join(endings)}")
         if path:
+            from streamveil.io import check_place
+
             check_place(path)
     if given.rejected:
+        from streamveil.io import check_output
+
         check_output(given.rejected)
         if given.rejected == given.output:
             raise ConfigurationError(f"two outputs are named {given.output}: name them apart")

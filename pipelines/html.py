@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jinja2
 
+from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.charts import MINUS, whole
 
 NOTHING = "\N{EN DASH}"
@@ -22,7 +23,7 @@ def template(path: Path) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        whole=whole, decimal=decimal, percent=percent, signed=signed, several=several
+        whole=whole, decimal=decimal, percent=percent, signed=signed, several=number_of
     )
     return environment.get_template(path.name)
 
@@ -42,8 +43,3 @@ def percent(value: float) -> str:
 def signed(value: float) -> str:
     """A change as per cent, with its sign."""
     return f"{100 * value:+,.1f}%".replace("-", MINUS)
-
-
-def several(count: int, noun: str) -> str:
-    """A number and what it counts."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -8,7 +8,7 @@ stands in a section of the help, which says what it is for.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
@@ -69,10 +69,7 @@ SLOTS_PER_PASS = 10_000
 
 # Of each command, names that options had before, which help and hints do not show.
 OLD_NAMES: Mapping[str, Mapping[str, str]] = {
-    "evaluate": {
-        "--stream": "--streams",
-        "--mechanism": "--mechanisms",
-    },
+    "evaluate": {"--stream": "--streams", "--mechanism": "--mechanisms"},
     "demo": {"--output_dir": "--output", "--demo_mechanism": "--mechanism"},
 }
 
@@ -88,13 +85,6 @@ EVENT_FILES = (
 )
 
 Parser = argparse.ArgumentParser
-
-
-def with_new_names(command: str, argv: Sequence[str]) -> list[str]:
-    """The flags of a command, with old names of options replaced."""
-    names = OLD_NAMES.get(command, {})
-    parts = (flag.partition("=") for flag in argv)
-    return [f"{names.get(name, name)}{equals}{value}" for name, equals, value in parts]
 
 
 def add_event_options(parser: Parser) -> None:

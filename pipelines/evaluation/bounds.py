@@ -7,21 +7,18 @@ estimate: run the comparison again with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-import numpy as np
+from collections.abc import Iterable
 
 from streamveil.pipelines.evaluation.choose import choose, errors_by_case
-from streamveil.pipelines.evaluation.compare import Run
-from streamveil.pipelines.evaluation.local import is_local
+from streamveil.pipelines.evaluation.comparison import Comparison, number
+from streamveil.pipelines.evaluation.drivers import is_local
 from streamveil.pipelines.evaluation.sources import Bound, Counted, Source
-from streamveil.pipelines.evaluation.tables import number
 
 # A bound that errs this little less is not worth another run.
 _WORTH_IT = 0.9
 
 
-def bound_advice(sources: Iterable[Source], runs: Sequence[Run]) -> list[str]:
+def bound_advice(sources: Iterable[Source], comparison: Comparison) -> list[str]:
     """What the users' bound leaves out of each stream, and which one to choose: lines of text."""
     bounds = {
         source.name: source.bound
@@ -29,20 +26,16 @@ def bound_advice(sources: Iterable[Source], runs: Sequence[Run]) -> list[str]:
         if isinstance(source, Counted) and source.bound is not None and source.bound.beyond
     }
     lines = [_told(name, bound) for name, bound in bounds.items()]
-    for (stream, epsilon, window), errors in errors_by_case(runs).items():
+    family, noise = (
+        comparison.family,
+        {(r.case, r.mechanism): r.means["noise"] for r in comparison.rows},
+    )
+    for case, errors in errors_by_case(family, comparison.runs).items():
         best = choose(errors).best
-        if stream not in bounds or best is None or is_local(best):  # a device reports one event
+        if case[0] not in bounds or best is None or is_local(best):  # a device reports one event
             continue
-        case = (stream, epsilon, window, best)
-        noise = np.mean([run.measured.noise for run in runs if _case(run) == case])
-        lines.append(
-            f"{stream}, E {epsilon:g}, w {window}, {best}: {_advised(bounds[stream], float(noise))}"
-        )
+        lines.append(f"{family.told(case)}, {best}: {_advised(bounds[case[0]], noise[case, best])}")
     return lines
-
-
-def _case(run: Run) -> tuple[str, float, int, str]:
-    return run.stream, run.epsilon, run.window, run.mechanism
 
 
 def _told(stream: str, bound: Bound) -> str:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from streamveil.mechanisms.registry import is_comparator
 from streamveil.pipelines.charts import PALETTE, shorten
-from streamveil.pipelines.evaluation.tables import Row, number
+from streamveil.pipelines.evaluation.comparison import Column, Floats, Row, number
 
 # Colours of the mechanisms in order, for light and dark pages; shapes tell them apart as well.
 SERIES = (
@@ -54,36 +53,16 @@ def looks(mechanisms: Sequence[str]) -> dict[str, Look]:
     return found
 
 
-class Dotted(Protocol):
-    """All runs of one mechanism in one case: what a dot is drawn for."""
-
-    @property
-    def mechanism(self) -> str:
-        """Name, with options."""
-
-    @property
-    def case(self) -> Hashable:
-        """What it is compared on."""
-
-    @property
-    def means(self) -> Mapping[str, float]:
-        """Measures by name."""
-
-    @property
-    def errors(self) -> Mapping[str, float]:
-        """Standard error of each."""
-
-
 @dataclass(frozen=True)
 class Dots:
     """One figure of every case and mechanism: a row for each case, a dot for each mechanism."""
 
-    rows: Sequence[Dotted]
+    rows: Sequence[Row]
     labels: Mapping[Any, str]
     """What each case is called, in order from above."""
     looks: Mapping[str, Look]
     measure: str
-    """One of `MEASURES` by name."""
+    """Its name."""
     log: bool = False
     limit: float | None = None
     """A value to mark: what the figure should be, or must not exceed."""
@@ -123,7 +102,7 @@ class Dots:
                 axes.axhline(y, color=PALETTE["rule"], linewidth=0.8)
             self._label(axes, shorten(self.labels[case], 34), y, row, narrow)
 
-    def _dot(self, axes: Axes, row: Dotted, y: float) -> None:
+    def _dot(self, axes: Axes, row: Row, y: float) -> None:
         mean, error = row.means[self.measure], row.errors[self.measure]
         if not math.isfinite(mean) or (self.log and mean <= 0):
             return
@@ -164,47 +143,40 @@ class Dots:
 
 
 def draw_trend(
-    figure: Figure, rows: Sequence[Row], looks: Mapping[str, Look], over: str, measure: str
+    figure: Figure, rows: Sequence[Row], looks: Mapping[str, Look], over: Column, measure: str
 ) -> None:
-    """One figure of each mechanism over E or w, both scales logarithmic.
+    """One figure of each mechanism over a number of the setting, both scales logarithmic.
 
     Args:
         figure: to draw on.
-        rows: of one stream, that differ in `over` and the mechanism only.
+        rows: that differ in `over` and the mechanism only.
         looks: of the mechanisms.
-        over: `epsilon` or `window`.
-        measure: one of `MEASURES` by name.
+        over: such as the budget.
+        measure: its name.
     """
-    width, height = figure.get_size_inches() * 72
-    axes = figure.add_axes((58 / width, 40 / height, 1 - 74 / width, 1 - 50 / height))
+    axes = _line_axes(figure)
     axes.set_xscale("log")
-    axes.set_yscale("log")
     for name, look in looks.items():
         mine = [row for row in rows if row.mechanism == name and row.means[measure] > 0]
-        mine.sort(key=lambda row: float(getattr(row, over)))
-        colour = SERIES[look.colour][0]
-        style: Any = {"color": colour, "marker": look.shape, "markersize": 5.5, "linewidth": 1.6}
-        face: Any = {} if look.filled else {"markerfacecolor": "none", "dashes": (4, 2)}
-        xs = [getattr(row, over) for row in mine]
-        axes.plot(xs, [row.means[measure] for row in mine], **style, **face)
+        mine.sort(key=lambda row: float(row.facts[over.name]))
+        xs = [row.facts[over.name] for row in mine]
+        axes.plot(xs, [row.means[measure] for row in mine], linewidth=1.6, **_line_style(look))
         for x, row in zip(xs, mine, strict=True):
             mean, error = row.means[measure], row.errors[measure]
             if error > 0:
-                low = max(mean - 2 * error, mean / 20)
-                axes.plot((x, x), (low, mean + 2 * error), color=colour, linewidth=1.6)
+                ends = (max(mean - 2 * error, mean / 20), mean + 2 * error)
+                axes.plot((x, x), ends, color=SERIES[look.colour][0], linewidth=1.6)
     _log_ticks(axes.yaxis, *axes.get_ylim())
-    values = sorted({float(getattr(row, over)) for row in rows})
-    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_major_locator(
+        FixedLocator(sorted({float(row.facts[over.name]) for row in rows}))
+    )
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(_tick)
-    axes.set_xlabel("E" if over == "epsilon" else "w in slots")
+    axes.set_xlabel(f"{over.title} in slots" if over.kind is int else over.title)
 
 
 def draw_course(
-    figure: Figure,
-    courses: Mapping[str, npt.NDArray[np.float64]],
-    looks: Mapping[str, Look],
-    stretch: int,
+    figure: Figure, courses: Mapping[str, Floats], looks: Mapping[str, Look], stretch: int
 ) -> None:
     """One figure of each mechanism over the slots, on a logarithmic scale.
 
@@ -214,22 +186,31 @@ def draw_course(
         looks: of the mechanisms.
         stretch: slots that a mean is of.
     """
-    width, height = figure.get_size_inches() * 72
-    axes = figure.add_axes((58 / width, 40 / height, 1 - 74 / width, 1 - 50 / height))
-    axes.set_yscale("log")
-    for name, look in looks.items():
+    axes = _line_axes(figure)
+    for i, (name, look) in enumerate(looks.items()):
         course = np.where(courses[name] > 0, courses[name], np.nan)
-        style: Any = {"color": SERIES[look.colour][0], "marker": look.shape, "markersize": 5}
-        face: Any = {} if look.filled else {"markerfacecolor": "none", "dashes": (4, 2)}
-        # Lines that lie on each other have their signs at different places.
-        every = (2 * list(looks).index(name), 2 * len(looks))
         middles = (np.arange(len(course)) + 0.5) * stretch
-        axes.plot(middles, course, linewidth=1.4, markevery=every, **style, **face)
+        # Lines that lie on each other have their signs at different places.
+        every = (2 * i, 2 * len(looks))
+        axes.plot(middles, course, linewidth=1.4, markevery=every, **_line_style(look))
     _log_ticks(axes.yaxis, *axes.get_ylim())
     axes.set_xlim(0, None)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(_tick)
     axes.set_xlabel("slot")
+
+
+def _line_axes(figure: Figure) -> Axes:
+    width, height = figure.get_size_inches() * 72
+    axes = figure.add_axes((58 / width, 40 / height, 1 - 74 / width, 1 - 50 / height))
+    axes.set_yscale("log")
+    return axes
+
+
+def _line_style(look: Look) -> Any:
+    """A dashed line with hollow signs for comparators."""
+    style = {"color": SERIES[look.colour][0], "marker": look.shape, "markersize": 5.5}
+    return style if look.filled else style | {"markerfacecolor": "none", "dashes": (4, 2)}
 
 
 def _log_ticks(

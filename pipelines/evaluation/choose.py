@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.registry import is_comparator
-from streamveil.pipelines.evaluation.compare import Run
+from streamveil.pipelines.evaluation.comparison import Case, Family, Run
 
 Values = npt.NDArray[np.float64]
 
@@ -95,12 +95,12 @@ def _logarithms(errors: Mapping[str, Values]) -> dict[str, Values]:
     return {name: np.log(np.maximum(values, _LEAST_ERROR)) for name, values in errors.items()}
 
 
-def errors_by_case(runs: Sequence[Run]) -> dict[tuple[str, float, int], dict[str, Values]]:
-    """AMRE of each mechanism and seed, by (stream, E, w) in order of the runs."""
-    found: dict[tuple[str, float, int], dict[str, list[tuple[int, float]]]] = {}
+def errors_by_case(family: Family, runs: Sequence[Run]) -> dict[Case, dict[str, Values]]:
+    """The first measure of each mechanism and seed, by case in order of the runs."""
+    found: dict[Case, dict[str, list[tuple[int, float]]]] = {}
     for run in runs:
-        case = found.setdefault((run.stream, run.epsilon, run.window), {})
-        case.setdefault(run.mechanism, []).append((run.seed, run.measured.amre))
+        case = found.setdefault(family.case_of(run), {})
+        case.setdefault(run.mechanism, []).append((run.seed, run.figures[family.measures[0].name]))
     return {
         key: {
             name: np.array([error for _, error in sorted(values)]) for name, values in case.items()
@@ -109,34 +109,37 @@ def errors_by_case(runs: Sequence[Run]) -> dict[tuple[str, float, int], dict[str
     }
 
 
+def next_best(choice: Choice) -> tuple[str, float] | None:
+    """The best mechanism that is not advised, and how many times the error it has."""
+    rest = {
+        name: ratio
+        for name, ratio in choice.ratios.items()
+        if name not in choice.advised and not is_comparator(name)
+    }
+    return min(rest.items(), key=lambda item: item[1]) if rest else None
+
+
 def sentence(choice: Choice) -> str:
     """What a choice says, in words."""
     if choice.best is None:
         return "no advice: only comparators were run"
+    text, rival = choice.best, next_best(choice)
     if choice.tied:
-        text = f"{choice.best}, tied with {' and '.join(choice.tied)}"
-    else:
-        text = choice.best
-        others = {n: r for n, r in choice.ratios.items() if n != choice.best}
-        rivals = {n: r for n, r in others.items() if not is_comparator(n)}
-        if rivals:
-            next_best = min(rivals, key=lambda name: rivals[name])
-            text += f": {next_best} has {rivals[next_best]:.3g} times its error"
+        text += f", tied with {' and '.join(choice.tied)}"
+    elif rival:
+        text += f": {rival[0]} has {rival[1]:.3g} times its error"
     if choice.better_comparators:
         text += f"; less error, but only to compare with: {', '.join(choice.better_comparators)}"
     return text
 
 
-def advice(runs: Sequence[Run]) -> str:
+def advice(family: Family, runs: Sequence[Run]) -> list[str]:
     """Which mechanism to choose in each case and overall, in lines of text."""
-    cases = errors_by_case(runs)
-    lines = [
-        f"{stream}, E {epsilon:g}, w {window}: {sentence(choose(errors))}"
-        for (stream, epsilon, window), errors in cases.items()
-    ]
+    cases = errors_by_case(family, runs)
+    lines = [f"{family.told(case)}: {sentence(choose(errors))}" for case, errors in cases.items()]
     if len(cases) > 1:
         lines.append(f"overall: {sentence(choose_overall(list(cases.values())))}")
-    return "\n".join(["Choose, by AMRE:", *lines, *caveats(runs)])
+    return [f"Choose, by {family.measures[0].title}:", *lines, *caveats(runs)]
 
 
 def caveats(runs: Sequence[Run]) -> list[str]:

@@ -16,16 +16,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.io import CsvDialect, read_events
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.io import CsvDialect, read_events, read_requirements
+from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.records import UNIFORM, ConfigurationError, Slots, parse_time
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.mechanisms.registry import DEFAULT
-from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.sources import Bound, Counted
+from streamveil.pipelines.evaluation.streams import REAL, population
+from streamveil.pipelines.flights import DESTINATIONS, TIME, USER, VALUE, YEAR, write_demo_input
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.progress import progress
-from streamveil.transforms import PrivateHistograms
+from streamveil.transforms import ADD_REMOVE, Columns, PrivateHistograms
 from streamveil.transforms.counting.unprotected import Beyond, exact
 
 # Requirements of users without a table, to be scaled to each (E, w): nine kinds, all distinct.
@@ -189,3 +191,31 @@ def spread(users: pa.Array) -> Registry:
         np.array([one.window for one in requirements])[kinds],
         np.array([one.epsilon for one in requirements])[kinds],
     )
+
+
+def real_stream(name: str, folder: Path) -> Counted:
+    """Count a year of flights from New York: 105 airports, 4,043 aircraft, each a user.
+
+    Args:
+        name: a key of `REAL`.
+        folder: where the counts go; it must outlive what is returned.
+
+    Raises:
+        ConfigurationError: when the flights are not installed.
+    """
+    folder = folder / name
+    folder.mkdir()
+    slots = Slots.of(REAL[name])
+    events, requirements = write_demo_input(folder, hourly=name == "flights-hourly")
+    inputs = Inputs(
+        Columns(USER, (VALUE,), TIME),
+        slots,
+        Categories(DESTINATIONS),
+        max_contributions=1,
+        keep=UNIFORM,
+        adjacency=ADD_REMOVE,
+        first_slot=slots.index(parse_time(YEAR[0])),
+        last_slot=slots.index(parse_time(YEAR[1])),
+    )
+    registry = read_requirements(str(requirements))
+    return Data(name, str(events), None, inputs, registry).count(folder, Letters(keep=False))

@@ -1,206 +1,133 @@
-"""Mechanisms with one budget for a whole stream side by side on the same counts.
+"""Mechanisms with one budget for a whole stream side by side.
 
-What is compared are released distributions with each slot's own, of every event. Mechanisms with a
-horizon are told the length of the stream, which nobody knows of a stream without end: they are
-marked.
+Cases are a stream and a budget. What is compared are released distributions with each slot's own,
+of every event. Mechanisms with a horizon are told the length of the stream, which nobody knows of a
+stream without end: they are marked.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.units import to_units
-from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
-from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.mechanisms.registry import (
-    INFINITE_MECHANISMS,
-    infinite_mechanism,
-    parse,
+from streamveil.mechanisms.registry import INFINITE_MECHANISMS, infinite_mechanism, parse
+from streamveil.pipelines.evaluation.comparison import (
+    Case,
+    Column,
+    Comparison,
+    Family,
+    Measure,
+    Row,
+    Run,
+    Task,
+    noise_key,
 )
-from streamveil.pipelines.evaluation.compare import noise_key
-from streamveil.pipelines.evaluation.infinite_streams import BINS, infinite_stream
-from streamveil.pipelines.evaluation.measures import Measure
-from streamveil.pipelines.evaluation.sources import Counted, SlotCounts
+from streamveil.pipelines.evaluation.drivers import Central, Lane, drive
+from streamveil.pipelines.evaluation.sources import Histograms, SlotCounts
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-DEFAULT_MECHANISMS = tuple(INFINITE_MECHANISMS)
 NO_DATA = "constant"
 """What needs no data to err as it does."""
 MILLION = 1e6
 
-MEASURES = (
-    Measure("mse_millionths", "MSE x 1e6", "mean squared error of a bin's share, in millionths"),
-    Measure("kl", "KL divergence", "of the true distribution from the released one, in nats"),
-    Measure("age", "age", "mean slots since the one that a release is measured on"),
-    Measure("spent", "budget spent", "share of the budget that is gone in the end: at most 1"),
-    Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
-)
 
+class Infinite(Family):
+    """A case is a stream with its budget; no mechanism is advised, but some are worth nothing."""
 
-class Histograms(Protocol):
-    """Counts to compare on."""
+    columns = (
+        Column("stream", str, "stream"),
+        Column("epsilon", float, "epsilon", "epsilon {:g}"),
+        Column("mechanism", str, "mechanism"),
+        Column("infinite", bool, unless="not infinite"),
+        *(Column("slots", int), Column("bins", int), Column("seeds", int)),
+    )
+    measures = (
+        Measure(
+            "mse_millionths", "MSE x 1e6", "mean squared error of a bin's share, in millionths"
+        ),
+        Measure("kl", "KL divergence", "of the true distribution from the released one, in nats"),
+        Measure("age", "age", "mean slots since the one that a release is measured on"),
+        Measure("spent", "budget spent", "share of the budget that is gone in the end: at most 1"),
+        Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
+    )
+    log = ("mse_millionths", "kl")
+    wide = ("mse_millionths",)
+    undrawn = ("seconds",)
+    limits = {"spent": 1.0}
+    page = "infinite.html.jinja"
+    over_slots = True
 
-    @property
-    def name(self) -> str:
-        """What the stream is called in tables."""
+    def check(
+        self, source: Histograms, setting: tuple[Any, ...], mechanisms: Sequence[str]
+    ) -> None:
+        """Raise ConfigurationError for an unknown mechanism or option, or a budget out of range."""
+        for name in mechanisms:
+            _made(name, source, *setting)
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Slots and bins."""
+    def run(self, task: Task) -> list[Run]:
+        """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
+        source, (epsilon,), key = task.source, task.setting, noise_key(task.seed)
+        meters = [ShareMeter() for _ in task.mechanisms]
+        lanes = [
+            Lane(Central(_made(name, source, epsilon), key), meter)
+            for name, meter in zip(task.mechanisms, meters, strict=True)
+        ]
+        # All users are alike.
+        drive(
+            (
+                SlotCounts(counts.sum(axis=0, keepdims=True), e)
+                for counts, e in source.slots(task.seed)
+            ),
+            lanes,
+        )
+        slots, bins = source.shape
+        return [
+            Run(
+                {
+                    **{"stream": source.name, "epsilon": epsilon, "mechanism": name},
+                    **{"infinite": not is_finite(name), "slots": slots, "bins": bins},
+                },
+                task.seed,
+                {**meter.figures(epsilon), "seconds": lane.seconds},
+                np.array(meter.course),
+            )
+            for name, lane, meter in zip(task.mechanisms, lanes, meters, strict=True)
+        ]
 
-    @property
-    def sensitivity(self) -> int:
-        """How much one user can change a slot's histogram in L1."""
+    def advice(self, comparison: Comparison) -> list[str]:
+        """What errs no less than what knows no data: a line for each case where something does."""
+        return [
+            f"{self.told(case)}: no better than {NO_DATA}, which knows no data: {', '.join(names)}"
+            for case, names in worthless(comparison.rows).items()
+            if names
+        ]
 
-    def slots(self, seed: int) -> Iterator[SlotCounts]:
-        """One slot after the other, with all users in one class."""
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A stream of `INFINITE_STREAMS`, drawn anew for each seed."""
-
-    name: str
-    length: int
-    events: int | None = None
-    """Of a slot; those of the stream if None."""
-    sensitivity: int = 1
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Slots and bins."""
-        return self.length, BINS
-
-    def slots(self, seed: int) -> Iterator[SlotCounts]:
-        """The stream of a seed, in which nobody is beyond the bound."""
-        random = np.random.default_rng(seed)
-        for counts in infinite_stream(self.name, self.length, random, self.events):
-            yield SlotCounts(counts[None], counts)
-
-
-@dataclass(frozen=True, eq=False)
-class Summed:
-    """Counts of real events, all users alike; the same for each seed."""
-
-    counted: Counted
-
-    @property
-    def name(self) -> str:
-        """What the events are called."""
-        return self.counted.name
-
-    @property
-    def sensitivity(self) -> int:
-        """As counted."""
-        return self.counted.sensitivity
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Slots and bins."""
-        slots, _, bins = np.load(self.counted.path, mmap_mode="r").shape
-        return slots, bins
-
-    def slots(self, seed: int) -> Iterator[SlotCounts]:
-        """The counts, whatever the seed."""
-        for table, events in self.counted.slots():
-            yield SlotCounts(table.sum(axis=0, keepdims=True), events)
-
-
-@dataclass(frozen=True)
-class InfiniteTask:
-    """What one process does at a time: a stream, a seed and a budget."""
-
-    source: Histograms
-    epsilon: float
-    seed: int
-    mechanisms: tuple[str, ...]
-    """Names with options, see `infinite_mechanism`."""
-
-
-@dataclass(frozen=True)
-class InfiniteFigures:
-    """The figures of one run; see `MEASURES`. NaN where no slot has an event."""
-
-    mse_millionths: float
-    kl: float
-    age: float
-    spent: float
-    seconds: float
-
-
-@dataclass(frozen=True, eq=False)
-class InfiniteRun:
-    """One mechanism over one whole stream."""
-
-    stream: str
-    epsilon: float
-    mechanism: str
-    seed: int
-    slots: int
-    bins: int
-    measured: InfiniteFigures
-    course: Floats
-    """Mean squared error of each slot, in millionths; NaN without events, shape (T,)."""
-
-    @property
-    def case(self) -> tuple[str, float]:
-        """What is compared with each other."""
-        return self.stream, self.epsilon
+    def findings(self, comparison: Comparison) -> Mapping[str, Any]:
+        """What is worth nothing, and what ends."""
+        rows, labels = comparison.rows, comparison.labels
+        return {
+            "worthless": {labels[case]: names for case, names in worthless(rows).items()},
+            "no_data": NO_DATA,
+            "ending": [
+                name for name in dict.fromkeys(r.mechanism for r in rows) if is_finite(name)
+            ],
+            "budgets": [
+                f"{epsilon:g}" for epsilon in dict.fromkeys(r.facts["epsilon"] for r in rows)
+            ],
+        }
 
 
 def is_finite(name: str) -> bool:
     """Whether a mechanism, given with its options, ends at a horizon."""
     return INFINITE_MECHANISMS[name.split(":")[0]].finite
-
-
-def infinite_tasks(
-    sources: Sequence[Histograms],
-    epsilons: Sequence[float],
-    mechanisms: Sequence[str],
-    seeds: int,
-) -> list[InfiniteTask]:
-    """Lay out a comparison and check all of it before anything runs.
-
-    Raises ConfigurationError for an unknown mechanism or option, or a value out of range.
-    """
-    for source, epsilon, name in itertools.product(sources, epsilons, mechanisms):
-        _made(name, source, epsilon)
-    return [
-        InfiniteTask(source, epsilon, seed, tuple(mechanisms))
-        for source, seed, epsilon in itertools.product(sources, range(seeds), epsilons)
-    ]
-
-
-def run(task: InfiniteTask) -> list[InfiniteRun]:
-    """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
-    source = task.source
-    lanes = [_Lane(name, source, task.epsilon, task.seed) for name in task.mechanisms]
-    for slot, counted in enumerate(source.slots(task.seed)):
-        for lane in lanes:
-            lane.take(slot, counted)
-    return [
-        InfiniteRun(
-            source.name,
-            task.epsilon,
-            name,
-            task.seed,
-            *source.shape,
-            lane.measured(task.epsilon),
-            np.array(lane.course),
-        )
-        for name, lane in zip(task.mechanisms, lanes, strict=True)
-    ]
 
 
 def _made(name: str, source: Histograms, epsilon: float) -> Mechanism[object]:
@@ -212,45 +139,32 @@ def _made(name: str, source: Histograms, epsilon: float) -> Mechanism[object]:
     return infinite_mechanism(name, bins, epsilon, sensitivity=source.sensitivity)
 
 
-@dataclass
-class _Lane:
-    """A mechanism on its way through a stream."""
+class ShareMeter:
+    """Adds up the figures of one run slot by slot."""
 
-    name: str
-    source: Histograms
-    epsilon: float
-    seed: int
-    seconds: float = 0.0
-    spent: int = 0
-    ages: int = 0
-    divergences: list[float] = field(default_factory=list)
-    course: list[float] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._spent = self._ages = 0
+        self._divergences: list[float] = []
+        self.course: list[float] = []
+        """Mean squared error of each slot, in millionths; NaN without events."""
 
-    def __post_init__(self) -> None:
-        made = _made(self.name, self.source, self.epsilon)
-        self.stream = ReleaseStream(made, NoiseSource(noise_key(self.seed)))
-        self.state = self.stream.start()
-
-    def take(self, slot: int, counted: SlotCounts) -> None:
-        started = time.process_time()
-        self.state, release = self.stream.release(self.state, slot, counted.counts)
-        self.seconds += time.process_time() - started
-        self.spent += int(release.spent.sum())
-        self.ages += int(release.diagnostics["age"])
-        true = counted.events
+    def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
+        """Add the next slot: see :class:`drivers.Meter`."""
+        self._spent += int(release.spent.sum())
+        self._ages += int(release.diagnostics["age"])
         self.course.append(squared_error(true, release) if true.any() else math.nan)
         if true.any():
-            self.divergences.append(divergence(true, release))
+            self._divergences.append(divergence(true, release))
 
-    def measured(self, epsilon: float) -> InfiniteFigures:
+    def figures(self, epsilon: float) -> dict[str, float]:
+        """All measures but the seconds of all slots so far; NaN where no slot has an event."""
         known = [error for error in self.course if not math.isnan(error)]
-        return InfiniteFigures(
-            float(np.mean(known)) if known else math.nan,
-            float(np.mean(self.divergences)) if known else math.nan,
-            self.ages / len(self.course),
-            self.spent / to_units(epsilon),
-            self.seconds,
-        )
+        return {
+            "mse_millionths": float(np.mean(known)) if known else math.nan,
+            "kl": float(np.mean(self._divergences)) if known else math.nan,
+            "age": self._ages / len(self.course),
+            "spent": self._spent / to_units(epsilon),
+        }
 
 
 def squared_error(true: Counts, release: SlotRelease) -> float:
@@ -279,3 +193,23 @@ def shares_of(release: SlotRelease) -> Floats:
     """The released distribution, float64, shape (d,)."""
     assert release.shares is not None  # mechanisms for ever have one
     return release.shares
+
+
+def worthless(rows: Sequence[Row]) -> dict[Case, list[str]]:
+    """By case, mechanisms whose error is not below that of what knows no data.
+
+    It is not below where the difference is less than two standard errors of the mechanism. Cases
+    without `NO_DATA` are left out.
+    """
+    error = Infinite.measures[0].name
+    return {
+        idle.case: [
+            row.mechanism
+            for row in rows
+            if row.case == idle.case
+            and row.mechanism != NO_DATA
+            and not row.means[error] + 2 * np.nan_to_num(row.errors[error]) < idle.means[error]
+        ]
+        for idle in rows
+        if idle.mechanism == NO_DATA
+    }

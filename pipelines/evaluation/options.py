@@ -1,15 +1,17 @@
-"""The options of `streamveil evaluate`, declared without Beam."""
+"""The options of `streamveil evaluate`, declared without Beam, and those that fit known data."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 
-from streamveil.mechanisms.registry import MECHANISMS, PER_RECORD_MECHANISMS
-from streamveil.pipelines.evaluation.infinite import DEFAULT_MECHANISMS as INFINITE_DEFAULTS
-from streamveil.pipelines.evaluation.infinite_streams import INFINITE_STREAMS
-from streamveil.pipelines.evaluation.presets import FORMATS
-from streamveil.pipelines.evaluation.records import PER_RECORD_DATA, RECORDS
-from streamveil.pipelines.evaluation.streams import REAL, STREAMS
+from streamveil.mechanisms.registry import (
+    INFINITE_MECHANISMS,
+    MECHANISMS,
+    PER_RECORD_MECHANISMS,
+)
+from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, RECORDS
+from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.guarantees import INFINITE, add_guarantee_options
 from streamveil.pipelines.options import (
     add_budget_options,
@@ -19,14 +21,18 @@ from streamveil.pipelines.options import (
 from streamveil.pipelines.sections import COMPARED, EVENTS, RESULTS, STATISTIC, WORK, section
 
 DEFAULT_MECHANISMS = tuple(name for name, spec in MECHANISMS.items() if not spec.compared)
+INFINITE_DEFAULTS = tuple(INFINITE_MECHANISMS)
 DEFAULT_EPSILON = 0.6
 DEFAULT_WINDOW = 120
 DEFAULT_USERS = 10_000
 DEFAULT_SLOTS = 3_000
+DEFAULT_INFINITE_SLOTS = 1_000
 DEFAULT_SEEDS = 10
 DEFAULT_STATISTICS = ("count", "sum", "max")
 DEFAULT_RUNS = 200
 INPUT = "input"
+# Published data sets, as `streamveil.io` reads them; it needs Beam.
+FORMATS = ("tdrive", "foursquare")
 
 
 def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
@@ -135,3 +141,46 @@ def _add_per_record_options(parser: argparse.ArgumentParser) -> None:
         help=f"with --per_record: records of the synthetic data (default {RECORDS})",
     )
     add_budget_options(parser)
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Defaults of options, by name, and of the longest window."""
+
+    options: dict[str, str]
+    window: int
+    """Slots."""
+
+
+# The taxis as in Du et al.: slots of a minute, ten by ten cells around Beijing.
+_TDRIVE = Preset(
+    {
+        "user_column": "taxi",
+        "value_column": "longitude,latitude",
+        "time_column": "time",
+        "time_zone": "Asia/Shanghai",
+        "slot": "1m",
+        "domain": "grid:116,39.5,116.8,40.3,10,10",
+    },
+    window=120,
+)
+_CHECK_INS = {
+    "user_column": "user",
+    "value_column": "longitude,latitude",
+    "time_column": "time",
+    "slot": "1d",
+}
+# Boxes that hold the check-ins of each city.
+_CITIES = {
+    "NYC": "grid:-74.3,40.5,-73.6,41.0,10,10",
+    "TKY": "grid:139.4,35.5,140.0,35.9,10,10",
+}
+
+
+def preset(dataset: str, files: str) -> Preset:
+    """Defaults for a data set; which city the check-ins are from is read off the files' names."""
+    if dataset == "tdrive":
+        return _TDRIVE
+    found = [domain for city, domain in _CITIES.items() if city in files.upper()]
+    options = {**_CHECK_INS, "domain": found[0]} if len(found) == 1 else _CHECK_INS
+    return Preset(options, window=30)

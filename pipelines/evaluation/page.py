@@ -6,178 +6,155 @@ Its figures are computed from TRUE counts, so it is as raw as the data it was ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import matplotlib
+import numpy as np
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from streamveil.mechanisms.core.words import number_of
-from streamveil.mechanisms.registry import is_comparator
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import (
     SERIES,
     SERIES_PALETTE,
     Dots,
     Look,
+    draw_course,
     draw_trend,
     looks,
 )
-from streamveil.pipelines.evaluation.choose import (
-    Choice,
-    caveats,
-    choose,
-    choose_overall,
-    errors_by_case,
-)
-from streamveil.pipelines.evaluation.compare import Run
-from streamveil.pipelines.evaluation.measures import MEASURES
-from streamveil.pipelines.evaluation.tables import Row, figure, rows_of
+from streamveil.pipelines.evaluation.comparison import Comparison, Floats, Measure, Row
 from streamveil.pipelines.html import template
 
-Case = tuple[str, float, int]
 # More charts of the same kind than this are not read: the table has the rest.
-MOST_TRENDS = 12
-# Measures on a logarithmic scale, and values that a measure should have or must not exceed.
-_LOG = ("amre", "amse", "relative_error", "ajsd", "seconds")
-_LIMITS = {"window_use": 1.0, "coverage": 0.9}
+MOST_LINES = 12
+# Points of a line over the slots.
+_POINTS = 40
+_COLOURS = PALETTE | SERIES_PALETTE
+_SIZES = ("users", "slots", "bins", "records")
+
+_Drawn = tuple[str, str, Markup]
+"""Headline of a chart, what it is about, and the chart."""
 
 
-class _Advice(NamedTuple):
-    """A line of the table of choices."""
-
-    label: str
-    choice: Choice
-    next_best: tuple[str, float] | None
-    """The best mechanism that is not advised, and how many times the error it has."""
-
-
-def page_of(runs: Sequence[Run], command: str = "", bounds: Sequence[str] = ()) -> str:
-    """The page as HTML.
-
-    Args:
-        runs: one or more, of the same mechanisms and seeds in every case.
-        command: what to run to make the page again.
-        bounds: what the users' bound leaves out, and which one to choose: lines of text.
-    """
+def page_of(comparison: Comparison) -> str:
+    """The page as HTML."""
+    rows, labels, family = comparison.rows, comparison.labels, comparison.family
+    styles = looks(list(dict.fromkeys(row.mechanism for row in rows)))
+    shown = [measure for measure in family.measures if measure.name not in family.undrawn]
     with matplotlib.rc_context(STYLE):
-        context = {**_context(runs, command), "bounds": bounds}
-    return template(Path(__file__).parent / "evaluation.html.jinja").render(context)
-
-
-def _context(runs: Sequence[Run], command: str) -> dict[str, Any]:
-    rows = rows_of(runs)
-    names = list(dict.fromkeys(row.mechanism for row in rows))
-    styles = looks(names)
-    labels = _labels(rows)
-    cases = errors_by_case(runs)
-    main, *others = MEASURES
-    return {
-        "palette": PALETTE | SERIES_PALETTE,
-        "dark": {f"series{i}": dark for i, (_, dark) in enumerate(SERIES)},
-        "looks": styles,
-        "streams": list(dict.fromkeys(row.stream for row in rows)),
-        "requirements": list(dict.fromkeys((row.epsilon, row.window) for row in rows)),
-        "seeds": len({run.seed for run in runs}),
-        "advice": [_advised(labels[case], choose(errors)) for case, errors in cases.items()],
-        "overall": _advised("overall", choose_overall(list(cases.values()))),
-        "comparators": [name for name in names if is_comparator(name)],
-        "caveats": caveats(runs),
-        "largest_use": max(run.measured.window_use for run in runs),
-        "main": _dots(rows, labels, styles, main.name, main.title, 1100),
-        "trends": list(_trends(rows, styles)),
-        "measures": MEASURES,
-        "others": [(m, _dots(rows, labels, styles, m.name, m.title, 540)) for m in others],
-        "limits": _LIMITS,
-        "rows": [
-            (
-                row,
-                labels[row.case],
-                [figure(row.means[m.name], row.errors[m.name]) for m in MEASURES],
-            )
-            for row in rows
-        ],
-        "facts": _facts(rows),
-        "version": version("streamveil"),
-        "command": command,
-    }
-
-
-def _advised(label: str, choice: Choice) -> _Advice:
-    rest = {
-        name: ratio
-        for name, ratio in choice.ratios.items()
-        if name not in choice.advised and not is_comparator(name)
-    }
-    nearest = min(rest, key=lambda name: rest[name]) if rest else None
-    return _Advice(label, choice, (nearest, rest[nearest]) if nearest else None)
-
-
-def _labels(rows: Sequence[Row]) -> dict[Case, str]:
-    """A short name for each case: the stream, and of E and w what differs."""
-    epsilons, windows = {row.epsilon for row in rows}, {row.window for row in rows}
-    labels = {}
-    for row in rows:
-        parts = [row.stream]
-        parts += [f"E {row.epsilon:g}"] * (len(epsilons) > 1)
-        parts += [f"w {row.window:,}"] * (len(windows) > 1)
-        labels[row.case] = ", ".join(parts)
-    return labels
-
-
-def _dots(
-    rows: Sequence[Row],
-    labels: dict[Case, str],
-    styles: dict[str, Look],
-    name: str,
-    title: str,
-    width: int,
-) -> Markup:
-    dots = Dots(rows, labels, styles, name, name in _LOG, _LIMITS.get(name))
-    return chart(
-        name,
-        f"{title} of each mechanism, by stream",
-        dots.draw,
-        wide=(width, dots.height(width)),
-        narrow=(350, dots.height(350)),
-        palette=PALETTE | SERIES_PALETTE,
+        drawn = {one.name: _dots(comparison, styles, one) for one in shown}
+        trends = list(_trends(comparison, styles))
+        courses = list(_courses(comparison, styles)) if family.over_slots else []
+    return template(Path(__file__).parent / family.page).render(
+        palette=_COLOURS,
+        dark={f"series{i}": dark for i, (_, dark) in enumerate(SERIES)},
+        looks=styles,
+        marks={row.mechanism: comparison.mark_of(row) for row in rows},
+        seeds=rows[0].facts["seeds"],
+        wide=[drawn[name] for name in family.wide],
+        narrow=[svg for name, svg in drawn.items() if name not in family.wide],
+        trends=trends,
+        over=" or ".join(_word(c.word) for c in family.case if c.kind is not str),
+        courses=courses,
+        measures=family.measures,
+        rows=[(row.mechanism, labels[row.case], comparison.figures_of(row)) for row in rows],
+        notes=comparison.notes,
+        facts={row.case[0]: _fact(comparison, row) for row in rows},
+        version=version("streamveil"),
+        command=comparison.command,
+        **family.findings(comparison),
     )
 
 
-def _trends(rows: Sequence[Row], styles: dict[str, Look]) -> Iterator[tuple[str, Markup]]:
-    """AMRE over E and over w, for each stream, where several were run."""
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for over, fixed in (("epsilon", "window"), ("window", "epsilon")):
-        for row in rows:
-            kept = f"w = {row.window:,}" if fixed == "window" else f"E = {row.epsilon:g}"
-            groups.setdefault((over, f"{row.stream}, {kept}"), []).append(row)
-    several = {
-        key: group for key, group in groups.items() if len({getattr(r, key[0]) for r in group}) > 1
-    }
-    for i, ((over, title), group) in enumerate(list(several.items())[:MOST_TRENDS]):
-        what = "E" if over == "epsilon" else "w"
-        yield (
-            title,
-            chart(
-                f"trend{i}",
-                f"AMRE over {what} on {title}",
-                partial(draw_trend, rows=group, looks=styles, over=over, measure="amre"),
-                wide=(540, 230),
-                narrow=(350, 210),
-                palette=PALETTE | SERIES_PALETTE,
-            ),
-        )
+def _fact(comparison: Comparison, row: Row) -> str:
+    """What a stream is, and its size."""
+    sizes = [number_of(row.facts[one], one[:-1]) for one in _SIZES if one in row.facts]
+    about = comparison.abouts.get(row.case[0])
+    return "; ".join(part for part in (about, ", ".join(sizes)) if part)
 
 
-def _facts(rows: Sequence[Row]) -> dict[str, str]:
-    """Size of each stream."""
-    return {
-        row.stream: ", ".join(
-            number_of(size, noun)
-            for size, noun in ((row.users, "user"), (row.slots, "slot"), (row.bins, "bin"))
-        )
-        for row in rows
-    }
+def _dots(comparison: Comparison, styles: dict[str, Look], measure: Measure) -> _Drawn:
+    name, family = measure.name, comparison.family
+    log, limit = name in family.log, family.limits.get(name)
+    dots = Dots(comparison.rows, comparison.labels, styles, name, log, limit)
+    width = 1100 if name in family.wide else 540
+    svg = chart(
+        name,
+        f"{measure.title} of each mechanism, by stream",
+        dots.draw,
+        wide=(width, dots.height(width)),
+        narrow=(350, dots.height(350)),
+        palette=_COLOURS,
+    )
+    return measure.title[:1].upper() + measure.title[1:], measure.meaning, svg
+
+
+def _lines(name: str, title: str, draw: Callable[[Figure], None]) -> Markup:
+    return chart(name, title, draw, wide=(540, 230), narrow=(350, 210), palette=_COLOURS)
+
+
+def _trends(comparison: Comparison, styles: dict[str, Look]) -> Iterator[_Drawn]:
+    """The error over each number of the setting of which several were run, the rest as it is."""
+    error, columns = comparison.family.measures[0], comparison.family.case
+    groups: dict[tuple[int, str], list[Row]] = {}
+    for i in (i for i, column in enumerate(columns) if column.kind is not str):
+        for row in comparison.rows:
+            rest = [
+                column.word.format(value) if column.kind is str else _equals(column.word, value)
+                for j, (column, value) in enumerate(zip(columns, row.case, strict=True))
+                if j != i
+            ]
+            groups.setdefault((i, ", ".join(rest)), []).append(row)
+    several = [
+        (key, rows) for key, rows in groups.items() if len({r.case[key[0]] for r in rows}) > 1
+    ]
+    for number, ((i, title), rows) in enumerate(several[:MOST_LINES]):
+        column = columns[i]
+        draw = partial(draw_trend, rows=rows, looks=styles, over=column, measure=error.name)
+        about = f"{error.title} over {_word(column.word)} on {title}"
+        yield title, error.title, _lines(f"trend{number}", about, draw)
+
+
+def _equals(word: str, value: Any) -> str:
+    return word.format(value).replace(" ", " = ", 1)
+
+
+def _word(word: str) -> str:
+    """The name of a number of the setting, as cases are told."""
+    return word.split(" ")[0]
+
+
+def _courses(comparison: Comparison, styles: dict[str, Look]) -> Iterator[_Drawn]:
+    """The error over the slots in each case."""
+    error = comparison.family.measures[0]
+    for i, (case, label) in enumerate(list(comparison.labels.items())[:MOST_LINES]):
+        found: dict[str, list[Floats]] = {name: [] for name in styles}
+        for run in comparison.runs:
+            if comparison.family.case_of(run) == case and run.course is not None:
+                found[run.mechanism].append(run.course)
+        stretch = -(-len(next(iter(found.values()))[0]) // _POINTS)
+        courses = {name: course_of(one, stretch) for name, one in found.items()}
+        draw = partial(draw_course, courses=courses, looks=styles, stretch=stretch)
+        svg = _lines(f"course{i}", f"{error.title} over the slots, {label}", draw)
+        yield label, error.title, svg
+
+
+def course_of(courses: Sequence[Floats], stretch: int) -> Floats:
+    """Mean of all runs in each stretch of slots, NaN where nothing is known.
+
+    Args:
+        courses: of each run, shape (T,), NaN where nothing is known.
+        stretch: slots of each; the last one may have fewer.
+    """
+    table = np.stack(courses)
+    starts = np.arange(0, table.shape[1], stretch)
+    known = ~np.isnan(table)
+    sums = np.add.reduceat(np.where(known, table, 0.0).sum(axis=0), starts)
+    numbers = np.add.reduceat(known.sum(axis=0), starts)
+    return np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)

@@ -8,15 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.words import number_of
 from streamveil.mechanisms.protocol import Population, population_of
-from streamveil.pipelines.evaluation.populations import population
-from streamveil.pipelines.evaluation.streams import make_stream
+from streamveil.pipelines.evaluation.streams import (
+    BINS,
+    INFINITE_STREAMS,
+    infinite_stream,
+    make_stream,
+    population,
+)
 
 Counts = npt.NDArray[np.int64]
 
@@ -30,23 +36,6 @@ class SlotCounts(NamedTuple):
     """Every event in a bin, whoever it is of: int64, shape (d,)."""
 
 
-class Source(Protocol):
-    """Counts to compare mechanisms on."""
-
-    @property
-    def name(self) -> str:
-        """What the stream is called in tables."""
-
-    def population(self, epsilon: float, window: int) -> Population:
-        """The public facts when the strictest budget is `epsilon` and the longest window `window`.
-
-        Raises ConfigurationError for a requirement out of range.
-        """
-
-    def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
-        """One slot after the other; classes are those of `population`."""
-
-
 @dataclass(frozen=True)
 class Synthetic:
     """A named stream, drawn anew for each seed."""
@@ -54,9 +43,13 @@ class Synthetic:
     name: str
     users: int
     slots: int
+    about: str = ""
 
     def population(self, epsilon: float, window: int) -> Population:
-        """Users spread evenly over nine requirements."""
+        """Users spread evenly over nine requirements: the public facts with E and w.
+
+        Raises ConfigurationError for a requirement out of range.
+        """
         requirements, sizes = population(epsilon, window, self.users)
         first = next(make_stream(self.name, sizes, 1, 0))
         return population_of(requirements, sizes, first.shape[1])
@@ -66,6 +59,35 @@ class Synthetic:
         _, sizes = population(epsilon, window, self.users)
         for counts in make_stream(self.name, sizes, self.slots, seed):
             yield SlotCounts(counts, counts.sum(axis=0))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A stream of `INFINITE_STREAMS`, drawn anew for each seed."""
+
+    name: str
+    length: int
+    events: int | None = None
+    """Of a slot; those of the stream if None."""
+    sensitivity: int = 1
+
+    @property
+    def about(self) -> str:
+        """What the stream is like, and how many events a slot has."""
+        stream = INFINITE_STREAMS[self.name]
+        events = stream.events if self.events is None else self.events
+        return f"{stream.about}; {number_of(events, 'event')} a slot"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Slots and bins."""
+        return self.length, BINS
+
+    def slots(self, seed: int) -> Iterator[SlotCounts]:
+        """The stream of a seed, in which nobody is beyond the bound."""
+        random = np.random.default_rng(seed)
+        for counts in infinite_stream(self.name, self.length, random, self.events):
+            yield SlotCounts(counts[None], counts)
 
 
 @dataclass(frozen=True)
@@ -101,6 +123,7 @@ class Counted:
     """How much one user can change a slot's histogram in L1."""
     bound: Bound | None = None
     """What the users' bound leaves out; None where it is not known."""
+    about: str = ""
 
     @cached_property
     def epsilon(self) -> float:
@@ -117,8 +140,13 @@ class Counted:
         classes, place = self._classes(epsilon, window)
         sizes = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sizes, place, self.sizes)
-        bins = np.load(self.path, mmap_mode="r").shape[2]
-        return population_of(classes, sizes, bins, self.sensitivity)
+        return population_of(classes, sizes, self.shape[1], self.sensitivity)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Slots and bins."""
+        slots, _, bins = np.load(self.path, mmap_mode="r").shape
+        return slots, bins
 
     def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
         """The counts, whatever the seed."""
@@ -128,8 +156,8 @@ class Counted:
             np.add.at(merged, place, counts)
             yield SlotCounts(merged, events)
 
-    def slots(self) -> Iterator[SlotCounts]:
-        """The counts, in the classes as counted."""
+    def slots(self, seed: int = 0) -> Iterator[SlotCounts]:
+        """The counts, in the classes as counted, whatever the seed."""
         counts = np.load(self.path, mmap_mode="r")
         events = np.load(self.events_path, mmap_mode="r")
         for table, every in zip(counts, events, strict=True):
@@ -140,6 +168,12 @@ class Counted:
         asked = scaled(self.requirements, epsilon, window)
         classes = sorted(set(asked))
         return classes, np.array([classes.index(one) for one in asked], dtype=np.int64)
+
+
+Source = Synthetic | Counted
+"""Counts by class, in those of `population`."""
+Histograms = Drawn | Counted
+"""Counts in which all users are alike."""
 
 
 def scaled(requirements: Sequence[Requirement], epsilon: float, window: int) -> list[Requirement]:

@@ -1,4 +1,4 @@
-"""Synthetic streams by name, as counts of each slot, class of users and bin.
+"""Synthetic streams by name, and users to make them of, as counts of each slot, class and bin.
 
 Sin, TLNS and Log are those of Du et al., "Personalized w-event privacy for infinite stream
 estimation", Section 6: two bins, and in slot t a user is in the second one with probability p_t.
@@ -12,17 +12,25 @@ The others are ours:
 - `city-10000`: the same with 10,000 places.
 - `-correlated`: class and value go together. Users with long windows have up to 50 % more of what
   `p_t` is about (or of the odd places), users with short ones up to 50 % less.
+
+Streams for one budget for ever are others, in which all users are alike: shares that stay, drift or
+jump. The reference whose figures stand beside ours in `benchmarks/infinite.py` names its streams
+and no more: exponents and steps of the drift are such that `constant` and `doubling` err about as
+they do there.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -153,3 +161,115 @@ def make_stream(name: str, sizes: Counts, slots: int, seed: int) -> Iterator[Cou
     if name not in STREAMS:
         raise ConfigurationError(f"stream {name!r} is unknown: choose one of {', '.join(STREAMS)}")
     return STREAMS[name](sizes, slots, np.random.default_rng([seed, *name.split("-")[0].encode()]))
+
+
+BINS = 100
+JUMP = 200
+"""Slots between jumps."""
+# Standard deviation of a count around the mean of all, in roots of that mean.
+_SPREAD = 0.62
+
+
+@dataclass(frozen=True)
+class InfiniteStream:
+    """A stream that has a name."""
+
+    draw: Callable[[Random, int, int], Iterator[Counts]]
+    """Makes counts without end, int64, shape (d,), of random numbers, events a slot and bins."""
+    events: int
+    """Events of a slot unless others are asked for."""
+    about: str
+
+
+def infinite_stream(
+    name: str, slots: int, random: Random, events: int | None = None, bins: int = BINS
+) -> Iterator[Counts]:
+    """Counts of one slot after the other, int64, shape (d,).
+
+    Args:
+        name: a key of `INFINITE_STREAMS`.
+        slots: how many.
+        random: where they are drawn from.
+        events: in a slot, about; those of the stream if None.
+        bins: number of bins d.
+    """
+    stream = INFINITE_STREAMS[name]
+    drawn = stream.draw(random, stream.events if events is None else events, bins)
+    for _ in range(slots):
+        yield next(drawn)
+
+
+def _even(random: Random, events: int, bins: int) -> Iterator[Counts]:
+    mean = events / bins
+    while True:
+        drawn = random.normal(mean, _SPREAD * mean**0.5, bins)
+        yield np.maximum(np.rint(drawn), 0).astype(np.int64)
+
+
+def _drifting(exponent: float, step: float) -> Callable[[Random, int, int], Iterator[Counts]]:
+    def draw(random: Random, events: int, bins: int) -> Iterator[Counts]:
+        logs = _zipf(exponent, bins)
+        while True:
+            logs = logs + random.normal(0, step, bins)
+            yield _drawn(random, events, logs)
+
+    return draw
+
+
+def _jumping(random: Random, events: int, bins: int) -> Iterator[Counts]:
+    logs = _zipf(1.1, bins)
+    while True:
+        random.shuffle(logs)
+        for _ in range(JUMP):
+            yield _drawn(random, events, logs)
+
+
+def _zipf(exponent: float, bins: int) -> npt.NDArray[np.float64]:
+    """Logarithms of rank ** -exponent."""
+    return -exponent * np.log(np.arange(1, bins + 1))
+
+
+def _drawn(random: Random, events: int, logs: npt.NDArray[np.float64]) -> Counts:
+    shares = np.exp(logs)
+    return random.multinomial(events, shares / shares.sum())
+
+
+INFINITE_STREAMS: Mapping[str, InfiniteStream] = {
+    "even": InfiniteStream(_even, 10_000, "about equal counts"),
+    "drifting": InfiniteStream(_drifting(0.95, 0.036), 10_000, "Zipf, drifting"),
+    "jumping": InfiniteStream(_jumping, 10_000, f"Zipf, shuffled every {JUMP} slots"),
+    "drifting-many": InfiniteStream(_drifting(1.2, 0.034), 1_000_000, "Zipf, drifting"),
+}
+
+
+def population(
+    epsilon: float, window: int, users: int
+) -> tuple[list[Requirement], npt.NDArray[np.int64]]:
+    """Spread users evenly over the budgets E, 4/3 E, 5/3 E and the windows w/3, 2w/3, w.
+
+    Windows are rounded up to whole slots, and classes that become equal are merged.
+
+    Args:
+        epsilon: budget E of the strictest users.
+        window: longest window w, in slots.
+        users: how many there are.
+
+    Returns:
+        (requirements, sizes): K distinct requirements, sorted, and int64 of shape (K,).
+
+    Raises:
+        ConfigurationError: for a requirement out of range, or fewer users than classes.
+    """
+    budgets = [epsilon * part / 3 for part in (3, 4, 5)]
+    windows = [math.ceil(window * part / 3) for part in (1, 2, 3)]
+    asked = sorted(Requirement(w, e) for w, e in itertools.product(windows, budgets))
+    if users < len(asked):
+        raise ConfigurationError(
+            f"{users} users are too few for {len(asked)} kinds of requirements: give more"
+        )
+    # The remainder goes to the first kinds.
+    each = [users // len(asked) + (i < users % len(asked)) for i in range(len(asked))]
+    classes = sorted(set(asked))
+    sizes = np.zeros(len(classes), dtype=np.int64)
+    np.add.at(sizes, [classes.index(one) for one in asked], each)
+    return classes, sizes

@@ -83,7 +83,7 @@ def test_a_label_comes_back(label):
 
 def test_the_interval_is_the_one_whose_coverage_is_told():
     """`evaluate` counts a true number as covered where the table says between which it is."""
-    from streamveil.pipelines.evaluation.measures import interval as measured
+    from streamveil.pipelines.evaluation.w_event import interval as measured
 
     assert measured is interval
     low, high = interval(np.array([10, 10]), np.array([2.0, math.nan]))

@@ -19,8 +19,9 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.comparators.ablation import Ablation, Rescaled, Sampled, Weighted
 from streamveil.mechanisms.comparators.paid_schedules import Saving, Shares, Sliding
-from streamveil.pipelines.evaluation.compare import run, tasks
+from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.sources import Synthetic
+from streamveil.pipelines.evaluation.w_event import WEvent
 
 KEY = bytes(range(32))
 UNIT = 2**40
@@ -146,8 +147,8 @@ def test_errors_are_those_of_the_design_notes():
         "ablation:release=rescaled": 10_900,
         "ablation:release=weighted": 7_200,
     }
-    todo = tasks([(Synthetic("sin", 10_000, 3_000), [(0.6, 120)])], list(expected), 1)
-    runs = [one for task in todo for one in run(task)]
+    todo = tasks(WEvent(), [(Synthetic("sin", 10_000, 3_000), [(0.6, 120)])], list(expected), 1)
+    runs = compare(WEvent(), todo).runs
     for name, error in expected.items():
-        found = np.mean([one.measured.amre for one in runs if one.mechanism == name])
+        found = np.mean([one.figures["amre"] for one in runs if one.mechanism == name])
         assert found == pytest.approx(error, rel=0.15), name

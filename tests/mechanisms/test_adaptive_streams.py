@@ -15,8 +15,7 @@ from streamveil.mechanisms import (
     simulate,
 )
 from streamveil.mechanisms.adaptive.weighting import Weighting
-from streamveil.pipelines.evaluation.populations import population
-from streamveil.pipelines.evaluation.streams import make_stream
+from streamveil.pipelines.evaluation.streams import make_stream, population
 
 KEY = bytes(range(32))
 REQUIREMENTS = ((8, 4.0), (12, 6.0), (20, 20.0))

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from streamveil.io import read_table
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import evaluate, flights
-from streamveil.pipelines.evaluation.measures import MEASURES
-from streamveil.pipelines.evaluation.real import real_stream
+from streamveil.pipelines.evaluation.data import real_stream
 from streamveil.pipelines.evaluation.streams import STREAMS
+from streamveil.pipelines.evaluation.w_event import WEvent
 
 SMALL = ("--users=90", "--slots=8", "--seeds=2", "--processes=1", "--windows=6")
 
@@ -86,13 +87,33 @@ def test_table_page_and_advice(command):
         assert 0 < row["window_use"] <= 1
         assert row["amre"] > 0
         assert row["advice"] != "choose" or row["mechanism"] == "pba"
-        assert all(row[f"{m.name}_stderr"] >= 0 for m in MEASURES if m.name != "coverage")
+        assert all(row[f"{m.name}_stderr"] >= 0 for m in WEvent.measures if m.name != "coverage")
     assert out.count("| sin ") == 4
     assert "Choose, by AMRE:\nsin, E 0.3, w 6: pba" in out
     assert "\noverall: pba" in out
     assert f"wrote {command.path('t.csv')}\nwrote {command.path('p.html')}\n" in out
     html = Path(command.path("p.html")).read_text()
     assert "streamveil evaluate --streams=sin,city-sparse" in html
+
+
+def test_the_same_from_python(command):
+    found = evaluate.evaluate(
+        stream="sin", mechanisms=["pba", "ba"], users=90, slots=8, seeds=2, windows=6
+    )
+    path = command.path("t.csv")
+    command.done("--streams=sin", "--mechanisms=pba,ba", *SMALL, f"--output={path}")
+    columns = ["stream", "mechanism", "amre", "amre_stderr", "ajsd", "window_use", "coverage"]
+    assert (
+        found.to_arrow().select(columns).to_pylist() == read_table(path).select(columns).to_pylist()
+    )
+    assert found.to_arrow().column_names == read_table(path).column_names
+    assert found.advice[0] == "Choose, by AMRE:"
+    few = {"records": 200, "runs": 5, "seeds": 1, "statistics": ["count"]}
+    assert evaluate.evaluate(per_record="zipf-3", **few).to_arrow()["data"][0].as_py() == "zipf-3"
+    with pytest.raises(ConfigurationError, match="'abp' is unknown"):
+        evaluate.evaluate(streams="sin", mechanisms="abp")
+    with pytest.raises(ConfigurationError, match="unknown option --seed=3"):
+        evaluate.evaluate(streams="sin", seed=3)
 
 
 def test_local_mechanisms_stand_beside_others(command):

@@ -27,7 +27,7 @@ from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import launch, options
 from streamveil.pipelines.commands import COMMANDS, read
-from streamveil.pipelines.evaluation.presets import FORMATS
+from streamveil.pipelines.evaluation.options import FORMATS
 from streamveil.pipelines.flags import beams_names, names_of
 from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.jobs import EventOptions
@@ -147,7 +147,7 @@ def without_beam(commands):
 
 
 def test_help_does_not_wait_for_beam():
-    commands = [["--help"], *([name, "--help"] for name in COMMANDS if name != "evaluate")]
+    commands = [["--help"], *([name, "--help"] for name in COMMANDS)]
     codes, imported, _ = without_beam(commands)
     assert codes == [0] * len(commands)
     assert not imported
@@ -276,6 +276,13 @@ WRONG_FLAGS = [
     (["per-record", "--statistic=count"], "--input is missing"),
     (["demo", "--mechanism=laplace"], "'laplace'"),
     (["demo", "--runnr=x"], "did you mean --runner?"),
+    (["evaluate"], "--streams is missing"),
+    (["evaluate", "--streams=sinus"], "'sinus' is unknown"),
+    (["evaluate", "--streams=sin", "--mechanisms=abp"], "'abp' is unknown"),
+    (["evaluate", "--streams=sin", "--seed=3"], "did you mean --seeds?"),
+    (["evaluate", "--streams=sin", "--slot=100"], "or did you mean --slots?"),
+    (["evaluate", "--streams=sin", "--page=p.pdf"], "end the name in .html"),
+    (["evaluate", "--per_record=zipf-5", "--runs=2"], "--runs=2"),
     (["release", "--domian=a,b"], "did you mean --domain?"),
     (["release", "--inptu=a"], "did you mean --input?"),
     (["release", "--checkpoint_interval=1"], "did you mean --checkpointing_interval?"),

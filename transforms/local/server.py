@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry
 from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.local.protocol import LocalRelease, Users
+from streamveil.mechanisms.local.server.last_publication import as_counts
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.protocol import SlotRelease
@@ -131,17 +130,9 @@ class Server:
         raise ValueError(f"slot {slot} was told in {len(counted.tallies)} rounds, asked in others")
 
     def counted(self, state: LocalStreamState, release: LocalRelease) -> SlotRelease:
-        """Frequencies of the bins scaled up to all users there are; no event is left out."""
-        n, bins = int(self.stream.sizes(state).sum()), self.stream.users.symbols - 1
-        return SlotRelease(
-            np.rint(n * release.frequencies[:bins]).astype(np.int64),
-            release.status,
-            release.published_slot,
-            release.epsilon,
-            n * release.stderr[:bins],
-            release.diagnostics,
-            spent=state.filter.spent_by_class(),
-        )
+        """Frequencies scaled up to all users there are."""
+        users = int(self.stream.sizes(state).sum())
+        return as_counts(release, users, state.filter.spent_by_class())
 
     def next_slot(self, state: LocalStreamState) -> int | None:
         """The slot that comes next."""

@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.server.projection import on_simplex
+from streamveil.mechanisms.protocol import SlotRelease
 
 # The fields of a publication in a mechanism's record.
 FIELDS: list[state_codec.Schema] = [
@@ -90,3 +92,22 @@ class LocalPublication:
             record["published_slot"],
             record["epsilon"],
         )
+
+
+def as_counts(release: LocalRelease, users: int, spent: Units) -> SlotRelease:
+    """What is published of a release: frequencies scaled up to counts of the bins.
+
+    Args:
+        release: of bins, and last of that there was no event, which is left out.
+        users: how many there are.
+        spent: what the slot cost each class, shape (K,).
+    """
+    return SlotRelease(
+        np.rint(users * release.frequencies[:-1]).astype(np.int64),
+        release.status,
+        release.published_slot,
+        release.epsilon,
+        users * release.stderr[:-1],
+        release.diagnostics,
+        spent=spent,
+    )

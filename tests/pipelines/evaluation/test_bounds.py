@@ -7,9 +7,10 @@ import pytest
 from streamveil.io import write_table
 from streamveil.mechanisms import Categories, Registry, Slots
 from streamveil.pipelines.evaluation.bounds import bound_advice, expected_errors
-from streamveil.pipelines.evaluation.compare import run, tasks
+from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
 from streamveil.pipelines.evaluation.sources import Bound
+from streamveil.pipelines.evaluation.w_event import WEvent
 from streamveil.pipelines.inputs import Inputs
 from streamveil.transforms import Columns
 
@@ -54,9 +55,12 @@ def counted(path, folder, most):
 
 
 def compared(source, epsilon):
-    (task,) = tasks([(source, [(epsilon, 2)])], ["pbd"], 1)
-    (found,) = run(task)
-    return found
+    return compare(WEvent(), tasks(WEvent(), [(source, [(epsilon, 2)])], ["pbd"], 1))
+
+
+def figures(source, epsilon):
+    (found,) = compared(source, epsilon).runs
+    return found.figures
 
 
 def test_what_a_bound_leaves_out_is_no_success(ratings, tmp_path):
@@ -64,17 +68,17 @@ def test_what_a_bound_leaves_out_is_no_success(ratings, tmp_path):
     visits = int(np.load(source.path).sum())
     events = int(np.load(source.events_path).sum())
     assert source.bound.beyond == events - visits > 0.9 * events
-    found = compared(source, 1000.0).measured
+    found = figures(source, 1000.0)
     # Without noise worth the name all the error is of bounding, and no interval holds the truth.
-    assert found.bounding == pytest.approx(found.amre, rel=0.01)
-    assert found.coverage == 0
-    assert found.relative_error > 0.9
+    assert found["bounding"] == pytest.approx(found["amre"], rel=0.01)
+    assert found["coverage"] == 0
+    assert found["relative_error"] > 0.9
 
 
 def test_what_a_bound_can_be_expected_to_leave_out(ratings, tmp_path):
     source = counted(ratings, tmp_path, 8)
-    found = compared(source, 1000.0).measured
-    assert found.bounding == pytest.approx(source.bound.errors[8], rel=0.01)
+    found = figures(source, 1000.0)
+    assert found["bounding"] == pytest.approx(source.bound.errors[8], rel=0.01)
     # The next power of two than the busiest user has events leaves nothing out.
     assert 256 <= max(source.bound.errors) < 700
 
@@ -83,15 +87,15 @@ def test_the_advised_bound_errs_less_about_as_told(ratings, tmp_path):
     (tmp_path / "one").mkdir()
     source = counted(ratings, tmp_path / "one", 1)
     one = compared(source, 4.0)
-    lines = bound_advice([source], [one])
+    lines = bound_advice([source], one)
     assert lines[0].startswith("ratings: ")
     assert lines[0].endswith("beyond the users' bound and do not count (--max_contributions=1)")
-    expected = expected_errors(source.bound, one.measured.noise)
+    expected = expected_errors(source.bound, one.runs[0].figures["noise"])
     best = min(expected, key=expected.get)
     assert f"--max_contributions={best} is likely to err less" in lines[1]
-    again = compared(counted(ratings, tmp_path, best), 4.0).measured
-    assert again.amre < one.measured.amre / 2
-    assert again.amre == pytest.approx(expected[best], rel=0.5)
+    again = figures(counted(ratings, tmp_path, best), 4.0)["amre"]
+    assert again < one.runs[0].figures["amre"] / 2
+    assert again == pytest.approx(expected[best], rel=0.5)
 
 
 def test_a_bound_that_does_is_left_alone():

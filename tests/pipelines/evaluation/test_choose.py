@@ -14,18 +14,12 @@ from streamveil.pipelines.evaluation.choose import (
     choose_overall,
     sentence,
 )
-from streamveil.pipelines.evaluation.compare import Run
-from streamveil.pipelines.evaluation.measures import Measured
+from streamveil.pipelines.evaluation.w_event import WEvent
+from tests.pipelines.evaluation.runs import run
 
 
 def errors(**values):
     return {name: np.array(one, float) for name, one in values.items()}
-
-
-def run(mechanism, seed, amre, stream="sin"):
-    return Run(
-        stream, 0.6, 12, mechanism, seed, 90, 5, 2, Measured(amre, 0, amre, 0, 0, 0, 0, 1, 0.9, 0.1)
-    )
 
 
 def test_clear_difference():
@@ -57,9 +51,9 @@ def test_errors_spread_in_proportion_to_their_size():
 def test_one_seed_tells_nothing():
     found = choose(errors(pba=[1], pbd=[100]))
     assert found.advised == ("pba", "pbd")
-    text = advice([run("pba", 0, 1.0), run("pbd", 0, 100.0)])
-    assert "One seed cannot tell a difference from noise" in text
-    assert "One seed" not in advice([run("pba", 0, 1.0)])
+    *_, last = advice(WEvent(), [run("pba", 0, 1.0), run("pbd", 0, 100.0)])
+    assert "One seed cannot tell a difference from noise" in last
+    assert "One seed" not in advice(WEvent(), [run("pba", 0, 1.0)])[-1]
 
 
 def test_equal_errors_are_a_tie():
@@ -115,9 +109,9 @@ def test_advice_names_every_case_and_all_together():
         for name, amre in (("pba", 10), ("pbd", 99))
         for seed in (0, 1)
     ]
-    lines = advice(runs).splitlines()
+    lines = advice(WEvent(), runs)
     assert lines[0] == "Choose, by AMRE:"
     assert lines[1].startswith("sin, E 0.6, w 12: pba: pbd has ")
     assert lines[2].startswith("log, E 0.6, w 12: pba: ")
     assert lines[3].startswith("overall: pba: ")
-    assert len(advice(runs[:4]).splitlines()) == 2
+    assert len(advice(WEvent(), runs[:4])) == 2

@@ -1,62 +1,63 @@
 """Runs are those of the library's own simulation, in any number of processes."""
 
 import multiprocessing
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, simulate
-from streamveil.pipelines.evaluation.compare import noise_key, run, run_all, tasks
-from streamveil.pipelines.evaluation.measures import divergence
+from streamveil.pipelines.evaluation.comparison import compare, noise_key, tasks
 from streamveil.pipelines.evaluation.sources import Synthetic
+from streamveil.pipelines.evaluation.w_event import WEvent, divergence
 
 NAMES = ("pba", "ba")
 
 
 def laid(*, slots=12, seeds=2, streams=("sin",), asked=((0.6, 6),), names=NAMES):
     sources = [(Synthetic(one, 90, slots), list(asked)) for one in streams]
-    return tasks(sources, names, seeds)
+    return tasks(WEvent(), sources, names, seeds)
 
 
 def figures(runs):
     """All that does not depend on the clock."""
-    return [{**vars(r), "measured": replace(r.measured, seconds=0.0)} for r in runs]
+    return [(run.facts, run.seed, {**run.figures, "seconds": 0.0}) for run in runs]
 
 
 def test_a_task_is_a_simulation_of_each_mechanism():
     (task,) = laid(slots=40, seeds=1)
-    public = task.source.population(task.epsilon, task.window)
-    counts = np.stack([one for one, _ in task.source.slots_of(task.epsilon, task.window, 0)])
+    public = task.source.population(*task.setting)
+    counts = np.stack([one for one, _ in task.source.slots_of(*task.setting, 0)])
     truth = counts.sum(axis=1)
-    for found in run(task):
+    for found in WEvent().run(task):
+        figures_of = found.figures
         expected = simulate(
             found.mechanism, counts, public.requirements, public.sizes, noise_key(0)
         )
-        assert found.measured.amre == pytest.approx(((expected.released - truth) ** 2).mean())
-        assert found.measured.published == (expected.status == "published").mean()
+        assert figures_of["amre"] == pytest.approx(((expected.released - truth) ** 2).mean())
+        assert figures_of["published"] == (expected.status == "published").mean()
         distances = [divergence(t, r) for t, r in zip(truth, expected.released, strict=True)]
-        assert found.measured.ajsd == pytest.approx(np.mean(distances))
+        assert figures_of["ajsd"] == pytest.approx(np.mean(distances))
         covered = np.abs(expected.released - truth) <= 1.645 * expected.stderr
         known = np.isfinite(expected.stderr)
-        assert found.measured.coverage == pytest.approx(covered[known].mean())
-        assert 0 < found.measured.window_use <= 1
-        assert found.measured.seconds > 0
-        assert (found.users, found.slots, found.bins, found.seed) == (90, 40, 2, 0)
+        assert figures_of["coverage"] == pytest.approx(covered[known].mean())
+        assert 0 < figures_of["window_use"] <= 1
+        assert figures_of["seconds"] > 0
+        assert [found.facts[size] for size in ("users", "slots", "bins")] == [90, 40, 2]
+        assert found.seed == 0
 
 
 def test_processes_change_nothing_and_progress_counts_runs():
     todo = laid(streams=("sin", "step-fixed"), asked=((0.6, 6), (0.3, 3)))
     seen = []
-    alone = run_all(todo, 1, seen.append)
+    alone = compare(WEvent(), todo, 1, seen.append).runs
     assert sum(seen) == len(alone) == 2 * 2 * 2 * 2
-    together = run_all(todo, 2)
+    together = compare(WEvent(), todo, 2).runs
     assert figures(together) == figures(alone)
 
 
 def test_order_of_tasks_keeps_a_seed_together():
     todo = laid(streams=("sin", "log"), asked=((0.6, 6), (0.3, 3)))
-    assert [(t.source.name, t.seed, t.epsilon) for t in todo] == [
+    assert [(t.source.name, t.seed, t.setting[0]) for t in todo] == [
         (name, seed, epsilon)
         for name in ("sin", "log")
         for seed in (0, 1)
@@ -65,8 +66,8 @@ def test_order_of_tasks_keeps_a_seed_together():
 
 
 def test_seeds_differ_in_stream_and_noise():
-    runs = run_all(laid(streams=("sin", "sin-fixed"), names=("pba",)), 1)
-    errors = [one.measured.amre for one in runs]
+    runs = compare(WEvent(), laid(streams=("sin", "sin-fixed"), names=("pba",))).runs
+    errors = [one.figures["amre"] for one in runs]
     assert len(set(errors)) == len(errors)
     assert noise_key(0) != noise_key(1)
     assert len(noise_key(0)) == 32
@@ -95,7 +96,7 @@ def test_an_interrupt_does_not_wait_for_what_is_running(until):
     before = multiprocessing.active_children()
     todo = [*laid(slots=3, seeds=1), *laid(slots=10**8, seeds=1, streams=("city",))]  # days
     with pytest.raises(KeyboardInterrupt):
-        run_all(todo, 2, interrupt)
+        compare(WEvent(), todo, 2, interrupt)
     for child in multiprocessing.active_children():
         if child not in before:
             # Alive for a moment, too, while the pool's own thread reaps it.
@@ -107,4 +108,4 @@ def test_an_error_in_a_process_comes_out_as_it_was():
     broken = Synthetic("no such stream", 90, 3)
     object.__setattr__(todo[1], "source", broken)
     with pytest.raises(ConfigurationError, match="'no such stream' is unknown"):
-        run_all(todo, 2)
+        compare(WEvent(), todo, 2)

@@ -3,27 +3,22 @@
 import math
 import re
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from streamveil.io import read_table
-from streamveil.pipelines.evaluation.infinite import (
-    Drawn,
-    InfiniteFigures,
-    InfiniteRun,
-    infinite_tasks,
-    run,
-)
-from streamveil.pipelines.evaluation.infinite_page import course_of, page_of
-from streamveil.pipelines.evaluation.infinite_streams import (
+from streamveil.pipelines.evaluation.comparison import Comparison, Run, tasks
+from streamveil.pipelines.evaluation.infinite import Infinite
+from streamveil.pipelines.evaluation.page import course_of
+from streamveil.pipelines.evaluation.sources import Drawn, SlotCounts
+from streamveil.pipelines.evaluation.streams import (
     BINS,
     INFINITE_STREAMS,
     JUMP,
     infinite_stream,
 )
-from streamveil.pipelines.evaluation.infinite_tables import advice, markdown, rows_of
-from streamveil.pipelines.evaluation.sources import SlotCounts
 
 CHEAP = ("gated", "dpi:pool=20", "constant", "doubling", "horizon")
 
@@ -46,8 +41,8 @@ class Table:
 
 
 def figures(source, *mechanisms, epsilon=1.0, seeds=1):
-    (task,) = infinite_tasks([source], [epsilon], mechanisms, seeds)
-    return [one.measured for one in run(task)]
+    (task,) = tasks(Infinite(), [(source, [(epsilon,)])], mechanisms, seeds)
+    return [SimpleNamespace(**one.figures) for one in Infinite().run(task)]
 
 
 # ---- streams ---------------------------------------------------------------------------------
@@ -123,8 +118,8 @@ def test_budgets_are_kept_and_a_horizon_is_where_the_stream_ends():
 
 
 def test_seeds_draw_streams_and_noise_anew_and_can_be_repeated():
-    tasks = infinite_tasks([Drawn("drifting", 20)], [1.0], ["doubling"], 2)
-    (first,), (second,), (again,) = (run(task) for task in (*tasks, tasks[0]))
+    todo = tasks(Infinite(), [(Drawn("drifting", 20), [(1.0,)])], ["doubling"], 2)
+    (first,), (second,), (again,) = (Infinite().run(task) for task in (*todo, todo[0]))
     assert (first.course == again.course).all()
     assert (first.course != second.course).any()
 
@@ -133,8 +128,14 @@ def test_seeds_draw_streams_and_noise_anew_and_can_be_repeated():
 
 
 def a_run(mechanism, seed, error, stream="even", epsilon=2.0):
-    measured = InfiniteFigures(error, 0.1, 3.0, 0.5, 0.25)
-    return InfiniteRun(stream, epsilon, mechanism, seed, 5, 2, measured, np.full(5, error))
+    facts = {"stream": stream, "epsilon": epsilon, "mechanism": mechanism, "slots": 5, "bins": 2}
+    facts["infinite"] = "horizon" not in mechanism
+    figures = {"mse_millionths": error, "kl": 0.1, "age": 3.0, "spent": 0.5, "seconds": 0.25}
+    return Run(facts, seed, figures, np.full(5, error))
+
+
+def compared(runs, abouts=(), command=""):
+    return Comparison(Infinite(), runs, dict(abouts), command=command)
 
 
 def runs(*errors):
@@ -146,15 +147,15 @@ def runs(*errors):
 
 
 def test_what_errs_no_less_than_no_data_is_named():
-    rows = rows_of(runs(("constant", 9, 0), ("gated", 8, 1), ("dpi", 5, 1), ("doubling", 10, 0)))
-    assert advice(rows) == (
-        "even, epsilon 2: no better than constant, which knows no data: gated, doubling\n"
-    )
-    assert advice(rows_of(runs(("gated", 8, 1)))) == ""
+    made = runs(("constant", 9, 0), ("gated", 8, 1), ("dpi", 5, 1), ("doubling", 10, 0))
+    assert compared(made).advice == [
+        "even, epsilon 2: no better than constant, which knows no data: gated, doubling"
+    ]
+    assert compared(runs(("gated", 8, 1))).advice == []
 
 
 def test_what_ends_is_marked_in_the_table():
-    text = markdown(rows_of(runs(("gated", 8, 1), ("horizon:slots=5", 9, 1))))
+    text = compared(runs(("gated", 8, 1), ("horizon:slots=5", 9, 1))).markdown
     assert "| horizon:slots=5 (not infinite) |" in text
     assert text.count("not infinite") == 1
     assert "9 ± 0.58" in text
@@ -168,8 +169,8 @@ def test_a_course_is_a_mean_of_stretches_and_runs():
 
 def test_the_page_says_what_was_run():
     made = runs(("constant", 9, 0), ("gated", 8, 1), ("horizon", 5, 1))
-    made += [replace(one, stream="<b>") for one in made]
-    html = page_of(made, {"even": "counts", "<b>": "more"}, "streamveil evaluate --x='<y>'")
+    made += [replace(one, facts={**one.facts, "stream": "<b>"}) for one in made]
+    html = compared(made, {"even": "counts", "<b>": "more"}, "streamveil evaluate --x='<y>'").page
     text = " ".join(
         re.sub(r"<svg.*?</svg>|<style.*?</style>|<[^>]+>", " ", html, flags=re.S).split()
     )
@@ -213,7 +214,7 @@ def test_the_command_compares(toolbox, tmp_path):
     assert [rows[i]["mechanism"] for i in (12, 17)] == ["constant"] * 2
     assert [rows[i]["mse_millionths"] for i in (12, 17)] == [0.0, 0.0]
     assert "| horizon (not infinite) |" in outcome.out
-    assert "500 events a slot, 20 slots, 100 bins" in page.read_text()
+    assert "500 events a slot; 20 slots, 100 bins" in page.read_text()
 
 
 INFINITE = ("--guarantee=infinite", "--epsilon=1")

@@ -4,16 +4,11 @@ import re
 
 import pytest
 
-from streamveil.pipelines.evaluation.compare import Run
-from streamveil.pipelines.evaluation.measures import MEASURES, Measured
-from streamveil.pipelines.evaluation.page import MOST_TRENDS, page_of
+from streamveil.pipelines.evaluation.page import MOST_LINES, page_of
+from streamveil.pipelines.evaluation.w_event import WEvent
+from tests.pipelines.evaluation.runs import compared, run
 
 NASTY = '"><script>alert(1)</script>'
-
-
-def run(mechanism, seed, amre, stream="sin", epsilon=0.6, window=12):
-    measured = Measured(amre, 0.0, amre, amre / 1e4, 0.1, 0.01 * seed, 0.5, 0.98, 0.9, 0.25)
-    return Run(stream, epsilon, window, mechanism, seed, 9000, 500, 2, measured)
 
 
 def runs(streams=("sin", NASTY), epsilons=(0.3, 0.6), windows=(12,), seeds=(0, 1, 2)):
@@ -34,7 +29,7 @@ def words(html):
 
 @pytest.fixture(scope="module")
 def html():
-    return page_of(runs(), "streamveil evaluate --streams='<it>'")
+    return page_of(compared(runs(), command="streamveil evaluate --streams='<it>'"))
 
 
 def test_page_needs_nothing_else(html):
@@ -47,7 +42,7 @@ def test_page_is_sound_html(html):
     assert len(ids) == len(set(ids))
     assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', html)) <= set(ids)
     charts = re.findall(r'<svg[^>]*role="img" aria-label="[^"]+"[^>]*><title>[^<]', html)
-    assert len(charts) == html.count("<svg") == 2 * (len(MEASURES) + 2)
+    assert len(charts) == html.count("<svg") == 2 * (len(WEvent.measures) + 2)
 
 
 def test_charts_follow_the_colour_scheme(html):
@@ -77,7 +72,7 @@ def test_what_it_says(html):
 
 def test_ties_and_single_seeds():
     few = runs(streams=("sin",), epsilons=(0.6,), seeds=(0,))
-    text = words(page_of(few, bounds=["sin: 9 of 10 events are beyond the bound"]))
+    text = words(page_of(compared(few, notes=["sin: 9 of 10 events are beyond the bound"])))
     assert "9 of 10 events are beyond the bound." in text
     assert "no single mechanism is best: ● pba:x=1 , ■ pbd are tied" in text
     assert "under 1 requirement (E, w), once." in text
@@ -87,29 +82,17 @@ def test_ties_and_single_seeds():
 
 def test_only_comparators():
     made = [one for one in runs(streams=("sin",)) if one.mechanism == "ba"]
-    assert "Only comparators were run, which are never advised" in words(page_of(made))
+    assert "Only comparators were run, which are never advised" in words(page_of(compared(made)))
 
 
 @pytest.mark.slow
 def test_no_more_charts_than_are_read():
     many = [f"s{i}" for i in range(9)]
-    html = page_of(runs(streams=many, windows=(3, 6), seeds=(0, 1)))
-    assert html.count("<svg") == 2 * (len(MEASURES) + MOST_TRENDS)
+    html = page_of(compared(runs(streams=many, windows=(3, 6), seeds=(0, 1))))
+    assert html.count("<svg") == 2 * (len(WEvent.measures) + MOST_LINES)
 
 
 def test_errors_of_nothing_and_unknown_coverage():
-    made = [
-        Run(
-            "sin",
-            0.6,
-            12,
-            "pba",
-            s,
-            9,
-            5,
-            2,
-            Measured(0, 0, 0, 0, float("nan"), 0, 0, 0, float("nan"), 0),
-        )
-        for s in (0, 1)
-    ]
-    assert "0 ± 0" in words(page_of(made))
+    unknown = {"relative_error": float("nan"), "coverage": float("nan")}
+    made = [run("pba", seed, 0.0, **unknown) for seed in (0, 1)]
+    assert "0 ± 0" in words(page_of(compared(made)))

@@ -5,43 +5,45 @@ import pytest
 
 from streamveil.io import read_table
 from streamveil.mechanisms.per_record.budget_functions import Inverse
+from streamveil.pipelines.evaluation.comparison import Comparison, Run, Task
 from streamveil.pipelines.evaluation.per_record import (
+    PER_RECORD_DATA,
     Data,
-    PerRecordRun,
-    results_of,
-    run_data,
+    PerRecord,
+    figures_of,
     trimmed_mean,
 )
-from streamveil.pipelines.evaluation.per_record_page import page_of
-from streamveil.pipelines.evaluation.records import PER_RECORD_DATA
 
 
 def run(seed, *errors, mechanism="hat"):
-    return PerRecordRun("bank", "count", mechanism, seed, 7, np.array(errors), 0.5)
+    facts = {"data": "bank", "statistic": "count", "mechanism": mechanism, "records": 7}
+    figures = {**figures_of(np.array(errors)), "seconds": 0.5}
+    return Run({**facts, "runs": len(errors)}, seed, figures)
 
 
 def test_a_trimmed_mean_hides_the_worst_runs_and_the_mean_does_not():
     one = run(0, 1.0, 2.0, 3.0, 4.0, 500.0)
-    assert trimmed_mean(one.errors) == 3.0
+    assert trimmed_mean(np.array([1.0, 2.0, 3.0, 4.0, 500.0])) == 3.0
     assert one.figures == {"trimmed": 3.0, "error": 102.0, "failed": 20.0, "seconds": 0.5}
 
 
 def test_results_are_means_over_draws():
-    (result,) = results_of([run(0, 1, 1, 1, 1, 1), run(1, 3, 3, 3, 3, 3)])
+    made = [run(0, 1, 1, 1, 1, 1), run(1, 3, 3, 3, 3, 3)]
+    (result,) = Comparison(PerRecord(), made, {}).rows
     assert (result.means["trimmed"], result.errors["trimmed"]) == (2.0, 1.0)
-    assert (result.seeds, result.runs, result.case) == (2, 5, ("bank", "count"))
+    assert (result.facts["seeds"], result.facts["runs"], result.case) == (2, 5, ("bank", "count"))
 
 
 @pytest.mark.parametrize("kind", ["count", "sum", "max", "distinct"])
 def test_errors_are_percent_of_the_truth(kind):
     values = np.arange(2000.0)
     bad = np.array([np.nan, -1.0, 1e9])  # they count neither in the truth nor in an estimate
-    data = Data("line", lambda _: np.append(values, bad), Inverse(4e4, 1e6, 20.0), "")
-    for found in run_data(data, [kind], [], seed=0, runs=5):
-        assert found.records == 2000
-        assert found.errors.shape == (5,)
+    data = Data("line", lambda _: np.append(values, bad), Inverse(4e4, 1e6, 20.0), "", 5)
+    for found in PerRecord().run(Task(data, (kind,), 0, ())):
+        assert found.facts["records"] == 2000
+        assert found.course.shape == (5,)
         if found.mechanism != "prdp":
-            assert (found.errors < 20).all()
+            assert (found.course < 20).all()
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,8 @@ def test_flights_are_a_year():
 
 def test_the_page_names_what_was_run():
     runs = [run(0, 1, 2, 3, 4, 5), run(0, 9, 9, 9, 9, 1e12, mechanism="prdp")]
-    html = page_of(results_of(runs), {"bank": "a <bank>"}, "streamveil evaluate --x='<y>'")
+    abouts = {"bank": "a <bank>"}
+    html = Comparison(PerRecord(), runs, abouts, command="streamveil evaluate --x='<y>'").page
     assert "a &lt;bank&gt;; inverse" not in html
     assert "a &lt;bank&gt;; 7 records" in html
     assert "--x=&#39;&lt;y&gt;&#39;" in html

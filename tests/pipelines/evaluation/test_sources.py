@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.core.records import Requirement
-from streamveil.pipelines.evaluation.populations import population
 from streamveil.pipelines.evaluation.sources import Counted, Synthetic, scaled
-from streamveil.pipelines.evaluation.streams import make_stream
+from streamveil.pipelines.evaluation.streams import make_stream, population
 
 
 @pytest.fixture

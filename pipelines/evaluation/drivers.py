@@ -1,0 +1,177 @@
+"""Mechanisms on their way through a stream, side by side: each is given the counts of every slot.
+
+All take a slot at the same time, so that a stream is drawn once for them and never held in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.local.client.population import Devices
+from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
+from streamveil.mechanisms.local.server.last_publication import as_counts
+from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
+from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_mechanism
+from streamveil.mechanisms.simulation import run_slot
+from streamveil.pipelines.evaluation.sources import SlotCounts
+
+Counts = npt.NDArray[np.int64]
+
+
+class Meter(Protocol):
+    """What adds up the figures of one run slot by slot."""
+
+    def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
+        """Add the next slot.
+
+        Args:
+            true: every event, before any protection, int64, shape (d,).
+            counted: those within the users' bound, all classes together, int64, shape (d,).
+            release: what was made of these.
+        """
+
+
+@dataclass
+class Lane:
+    """A mechanism on its way."""
+
+    driver: Central | Local
+    meter: Meter
+    seconds: float = 0.0
+    """CPU seconds that it has taken."""
+
+
+def drive(slots: Iterable[SlotCounts], lanes: Sequence[Lane]) -> int:
+    """Release all slots in every lane; gives how many there are."""
+    number = 0
+    for number, (counts, events) in enumerate(slots, 1):
+        counted = counts.sum(axis=0)
+        for lane in lanes:
+            started = time.process_time()
+            release = lane.driver.release(number - 1, counts)
+            lane.seconds += time.process_time() - started
+            lane.meter.add(events, counted, release)
+    return number
+
+
+class Central:
+    """A mechanism that sees counts, as a pipeline drives it: with its filter.
+
+    Args:
+        mechanism: the mechanism.
+        key: 32 bytes from which all noise follows.
+    """
+
+    def __init__(self, mechanism: Mechanism[Any], key: bytes) -> None:
+        self._stream = ReleaseStream(mechanism, NoiseSource(key))
+        self._state = self._stream.start()
+
+    def release(self, slot: int, counts: Counts) -> SlotRelease:
+        """Release the next slot. Raises BudgetExceeded when the filter refuses."""
+        self._state, release = self._stream.release(self._state, slot, counts)
+        return release
+
+
+class Local:
+    """A local mechanism and a device for every user, their values made up from counts.
+
+    A stream tells how many users of a class have a value, not who: that is drawn anew in every
+    slot. Who is not among the counts reports that there is no event.
+
+    Args:
+        name: of the mechanism, with options.
+        public: the population.
+        key: 32 bytes from which all randomness follows, so the same key gives the same values to
+            every mechanism.
+    """
+
+    def __init__(self, name: str, public: Population, key: bytes) -> None:
+        users = local_users(public)
+        self._sizes = public.sizes
+        self._mechanism: LocalMechanism[Any] = local_mechanism(name, users)
+        self._state = self._mechanism.start()
+        self._devices = Devices(users, derived_key(key, "devices"))
+        self._source = NoiseSource(key, "server")
+        self._values = np.random.default_rng(list(derived_key(key, "values")))
+        self._use = WindowUse(users)
+
+    @property
+    def window_use(self) -> float:
+        """Largest share of a budget that any user spent in any window so far."""
+        return self._use.largest
+
+    def release(self, slot: int, counts: Counts) -> SlotRelease:
+        """Release the next slot as a pipeline does, but for `spent`: it is left out."""
+        random = self._source.slot(slot, b"")
+        self._state, release, asks = run_slot(
+            self._mechanism, self._state, slot, self._drawn(counts), self._devices, random
+        )
+        self._use.add(slot, asks)
+        users, classes = int(self._sizes.sum()), len(self._sizes)
+        return as_counts(release, users, np.zeros(classes, np.int64))
+
+    def _drawn(self, counts: Counts) -> Counts:
+        """A value for every user, shape (n,), of counts by class and bin."""
+        filled = np.minimum(np.cumsum(counts, axis=1), self._sizes[:, None])
+        symbols = np.diff(filled, axis=1, prepend=0, append=self._sizes[:, None])
+        order = np.arange(symbols.shape[1])
+        return np.concatenate([self._values.permutation(np.repeat(order, row)) for row in symbols])
+
+
+def is_local(name: str) -> bool:
+    """Whether a mechanism, given with its options, asks devices.
+
+    `lbu` and `plbu` do not: those of `MECHANISMS` have the same error, from the counts alone.
+    """
+    plain = name.split(":")[0]
+    return plain in LOCAL_MECHANISMS and plain not in MECHANISMS
+
+
+def local_users(public: Population) -> Users:
+    """Users class by class; the last symbol is that there is no event.
+
+    Raises ConfigurationError where users have more than one event in a slot.
+    """
+    if public.sensitivity != 1:
+        raise ConfigurationError(
+            "a device reports one value a slot: for local mechanisms leave --max_contributions "
+            "and --adjacency at their defaults"
+        )
+    class_of = np.repeat(np.arange(len(public.sizes), dtype=np.int32), public.sizes)
+    return Users(public.requirements, class_of, public.bins + 1)
+
+
+class WindowUse:
+    """What users spent in their windows, added up anew from whom was asked for what."""
+
+    def __init__(self, users: Users) -> None:
+        self.largest = 0.0
+        self._class_of = users.class_of
+        self._windows = users.classes.windows
+        self._caps = users.classes.budgets
+        self._spent = np.zeros(users.class_of.size, np.int64)
+        self._asks: dict[int, tuple[Ask, ...]] = {}
+
+    def add(self, slot: int, asks: tuple[Ask, ...]) -> None:
+        """Add what a slot asked; slots come one after the other."""
+        for window in np.unique(self._windows).tolist():
+            for ask in self._asks.get(slot - window, ()):
+                classes = self._class_of[ask.users]
+                over = self._windows[classes] == window
+                self._spent[ask.users[over]] -= ask.epsilons[classes[over]]
+        self._asks.pop(slot - int(self._windows.max()), None)
+        self._asks[slot] = asks
+        for ask in asks:
+            classes = self._class_of[ask.users]
+            self._spent[ask.users] += ask.epsilons[classes]
+            share = self._spent[ask.users] / self._caps[classes]
+            self.largest = max(self.largest, float(share.max(initial=0.0)))

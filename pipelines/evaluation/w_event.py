@@ -1,0 +1,256 @@
+"""Mechanisms with a budget for any window side by side: those that see counts, and local ones.
+
+Cases are a stream, the strictest budget E and the longest window w.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.accounting.window_filter import WindowFilter
+from streamveil.mechanisms.core.intervals import interval
+from streamveil.mechanisms.core.records import (
+    PUBLISHED,
+    ConfigurationError,
+    Requirement,
+    check_shares,
+)
+from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.registry import (
+    LOCAL_MECHANISMS,
+    MECHANISMS,
+    is_comparator,
+    local_mechanism,
+    mechanism,
+    parse,
+)
+from streamveil.pipelines.evaluation import choose
+from streamveil.pipelines.evaluation.comparison import (
+    Case,
+    Column,
+    Comparison,
+    Family,
+    Measure,
+    Run,
+    Task,
+    noise_key,
+)
+from streamveil.pipelines.evaluation.drivers import (
+    Central,
+    Lane,
+    Local,
+    drive,
+    is_local,
+    local_users,
+)
+from streamveil.pipelines.evaluation.sources import Source
+
+Counts = npt.NDArray[np.int64]
+
+BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
+
+
+class WEvent(Family):
+    """A case is a stream with E and w; of mechanisms that may be advised, the least AMRE is."""
+
+    columns = (
+        Column("stream", str, "stream"),
+        Column("epsilon", float, "E", "E {:g}"),
+        Column("window", int, "w", "w {:,}"),
+        Column("mechanism", str, "mechanism"),
+        *(Column("users", int), Column("slots", int), Column("bins", int), Column("seeds", int)),
+        Column("advice", str, "advice"),
+    )
+    measures = (
+        Measure("amre", "AMRE", "mean squared error of a count, per bin and slot"),
+        Measure("bounding", "of bounding", "what the users' bound alone makes of AMRE"),
+        Measure("noise", "of noise", "what the mechanism alone makes of AMRE"),
+        Measure("amse", "AMSE", "the same of a share of all users: AMRE / users squared"),
+        Measure("relative_error", "relative error", "sum of absolute errors / sum of true counts"),
+        Measure(
+            "ajsd", "AJSD", "mean Jensen-Shannon divergence of the shares of the bins, 0 to ln 2"
+        ),
+        Measure("published", "published", "share of the slots with a fresh publication"),
+        Measure(
+            "window_use", "window use", "largest share of a budget spent in a window: at most 1"
+        ),
+        Measure("coverage", "coverage", "share of true counts within released ± 1.645 stderr"),
+        Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
+    )
+    log = ("amre", "amse", "relative_error", "ajsd", "seconds")
+    wide = ("amre",)
+    limits = {"window_use": 1.0, "coverage": 0.9}
+    page = "w_event.html.jinja"
+
+    def check(self, source: Source, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
+        """Raise ConfigurationError for an unknown mechanism or option, or E or w out of range."""
+        epsilon, window = setting
+        try:
+            public = source.population(epsilon, window)
+            WindowFilter(public.requirements)
+            check_shares(public.requirements, public.sensitivity)
+        except ConfigurationError as error:
+            raise ConfigurationError(
+                f"stream {source.name} with E={epsilon:g} and w={window}: {error}"
+            ) from None
+        for name in mechanisms:
+            parse(name, {**LOCAL_MECHANISMS, **MECHANISMS})  # a wrong name lists all of them
+            if is_local(name):
+                local_mechanism(name, local_users(public))
+            else:
+                mechanism(name, public)
+
+    def run(self, task: Task) -> list[Run]:
+        """Do a task: a run of each mechanism. Raises BudgetExceeded when a filter refuses."""
+        source, key = task.source, noise_key(task.seed)
+        public = source.population(*task.setting)
+        users = int(public.sizes.sum())
+        drivers = [
+            Local(name, public, key) if is_local(name) else Central(mechanism(name, public), key)
+            for name in task.mechanisms
+        ]
+        meters = [WindowMeter(public.requirements, users) for _ in drivers]
+        lanes = [Lane(*one) for one in zip(drivers, meters, strict=True)]
+        slots = drive(source.slots_of(*task.setting, task.seed), lanes)
+        case = dict(zip(("stream", "epsilon", "window"), (source.name, *task.setting), strict=True))
+        sizes = {"users": users, "slots": slots, "bins": public.bins}
+        runs = []
+        for name, driver, meter, lane in zip(task.mechanisms, drivers, meters, lanes, strict=True):
+            figures = {**meter.figures(), "seconds": lane.seconds}
+            if isinstance(driver, Local):  # users of a class spend at different times
+                figures["window_use"] = driver.window_use
+            runs.append(Run({**case, "mechanism": name, **sizes}, task.seed, figures))
+        return runs
+
+    def remarks(self, runs: Sequence[Run]) -> Mapping[tuple[Case, str], str]:
+        """Which mechanism to choose in a case, which is tied with it, which only errs less."""
+        found = {}
+        for case, errors in choose.errors_by_case(self, runs).items():
+            choice = choose.choose(errors)
+            for name in choice.better_comparators:
+                found[case, name] = BETTER_COMPARATOR
+            for name in choice.advised:
+                found[case, name] = TIED if choice.tied else BEST
+        return found
+
+    def advice(self, comparison: Comparison) -> list[str]:
+        """Which mechanism to choose in each case and overall."""
+        return choose.advice(self, comparison.runs)
+
+    def findings(self, comparison: Comparison) -> Mapping[str, Any]:
+        """What to choose, and whether every budget was kept."""
+        runs, labels = comparison.runs, comparison.labels
+        cases = {
+            case: choose.choose(errors)
+            for case, errors in choose.errors_by_case(self, runs).items()
+        }
+        overall = choose.choose_overall(list(choose.errors_by_case(self, runs).values()))
+        return {
+            "choices": [(labels[case], one, choose.next_best(one)) for case, one in cases.items()],
+            "overall": overall,
+            "overall_next": choose.next_best(overall),
+            "requirements": {case[1:] for case in cases},
+            "comparators": list(
+                dict.fromkeys(r.mechanism for r in runs if is_comparator(r.mechanism))
+            ),
+            "caveats": choose.caveats(runs),
+            "largest_use": max(run.figures["window_use"] for run in runs),
+        }
+
+
+class WindowMeter:
+    """Adds up the figures of one run slot by slot: memory for what was spent, not for counts."""
+
+    def __init__(self, requirements: Sequence[Requirement], users: int) -> None:
+        """Of a population of so many users, classes with these requirements."""
+        self._requirements = requirements
+        self._users = users
+        self._spent: list[Counts] = []
+        self._squares = self._bounding = self._noise = 0.0
+        self._distance = self._divergence = 0.0
+        self._true = self._published = self._cells = self._known = self._covered = 0
+
+    def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
+        """Add the next slot: see :class:`drivers.Meter`."""
+        error = (release.counts - true).astype(np.float64)
+        self._squares += _square(release.counts - true)
+        self._bounding += _square(counted - true)
+        self._noise += _square(release.counts - counted)
+        self._distance += float(np.abs(error).sum())
+        self._true += int(true.sum())
+        self._divergence += divergence(true, release.counts)
+        self._published += release.status == PUBLISHED
+        self._cells += true.size
+        low, high = interval(release.counts, release.stderr)
+        known = np.isfinite(low)
+        within = (low <= true) & (true <= high)  # false for NaN
+        self._known += int(known.sum())
+        self._covered += int((within & known).sum())
+        self._spent.append(release.spent)
+
+    def figures(self) -> dict[str, float]:
+        """All measures but the seconds, of all slots so far, one or more.
+
+        `bounding` is between every event and those that count, `noise` between those and the
+        release, all others against every event. NaN are a relative error when nothing was counted,
+        and a coverage when no release had a finite standard error.
+        """
+        slots = len(self._spent)
+        return {
+            "amre": self._squares / self._cells,
+            "bounding": self._bounding / self._cells,
+            "noise": self._noise / self._cells,
+            "amse": self._squares / self._cells / self._users**2,
+            "relative_error": self._distance / self._true if self._true else math.nan,
+            "ajsd": self._divergence / slots,
+            "published": self._published / slots,
+            "window_use": largest_window_use(np.stack(self._spent), self._requirements),
+            "coverage": self._covered / self._known if self._known else math.nan,
+        }
+
+
+def _square(difference: Counts) -> float:
+    wide = difference.astype(np.float64)
+    return float(wide @ wide)
+
+
+def divergence(true: Counts, released: Counts) -> float:
+    """Jensen-Shannon divergence between two histograms as distributions, in nats: 0 to ln 2.
+
+    Released counts below 0 are taken as 0. A histogram without any count is no distribution: two
+    such agree (0), one of them and any other differ as much as can be (ln 2).
+    """
+    positive = np.maximum(released, 0)
+    totals = int(true.sum()), int(positive.sum())
+    if not all(totals):
+        return 0.0 if not any(totals) else math.log(2)
+    p, q = true / totals[0], positive / totals[1]
+    middle = (p + q) / 2
+    # A share of 0 adds nothing; its middle is above 0 wherever the other's share is.
+    each = [float((a[a > 0] * np.log(a[a > 0] / middle[a > 0])).sum()) for a in (p, q)]
+    return max(sum(each) / 2, 0.0)
+
+
+def largest_window_use(spent: Counts, requirements: Sequence[Requirement]) -> float:
+    """Largest share of a class's budget spent in any window, added up anew from what slots cost.
+
+    Args:
+        spent: units of budget that each slot cost each class, int64, shape (T, K).
+        requirements: requirement of each class, K of them.
+    """
+    # Sums over a window are exact even where the running sum wraps around 64 bits.
+    before = np.zeros((1, spent.shape[1]), dtype=np.int64)
+    running = np.concatenate([before, np.cumsum(spent, axis=0, dtype=np.int64)])
+    largest = 0.0
+    for k, requirement in enumerate(requirements):
+        ends = np.arange(1, len(running))
+        starts = np.maximum(ends - requirement.window, 0)
+        within = running[ends, k] - running[starts, k]
+        largest = max(largest, int(within.max()) / to_units(requirement.epsilon))
+    return largest
