@@ -202,7 +202,7 @@ def _zipf(power: float, scale: float, largest: float) -> Callable[[_Random, int]
 
 
 def _flights(column: str) -> Callable[[_Random, int], Floats]:
-    def draw(_random: np.random.Generator, _number: int) -> Floats:
+    def draw(_random: _Random, _number: int) -> Floats:
         from streamveil.pipelines.flights import flight_figures  # needs pyarrow
 
         return flight_figures(column)

@@ -14,6 +14,7 @@ import pytest
 from streamveil.io import read_table
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import evaluate, flights
+from streamveil.pipelines.evaluation import data
 from streamveil.pipelines.evaluation.data import real_stream
 from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.w_event import WEvent
@@ -340,7 +341,7 @@ def test_page_without_its_packages(command, monkeypatch):
 
 
 def test_wrong_options_show_before_events_are_read(command, monkeypatch):
-    monkeypatch.setattr(evaluate.Data, "count", lambda *_: pytest.fail("events were read"))
+    monkeypatch.setattr(data.Data, "count", lambda *_: pytest.fail("events were read"))
     command.refused("'abp'", flags=[*events(command), "--mechanisms=abp"])
 
 
