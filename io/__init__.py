@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from streamveil.io.formats import CsvDialect
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
     from streamveil.io.locations import per_record_sink_of, sink_of, source_of
+    from streamveil.io.memory import ReadTable, is_table, table_of
     from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
     from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_stream
     from streamveil.io.public import read_public
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         release_schema,
     )
     from streamveil.io.requirement_changes import change_columns, requirement_changes_of
-    from streamveil.io.requirements import read_requirements
+    from streamveil.io.requirements import read_requirements, requirements_of
     from streamveil.io.results import read_ledger, read_releases
     from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
     from streamveil.io.tables import (
@@ -80,6 +81,7 @@ __all__ = [
     "ReadEvents",
     "ReadKafkaEvents",
     "ReadPubSubEvents",
+    "ReadTable",
     "RecordBatchCoder",
     "Snapshot",
     "StateFolder",
@@ -105,6 +107,7 @@ __all__ = [
     "check_place",
     "ends_of",
     "is_stream",
+    "is_table",
     "list_files",
     "match_files",
     "per_record_sink_of",
@@ -121,9 +124,11 @@ __all__ = [
     "refuse_witness",
     "release_schema",
     "requirement_changes_of",
+    "requirements_of",
     "sink_of",
     "source_of",
     "split_file",
+    "table_of",
     "unfinished",
     "witness_of",
     "write_table",

@@ -6,7 +6,6 @@ from streamveil.mechanisms.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-    from streamveil.transforms.columns.dead_letters import REJECTED_SCHEMA
     from streamveil.transforms.columns.event_mapper import Columns
     from streamveil.transforms.histograms import Outputs, PrivateHistograms
     from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ADD_REMOVE",
-    "REJECTED_SCHEMA",
     "REPLACE",
     "CategoryBudget",
     "CollectHistograms",
