@@ -73,6 +73,7 @@ print(json.dumps([
     asked("streamveil.transforms", "PrivateHistograms"),
     asked("streamveil.io", "ReadEvents"),
     asked("streamveil", "WriteReleases"),
+    asked("streamveil", "release"),
     code_of("release", "--help"),
     code_of("demo"),
 ]))
@@ -105,8 +106,8 @@ def test_the_mathematics_runs():
 
 def test_what_needs_beam_says_which_extra_to_install():
     (*told, help_code, demo_code), said = without_beam(LACKING)
-    assert len(told) == 3
-    for text, name in zip(told, ("PrivateHistograms", "ReadEvents", "WriteReleases"), strict=True):
+    names = ("PrivateHistograms", "ReadEvents", "WriteReleases", "release")
+    for text, name in zip(told, names, strict=True):
         assert text.startswith("streamveil.")
         assert f"{name} needs Apache Beam" in text
         assert text.endswith("python -m pip install 'streamveil[beam]'")

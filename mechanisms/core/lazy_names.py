@@ -34,9 +34,7 @@ def lazy_names(package: str) -> tuple[Callable[[str], object], Callable[[], list
         try:
             found = getattr(import_module(home_of[name]), name)
         except ImportError as error:
-            if not lacks_beam(error):
-                raise
-            raise ImportError(needs_beam(f"{package}.{name}"), name=error.name) from None
+            raise in_words(error, f"{package}.{name}") from None
         setattr(sys.modules[package], name, found)
         return found
 
@@ -56,6 +54,11 @@ def _homes(package: str) -> dict[str, str]:
         if isinstance(node, ast.ImportFrom) and node.module
         for imported in node.names
     }
+
+
+def in_words(error: ImportError, name: str) -> ImportError:
+    """The error with which a name could not be imported, in words if it is that Beam is missing."""
+    return ImportError(needs_beam(name), name=error.name) if lacks_beam(error) else error
 
 
 def lacks_beam(error: Exception) -> bool:
