@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Slots,
         simulate,
     )
+    from streamveil.pipelines.in_memory.functions import collect, evaluate, per_record, release
     from streamveil.transforms import Columns, PrivateHistograms
 
 __version__ = "0.1.0"
@@ -38,11 +39,19 @@ __all__ = [
     "Slots",
     "WriteReleases",
     "__version__",
+    "collect",
+    "evaluate",
+    "per_record",
     "read_requirements",
+    "release",
     "simulate",
 ]
 
 _HOME = {
+    **dict.fromkeys(
+        ("collect", "evaluate", "per_record", "release"),
+        "streamveil.pipelines.in_memory.functions",
+    ),
     **dict.fromkeys(("ReadEvents", "WriteReleases", "read_requirements"), "streamveil.io"),
     **dict.fromkeys(("Columns", "PrivateHistograms"), "streamveil.transforms"),
 }

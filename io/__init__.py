@@ -30,6 +30,7 @@ from streamveil.io.locations import (
     sink_of,
     source_of,
 )
+from streamveil.io.memory import ReadTable, is_table, table_of
 from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
 from streamveil.io.public import read_public
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
@@ -44,7 +45,7 @@ from streamveil.io.releases import (
     release_schema,
 )
 from streamveil.io.requirement_changes import change_columns, requirement_changes_of
-from streamveil.io.requirements import read_requirements
+from streamveil.io.requirements import read_requirements, requirements_of
 from streamveil.io.results import read_ledger, read_releases
 from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
 from streamveil.io.tables import (
@@ -80,6 +81,7 @@ __all__ = [
     "ReadEvents",
     "ReadKafkaEvents",
     "ReadPubSubEvents",
+    "ReadTable",
     "RecordBatchCoder",
     "Snapshot",
     "StateFolder",
@@ -105,6 +107,7 @@ __all__ = [
     "check_place",
     "ends_of",
     "is_stream",
+    "is_table",
     "list_files",
     "match_files",
     "per_record_sink_of",
@@ -121,9 +124,11 @@ __all__ = [
     "refuse_witness",
     "release_schema",
     "requirement_changes_of",
+    "requirements_of",
     "sink_of",
     "source_of",
     "split_file",
+    "table_of",
     "unfinished",
     "witness_of",
     "write_table",

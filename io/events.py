@@ -333,16 +333,25 @@ class _ReadFn(beam.DoFn):
 def read_outputs(
     part: Part, columns: Columns, silent: bool = False, again: bool = False
 ) -> Iterator[Any]:
-    """Batches of :func:`read_part` that are not empty, and the dead letters, to their output.
+    """Batches of :func:`read_part` and the dead letters, as of :func:`outputs_of`.
+
+    If they are read `again`, there are no dead letters either.
+    """
+    return outputs_of(part.path, partial(read_part, part, columns), silent or again)
+
+
+def outputs_of(
+    source: str, read: Callable[[Reject], Iterator[pa.RecordBatch]], silent: bool = False
+) -> Iterator[Any]:
+    """Batches that are not empty, and the dead letters, to their output.
 
     A batch says by `LOST_METADATA` what could not be parsed before it; then it may be empty. If
-    `silent`, or if they are read `again`, there are no dead letters.
+    `silent`, there are no dead letters.
     """
-    if silent or again:
-        batches = read_part(part, columns, drop_silently)
-        yield from (batch for batch in batches if batch.num_rows)
+    if silent:
+        yield from (batch for batch in read(drop_silently) if batch.num_rows)
         return
-    for batch, rejected in _with_rejected(part.path, partial(read_part, part, columns)):
+    for batch, rejected in _with_rejected(source, read):
         if rejected is not None:
             batch = _saying(batch, rejected)
             yield dead_letters(rejected)

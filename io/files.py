@@ -197,17 +197,19 @@ class Reading:
         ) from error
 
 
-def require_columns(path: str, columns: Columns, present: Sequence[str], remedy: str = "") -> None:
+def require_columns(
+    path: str, columns: Columns, present: Sequence[str], remedy: str = "", what: str = "the file"
+) -> None:
     """Raise ConfigurationError when a file lacks one of the columns, or has it twice.
 
-    `remedy` is what else may help.
+    `remedy` is what else may help, and `what` that which is no file.
     """
     for column in columns:
         count = list(present).count(column)
         if count != 1:
-            what = "has no column" if count == 0 else f"has {count} columns named"
+            found = "has no column" if count == 0 else f"has {count} columns named"
             raise ConfigurationError(
-                f"{path}: the file {what} {column!r}; its columns are "
+                f"{path}: {what} {found} {column!r}; its columns are "
                 f"{', '.join(map(repr, present)) or 'none'}: name one of them{remedy}"
             )
 

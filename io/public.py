@@ -15,8 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.io.cells import without_views
 from streamveil.io.events import read_part, split_file
-from streamveil.io.files import row_word
+from streamveil.io.files import require_columns, row_word
 from streamveil.io.lines import refusing
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -33,6 +34,8 @@ class Rows:
     """The columns asked for, not checked."""
     rows: npt.NDArray[np.int64]
     """Row or line of each, shape (n,)."""
+    word: str = "row"
+    """What each of `rows` is."""
 
     def names(self, name: str, column: pa.Array, remedy: str) -> pa.Array:
         """A column of names as text; whole numbers are their decimal text.
@@ -74,7 +77,7 @@ class Rows:
         if len(found):
             index = int(found[0])
             raise ConfigurationError(
-                f"{self.path}: {row_word(self.path)} {self.rows[index]}: {name} "
+                f"{self.path}: {self.word} {self.rows[index]}: {name} "
                 f"{values[index].as_py()!r} {why}"
             )
 
@@ -93,7 +96,20 @@ def read_public(path: str, columns: Sequence[str]) -> Iterator[Rows]:
     for part in split_file(path, columns):
         for batch in read_part(part, columns, refusing(path)):
             *arrays, places = batch.columns
-            yield Rows(path, tuple(arrays), places.to_numpy())
+            yield Rows(path, tuple(arrays), places.to_numpy(), row_word(path))
+
+
+def public_rows(name: str, table: pa.Table, columns: Sequence[str]) -> Iterator[Rows]:
+    """The named columns of a table in memory; rows count from 0.
+
+    Raises ConfigurationError for a column that is missing or there twice.
+    """
+    require_columns(name, columns, table.column_names, what="the table")
+    start = 0
+    for batch in table.select(list(columns)).to_batches():
+        rows = np.arange(start, start + batch.num_rows)
+        start += batch.num_rows
+        yield Rows(name, tuple(map(without_views, batch.columns)), rows)
 
 
 def _plain(column: pa.Array) -> pa.Array:

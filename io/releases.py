@@ -174,6 +174,27 @@ def dynamic_ledger_to_batch(entries: Sequence[DynamicLedgerEntry]) -> pa.RecordB
     )
 
 
+def ledger_table(
+    entries: Sequence[LedgerEntry] | Sequence[DynamicLedgerEntry], *, dynamic: bool = False
+) -> pa.Table:
+    """The table that WriteLedger writes, in its order."""
+    schema, convert = _ledger_of(dynamic)
+    table = pa.Table.from_batches([convert(entries)] if entries else [], schema)
+    return table.sort_by([(key, "ascending") for key in _ledger_keys(schema)])
+
+
+def _ledger_of(dynamic: bool) -> tuple[pa.Schema, Any]:
+    """Its columns, and what makes a batch of them."""
+    if dynamic:
+        return DYNAMIC_LEDGER_SCHEMA, dynamic_ledger_to_batch
+    return LEDGER_SCHEMA, ledger_to_batch
+
+
+def _ledger_keys(schema: pa.Schema) -> tuple[str, ...]:
+    """What its rows are sorted by."""
+    return ("slot", *schema.names[1 : schema.names.index("users")])
+
+
 def _in_batches() -> beam.PTransform:
     return beam.BatchElements(min_batch_size=BATCH_SLOTS, max_batch_size=BATCH_SLOTS)
 
@@ -252,14 +273,12 @@ class WriteLedger(beam.PTransform):
         self, entries: PCollection[LedgerEntry] | PCollection[DynamicLedgerEntry]
     ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
-        schema = DYNAMIC_LEDGER_SCHEMA if self.dynamic else LEDGER_SCHEMA
-        convert: Any = dynamic_ledger_to_batch if self.dynamic else ledger_to_batch
-        keys = ("slot", *schema.names[1 : schema.names.index("users")])
+        schema, convert = _ledger_of(self.dynamic)
         return (
             entries
             | "Batch" >> _in_batches()
             | "Convert" >> beam.Map(convert).with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, schema, sort_by=keys)
+            | "Write" >> WriteTable(self.path, schema, sort_by=_ledger_keys(schema))
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.io.events import check_events
-from streamveil.io.files import Patterns, input_files, row_word
-from streamveil.io.public import Rows, read_public
+from streamveil.io.files import Patterns, input_files
+from streamveil.io.public import Rows, public_rows, read_public
 from streamveil.mechanisms.core.records import (
     MAX_EPSILON,
     MAX_WINDOW,
@@ -43,6 +43,8 @@ class _Rows(NamedTuple):
     """Checked rows of one batch: all of the same length."""
 
     path: str
+    word: str
+    """What its rows are called."""
     users: pa.Array
     windows: npt.NDArray[np.int64]
     epsilons: npt.NDArray[np.float64]
@@ -74,7 +76,33 @@ def read_requirements(
     """
     path = path if isinstance(path, str) else tuple(path)
     check_events(path, columns, remedy=", or other columns (--requirement_columns)")
-    parts = [rows for file in input_files(path) for rows in _read(file, columns)]
+    parts = [
+        rows for file in input_files(path) for rows in _checked(read_public(file, columns), columns)
+    ]
+    return _registry(path, parts, default, _ReadAgain(path, default, columns))
+
+
+def requirements_of(
+    table: pa.Table,
+    *,
+    default: tuple[Requirement, int] | None = None,
+    columns: tuple[str, str, str] = COLUMNS,
+    name: str = "requirements",
+) -> Registry:
+    """The registry of a table in memory, as :func:`read_requirements` that of a file.
+
+    `name` is what errors call the table.
+    """
+    parts = list(_checked(public_rows(name, table, columns), columns))
+    return _registry(name, parts, default)
+
+
+def _registry(
+    path: Patterns,
+    parts: list[_Rows],
+    default: tuple[Requirement, int] | None,
+    reload: _ReadAgain | None = None,
+) -> Registry:
     if not sum(len(part.rows) for part in parts) and default is None:
         raise ConfigurationError(
             f"{path}: the table of requirements has no rows and there is no default requirement: "
@@ -93,18 +121,17 @@ def read_requirements(
             again = int(np.argmax(differs))
             _refuse_pair(parts, users[int(codes[again])].as_py(), int(first[codes[again]]), again)
         windows, epsilons = windows[first], epsilons[first]
-    return Registry.build(
-        users, windows, epsilons, default=default, reload=_ReadAgain(path, default, columns)
-    )
+    return Registry.build(users, windows, epsilons, default=default, reload=reload)
 
 
-def _read(path: str, columns: tuple[str, str, str]) -> Iterator[_Rows]:
+def _checked(found: Iterable[Rows], columns: tuple[str, str, str]) -> Iterator[_Rows]:
     user, window, epsilon = columns
-    for read in read_public(path, columns):
+    for read in found:
         users, windows, epsilons = read.columns
         lengths = _windows(read, window, windows)
         budgets = _epsilons(read, epsilon, epsilons, lengths)
-        yield _Rows(path, read.names(user, users, "name the user"), lengths, budgets, read.rows)
+        names = read.names(user, users, "name the user")
+        yield _Rows(read.path, read.word, names, lengths, budgets, read.rows)
 
 
 def _windows(read: Rows, name: str, column: pa.Array) -> npt.NDArray[np.int64]:
@@ -134,7 +161,7 @@ def _refuse_pair(parts: list[_Rows], user: str, one: int, other: int) -> NoRetur
             index -= len(part.rows)
         texts.append(
             f"window {part.windows[index]}, epsilon {part.epsilons[index]} in {part.path} "
-            f"{row_word(part.path)} {part.rows[index]}"
+            f"{part.word} {part.rows[index]}"
         )
     raise ConfigurationError(
         f"user {user!r} is listed with two different requirements: {' and '.join(texts)}: keep one"

@@ -1,4 +1,8 @@
-"""What a mechanism is: counts of one slot in, a private histogram and its price out."""
+"""What a mechanism is: counts of one slot in, a private histogram and its price out.
+
+States move, here and in all rooms: whoever is given one may change it in place, and gives back the
+one to go on with; the one that was given is not used again. A filter owns what it booked.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +118,7 @@ class Mechanism(Protocol[S]):
         """State before the first slot."""
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
-        """Release one slot; `state` is consumed."""
+        """Release one slot."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""
@@ -160,7 +164,7 @@ class DynamicMechanism(Protocol[S]):
         """All that the future of some ledgers depends on, shape (A, S)."""
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
-        """Release one slot; `state` is consumed."""
+        """Release one slot."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""

@@ -49,10 +49,13 @@ _PURPOSES = {
     PER_RECORD: "budgets of single records (streamveil per-record)",
 }
 
-_FRAMES = {
-    WINDOWS: "streamveil.mechanisms.wevent.pwsm:PWSM",
-    CHANGING: "streamveil.mechanisms.wevent.dpwsm:DPWSM",
-}
+_FRAMES = {WINDOWS: "wevent.pwsm:PWSM", CHANGING: "wevent.dpwsm:DPWSM"}
+
+
+def _load(place: str) -> Callable[..., Any]:
+    """Import what is in one of the rooms, by MODULE:NAME."""
+    found: Callable[..., Any] = pkgutil.resolve_name(f"streamveil.mechanisms.{place}")
+    return found
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,8 @@ class Spec:
     name: str
     family: str
     place: str
-    """MODULE:NAME of its factory, or of its budget schedule, which runs in the frame of the family.
+    """MODULE:NAME of its factory, or of its budget schedule, which runs in the frame of the family,
+    below `streamveil.mechanisms`.
 
     A factory takes the name with options and the public facts: a Population (w-event, infinite), a
     Setting (changing), Users (local) or Bounds (per-record, further facts with a default of None).
@@ -79,14 +83,15 @@ class Spec:
     """There to compare with, never advised."""
     finite: bool = False
     """Releases nothing new after a horizon: not for infinite streams."""
+    follows: bool = False
+    """Asks devices, and follows what users ask for when that changes."""
 
     @property
     def factory(self) -> Callable[..., Any]:
         """What makes the mechanism of its name with options and the public facts."""
         if self.schedule:
-            return partial(pkgutil.resolve_name(_FRAMES[self.family]), self.budgets)
-        factory: Callable[..., Any] = pkgutil.resolve_name(self.place)
-        return factory
+            return partial(_load(_FRAMES[self.family]), self.budgets)
+        return _load(self.place)
 
     @property
     def options(self) -> dict[str, bool | float | int | str]:
@@ -101,95 +106,52 @@ class Spec:
         """The budget schedule over requirements, or over a horizon where they change."""
         if self.strictest:
             asked = Requirements.of(asked).strictest
-        return pkgutil.resolve_name(self.place)(asked)
+        return _load(self.place)(asked)
 
 
 Specs = Mapping[str, Spec]
 
 REGISTRY = (
-    Spec("adaptive", WINDOWS, "streamveil.mechanisms.adaptive.fixed:Adaptive", default=True),
-    Spec("pba", WINDOWS, "streamveil.mechanisms.wevent.pba:PBA", schedule=True),
-    Spec("pbd", WINDOWS, "streamveil.mechanisms.wevent.pbd:PBD", schedule=True),
-    Spec(
-        "ba",
-        WINDOWS,
-        "streamveil.mechanisms.wevent.pba:PBA",
-        schedule=True,
-        strictest=True,
-        compared=True,
-    ),
-    Spec(
-        "bd",
-        WINDOWS,
-        "streamveil.mechanisms.wevent.pbd:PBD",
-        schedule=True,
-        strictest=True,
-        compared=True,
-    ),
-    Spec("uniform", WINDOWS, "streamveil.mechanisms.comparators.baselines:Uniform", compared=True),
-    Spec("sample", WINDOWS, "streamveil.mechanisms.comparators.baselines:Sample", compared=True),
-    Spec("spas", WINDOWS, "streamveil.mechanisms.comparators.spas:SPAS", compared=True),
-    Spec("lbu", WINDOWS, "streamveil.mechanisms.comparators.baselines:LBU", compared=True),
-    Spec("plbu", WINDOWS, "streamveil.mechanisms.comparators.baselines:PLBU", compared=True),
-    Spec("ablation", WINDOWS, "streamveil.mechanisms.comparators.ablation:Ablation", compared=True),
-    Spec(
-        "adaptive",
-        CHANGING,
-        "streamveil.mechanisms.adaptive.changing:DynamicAdaptive",
-        default=True,
-    ),
-    Spec("dpbd", CHANGING, "streamveil.mechanisms.wevent.dpbd:DPBD", schedule=True),
-    Spec("dpba", CHANGING, "streamveil.mechanisms.wevent.dpba:DPBA", schedule=True),
-    Spec("gated", INFINITE, "streamveil.mechanisms.infinite.gated:Gated", default=True),
-    Spec("dpi", INFINITE, "streamveil.mechanisms.infinite.dpi:DPI", compared=True),
-    Spec(
-        "constant",
-        INFINITE,
-        "streamveil.mechanisms.infinite.calendar_baselines:Constant",
-        compared=True,
-    ),
-    Spec(
-        "doubling",
-        INFINITE,
-        "streamveil.mechanisms.infinite.calendar_baselines:Doubling",
-        compared=True,
-    ),
-    Spec(
-        "horizon",
-        INFINITE,
-        "streamveil.mechanisms.infinite.calendar_baselines:Horizon",
-        compared=True,
-        finite=True,
-    ),
-    Spec(
-        "rotation", LOCAL, "streamveil.mechanisms.local.algorithms.rotation:Rotation", default=True
-    ),
-    Spec("plpa+", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:PLPAPlus"),
-    Spec("plpd+", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:PLPDPlus"),
-    Spec("plpa", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:PLPA"),
-    Spec("plpd", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:PLPD"),
-    Spec("lpa", LOCAL, "streamveil.mechanisms.local.algorithms.plpa:LPA", compared=True),
-    Spec("lpd", LOCAL, "streamveil.mechanisms.local.algorithms.plpd:LPD", compared=True),
-    Spec("lba", LOCAL, "streamveil.mechanisms.local.algorithms.budget_division:LBA", compared=True),
-    Spec("lbd", LOCAL, "streamveil.mechanisms.local.algorithms.budget_division:LBD", compared=True),
-    Spec("plbu", LOCAL, "streamveil.mechanisms.local.algorithms.plbu:PLBU", compared=True),
-    Spec("lbu", LOCAL, "streamveil.mechanisms.local.algorithms.plbu:LBU", compared=True),
-    Spec("hat", PER_RECORD, "streamveil.mechanisms.per_record.hat:HatCount", "count", default=True),
-    Spec("prdp", PER_RECORD, "streamveil.mechanisms.per_record.prdp:PrdpCount", "count"),
-    Spec("hat", PER_RECORD, "streamveil.mechanisms.per_record.hat:HatSum", "sum", default=True),
-    Spec("prdp", PER_RECORD, "streamveil.mechanisms.per_record.prdp:PrdpSum", "sum"),
-    Spec("framework", PER_RECORD, "streamveil.mechanisms.per_record.base_sum:framework_sum", "sum"),
+    Spec("adaptive", WINDOWS, "adaptive.fixed:Adaptive", default=True),
+    Spec("pba", WINDOWS, "wevent.pba:PBA", schedule=True),
+    Spec("pbd", WINDOWS, "wevent.pbd:PBD", schedule=True),
+    Spec("ba", WINDOWS, "wevent.pba:PBA", schedule=True, strictest=True, compared=True),
+    Spec("bd", WINDOWS, "wevent.pbd:PBD", schedule=True, strictest=True, compared=True),
+    Spec("uniform", WINDOWS, "comparators.baselines:Uniform", compared=True),
+    Spec("sample", WINDOWS, "comparators.baselines:Sample", compared=True),
+    Spec("spas", WINDOWS, "comparators.spas:SPAS", compared=True),
+    Spec("lbu", WINDOWS, "comparators.baselines:LBU", compared=True),
+    Spec("plbu", WINDOWS, "comparators.baselines:PLBU", compared=True),
+    Spec("ablation", WINDOWS, "comparators.ablation:Ablation", compared=True),
+    Spec("adaptive", CHANGING, "adaptive.changing:DynamicAdaptive", default=True),
+    Spec("dpbd", CHANGING, "wevent.dpbd:DPBD", schedule=True),
+    Spec("dpba", CHANGING, "wevent.dpba:DPBA", schedule=True),
+    Spec("gated", INFINITE, "infinite.gated:Gated", default=True),
+    Spec("dpi", INFINITE, "infinite.dpi:DPI", compared=True),
+    Spec("constant", INFINITE, "infinite.calendar_baselines:Constant", compared=True),
+    Spec("doubling", INFINITE, "infinite.calendar_baselines:Doubling", compared=True),
+    Spec("horizon", INFINITE, "infinite.calendar_baselines:Horizon", compared=True, finite=True),
+    Spec("rotation", LOCAL, "local.algorithms.rotation:Rotation", default=True, follows=True),
+    Spec("plpa+", LOCAL, "local.algorithms.plpa:PLPAPlus"),
+    Spec("plpd+", LOCAL, "local.algorithms.plpd:PLPDPlus"),
+    Spec("plpa", LOCAL, "local.algorithms.plpa:PLPA"),
+    Spec("plpd", LOCAL, "local.algorithms.plpd:PLPD"),
+    Spec("lpa", LOCAL, "local.algorithms.plpa:LPA", compared=True),
+    Spec("lpd", LOCAL, "local.algorithms.plpd:LPD", compared=True),
+    Spec("lba", LOCAL, "local.algorithms.budget_division:LBA", compared=True),
+    Spec("lbd", LOCAL, "local.algorithms.budget_division:LBD", compared=True),
+    Spec("plbu", LOCAL, "local.algorithms.plbu:PLBU", compared=True),
+    Spec("lbu", LOCAL, "local.algorithms.plbu:LBU", compared=True),
+    Spec("hat", PER_RECORD, "per_record.hat:HatCount", "count", default=True),
+    Spec("prdp", PER_RECORD, "per_record.prdp:PrdpCount", "count"),
+    Spec("hat", PER_RECORD, "per_record.hat:HatSum", "sum", default=True),
+    Spec("prdp", PER_RECORD, "per_record.prdp:PrdpSum", "sum"),
+    Spec("framework", PER_RECORD, "per_record.base_sum:framework_sum", "sum"),
+    Spec("framework", PER_RECORD, "per_record.base_max:framework_max", "max", default=True),
     Spec(
         "framework",
         PER_RECORD,
-        "streamveil.mechanisms.per_record.base_max:framework_max",
-        "max",
-        default=True,
-    ),
-    Spec(
-        "framework",
-        PER_RECORD,
-        "streamveil.mechanisms.per_record.base_distinct:framework_distinct",
+        "per_record.base_distinct:framework_distinct",
         "distinct",
         default=True,
     ),
@@ -212,7 +174,7 @@ DYNAMIC_MECHANISMS = of_family(CHANGING)
 INFINITE_MECHANISMS = of_family(INFINITE)
 LOCAL_MECHANISMS = of_family(LOCAL)
 PER_RECORD_MECHANISMS: Mapping[str, Specs] = {
-    kind: of_family(PER_RECORD, kind) for kind in ("count", "sum", "max", "distinct")
+    spec.statistic: of_family(PER_RECORD, spec.statistic) for spec in REGISTRY if spec.statistic
 }
 SCHEDULES = {name: spec for name, spec in MECHANISMS.items() if spec.schedule}
 DYNAMIC_SCHEDULES = {name: spec for name, spec in DYNAMIC_MECHANISMS.items() if spec.schedule}

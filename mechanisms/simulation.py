@@ -313,7 +313,7 @@ def run_slot(
 
     Args:
         mechanism: the server.
-        state: its state, consumed.
+        state: its state.
         slot: the next slot.
         values: symbol of each user, shape (n,).
         devices: all users' devices.

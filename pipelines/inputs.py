@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from streamveil.io import CsvDialect, read_domain, read_requirements
-from streamveil.mechanisms.core.domains import Domain, with_other
+import pyarrow as pa
+
+from streamveil.io import CsvDialect, read_domain, read_requirements, requirements_of
+from streamveil.mechanisms.core.arguments import registry_of as as_registry
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_other
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
-from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
@@ -55,7 +58,7 @@ class Inputs:
                 given.time_format,
             ),
             slots,
-            with_other(read_domain(given.domain, value[0]), given.other),
+            _bins_of(given, value[0]),
             given.max_contributions,
             given.keep,
             given.adjacency,
@@ -118,6 +121,18 @@ class Inputs:
         )
 
 
+def _bins_of(given: Any, column: str) -> Domain:
+    """The domain that is written on a command line or in a file; or of Python, one in memory."""
+    if isinstance(given.domain, str):
+        return with_other(read_domain(given.domain, column), given.other)
+    bins: Domain = given.domain
+    if isinstance(bins, Categories | Edges | Grid):
+        return with_other(bins, given.other)
+    if given.other is not None:
+        raise ConfigurationError(f"--other={given.other}: the domain has such a bin already")
+    return bins
+
+
 def dialect_of(given: Any) -> CsvDialect:
     """How the CSV files of the input are written. Raises ConfigurationError."""
     delimiter, columns = given.delimiter, given.columns
@@ -131,10 +146,21 @@ def dialect_of(given: Any) -> CsvDialect:
 def registry_of(given: Any) -> Registry | None:
     """The table of requirements and the default one; None when neither is given.
 
-    Raises ConfigurationError.
+    The table is a path; or of Python one in memory, a mapping or a registry. Raises
+    ConfigurationError.
     """
     default = default_requirement_of(given.default_requirement)
-    if given.requirements:
-        columns = requirement_columns_of(given.requirement_columns)
-        return read_requirements(given.requirements, default=default, columns=columns)
-    return Registry.of(default=default) if default else None
+    table = given.requirements
+    if table is None or table == "":
+        return Registry.of(default=default) if default else None
+    columns = requirement_columns_of(given.requirement_columns)
+    if isinstance(table, str):
+        return read_requirements(table, default=default, columns=columns)
+    if isinstance(table, pa.Table):
+        return requirements_of(table, default=default, columns=columns)
+    if default is not None:
+        raise ConfigurationError(
+            f"--default_requirement={given.default_requirement} is for a table: give "
+            "--requirements as one, or Registry.of(..., default=...)"
+        )
+    return as_registry(table, "requirements")

@@ -16,7 +16,7 @@ from streamveil.io.optional import require_google
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
 from streamveil.pipelines.options import ENVIRONMENT, KEY_PLACES
-from streamveil.transforms.release.noise_keys import RotatedKey
+from streamveil.transforms.release.noise_keys import GivenKey, RotatedKey
 
 _REMEDY = (
     "bring back the key of the stream, or for a new stream make one with: "
@@ -115,13 +115,14 @@ _KINDS: dict[str, Callable[[str], Callable[[], bytes]]] = {
 
 
 def noise_key(
-    places: str | None, slots: Slots | None = None
+    places: str | bytes | None, slots: Slots | None = None
 ) -> Callable[[], bytes | NoiseKeys] | None:
     """The key that the user chose, checked; None for fresh randomness in every run.
 
     Args:
-        places: `PLACE`, or `PLACE,PLACE@SLOT,...` for keys that take its place; the variable
-            STREAMVEIL_NOISE_KEY, if it is set, when None.
+        places: `PLACE`, or `PLACE,PLACE@SLOT,...` for keys that take its place; what a file of a
+            key holds, for a caller in Python; the variable STREAMVEIL_NOISE_KEY, if it is set, when
+            None.
         slots: how time is cut, which tells the slot of a time.
 
     Raises:
@@ -129,7 +130,9 @@ def noise_key(
             that was given in place of a place.
     """
     key: Callable[[], bytes | NoiseKeys] | None = None
-    if places:
+    if isinstance(places, bytes):
+        key = GivenKey(_key_of(places, "the noise key that was given"))
+    elif places:
         first, *later = places.split(",")
         key = one = _source_of(first)
         if later:

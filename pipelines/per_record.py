@@ -135,25 +135,9 @@ class PerRecordJob:
     def run(self, options: PipelineOptions) -> str:
         """Run to the end; what to tell the operator."""
         summary = run_whole(self.build, options, "streamveil per-record", self._files)
-        return HANDED_OVER if summary.handed_over else f"{self.summary}\nwrote {self.output}"
-
-    @property
-    def summary(self) -> str:
-        """What was released: public, whatever the records were."""
-        made = self.transform
-        slots = "one window of all times"
-        keys = number_of(len(made.keys), "key") if made.keys else ""
-        if made.slots is not None and None not in (made.first_slot, made.last_slot):
-            number = made.last_slot - made.first_slot + 2 - getattr(made, "sliding", 1)
-            slots = number_of(number, "window")
-        elif made.slots is not None:
-            slots = "a window with every slot"
-        shared = made.max_records_per_user
-        share = "" if shared == 1 else f", divided by {shared} records of one person"
-        return (
-            f"released: {' for each of '.join(filter(None, (slots, keys)))}\n"
-            f"budget:   each record paid its own at most, once{share}"
-        )
+        if summary.handed_over:
+            return HANDED_OVER
+        return f"{summary_of(self.transform)}\nwrote {self.output}"
 
 
 def job_of(options: PipelineOptions) -> PerRecordJob:
@@ -166,6 +150,23 @@ def job_of(options: PipelineOptions) -> PerRecordJob:
     job = PerRecordJob(given.input, given.output, columns, transform, dialect)
     job.check()
     return in_time(job, options)
+
+
+def summary_of(made: Any) -> str:
+    """What a transform releases: public, whatever the records are."""
+    slots = "one window of all times"
+    keys = number_of(len(made.keys), "key") if made.keys else ""
+    if made.slots is not None and None not in (made.first_slot, made.last_slot):
+        number = made.last_slot - made.first_slot + 2 - getattr(made, "sliding", 1)
+        slots = number_of(number, "window")
+    elif made.slots is not None:
+        slots = "a window with every slot"
+    shared = made.max_records_per_user
+    share = "" if shared == 1 else f", divided by {shared} records of one person"
+    return (
+        f"released: {' for each of '.join(filter(None, (slots, keys)))}\n"
+        f"budget:   each record paid its own at most, once{share}"
+    )
 
 
 def columns_of(given: Any) -> tuple[str, ...]:

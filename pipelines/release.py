@@ -105,7 +105,7 @@ class ReleaseJob(Job[PrivateHistograms]):
 
     @property
     def _dynamic(self) -> bool:
-        return bool(self.requirement_changes) or only_dynamic(self.transform.mechanism)
+        return is_dynamic(self.transform, self.requirement_changes)
 
 
 def transform_of(given: Any, own: Any) -> PrivateHistograms:
@@ -141,28 +141,38 @@ def _one_class(given: Any, own: Any) -> Registry:
     return Registry.of(default=(budget_for_ever(given, own), 0))
 
 
-def tell_least_total(transform: PrivateHistograms) -> None:
-    """Say, before anything is read, of how many events a slot must be to be worth measuring.
+def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
+    """Of how many events a slot must be to be worth measuring, and how grave that is.
 
-    It follows from what is public. Where a public total is smaller, say that all is in vain.
+    It follows from what is public. Where a public total is smaller, all is in vain. None where
+    every slot is worth it.
     """
     if not transform.population.forever:
-        return
+        return None
     gated = mechanism(transform.mechanism, transform.population)
     if not isinstance(gated, Gated):
-        return
+        return None
     least, total = gated.least_total, gated.public_total
-    told, level = (
-        f"slots need about {least:,} events or more for anything to be measured",
-        logging.INFO,
+    told = f"slots need about {least:,} events or more for anything to be measured"
+    if not total or total >= least:
+        return told, logging.INFO
+    return (
+        f"warning: {told}, and the public total is {total:,}: every slot will be unmeasured; "
+        "give longer slots, fewer bins or a larger --epsilon, or choose --guarantee=w-event",
+        logging.WARNING,
     )
-    if total and total < least:
-        told = (
-            f"warning: {told}, and the public total is {total:,}: every slot will be unmeasured; "
-            "give longer slots, fewer bins or a larger --epsilon, or choose --guarantee=w-event"
-        )
-        level = logging.WARNING
-    tell(told, level)
+
+
+def tell_least_total(transform: PrivateHistograms) -> None:
+    """Say that before anything is read."""
+    told = about_least_total(transform)
+    if told is not None:
+        tell(*told)
+
+
+def is_dynamic(transform: PrivateHistograms, changes: object) -> bool:
+    """Whether rows of the ledger are about requirements that change."""
+    return bool(changes) or only_dynamic(transform.mechanism)
 
 
 def main(options: PipelineOptions, dry: str = "false") -> int:

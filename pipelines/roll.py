@@ -12,7 +12,7 @@ import pyarrow as pa
 from streamveil.io import TableChanges, UserTable
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
 from streamveil.mechanisms.randomness.noise import NoiseKeys
-from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_DEFAULT, only_dynamic
+from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 from streamveil.transforms.local.played_devices import PopulationMoves
@@ -66,9 +66,8 @@ class Roll:
             changes or None,
             before if changes else None,
         )
-        roll._check_mechanism(
-            transform.mechanism, [LOCAL_DEFAULT] if local else [*DYNAMIC_MECHANISMS]
-        )
+        following = [name for name, spec in LOCAL_MECHANISMS.items() if spec.follows]
+        roll._check_mechanism(transform.mechanism, following if local else [*DYNAMIC_MECHANISMS])
         if local:
             settled = before is not None and before.longest_window is not None
         else:

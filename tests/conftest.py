@@ -4,7 +4,7 @@ import gc
 import importlib
 import sys
 import time
-from functools import cache, partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MethodType
 from weakref import WeakKeyDictionary
@@ -143,7 +143,7 @@ def start_beam_often():
     inspect, view_as = core.get_function_args_defaults, PipelineOptions.view_as
     views = WeakKeyDictionary()
 
-    @cache
+    @lru_cache(1 << 12)
     def inspect_method(function):
         return inspect(MethodType(function, object()))
 

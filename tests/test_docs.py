@@ -36,13 +36,9 @@ def run_in_order(blocks, folder):
         assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=() if page.name == "README.md" else pytest.mark.slow, id=page.name)
-        for page in PAGES
-        if any(blocks(page))
-    ],
+    "page", filter(lambda page: any(blocks(page)), PAGES), ids=lambda p: p.name
 )
 def test_blocks_of_a_page_run_in_order(page, tmp_path):
     run_in_order(blocks(page), tmp_path)

@@ -1,7 +1,6 @@
 """Beam transforms: events in, private releases out."""
 
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.transforms.columns.dead_letters import REJECTED_SCHEMA
 from streamveil.transforms.columns.event_mapper import Columns
 from streamveil.transforms.histograms import Outputs, PrivateHistograms
 from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
@@ -24,7 +23,6 @@ from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
     "ADD_REMOVE",
-    "REJECTED_SCHEMA",
     "REPLACE",
     "CategoryBudget",
     "CollectHistograms",

@@ -83,7 +83,7 @@ class _Outputs(NamedTuple):
     """One for each slot: what it cost every class, or every ledger where requirements change;
     public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
-    """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+    """Dead letters, of `io.REJECTED_SCHEMA`: raw data, for the operator only."""
     state: beam.PCollection[tuple[int, bytes]]
     """Of a bounded input: the slot that comes next and what a run that goes on from there takes
     as `resume`. The largest slot counts. It is private: it holds a digest of the true counts. Where

@@ -56,7 +56,7 @@ class Schedule(Protocol[S]):
         """What the next slot may spend."""
 
     def commit(self, state: S, offer: Offer, published: bool) -> S:
-        """State after the slot; `state` is consumed."""
+        """State after the slot."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""
@@ -84,7 +84,7 @@ class DynamicSchedule(Protocol[S]):
         """Begin the next slot with the requirements of each ledger; see `cohorts.Moves`: (L, 4)."""
 
     def commit(self, state: S, offer: Offer, published: bool) -> S:
-        """State after the slot; `state` is consumed."""
+        """State after the slot."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""
@@ -132,7 +132,7 @@ class ScheduleRun(Generic[S]):
 
     def __init__(self, schedule: Schedule[S]) -> None:
         self._schedule = schedule
-        self._state: Any = schedule.start()
+        self._state: S = schedule.start()
 
     def offer(self) -> OfferedEpsilon:
         """What the next slot may spend; asking again gives the same answer."""

@@ -47,7 +47,7 @@ class WindowSums:
         return Sums(np.zeros(shape, np.int64), np.zeros(shape[1], np.int64))
 
     def add(self, sums: Sums, amounts: Units) -> Sums:
-        """Add the next slot's amounts, shape (K,); `sums` is consumed."""
+        """Add the next slot's amounts, shape (K,)."""
         sums.ring[sums.slots % self._depth] = amounts
         leaving = sums.ring[(sums.slots + 1 - self._windows) % self._depth, self._columns]
         return Sums(sums.ring, sums.recent + amounts - leaving, sums.slots + 1)

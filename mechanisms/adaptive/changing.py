@@ -146,7 +146,7 @@ class DynamicAdaptive(AdaptiveRelease):
 
         Args:
             fixed: the mechanism so far.
-            state: its state; consumed.
+            state: its state.
             spent: by each class in the last slots, oldest first, shape (T, K).
             unknown: what to take as spent by each class before them, shape (K,).
         """

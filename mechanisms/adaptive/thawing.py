@@ -31,7 +31,7 @@ def thawed(fixed: ReleaseStream, state: StreamState, stream: DynamicStream) -> D
 
     Args:
         fixed: what released the slots so far.
-        state: its state; consumed.
+        state: its state.
         stream: what releases the next slot, over the same classes.
 
     Raises:

@@ -204,7 +204,7 @@ class Weighted(Way):
         return self.weighting.dispersion * _scale(estimate, self.weighting.population)
 
 
-class Ablation(PWSM):
+class Ablation(PWSM[Any]):
     """See the module.
 
     Args:
@@ -250,8 +250,8 @@ class Ablation(PWSM):
         self._corrected = rule == "corrected"
 
     def step(
-        self, state: PublicationState, slot_input: SlotInput, noise: SlotNoise
-    ) -> tuple[PublicationState, SlotRelease]:
+        self, state: PublicationState[Any], slot_input: SlotInput, noise: SlotNoise
+    ) -> tuple[PublicationState[Any], SlotRelease]:
         """Release one slot."""
         offer = self.schedule.offer(state.schedule)
         counts, last = slot_input.counts, state.last

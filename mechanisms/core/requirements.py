@@ -25,15 +25,19 @@ class Requirements(tuple[Requirement, ...]):
         """Those requirements; the same if they are some already."""
         return requirements if isinstance(requirements, cls) else cls(requirements)
 
+    def __reduce__(self) -> tuple[type[Requirements], tuple[tuple[Requirement, ...]]]:
+        """Pickle without the columns, which would come back writable."""
+        return Requirements, (tuple(self),)
+
     @cached_property
     def windows(self) -> npt.NDArray[np.int64]:
         """Slots w of each class, shape (K,)."""
-        return np.array([one.window for one in self], dtype=np.int64)
+        return _read_only(np.array([one.window for one in self], dtype=np.int64))
 
     @cached_property
     def budgets(self) -> Units:
         """E of each class in units, rounded down, shape (K,)."""
-        return to_units([one.epsilon for one in self])
+        return _read_only(to_units([one.epsilon for one in self]))
 
     @property
     def shares(self) -> Units:
@@ -55,6 +59,12 @@ class Requirements(tuple[Requirement, ...]):
     def as_changing(self) -> Units:
         """The same looking back and ahead (`cohorts.Moves.requirements`), shape (K, 4)."""
         return np.column_stack((self.windows, self.budgets, self.windows, self.budgets))
+
+
+def _read_only(values: Units) -> Units:
+    """Mechanisms and the filters that check them read the same: nobody can write it."""
+    values.flags.writeable = False
+    return values
 
 
 def asked_units(requirements: npt.ArrayLike) -> Units:

@@ -142,7 +142,7 @@ class DynamicStream:
         """Release the next slot.
 
         Args:
-            state: consumed: use the returned one from now on.
+            state: after the slots before.
             slot: the first slot, or the one after the last.
             counts: bounded events, after the moves.
             moves: who asks for something else from this slot on.

@@ -97,22 +97,19 @@ class ReleaseStream:
         for, three times after the next restart. That is the operator's decision: it is logged as
         a warning, and every later release says `restarts` among its diagnostics.
 
-        Args:
-            state: consumed: use the returned one from now on.
-
         Raises:
             ConfigurationError: for requirements with windows, whose budgets come back by
                 themselves.
         """
-        granted = state.filter
-        granted.restart()
+        booked = state.filter
+        booked.restart()
         _LOG.warning(
             "restart %d of %s before slot %s: users lose up to %d times the epsilon of %s",
-            *(granted.restarts, self.mechanism.name, state.next_slot, granted.restarts + 1),
+            *(booked.restarts, self.mechanism.name, state.next_slot, booked.restarts + 1),
             self._requirements[0],
         )
         history = digest(state.history, b"restart")
-        return StreamState(self.mechanism.start(), granted, history, state.next_slot)
+        return StreamState(self.mechanism.start(), booked, history, state.next_slot)
 
     def release(
         self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
@@ -120,7 +117,7 @@ class ReleaseStream:
         """Release the next slot.
 
         Args:
-            state: consumed: use the returned one from now on.
+            state: after the slots before.
             slot: the first slot, or the one after the last.
             counts: bounded events of each class and bin, int64, shape (K, d).
 

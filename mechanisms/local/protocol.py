@@ -111,10 +111,10 @@ class LocalMechanism(Protocol[S]):
         """State before the first slot."""
 
     def begin(self, state: S, slot: int, random: SlotNoise) -> tuple[S, Ask]:
-        """Ask for the first reports of the next slot; `state` is consumed."""
+        """Ask for the first reports of the next slot."""
 
     def take(self, state: S, tally: Tally, random: SlotNoise) -> tuple[S, Ask | LocalRelease]:
-        """Use the reports to the last ask; `state` is consumed."""
+        """Use the reports to the last ask."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""

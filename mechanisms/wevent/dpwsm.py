@@ -7,7 +7,7 @@ the schedule (Algorithms 6 and 7) as a part of its own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,10 @@ from streamveil.mechanisms.randomness.noise import SlotNoise
 from streamveil.mechanisms.wevent.last_publication import Publication
 from streamveil.mechanisms.wevent.pwsm import PWSM, PublicationState, decide
 
+S = TypeVar("S")
 
-class DPWSM:
+
+class DPWSM(Generic[S]):
     """PWSM for requirements that change.
 
     Guarantee: pure. For every user and slot t with the requirement (w_B, E_B, w_F, E_F), the
@@ -38,27 +40,29 @@ class DPWSM:
     SCHEMAS = PWSM.SCHEMAS
 
     def __init__(
-        self, schedule: Callable[[int], DynamicSchedule[Any]], name: str, setting: Setting
+        self, schedule: Callable[[int], DynamicSchedule[S]], name: str, setting: Setting
     ) -> None:
         self.name = name
         self.setting = setting
         self.schedule = schedule(setting.horizon)
 
-    def start(self) -> PublicationState:
+    def start(self) -> PublicationState[S]:
         """Nothing published yet: the estimate is zero everywhere."""
         return PublicationState(self.schedule.start(), Publication.nothing(self.setting.bins))
 
-    def regroup(self, state: PublicationState, parents: npt.NDArray[np.int64]) -> PublicationState:
+    def regroup(
+        self, state: PublicationState[S], parents: npt.NDArray[np.int64]
+    ) -> PublicationState[S]:
         """Fork, merge and drop ledgers."""
         return PublicationState(self.schedule.regroup(state.schedule, parents), state.last)
 
-    def canonical(self, state: PublicationState, ledgers: npt.NDArray[np.int64]) -> Units:
+    def canonical(self, state: PublicationState[S], ledgers: npt.NDArray[np.int64]) -> Units:
         """All that the future of some ledgers depends on, shape (A, S)."""
         return self.schedule.canonical(state.schedule, ledgers)
 
     def step(
-        self, state: PublicationState, slot_input: SlotInput, noise: SlotNoise
-    ) -> tuple[PublicationState, SlotRelease]:
+        self, state: PublicationState[S], slot_input: SlotInput, noise: SlotNoise
+    ) -> tuple[PublicationState[S], SlotRelease]:
         """Release one slot."""
         members = slot_input.members
         assert members is not None
@@ -70,12 +74,12 @@ class DPWSM:
         state.schedule = self.schedule.commit(state.schedule, offer, status == PUBLISHED)
         return state, state.last.release(status, spent, {"infeasible": float(infeasible)})
 
-    def encode(self, state: PublicationState) -> bytes:
+    def encode(self, state: PublicationState[S]) -> bytes:
         """Bytes of the state."""
         record = {"schedule": self.schedule.encode(state.schedule), **state.last.record()}
         return state_codec.pack(self.SCHEMAS, record)
 
-    def decode(self, data: bytes) -> PublicationState:
+    def decode(self, data: bytes) -> PublicationState[S]:
         """State of bytes."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
         last = Publication.of_record(record, self.setting.bins)

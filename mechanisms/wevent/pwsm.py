@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -21,18 +21,24 @@ from streamveil.mechanisms.wevent.dissimilarity import dissimilarity
 from streamveil.mechanisms.wevent.last_publication import FIELDS, Publication
 from streamveil.mechanisms.wevent.sampling import Sampling
 
+S = TypeVar("S")
+
 
 @dataclass
-class PublicationState:
+class PublicationState(Generic[S]):
     """What the next slot needs to know: everything in it is public."""
 
-    schedule: Any
+    schedule: S
     """The schedule's own state."""
     last: Publication
 
 
 def decide(
-    state: PublicationState, offer: Offer, crowd: Crowd, slot_input: SlotInput, noise: SlotNoise
+    state: PublicationState[S],
+    offer: Offer,
+    crowd: Crowd,
+    slot_input: SlotInput,
+    noise: SlotNoise,
 ) -> str:
     """Publish, skip or nullify a slot, and remember what is published. Returns the status."""
     if offer.nullified:
@@ -46,7 +52,7 @@ def decide(
     return PUBLISHED
 
 
-class PWSM:
+class PWSM(Generic[S]):
     """Publish when the private dissimilarity exceeds the error a publication would have.
 
     Guarantee: (w, E)-EPDP, pure: over any `window` consecutive slots, the releases of a user of
@@ -68,7 +74,7 @@ class PWSM:
 
     def __init__(
         self,
-        schedule: Callable[[Sequence[Requirement]], Schedule[Any]],
+        schedule: Callable[[Sequence[Requirement]], Schedule[S]],
         name: str,
         population: Population,
     ) -> None:
@@ -76,13 +82,13 @@ class PWSM:
         self.schedule = schedule(population.requirements)
         self.population = population
 
-    def start(self) -> PublicationState:
+    def start(self) -> PublicationState[S]:
         """Nothing published yet: the estimate is zero everywhere."""
         return PublicationState(self.schedule.start(), Publication.nothing(self.population.bins))
 
     def step(
-        self, state: PublicationState, slot_input: SlotInput, noise: SlotNoise
-    ) -> tuple[PublicationState, SlotRelease]:
+        self, state: PublicationState[S], slot_input: SlotInput, noise: SlotNoise
+    ) -> tuple[PublicationState[S], SlotRelease]:
         """Release one slot."""
         offer = self.schedule.offer(state.schedule)
         status = decide(state, offer, self.population, slot_input, noise)
@@ -90,12 +96,12 @@ class PWSM:
         state.schedule = self.schedule.commit(state.schedule, offer, status == PUBLISHED)
         return state, state.last.release(status, spent)
 
-    def encode(self, state: PublicationState) -> bytes:
+    def encode(self, state: PublicationState[S]) -> bytes:
         """Bytes of the state."""
         record = {"schedule": self.schedule.encode(state.schedule), **state.last.record()}
         return state_codec.pack(self.SCHEMAS, record)
 
-    def decode(self, data: bytes) -> PublicationState:
+    def decode(self, data: bytes) -> PublicationState[S]:
         """State of bytes."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
         last = Publication.of_record(record, self.population.bins)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamveil.io import REJECTED_SCHEMA
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -22,7 +23,7 @@ from streamveil.mechanisms import (
     Slots,
 )
 from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA
-from streamveil.transforms import REJECTED_SCHEMA, Columns
+from streamveil.transforms import Columns
 from streamveil.transforms.columns.event_mapper import EventMapper
 
 HOUR = 3_600_000_000

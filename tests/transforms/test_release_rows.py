@@ -20,9 +20,25 @@ from streamveil.transforms.release_rows import ReleaseRows, _rows
 
 HOUR = 3_600_000_000
 LABELS = ("a", "b")
+
+
+def release(slot, counts, stderr, status):
+    return Release(
+        slot=slot,
+        start=slot * HOUR,
+        end=(slot + 1) * HOUR,
+        counts=np.array(counts),
+        status=status,
+        published_slot=None,
+        epsilon=1.0,
+        stderr=np.array(stderr),
+        mechanism="pba",
+    )
+
+
 RELEASES = [
-    Release(0, 0, HOUR, np.array([3, -1]), "published", 0, 1.0, np.array([1.0, 2.0]), "pba"),
-    Release(1, HOUR, 2 * HOUR, np.array([0, 0]), "nullified", None, 0.0, np.full(2, np.nan), "pba"),
+    release(0, [3, -1], [1.0, 2.0], "published"),
+    release(1, [0, 0], [np.nan, np.nan], "nullified"),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
 )
 
-REJECTED_SCHEMA = pa.schema(REJECTED_COLUMNS)
+# As `io.REJECTED_SCHEMA` has it, of which transforms know nothing.
+_SCHEMA = pa.schema(REJECTED_COLUMNS)
 
 # A batch that was made of rows says in this column (string) what is wrong with those that could not
 # be read, null for all others; it is not there if all could.
@@ -125,7 +126,7 @@ def rejected_rows(
             ),
             pa.array([json.dumps(record) for record in records], pa.string()),
         ],
-        schema=REJECTED_SCHEMA,
+        schema=_SCHEMA,
     )
 
 
@@ -134,17 +135,22 @@ def rejected_slots(reason: str, detail: str, events: Mapping[int, int]) -> pa.Re
 
     `detail` says why with `{slot}` in it.
     """
-    return pa.RecordBatch.from_pylist(
-        [
-            {
-                "reason": reason,
-                "detail": detail.format(slot=slot),
-                "record": json.dumps({"slot": slot, "events": number}),
-            }
+    return rejected_records(
+        reason,
+        (
+            (detail.format(slot=slot), {"slot": slot, "events": number})
             for slot, number in events.items()
-        ],
-        schema=REJECTED_SCHEMA,
+        ),
     )
+
+
+def rejected_records(reason: str, records: Iterable[tuple[str, Any]]) -> pa.RecordBatch:
+    """Dead letters of what stood in no row: each why, and what JSON can hold of it."""
+    rows = [
+        {"reason": reason, "detail": detail, "record": json.dumps(record)}
+        for detail, record in records
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=_SCHEMA)
 
 
 def late_slots(events: Mapping[int, int]) -> pa.RecordBatch:

@@ -172,7 +172,7 @@ class EventMapper:
     def map(
         self, batch: pa.RecordBatch, latest: int | None = None
     ) -> tuple[Events, pa.RecordBatch]:
-        """Split a batch into accepted events and rejected rows (`REJECTED_SCHEMA`).
+        """Split a batch into accepted events and rejected rows (`io.REJECTED_SCHEMA`).
 
         Events after the slot `latest` are rejected, where there is one: they are ahead of time.
 

@@ -150,7 +150,7 @@ class ChangeMapper:
     def map(
         self, batch: pa.RecordBatch
     ) -> tuple[dict[int, tuple[Changes, npt.NDArray[np.uint64]]], pa.RecordBatch]:
-        """Split a batch into changes by kind of user and rejected rows (`REJECTED_SCHEMA`).
+        """Split a batch into changes by kind of user and rejected rows (`io.REJECTED_SCHEMA`).
 
         The changes come with a number for each that spreads users over shards.
 

@@ -85,7 +85,7 @@ def exact(
     Args:
         transform: says how to count.
         batches: events, read to their end before the first count comes.
-        rejected: called with the dead letters of a batch, of `REJECTED_SCHEMA`, if there are any.
+        rejected: called with the dead letters of a batch, of `io.REJECTED_SCHEMA`, if any.
         beyond: takes what bounds leave out.
 
     Yields:

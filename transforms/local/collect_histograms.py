@@ -66,7 +66,7 @@ class _Collected(NamedTuple):
     """One for each slot: for every class, what the slot and the window that ends with it cost the
     user of the class whom they cost most. Public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
-    """Dead letters, of `REJECTED_SCHEMA`: raw data, for the operator only."""
+    """Dead letters, of `io.REJECTED_SCHEMA`: raw data, for the operator only."""
     state: beam.PCollection[tuple[int, bytes]]
     """Of a bounded input, as :class:`PrivateHistograms` has it: what all devices and the server
     remember, in one."""

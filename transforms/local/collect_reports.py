@@ -39,7 +39,7 @@ class _CollectedReports(NamedTuple):
     """One for each slot: for every class, what the slot and the window that ends with it cost the
     user of the class of whom most was asked. Public as well."""
     rejected: beam.PCollection[pa.RecordBatch]
-    """Reports that do not count, as dead letters of `REJECTED_SCHEMA`: for the operator."""
+    """Reports that do not count, as dead letters of `io.REJECTED_SCHEMA`: for the operator."""
 
 
 class CollectedReports(WithRows, _CollectedReports):

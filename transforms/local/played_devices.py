@@ -136,7 +136,7 @@ class Edge:
         return EdgeState(server, devices)
 
     def remembering(self, state: EdgeState, longest_window: int) -> EdgeState:
-        """The same, that will follow changes of windows so long; `state` is consumed.
+        """The same, that will follow changes of windows so long.
 
         Whom a stream asked follows from its state, so what ledger and devices had forgotten of
         these slots comes back, and is checked against what they remember.
@@ -150,7 +150,7 @@ class Edge:
     def changed(self, state: EdgeState, moves: PopulationMoves) -> EdgeState:
         """Let users come, leave or ask for something else from the next slot on.
 
-        See :meth:`LocalStream.change`; `state` is consumed.
+        See :meth:`LocalStream.change`.
         """
         server = self.stream.change(state.server, moves.users, moves.classes)
         assert server.next_slot is not None

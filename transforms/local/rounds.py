@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from streamveil.mechanisms.local.oracles import Reports, supports
 from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.stream import LocalStreamState
 from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import REJECTED_SCHEMA
+from streamveil.transforms.columns.dead_letters import rejected_records
 from streamveil.transforms.local.server import LocalSetting, Server
 from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 from streamveil.transforms.release.release_steps import REJECTED, ReleaseConfig, _ReleaseFn
@@ -101,11 +100,9 @@ def begun(stream: str, slot: int, first: bool = False) -> tuple[str, bytes]:
 
 def rejected_reports(reason: str, detail: str, records: Iterable[Any]) -> pa.RecordBatch:
     """Dead letters of reports, which are counted; a record is what JSON can hold."""
-    rows = [
-        {"reason": reason, "detail": detail, "record": json.dumps(record)} for record in records
-    ]
-    metrics.count(metrics.REPORTS_REJECTED_PREFIX + reason, len(rows))
-    return pa.RecordBatch.from_pylist(rows, schema=REJECTED_SCHEMA)
+    letters = rejected_records(reason, ((detail, record) for record in records))
+    metrics.count(metrics.REPORTS_REJECTED_PREFIX + reason, letters.num_rows)
+    return letters
 
 
 class _CheckReportsFn(beam.DoFn):

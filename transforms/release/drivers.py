@@ -75,7 +75,7 @@ class SlotDriver(Protocol[S, Counted, Out]):
         """Add up all that came of a block: its slots in order, None where nothing came."""
 
     def release(self, state: S, slot: int, counted: Counted) -> tuple[S, Out]:
-        """Release the next slot; `state` is consumed."""
+        """Release the next slot."""
 
     def next_slot(self, state: S) -> int | None:
         """The slot that comes next, None before the first."""

@@ -13,7 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamveil.mechanisms.local.algorithms.population_division import Plan, PopulationDivision
+from streamveil.mechanisms.local.algorithms.population_division import (
+    Plan,
+    PopulationDivision,
+    PopulationState,
+)
 from streamveil.mechanisms.local.algorithms.publication_strategy import (
     Strategy,
     personalised_frequency_oracle,
@@ -69,7 +73,7 @@ class Absorption:
         return replace(state, shares=record[0], since=record[1])
 
 
-class PLPA(Strategy):
+class PLPA(Strategy[PopulationState[Absorbed]]):
     """Population absorption over the longest window, reports combined by PFO."""
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
@@ -77,7 +81,7 @@ class PLPA(Strategy):
         super().__init__(name, schedule, personalised_frequency_oracle, project)
 
 
-class PLPAPlus(Strategy):
+class PLPAPlus(Strategy[PopulationState[Absorbed]]):
     """Population absorption over the window that OPS chooses, reports enhanced by PUE."""
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
@@ -85,7 +89,7 @@ class PLPAPlus(Strategy):
         super().__init__(name, schedule, personalised_utility_enhancement, project)
 
 
-class LPA(Strategy):
+class LPA(Strategy[PopulationState[Absorbed]]):
     """LDP population absorption: PLPA when everybody asks for the strictest. For comparison only.
 
     Guarantee: PLPA's under the strictest requirement, which implies everybody's own.

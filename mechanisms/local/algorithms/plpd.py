@@ -12,7 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from streamveil.mechanisms.local.algorithms.population_division import Plan, PopulationDivision
+from streamveil.mechanisms.local.algorithms.population_division import (
+    Plan,
+    PopulationDivision,
+    PopulationState,
+)
 from streamveil.mechanisms.local.algorithms.publication_strategy import (
     Strategy,
     personalised_frequency_oracle,
@@ -66,7 +70,7 @@ class Distribution:
         return replace(state, asked=tuple(zip(record[::2], record[1::2], strict=True)))
 
 
-class PLPD(Strategy):
+class PLPD(Strategy[PopulationState[Distributed]]):
     """Population distribution over the longest window, reports combined by PFO."""
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
@@ -74,7 +78,7 @@ class PLPD(Strategy):
         super().__init__(name, schedule, personalised_frequency_oracle, project)
 
 
-class PLPDPlus(Strategy):
+class PLPDPlus(Strategy[PopulationState[Distributed]]):
     """Population distribution over the window that OPS chooses, reports enhanced by PUE."""
 
     def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
@@ -82,7 +86,7 @@ class PLPDPlus(Strategy):
         super().__init__(name, schedule, personalised_utility_enhancement, project)
 
 
-class LPD(Strategy):
+class LPD(Strategy[PopulationState[Distributed]]):
     """LDP population distribution: PLPD when everybody asks for the strictest. For comparison only.
 
     Guarantee: PLPD's under the strictest requirement, which implies everybody's own.

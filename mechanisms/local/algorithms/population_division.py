@@ -15,7 +15,7 @@ of ceil(w_opt) slots are more than half of all, floor(n / (2 gap)) are asked in 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -113,16 +113,16 @@ class Publications(Protocol[S]):
 
 
 @dataclass(frozen=True, eq=False)
-class PopulationState:
+class PopulationState(Generic[S]):
     """Whom the stream has asked."""
 
     pool: Pool
-    publications: Any
+    publications: S
     first: int | None = None
     """The stream's first slot; None before it."""
 
 
-class PopulationDivision:
+class PopulationDivision(Generic[S]):
     """The schedule of population division: a plan, and how many users publications get."""
 
     SCHEMAS = {
@@ -137,31 +137,31 @@ class PopulationDivision:
         }
     }
 
-    def __init__(self, users: Users, plan: Plan, publications: Publications[Any]) -> None:
+    def __init__(self, users: Users, plan: Plan, publications: Publications[S]) -> None:
         self.users = users
         self.plan = plan
         self._publications = publications
 
-    def start(self) -> PopulationState:
+    def start(self) -> PopulationState[S]:
         """Nobody has been asked yet."""
         n = self.users.class_of.size
         return PopulationState(Pool.of(n), self._publications.start(self.plan, n))
 
     def dissimilarity(
-        self, state: PopulationState, slot: int, words: RandomWords
-    ) -> tuple[PopulationState, Ask]:
+        self, state: PopulationState[S], slot: int, words: RandomWords
+    ) -> tuple[PopulationState[S], Ask]:
         """Draw U_s and take it out of the pool."""
         state = replace(state, first=slot if state.first is None else state.first)
         ask = self._ask(state, slot, 1, self.plan.sample, words)
         self._spend(state, ask)
         return state, ask
 
-    def publication(self, state: PopulationState, slot: int, words: RandomWords) -> Ask | None:
+    def publication(self, state: PopulationState[S], slot: int, words: RandomWords) -> Ask | None:
         """Draw U_r, which stays in the pool until it is committed."""
         size = self._publications.offer(state.publications)
         return None if size is None else self._ask(state, slot, 2, size, words)
 
-    def commit(self, state: PopulationState, published: Ask | None) -> PopulationState:
+    def commit(self, state: PopulationState[S], published: Ask | None) -> PopulationState[S]:
         """Take U_r out of the pool if it was asked."""
         if published is not None:
             self._spend(state, published)
@@ -169,17 +169,17 @@ class PopulationDivision:
         return replace(state, publications=self._publications.commit(state.publications, asked))
 
     def _ask(
-        self, state: PopulationState, slot: int, round: int, size: int, words: RandomWords
+        self, state: PopulationState[S], slot: int, round: int, size: int, words: RandomWords
     ) -> Ask:
         assert state.first is not None
         users = state.pool.draw(size, slot - state.first, self.plan.gap, words)
         return Ask(slot, round, users, self.plan.prices, self.plan.oracles)
 
-    def _spend(self, state: PopulationState, ask: Ask) -> None:
+    def _spend(self, state: PopulationState[S], ask: Ask) -> None:
         assert state.first is not None
         state.pool.spend(ask.users, ask.slot - state.first)
 
-    def encode(self, state: PopulationState) -> bytes:
+    def encode(self, state: PopulationState[S]) -> bytes:
         """Bytes of the state."""
         return state_codec.pack(
             self.SCHEMAS,
@@ -190,7 +190,7 @@ class PopulationDivision:
             },
         )
 
-    def decode(self, data: bytes) -> PopulationState:
+    def decode(self, data: bytes) -> PopulationState[S]:
         """State of bytes. Raises ConfigurationError for those of another population."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
         start = self.start()

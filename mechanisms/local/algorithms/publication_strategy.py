@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -53,11 +53,14 @@ def personalised_frequency_oracle(
     return combine(tally, oracles)
 
 
+S = TypeVar("S")
+
+
 @dataclass(frozen=True, eq=False)
-class StrategyState:
+class StrategyState(Generic[S]):
     """Where a slot stands: all of it public but for whom the schedule remembers."""
 
-    schedule: Any
+    schedule: S
     last: LocalPublication
     asked: Ask | None = None
     """The ask whose reports are awaited; None between slots."""
@@ -65,7 +68,7 @@ class StrategyState:
     """`dissimilarity` and `error` of the slot, once they are known."""
 
 
-class Strategy:
+class Strategy(Generic[S]):
     """A schedule and an estimator, joined by the comparison of dissimilarity and error."""
 
     SCHEMAS = {
@@ -82,7 +85,7 @@ class Strategy:
     }
 
     def __init__(
-        self, name: str, schedule: AskSchedule[Any], estimate: Estimator, project: bool
+        self, name: str, schedule: AskSchedule[S], estimate: Estimator, project: bool
     ) -> None:
         """Join them; with `project`, publications are projected on the simplex."""
         self.name = name
@@ -91,13 +94,13 @@ class Strategy:
         self.schedule = schedule
         self.estimate = estimate
 
-    def start(self) -> StrategyState:
+    def start(self) -> StrategyState[S]:
         """Nothing published yet."""
         return StrategyState(self.schedule.start(), LocalPublication.nothing(self.users.symbols))
 
     def begin(
-        self, state: StrategyState, slot: int, random: SlotNoise
-    ) -> tuple[StrategyState, Ask]:
+        self, state: StrategyState[S], slot: int, random: SlotNoise
+    ) -> tuple[StrategyState[S], Ask]:
         """Ask for the reports that tell the dissimilarity."""
         schedule, ask = self.schedule.dissimilarity(
             state.schedule, slot, random.words("users for the dissimilarity")
@@ -105,8 +108,8 @@ class Strategy:
         return StrategyState(schedule, state.last, ask), ask
 
     def take(
-        self, state: StrategyState, tally: Tally, random: SlotNoise
-    ) -> tuple[StrategyState, Ask | LocalRelease]:
+        self, state: StrategyState[S], tally: Tally, random: SlotNoise
+    ) -> tuple[StrategyState[S], Ask | LocalRelease]:
         """Decide after the first round, publish after the second.
 
         Raises ValueError when no ask is open.
@@ -118,8 +121,8 @@ class Strategy:
         return self._publish(state, state.asked, tally, random)
 
     def _decide(
-        self, state: StrategyState, asked: Ask, tally: Tally, random: SlotNoise
-    ) -> tuple[StrategyState, Ask | LocalRelease]:
+        self, state: StrategyState[S], asked: Ask, tally: Tally, random: SlotNoise
+    ) -> tuple[StrategyState[S], Ask | LocalRelease]:
         candidate = self.schedule.publication(
             state.schedule, asked.slot, random.words("users for a publication")
         )
@@ -136,8 +139,8 @@ class Strategy:
         return replace(state, asked=candidate), candidate
 
     def _publish(
-        self, state: StrategyState, asked: Ask, tally: Tally, random: SlotNoise
-    ) -> tuple[StrategyState, LocalRelease]:
+        self, state: StrategyState[S], asked: Ask, tally: Tally, random: SlotNoise
+    ) -> tuple[StrategyState[S], LocalRelease]:
         if not tally.reports.any():
             return self._close(state, SKIPPED, asked)
         words = random.words("publication perturbed again")
@@ -150,8 +153,8 @@ class Strategy:
         return self._close(replace(state, last=last), PUBLISHED, asked)
 
     def _close(
-        self, state: StrategyState, status: str, spent: Ask | None = None
-    ) -> tuple[StrategyState, LocalRelease]:
+        self, state: StrategyState[S], status: str, spent: Ask | None = None
+    ) -> tuple[StrategyState[S], LocalRelease]:
         """Close the slot."""
         schedule = self.schedule.commit(state.schedule, spent)
         release = state.last.release(status, state.diagnostics)
@@ -171,7 +174,7 @@ class Strategy:
             variances, counts, candidate.users.size, users.symbols, users.class_of.size
         )
 
-    def encode(self, state: StrategyState) -> bytes:
+    def encode(self, state: StrategyState[S]) -> bytes:
         """Bytes of the state."""
         return state_codec.pack(
             self.SCHEMAS,
@@ -183,7 +186,7 @@ class Strategy:
             },
         )
 
-    def decode(self, data: bytes) -> StrategyState:
+    def decode(self, data: bytes) -> StrategyState[S]:
         """State of bytes. Raises ConfigurationError for those of another population."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
         return StrategyState(

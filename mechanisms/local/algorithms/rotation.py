@@ -185,7 +185,7 @@ class Rotation:
         """Let users come, leave or ask for something else from a slot on: see `report_groups.py`.
 
         Args:
-            state: consumed.
+            state: between two slots.
             slot: one that has not begun; change each user once a slot.
             users: who, each once, shape (c,).
             classes: the new class of each, or `rota.AWAY` for one who takes no part.

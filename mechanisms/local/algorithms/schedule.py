@@ -28,7 +28,7 @@ class AskSchedule(Protocol[S]):
         """State before the first slot."""
 
     def dissimilarity(self, state: S, slot: int, words: RandomWords) -> tuple[S, Ask]:
-        """Begin the next slot: its first ask is spent. `state` is consumed."""
+        """Begin the next slot: its first ask is spent."""
 
     def publication(self, state: S, slot: int, words: RandomWords) -> Ask | None:
         """What a publication would ask, nothing spent yet; None in a nullified slot.
@@ -37,7 +37,7 @@ class AskSchedule(Protocol[S]):
         """
 
     def commit(self, state: S, published: Ask | None) -> S:
-        """Close the slot: the publication's ask is spent. `state` is consumed."""
+        """Close the slot: the publication's ask is spent."""
 
     def encode(self, state: S) -> bytes:
         """Bytes of the state, with a version."""

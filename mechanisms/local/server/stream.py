@@ -98,7 +98,7 @@ class LocalStream:
         return LocalStreamState(self.mechanism.start(), UserFilters(self.users, self._longest))
 
     def begin(self, state: LocalStreamState, slot: int) -> tuple[LocalStreamState, Ask]:
-        """Ask for the first reports of the next slot; `state` is consumed.
+        """Ask for the first reports of the next slot.
 
         Raises:
             BudgetExceeded: when the filter refuses; nothing is asked then.
@@ -114,7 +114,7 @@ class LocalStream:
     def take(
         self, state: LocalStreamState, tally: Tally
     ) -> tuple[LocalStreamState, Ask | LocalRelease]:
-        """Use the reports to the last ask; `state` is consumed.
+        """Use the reports to the last ask.
 
         Raises:
             BudgetExceeded: when the filter refuses a second ask.
@@ -145,7 +145,7 @@ class LocalStream:
         """Let users come, leave or ask for something else from the next slot on.
 
         Args:
-            state: between two slots, consumed; it may be that of a stream with fewer users and
+            state: between two slots; it may be that of a stream with fewer users and
                 classes, the first ones of this one. Its filter remembers the longest window.
             users: who, ascending, each once, shape (c,).
             classes: the new class of each, or `rota.AWAY` for one who leaves.

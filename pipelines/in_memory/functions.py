@@ -1,0 +1,398 @@
+"""The commands as functions: data in memory or in files in, results in memory out."""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import replace
+from io import StringIO
+from types import NoneType
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from streamveil.io import (
+    REJECTED_SCHEMA,
+    CsvDialect,
+    ReadEvents,
+    ReadTable,
+    change_columns,
+    check_events,
+    is_stream,
+    is_table,
+    read_table,
+    table_of,
+)
+from streamveil.io.releases import ledger_table
+from streamveil.mechanisms.core.arguments import domain_of
+from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
+from streamveil.mechanisms.core.records import (
+    ADD_REMOVE,
+    CHANGE_COLUMNS,
+    UNIFORM,
+    ConfigurationError,
+)
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.pipelines import collect as collecting
+from streamveil.pipelines import evaluate as evaluating
+from streamveil.pipelines import per_record as recording
+from streamveil.pipelines import release as releasing
+from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
+from streamveil.pipelines.in_memory.results import Comparison, Releases, Statistics
+from streamveil.pipelines.in_memory.steps import run_here
+from streamveil.pipelines.inputs import dialect_of
+from streamveil.pipelines.options import KEY_PLACES
+from streamveil.pipelines.summary import Summary
+from streamveil.transforms import CollectHistograms, PrivateHistograms
+
+_LOGGER = logging.getLogger("streamveil")
+
+_DATA = "a path, a glob, a table of pandas, Polars, Arrow or DuckDB, or a list of record batches"
+# Arguments that need not be text.
+_KEPT = ("domain", "requirements", "requirement_changes", "noise_key")
+
+
+def release(
+    data: Any,
+    *,
+    user: str,
+    value: str | tuple[str, str],
+    time: str,
+    slot: Any,
+    domain: Any,
+    requirements: Any = None,
+    mechanism: str | None = None,
+    start: Any = None,
+    end: Any = None,
+    noise_key: str | bytes | None = None,
+    max_contributions: int = 1,
+    keep: str = UNIFORM,
+    adjacency: str = ADD_REMOVE,
+    requirement_columns: Any = None,
+    default_requirement: Any = None,
+    requirement_changes: Any = None,
+    longest_window: int | None = None,
+    guarantee: str | None = None,
+    epsilon: float | None = None,
+    other: str | None = None,
+    slot_zone: str | None = None,
+    origin: Any = None,
+    time_zone: str | None = None,
+    time_unit: str | None = None,
+    time_format: str | None = None,
+    delimiter: str | None = None,
+    columns: Any = None,
+    max_rejected: float = MAX_REJECTED,
+) -> Releases:
+    """Release a private histogram for each slot of time, keeping every user's own requirement.
+
+    It is what `streamveil release` does, in this process: with the same events, arguments and
+    noise key the releases and the ledger are the same to the bit. Each call spends the budgets of
+    the users, as each run of the command does. The guarantee and its bounds are those of
+    :class:`streamveil.transforms.PrivateHistograms`.
+
+    Args:
+        data: events: a path or glob; a table of pandas, Polars or Arrow or a relation of DuckDB;
+            or a list of Arrow's record batches.
+        user: column of the user id.
+        value: column of the value, or of longitude and latitude for a grid.
+        time: column of the event time.
+        slot: length of a slot: `1d`, `1h`, `5m`, or a timedelta.
+        domain: the public bins: a list of values, `Categories`, `Edges` or `Grid`; or text, as of
+            `--domain`.
+        requirements: the public table of users, windows and epsilons: a path, a table, a mapping
+            user -> (window, epsilon), or a `Registry`.
+        mechanism: its name; None is the default of the command.
+        start: release from the slot that holds this time: ISO 8601, or a datetime; None takes the
+            first slot with an event.
+        end: release up to the slot before this time; None takes the last slot with an event.
+        noise_key: a place as of `--noise_key`, or 32 or more secret bytes; None takes the variable
+            STREAMVEIL_NOISE_KEY, or else fresh randomness.
+        max_contributions: events of a user that count in a slot.
+        keep: which of more: `uniform` or `distinct`.
+        adjacency: `add_remove`, or `replace`.
+        requirement_columns: names of the columns of users, windows and epsilons, if they are
+            others.
+        default_requirement: window and epsilon of users outside the table, and their public number.
+        requirement_changes: changes of requirements: a path or a table.
+        longest_window: the longest window, in slots, that a change may ask for.
+        guarantee: `w-event`, or `infinite` for one budget for ever.
+        epsilon: that budget.
+        other: name of a last bin for all that is outside the domain.
+        slot_zone: zone whose calendar days and weeks are slots.
+        origin: start of slot 0.
+        time_zone: zone of times without an offset; None is UTC.
+        time_unit: unit of times given as numbers: `s`, `ms`, `us` or `ns`.
+        time_format: how times are written as text, if not as ISO 8601: codes of strptime.
+        delimiter: what parts the fields of CSV files.
+        columns: names of all columns of CSV files without a header.
+        max_rejected: share of the events that may be rejected, from 0 to 1.
+
+    Returns:
+        The releases, the ledger, the dead letters and what became of the events.
+
+    Raises:
+        ConfigurationError: a ValueError, for what cannot be done; nothing is spent.
+        InputLost: if most of the events cannot be counted; nothing is spent.
+        BudgetExceeded: rather than spend more than anybody's budget.
+        TypeError: for data that is none of these.
+    """
+    given = _without(locals(), ["data"])
+    with words_of(release):
+        options = _options("release", given)
+        transform = releasing.transform_of(options, options)
+        told = releasing.about_least_total(transform)
+        if told is not None:
+            _LOGGER.log(told[1], in_words_of(release, told[0]))
+        sources = [_events(data, "data", transform.columns.names, dialect_of(options))]
+        if requirement_changes is not None:
+            sources.append(_changes(requirement_changes))
+        dynamic = releasing.is_dynamic(transform, requirement_changes)
+        return _releases(release, transform, sources, dynamic=dynamic)
+
+
+def collect(
+    data: Any,
+    *,
+    user: str,
+    value: str | tuple[str, str],
+    time: str,
+    slot: Any,
+    domain: Any,
+    requirements: Any,
+    mechanism: str | None = None,
+    start: Any = None,
+    end: Any = None,
+    noise_key: str | bytes | None = None,
+    keep: str = UNIFORM,
+    requirement_columns: Any = None,
+    other: str | None = None,
+    slot_zone: str | None = None,
+    origin: Any = None,
+    time_zone: str | None = None,
+    time_unit: str | None = None,
+    time_format: str | None = None,
+    delimiter: str | None = None,
+    columns: Any = None,
+    max_rejected: float = MAX_REJECTED,
+) -> Releases:
+    """The same in the local setting, played through: what `streamveil collect` does.
+
+    Users' devices perturb what they report, and the releases are made of their reports alone.
+    Arguments, result and errors are as those of :func:`release`.
+    """
+    given = _without(locals(), ["data"])
+    with words_of(collect):
+        options = _options("collect", given)
+        transform = collecting.transform_of(options)
+        source = _events(data, "data", transform.columns.names, dialect_of(options))
+        return _releases(collect, transform, [source])
+
+
+def per_record(
+    data: Any,
+    *,
+    statistic: str,
+    budget: str,
+    value: str | None = None,
+    value_max: float | None = None,
+    epsilon_max: float | None = None,
+    epsilon_min: float | None = None,
+    budget_column: str | None = None,
+    key: str | None = None,
+    keys: Any = None,
+    time: str | None = None,
+    slot: Any = None,
+    start: Any = None,
+    end: Any = None,
+    window: int = 1,
+    mechanism: str | None = None,
+    beta: float | None = None,
+    max_records_per_user: int = 1,
+    noise_key: str | bytes | None = None,
+    slot_zone: str | None = None,
+    origin: Any = None,
+    time_zone: str | None = None,
+    time_unit: str | None = None,
+    time_format: str | None = None,
+    delimiter: str | None = None,
+    columns: Any = None,
+) -> Statistics:
+    """Statistics that protect each record by a budget of its own: `streamveil per-record`.
+
+    A record that cannot be read or used counts nowhere and is told of nowhere. Arguments are the
+    options of the command, `value`, `key` and `time` without `_column`; `data` and errors are as of
+    :func:`release`.
+    """
+    given = _without(locals(), ["data"])
+    with words_of(per_record):
+        options = _options("per-record", given)
+        options.input = "data"  # it has an end
+        transform = recording.transform_of(options)
+        names = recording.columns_of(options)
+        source = _events(data, "data", names, dialect_of(options), silent=True)
+
+        def build(pipeline: beam.Pipeline) -> dict[str, Any]:
+            events = pipeline | "ReadEvents" >> source
+            return {"rows": events.batches | "PerRecord" >> transform}
+
+        kept, _ = run_here(build)
+        return Statistics(tuple(kept["rows"]), recording.summary_of(transform))
+
+
+def evaluate(data: Any = None, **options: Any) -> Comparison:
+    """Run mechanisms over the same streams and say which to choose: `streamveil evaluate`.
+
+    What comes out is computed from true counts: it is for data that you may see, and not protected.
+
+    Args:
+        data: events of your own, as of :func:`release`; None for synthetic streams alone.
+        **options: those of the command, by name (`stream`, `mechanisms`, `epsilons`, `windows`,
+            `users`, `slots`, `seeds`, ...), and `user`, `value` and `time` without `_column`; lists
+            are taken. `processes` is 1 unless it is given.
+
+    Raises:
+        ConfigurationError: a ValueError, for what cannot be done or is no option.
+    """
+    options = {"processes": 1, **options}
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of(evaluate):
+        given = options_of("evaluate", options)
+        if data is not None:
+            given.input = _file_of(data, folder)
+            given.name = given.name or "data"
+        if given.output is not None:
+            raise ConfigurationError(f"--output={given.output}: leave it out, to_arrow() gives it")
+        given.output = os.path.join(folder, "comparison.csv")
+        said = StringIO()
+        with redirect_stdout(said):
+            evaluating.main(given, "streamveil.evaluate")
+        lines = [line for line in said.getvalue().splitlines() if folder not in line]
+        return Comparison(read_table(given.output), "\n".join(lines))
+
+
+def _without(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in set(names)}
+
+
+def _options(command: str, given: Mapping[str, Any]) -> argparse.Namespace:
+    """The options of a command that arguments ask for."""
+    kept = {name: value for name, value in given.items() if name in _KEPT}
+    for name, value in kept.items():
+        if isinstance(value, os.PathLike):
+            kept[name] = os.fspath(value)
+        elif name == "domain" and not isinstance(value, (str, NoneType)):
+            kept[name] = domain_of(value)
+        elif name == "requirements" and is_table(value):
+            kept[name] = table_of(value, name)
+    if not isinstance(kept["noise_key"], (str, bytes, NoneType)):  # which is not shown
+        kind = type(kept["noise_key"]).__name__
+        raise TypeError(f"noise_key is of type {kind}: give {KEY_PLACES}, or its bytes")
+    return options_of(command, _without(given, _KEPT), **kept)
+
+
+def _releases(
+    function: Callable[..., Releases],
+    transform: PrivateHistograms | CollectHistograms,
+    sources: list[beam.PTransform],
+    *,
+    dynamic: bool = False,
+) -> Releases:
+    """Take events, and perhaps changes, through a transform."""
+    registry = transform.registry
+    if registry.reload is None:  # Beam copies each step, and would copy all users with it
+        transform = replace(transform, registry=replace(registry, reload=_stays_here))
+
+    def build(pipeline: beam.Pipeline) -> dict[str, Any]:
+        read = [pipeline | f"Read{i}" >> source for i, source in enumerate(sources)]
+        batches = tuple(events.batches for events in read)
+        outputs = batches[0] if len(batches) == 1 else batches
+        outputs = outputs | type(transform).__name__ >> transform
+        return {
+            "releases": outputs.releases,
+            "ledger": outputs.ledger,
+            "rejected": [*(events.rejected for events in read), outputs.rejected],
+        }
+
+    kept, summary = run_here(build)
+    text = in_words_of(function, summary.text(dead_letters=".rejected"))
+    _warn_of(summary, in_words_of(function, summary.warning() or ""))
+    return Releases(
+        tuple(kept["releases"]),
+        transform.domain.labels,
+        ledger_table(kept["ledger"], dynamic=dynamic),
+        pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
+        summary.figures(),
+        text,
+    )
+
+
+def _stays_here() -> Registry:
+    """How another process would get a registry in memory."""
+    raise ConfigurationError("a registry in memory is asked for in another process: give a file")
+
+
+def _warn_of(summary: Summary, warning: str) -> None:
+    """Tell of events that are not in the counts."""
+    if summary.rejected:
+        _LOGGER.warning("%s: .rejected says why", summary.events_text())
+    _warn(warning)
+
+
+def _warn(text: str | None) -> None:
+    if text:
+        _LOGGER.warning("%s", text)
+
+
+def _events(
+    data: Any,
+    name: str,
+    columns: Iterable[str],
+    dialect: CsvDialect | None = None,
+    *,
+    silent: bool = False,
+) -> beam.PTransform:
+    """What reads the data, wherever it is. Raises ConfigurationError and TypeError."""
+    names = tuple(columns)
+    if is_table(data):
+        return ReadTable(table_of(data, name), name, columns=names, silent=silent)
+    path = _path(data, name)
+    check_events(path, names, silent=silent, dialect=dialect)
+    return ReadEvents(path, columns=names, silent=silent, dialect=dialect)
+
+
+def _changes(data: Any) -> beam.PTransform:
+    name = "requirement_changes"
+    if not is_table(data):
+        path = _path(data, name)
+        return ReadEvents(path, columns=change_columns(path))
+    table = table_of(data, name)
+    when = [one for one in ("slot", "time") if one in table.column_names] or ["slot"]
+    columns = [one for one in CHANGE_COLUMNS if one not in ("slot", "time") or one in when]
+    return ReadTable(table, name, columns=columns)
+
+
+def _path(data: Any, name: str) -> str:
+    if not isinstance(data, (str, os.PathLike)):
+        raise TypeError(f"{name} is of type {type(data).__name__}: give {_DATA}")
+    path = os.fspath(data)
+    if is_stream(path):
+        raise ConfigurationError(
+            f"{name}={path} does not end: give {_DATA}, or run streamveil release, which streams"
+        )
+    return path
+
+
+def _file_of(data: Any, folder: str) -> str:
+    """A file of the data, for what reads files alone: as a pattern that matches it."""
+    if not is_table(data):
+        return _path(data, "data")
+    path = os.path.join(folder, "data.parquet")
+    pq.write_table(table_of(data, "data"), path)
+    return glob.escape(path)

@@ -1,0 +1,203 @@
+"""What a call releases: tables, figures, and how they show themselves in a notebook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_batch
+from streamveil.io.releases import release_schema, releases_to_batch
+from streamveil.io.tidy import LAYOUTS, TIDY, TIDY_SCHEMA, tidy_batch
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    PerRecordRow,
+    Release,
+    format_time,
+)
+from streamveil.mechanisms.core.words import number_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_MOST_ROWS = 10
+"""Rows that a notebook shows."""
+_MOST_BINS = 8
+"""Bins of a plot that names none."""
+
+
+class Result(ABC):
+    """What is released, as a table; with it what there is to tell of the run."""
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """All that is released, as a table of Arrow."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """A few lines about it."""
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The same as :meth:`to_arrow`, as pandas has it. Raises ImportError without pandas."""
+        try:
+            import pandas  # noqa: F401
+        except ImportError:
+            raise ImportError(
+                "to_pandas() needs pandas: pip install pandas; to_arrow() needs nothing more"
+            ) from None
+        return self.to_arrow().to_pandas()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the lines, and the first rows."""
+        table = self.to_arrow()
+        head = "".join(f"<th>{escape(name)}</th>" for name in table.column_names)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{escape(_shown(cell))}</td>' for cell in row.values())}</tr>"
+            for row in table.slice(0, _MOST_ROWS).to_pylist()
+        )
+        more = table.num_rows - _MOST_ROWS
+        rest = f"<p>and {number_of(more, 'row')} more: .to_pandas()</p>" if more > 0 else ""
+        return (
+            f"<pre>{escape(str(self))}</pre><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{rows}</tbody></table>{rest}"
+        )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Releases(Result, Sequence[Release]):
+    """Releases of all slots, in order: a sequence of :class:`Release`. All of them are public.
+
+    `ledger` is public too; `rejected` and `summary` are raw.
+    """
+
+    releases: tuple[Release, ...]
+    labels: tuple[str, ...]
+    """Names of the bins."""
+    ledger: pa.Table
+    """What every slot cost every class of users, with the columns of `--ledger`."""
+    rejected: pa.Table
+    """Dead letters: what could not be counted, why, and where it stood. Raw: never publish it."""
+    summary: Mapping[str, Any]
+    """What became of the events: read, rejected by reason, beyond_bound, late, counted, slots,
+    statuses and largest_window_use, as `--summary` has it. Raw: never publish it."""
+    text: str
+    """The same in lines."""
+
+    def __len__(self) -> int:
+        return len(self.releases)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.releases[index]
+
+    def __iter__(self) -> Iterator[Release]:
+        return iter(self.releases)
+
+    def to_arrow(self, layout: str = TIDY) -> pa.Table:
+        """The releases as a table.
+
+        Args:
+            layout: `tidy`, a row for each slot and bin, with slot, start, bin, count, low and high
+                (where the count is likely to be, 90 %) and status; or `rows`, one for each slot, as
+                WriteReleases has it.
+        """
+        if layout not in LAYOUTS:
+            raise ConfigurationError(f"layout {layout!r} is unknown: choose {' or '.join(LAYOUTS)}")
+        if layout == TIDY:
+            batch = tidy_batch(self.releases, self.labels)
+            return pa.Table.from_batches([batch], TIDY_SCHEMA)
+        schema = release_schema(self.labels, shares=self.releases[0].shares is not None)
+        return pa.Table.from_batches([releases_to_batch(self.releases, schema)], schema)
+
+    def plot(self, bins: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a line for each bin, with the interval of 90 % around it; needs matplotlib.
+
+        Args:
+            bins: which; the largest, at most 8, when None.
+            ax: where; a new figure when None.
+
+        Returns:
+            The axes.
+
+        Raises:
+            ConfigurationError: for a bin that there is not.
+            ImportError: without matplotlib.
+        """
+        from streamveil.pipelines.in_memory.plots import draw
+
+        return draw(self.to_arrow(), self._largest() if bins is None else self._known(bins), ax)
+
+    def _largest(self) -> list[str]:
+        totals = np.sum([release.counts for release in self.releases], axis=0)
+        largest = sorted(range(len(self.labels)), key=lambda i: -totals[i])[:_MOST_BINS]
+        return [self.labels[i] for i in sorted(largest)]
+
+    def _known(self, bins: Sequence[str]) -> list[str]:
+        for label in bins:
+            if label not in self.labels:
+                raise ConfigurationError(
+                    f"there is no bin {label!r}: choose of {', '.join(self.labels)}"
+                )
+        return list(bins)
+
+    def __str__(self) -> str:
+        first, last = self.releases[0], self.releases[-1]
+        return (
+            f"{number_of(len(self), 'release')} of {number_of(len(self.labels), 'bin')} by "
+            f"{first.mechanism}, {format_time(first.start)} to {format_time(last.end)}\n{self.text}"
+        )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Statistics(Result, Sequence[PerRecordRow]):
+    """Statistics that protect each record: one for each window and key, a :class:`PerRecordRow`."""
+
+    rows: tuple[PerRecordRow, ...]
+    summary: str
+    """What was released, in lines: public, whatever the records were."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each, in order of window and key: see WritePerRecord."""
+        batch = per_record_batch(self.rows)
+        table = pa.Table.from_batches([batch], PER_RECORD_SCHEMA)
+        return table.sort_by([(name, "ascending") for name in ("start", "end", "key")])
+
+    def __str__(self) -> str:
+        return self.summary
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Comparison(Result):
+    """Mechanisms side by side on the same streams. It is of true counts, and not protected."""
+
+    table: pa.Table
+    """A row for each stream, requirement and mechanism."""
+    summary: str
+    """The table for people, and which mechanism to choose."""
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each stream, requirement and mechanism, with all measures."""
+        return self.table
+
+    def __str__(self) -> str:
+        return self.summary
+
+
+def _shown(cell: Any) -> str:
+    if cell is None:
+        return ""
+    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)

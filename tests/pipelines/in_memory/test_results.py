@@ -1,0 +1,108 @@
+"""What results know, and how they show themselves."""
+
+import sys
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+import streamveil as sv
+
+
+@pytest.fixture
+def releases(job, asked):
+    return sv.release(job.path("events.csv"), **asked)
+
+
+def test_releases_are_a_tidy_table(releases):
+    frame = releases.to_pandas()
+    assert list(frame) == ["slot", "start", "bin", "count", "low", "high", "status"]
+    assert len(frame) == 9 * 3
+    assert frame["bin"].tolist()[:3] == ["A", "B", "C"]
+    assert frame["start"].iloc[0].isoformat() == "2024-01-01T00:00:00+00:00"
+    assert frame.equals(releases.to_arrow().to_pandas())
+
+
+def test_releases_are_a_sequence(releases):
+    assert len(releases) == 9
+    assert [release.slot for release in releases] == releases.to_arrow("rows")["slot"].to_pylist()
+    assert releases[0].counts.tolist() == releases.to_arrow()["count"].to_pylist()[:3]
+
+
+def test_another_layout_is_refused(releases):
+    with pytest.raises(sv.ConfigurationError, match="layout 'wide' is unknown: choose rows or"):
+        releases.to_arrow("wide")
+
+
+def test_they_show_themselves(releases):
+    text = repr(releases)
+    assert text.startswith("9 releases of 3 bins by adaptive, 2024-01-01T00:00:00Z to 2024-01-10")
+    assert "320 events read" in text
+    assert "--" not in text
+    html = releases._repr_html_()
+    assert html.count("<tr>") == 11
+    assert "and 17 rows more" in html
+    assert "contribution bound" in html
+
+
+def test_a_label_is_no_html(job, asked):
+    shown = sv.release(job.path("events.csv"), **{**asked, "other": "<b>"})._repr_html_()
+    assert "<td>&lt;b&gt;</td>" in shown
+    assert "<b>" not in shown
+
+
+def test_they_are_drawn(releases):
+    axes = releases.plot()
+    assert [line.get_label() for line in axes.get_lines()] == ["A", "B", "C"]
+    again = releases.plot(bins=["B"], ax=axes)
+    assert again is axes
+    assert len(axes.get_lines()) == 4
+    with pytest.raises(sv.ConfigurationError, match="there is no bin 'X': choose of A, B, C"):
+        releases.plot(bins=["X"])
+
+
+@pytest.mark.parametrize(
+    ("module", "use", "remedy"),
+    [
+        ("pandas", "to_pandas", "pip install pandas"),
+        ("matplotlib.pyplot", "plot", "pip install 'streamveil\\[demo\\]'"),
+    ],
+)
+def test_what_is_not_installed_is_named(monkeypatch, releases, module, use, remedy):
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=remedy):
+        getattr(releases, use)()
+
+
+def test_statistics_of_records():
+    records = pa.table({"amount": [1.0, 5.0, 90.0] * 40})
+    found = sv.per_record(
+        records, statistic="count", budget="inverse:100", value="amount", value_max=100,
+        epsilon_max=4,
+    )  # fmt: skip
+    assert found.to_pandas()["statistic"].tolist() == ["count"]
+    assert repr(found).startswith("released: one window of all times")
+
+
+def test_a_comparison():
+    found = sv.evaluate(stream=["sin"], mechanisms=["pba", "pbd"], users=90, slots=8, seeds=1)
+    assert found.to_arrow()["mechanism"].to_pylist() == ["pba", "pbd"]
+    assert "Choose" in found.summary
+    assert "wrote" not in found.summary
+
+
+@pytest.mark.slow
+def test_a_comparison_on_a_table(job):
+    table = pyarrow.csv.read_csv(job.path("events.csv"))
+    found = sv.evaluate(
+        table, user="user", value="value", time="time", slot="1d", domain=["A", "B", "C"],
+        mechanisms="pba", epsilons=[1.0], windows=3, seeds=1,
+    )  # fmt: skip
+    assert found.to_arrow()["stream"].to_pylist() == ["data"]
+
+
+def test_a_comparison_of_nothing_is_refused():
+    with pytest.raises(sv.ConfigurationError, match="stream is missing: name synthetic streams"):
+        sv.evaluate()
+    with pytest.raises(sv.ConfigurationError, match=r"option streem=sin: did you mean stream\?"):
+        sv.evaluate(streem="sin")

@@ -1,0 +1,82 @@
+"""A pipeline's steps taken here give what a runner gives of them."""
+
+import apache_beam as beam
+import pytest
+from apache_beam.metrics import Metrics
+from apache_beam.transforms.userstate import BagStateSpec
+
+from streamveil.pipelines.in_memory.steps import run_here
+from streamveil.transforms import metrics
+
+
+class Sorts(beam.DoFn):
+    """Evens one way, odds another; what was there at the end."""
+
+    def setup(self):
+        self.seen = 0
+
+    def process(self, number, most):
+        self.seen += 1
+        metrics.count("seen", 1)
+        Metrics.counter("another", "seen").inc()
+        if number > most:
+            return None
+        return [beam.pvalue.TaggedOutput("odd", number) if number % 2 else number]
+
+    def finish_bundle(self):
+        yield beam.pvalue.TaggedOutput("ended", self.seen)
+
+
+class Remembers(beam.DoFn):
+    BAG = BagStateSpec("bag", beam.coders.VarIntCoder())
+
+    def process(self, element, bag=beam.DoFn.StateParam(BAG)):
+        bag.add(element)
+
+
+def numbers(pipeline, label="Numbers"):
+    return pipeline | label >> beam.Create([1, 2, 3, 4, 5])
+
+
+def test_outputs_go_where_they_are_taken():
+    def build(pipeline):
+        most = pipeline | "Most" >> beam.Create([4])
+        sort = beam.ParDo(Sorts(), beam.pvalue.AsSingleton(most))
+        sorted_ = numbers(pipeline) | sort.with_outputs("odd", "ended", main="even")
+        sums = (sorted_.even, sorted_.odd) | beam.Flatten() | beam.CombineGlobally(sum)
+        keyed = numbers(pipeline, "Again") | "Key" >> beam.Map(lambda n: (n % 2, n))
+        return {
+            "even": sorted_.even,
+            "both": [sorted_.even, sorted_.odd],
+            "ended": sorted_.ended,
+            "sums": sums,
+            "grouped": keyed | beam.GroupByKey(),
+        }
+
+    kept, summary = run_here(build)
+    assert kept["even"] == [2, 4]
+    assert sorted(kept["both"]) == [1, 2, 3, 4]
+    assert kept["ended"] == [5]
+    assert kept["sums"] == [10]
+    assert [(key, sorted(values)) for key, values in sorted(kept["grouped"])] == [
+        (0, [2, 4]),
+        (1, [1, 3, 5]),
+    ]
+    assert summary.counters == {"seen": 5}
+
+
+def test_an_error_comes_as_it_is():
+    def fail(number):
+        raise KeyError(number)
+
+    with pytest.raises(KeyError):
+        run_here(lambda pipeline: {"none": numbers(pipeline) | beam.Map(fail)})
+
+
+def test_what_needs_a_runner_is_refused():
+    def build(pipeline):
+        keyed = numbers(pipeline) | beam.Map(lambda n: (0, n))
+        return {"none": keyed | "Remember" >> beam.ParDo(Remembers())}
+
+    with pytest.raises(NotImplementedError, match="Remember needs a runner: it has state"):
+        run_here(build)
