@@ -59,10 +59,18 @@ _HOME = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a name when it is first asked for."""
+    """Import a name when it is first asked for.
+
+    Raises ImportError where it needs an extra that is not installed.
+    """
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(_HOME.get(name, "streamveil.mechanisms")), name)
+    try:
+        found = getattr(import_module(_HOME.get(name, "streamveil.mechanisms")), name)
+    except ImportError as error:
+        from streamveil.mechanisms.core.lazy_names import in_words
+
+        raise in_words(error, f"{__name__}.{name}") from None
     globals()[name] = found
     return found
 

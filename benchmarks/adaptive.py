@@ -145,7 +145,7 @@ def ablations(given):
     parts = table(
         f"Parts of adaptive put into PBA, sin, E = {E}, w = {W}, {slots:,} slots, {seeds} seeds",
         ["mechanism", "error", "standard error", "reference", "error / reference", "published"],
-        "The same as `streamveil evaluate --stream=sin --mechanisms=pba,ablation,...`. Rows with "
+        "The same as `streamveil evaluate --streams=sin --mechanisms=pba,ablation,...`. Rows with "
         "ledger=saving are no part of the reference.",
     )
     for row in evaluated(given, synthetic("sin", USERS, slots), E, W, list(ABLATION), seeds):

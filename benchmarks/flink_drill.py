@@ -43,7 +43,7 @@ from _drill import kept, overspent, slot_of, spent, tell
 from _flink_stream import EPSILON, WINDOW, Pace, build, reference
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.pipelines.flink import FlinkOptions
+from streamveil.pipelines.launch import FlinkOptions
 
 HERE = Path(__file__).resolve().parent
 SCRIPT = HERE.parent / "tests" / "clusters" / "flink.sh"

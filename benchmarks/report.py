@@ -24,7 +24,7 @@ second, so they are per core.
 NAMES = (
     *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
     *("utility", "changing", "adaptive", "local", "per_record", "infinite", "scaling", "messages"),
-    "following",
+    *("following", "startup"),
 )
 
 

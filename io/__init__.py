@@ -1,67 +1,67 @@
 """Events, requirements and results, to and from files on any filesystem of Beam, and streams."""
 
-from streamveil.io.bigquery import (
-    WritePerRecordToBigQuery,
-    WriteReleasesToBigQuery,
-    bigquery_schema,
-)
-from streamveil.io.coders import RecordBatchCoder
-from streamveil.io.domain import read_domain
-from streamveil.io.ends import ends_of
-from streamveil.io.events import (
-    DATASETS,
-    REJECTED_SCHEMA,
-    UNREADABLE,
-    Events,
-    ReadEvents,
-    check_events,
-    read_events,
-    read_part,
-    split_file,
-)
-from streamveil.io.files import CsvDialect, list_files, match_files
-from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
-from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
-from streamveil.io.locations import (
-    SINK_FORMS,
-    SOURCE_FORMS,
-    is_stream,
-    per_record_sink_of,
-    sink_of,
-    source_of,
-)
-from streamveil.io.memory import ReadTable, is_table, table_of
-from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
-from streamveil.io.public import read_public
-from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
-from streamveil.io.releases import (
-    BINS_METADATA,
-    LEDGER_SCHEMA,
-    WriteLedger,
-    WriteRejected,
-    WriteReleases,
-    WriteState,
-    read_state,
-    release_schema,
-)
-from streamveil.io.requirement_changes import change_columns, requirement_changes_of
-from streamveil.io.requirements import read_requirements, requirements_of
-from streamveil.io.results import read_ledger, read_releases
-from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
-from streamveil.io.tables import (
-    WriteTable,
-    check_output,
-    check_outputs,
-    check_place,
-    read_table,
-    unfinished,
-    write_table,
-    write_text,
-)
-from streamveil.io.tidy import LAYOUTS, TIDY_SCHEMA
-from streamveil.io.users import TableChanges, UserTable
-from streamveil.io.watch import WatchEvents
-from streamveil.io.witness import refuse_witness, witness_of
+from typing import TYPE_CHECKING
+
+from streamveil.mechanisms.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from streamveil.io.bigquery import (
+        WritePerRecordToBigQuery,
+        WriteReleasesToBigQuery,
+        bigquery_schema,
+    )
+    from streamveil.io.coders import RecordBatchCoder
+    from streamveil.io.domain import read_domain
+    from streamveil.io.ends import ends_of
+    from streamveil.io.events import (
+        DATASETS,
+        REJECTED_SCHEMA,
+        UNREADABLE,
+        Events,
+        ReadEvents,
+        check_events,
+        read_events,
+        read_part,
+        split_file,
+    )
+    from streamveil.io.files import list_files, match_files
+    from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
+    from streamveil.io.formats import CsvDialect
+    from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
+    from streamveil.io.locations import per_record_sink_of, sink_of, source_of
+    from streamveil.io.memory import ReadTable, is_table, table_of
+    from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
+    from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_stream
+    from streamveil.io.public import read_public
+    from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
+    from streamveil.io.releases import (
+        BINS_METADATA,
+        LEDGER_SCHEMA,
+        WriteLedger,
+        WriteRejected,
+        WriteReleases,
+        WriteState,
+        read_state,
+        release_schema,
+    )
+    from streamveil.io.requirement_changes import change_columns, requirement_changes_of
+    from streamveil.io.requirements import read_requirements, requirements_of
+    from streamveil.io.results import read_ledger, read_releases
+    from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
+    from streamveil.io.tables import (
+        WriteTable,
+        check_output,
+        check_outputs,
+        check_place,
+        read_table,
+        unfinished,
+        write_table,
+        write_text,
+    )
+    from streamveil.io.tidy import LAYOUTS, TIDY_SCHEMA
+    from streamveil.io.users import TableChanges, UserTable
+    from streamveil.io.watch import WatchEvents
+    from streamveil.io.witness import refuse_witness, witness_of
 
 __all__ = [
     "BINS_METADATA",
@@ -134,3 +134,5 @@ __all__ = [
     "write_table",
     "write_text",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

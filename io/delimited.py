@@ -21,11 +21,11 @@ import pyarrow.csv
 
 from streamveil.io.files import (
     Columns,
-    CsvDialect,
     event_batch,
     plain_values,
     require_columns,
 )
+from streamveil.io.formats import CsvDialect
 from streamveil.io.jsonlines import iso_times, json_text
 from streamveil.io.lines import Lines, Reject, is_utf8, read_lines
 from streamveil.mechanisms.core.records import ConfigurationError

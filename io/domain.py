@@ -14,11 +14,15 @@ from streamveil.io.events import columns_of
 from streamveil.io.lines import BYTE_ORDER_MARK
 from streamveil.io.optional import require_filesystem
 from streamveil.io.public import read_public
-from streamveil.mechanisms.core.domains import Categories, Edges, Grid
+from streamveil.mechanisms.core.domains import (
+    Categories,
+    Edges,
+    Grid,
+    domain_of_list,
+    domain_of_numbers,
+)
 from streamveil.mechanisms.core.records import ConfigurationError
 
-_EDGES = "edges:"
-_GRID = "grid:"
 _LISTS = (".txt", ".csv")
 _TABLES = (".parquet", ".avro", ".jsonl", ".ndjson")
 _VALUE = "value"
@@ -41,16 +45,9 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
         ConfigurationError: for an unreadable file, a duplicate or empty value, wrong numbers, and a
             list that seems to begin with a header.
     """
-    if text.startswith(_EDGES):
-        return Edges(tuple(_numbers(text, _EDGES)))
-    if text.startswith(_GRID):
-        numbers = _numbers(text, _GRID)
-        if len(numbers) != 6 or not (numbers[4].is_integer() and numbers[5].is_integer()):
-            raise ConfigurationError(
-                f"domain {text!r} is not grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS"
-            )
-        west, south, east, north = numbers[:4]
-        return Grid(west, south, east, north, int(numbers[4]), int(numbers[5]))
+    numbers = domain_of_numbers(text)
+    if numbers is not None:
+        return numbers
     require_filesystem(text)
     if FileSystems.exists(text):
         try:
@@ -59,17 +56,7 @@ def read_domain(text: str, column: str | None = None) -> Categories | Edges | Gr
             raise ConfigurationError(f"domain file {text}: {error}") from None
     if "/" in text or text.endswith((*_LISTS, ".json", *_TABLES)):
         raise ConfigurationError(f"domain file {text} does not exist: check its name")
-    return Categories(tuple(value.strip() for value in text.split(",")))
-
-
-def _numbers(text: str, prefix: str) -> list[float]:
-    try:
-        return [float(part) for part in text.removeprefix(prefix).split(",")]
-    except ValueError:
-        raise ConfigurationError(
-            f"domain {text!r} holds something that is no number: write numbers, separated by "
-            f"commas, after {prefix!r}"
-        ) from None
+    return domain_of_list(text)
 
 
 def _file_values(path: str, column: str | None) -> list[str]:

@@ -19,20 +19,15 @@ from apache_beam.pvalue import DoOutputsTuple, PBegin, PCollection, TaggedOutput
 from streamveil.io.avro import avro_columns, read_avro
 from streamveil.io.delimited import csv_columns, csv_remedy, read_csv
 from streamveil.io.files import (
-    AVRO,
-    CSV,
-    JSON_LINES,
-    PARQUET,
     Columns,
-    CsvDialect,
     Patterns,
     check_file,
     distinct,
-    format_of,
     input_files,
     match_files,
     require_columns,
 )
+from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, CsvDialect, format_of
 from streamveil.io.foursquare import read_foursquare
 from streamveil.io.jsonlines import json_columns, read_json
 from streamveil.io.lines import Reject

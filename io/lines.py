@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.io.files import Reading, open_file, row_word
+from streamveil.io.files import Reading, open_file
+from streamveil.io.formats import row_word
 from streamveil.mechanisms.core.records import ConfigurationError
 
 BLOCK_BYTES = 1 << 24  # large enough that a block's fixed costs vanish, small in memory

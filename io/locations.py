@@ -12,11 +12,13 @@ import apache_beam as beam
 
 from streamveil.io.bigquery import WritePerRecordToBigQuery, WriteReleasesToBigQuery
 from streamveil.io.events import ReadEvents
-from streamveil.io.files import Columns, CsvDialect
+from streamveil.io.files import Columns
 from streamveil.io.folder import WriteReleasesToFolder, per_record_file
+from streamveil.io.formats import CsvDialect
 from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
 from streamveil.io.messages import READING_SETTINGS, reading_of
 from streamveil.io.per_record import WritePerRecord, per_record_json
+from streamveil.io.places import SINKS, SOURCES, is_stream
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
 from streamveil.io.tidy import ROWS
@@ -28,8 +30,6 @@ Texts = dict[str, str]
 
 @dataclass(frozen=True)
 class _Kind:
-    form: str
-    """How such a location is written."""
     place: str
     """Pattern of what follows the colon; its groups name the parts."""
     build: Callable[[Texts, Texts, dict[str, Any]], beam.PTransform]
@@ -62,36 +62,30 @@ _TOPIC = r"(?P<topic>projects/[^/?]+/topics/[^/?]+)"
 
 _SOURCES = {
     "pubsub": _Kind(
-        "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME",
         rf"(?P<subscription>projects/[^/?]+/subscriptions/[^/?]+)|{_TOPIC}",
         _read_pubsub,
         settings=("timestamp_attribute", "id_label", *READING_SETTINGS),
     ),
     "kafka": _Kind(
-        "kafka:HOST:PORT/TOPIC",
         _KAFKA,
         _read_kafka,
         settings=None,
     ),
     "watch": _Kind(
-        "watch:GLOB",
         "(?P<glob>.+)",  # a question mark in it is part of the glob
         lambda at, _, given: WatchEvents(at["glob"], **given),
     ),
 }
 _SINKS = {
     "bigquery": _Kind(
-        "bigquery:PROJECT.DATASET.TABLE",
         "(?P<table>[^/?]+)",
         lambda at, _, given: WriteReleasesToBigQuery(at["table"], **given),
     ),
     "pubsub": _Kind(
-        "pubsub:projects/PROJECT/topics/NAME",
         _TOPIC,
         lambda at, *_: WriteReleasesToPubSub(at["topic"]),
     ),
     "kafka": _Kind(
-        "kafka:HOST:PORT/TOPIC",
         _KAFKA,
         lambda at, settings, _: WriteReleasesToKafka(
             at["servers"], at["topic"], producer_config=settings
@@ -99,7 +93,6 @@ _SINKS = {
         settings=None,
     ),
     "folder": _Kind(
-        "folder:PATH",
         "(?P<path>.+)",
         lambda at, *_: WriteReleasesToFolder(at["path"]),
     ),
@@ -123,13 +116,6 @@ _PER_RECORD_SINKS = {
         build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=per_record_file),
     ),
 }
-SOURCE_FORMS = ", ".join(kind.form for kind in _SOURCES.values())
-SINK_FORMS = ", ".join(kind.form for kind in _SINKS.values())
-
-
-def is_stream(location: str) -> bool:
-    """Whether a location is that of a stream, not of files; a source of one has no end."""
-    return location.partition(":")[0] in {**_SOURCES, **_SINKS}
 
 
 def source_of(
@@ -157,7 +143,7 @@ def source_of(
         raise ConfigurationError(
             f"{flag}={location} has no CSV files: leave out --delimiter and --columns"
         )
-    return _stream(_SOURCES, location, flag, given)
+    return _stream(_SOURCES, SOURCES, location, flag, given)
 
 
 def sink_of(
@@ -183,27 +169,31 @@ def sink_of(
             f"--layout={layout} is for files, and {flag}={location} takes one release at a time: "
             f"leave it out, or write to a file"
         )
-    return _stream(_SINKS, location, flag, {"labels": labels, "shares": shares})
+    return _stream(_SINKS, SINKS, location, flag, {"labels": labels, "shares": shares})
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:
     """The same for rows of statistics under per-record privacy."""
     if not is_stream(location):
         return WritePerRecord(location)
-    return _stream(_PER_RECORD_SINKS, location, flag, {})
+    return _stream(_PER_RECORD_SINKS, SINKS, location, flag, {})
 
 
 def _stream(
-    kinds: Mapping[str, _Kind], location: str, flag: str, given: dict[str, Any]
+    kinds: Mapping[str, _Kind],
+    forms: Mapping[str, str],
+    location: str,
+    flag: str,
+    given: dict[str, Any],
 ) -> beam.PTransform:
     name, _, rest = location.partition(":")
     if name not in kinds:
-        forms = ", ".join(kind.form for kind in kinds.values())
-        raise ConfigurationError(f"{flag}={location}: name a file, or {forms}")
+        known = ", ".join(forms.values())
+        raise ConfigurationError(f"{flag}={location}: name a file, or {known}")
     kind = kinds[name]
     match = re.fullmatch(rf"(?:{kind.place})(?:[?](?P<settings>.+))?", rest)
     if not match:
-        raise ConfigurationError(f"{flag}={location}: write {kind.form}")
+        raise ConfigurationError(f"{flag}={location}: write {forms[name]}")
     at = {part: text for part, text in match.groupdict().items() if text is not None}
     settings = _settings(at.pop("settings"), location, flag) if "settings" in at else {}
     for setting in settings:

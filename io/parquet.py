@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamveil.io.cells import sound_batch
-from streamveil.io.files import Columns, CsvDialect, Reading, open_file, require_columns
+from streamveil.io.files import Columns, Reading, open_file, require_columns
+from streamveil.io.formats import CsvDialect
 from streamveil.io.lines import Reject
 
 # Larger batches bound more before the shuffle when input is not sorted by time; smaller ones only

@@ -12,7 +12,7 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from streamveil.io.avro import UTC_MICROSECONDS
-from streamveil.io.files import output_format_of
+from streamveil.io.formats import output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
 from streamveil.mechanisms.core.records import PerRecordRow, parse_time

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from streamveil.io.cells import without_views
 from streamveil.io.events import read_part, split_file
-from streamveil.io.files import require_columns, row_word
+from streamveil.io.files import require_columns
+from streamveil.io.formats import row_word
 from streamveil.io.lines import refusing
 from streamveil.mechanisms.core.records import ConfigurationError
 

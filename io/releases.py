@@ -15,7 +15,7 @@ from apache_beam.pvalue import PCollection
 
 from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.events import REJECTED_SCHEMA
-from streamveil.io.files import CSV, output_format_of
+from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.tables import WriteTable, read_table
 from streamveil.io.tidy import LAYOUTS, ROWS, TIDY, TIDY_SCHEMA, tidy_batch

@@ -6,7 +6,8 @@ import apache_beam as beam
 
 from streamveil.io.events import columns_of
 from streamveil.io.files import Patterns, input_files, require_columns
-from streamveil.io.locations import is_stream, source_of
+from streamveil.io.locations import source_of
+from streamveil.io.places import is_stream
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS, ConfigurationError
 
 _WHEN = ("slot", "time")

@@ -15,7 +15,8 @@ from apache_beam.transforms.userstate import ReadModifyWriteStateSpec
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.io.events import REJECTED_TAG, Events, ReadFileFn
-from streamveil.io.files import Columns, CsvDialect, distinct
+from streamveil.io.files import Columns, distinct
+from streamveil.io.formats import CsvDialect
 from streamveil.mechanisms.core.records import ConfigurationError
 
 

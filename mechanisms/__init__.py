@@ -1,48 +1,53 @@
 """The mathematics of streamveil: counts in, private releases out. No Beam, no files, no clocks."""
 
-from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, WindowFilter
-from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
-from streamveil.mechanisms.core.records import (
-    ConfigurationError,
-    DynamicRequirement,
-    InputLost,
-    LedgerEntry,
-    Lifetime,
-    Release,
-    Requirement,
-    Slots,
-)
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
-from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
-from streamveil.mechanisms.protocol import Mechanism, Population, SlotInput, SlotRelease
-from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.mechanisms.registry import (
-    DEFAULT,
-    DYNAMIC_MECHANISMS,
-    DYNAMIC_SCHEDULES,
-    INFINITE_DEFAULT,
-    INFINITE_MECHANISMS,
-    LOCAL_DEFAULT,
-    LOCAL_MECHANISMS,
-    MECHANISMS,
-    SCHEDULES,
-    dynamic_mechanism,
-    infinite_mechanism,
-    local_mechanism,
-    mechanism,
-    schedule,
-)
-from streamveil.mechanisms.simulation import (
-    InfiniteSimulation,
-    LocalSimulation,
-    Simulation,
-    simulate,
-    simulate_dynamic,
-    simulate_infinite,
-    simulate_local,
-)
-from streamveil.mechanisms.wevent.obs import optimal_budget_selection
+from typing import TYPE_CHECKING
+
+from streamveil.mechanisms.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, WindowFilter
+    from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+    from streamveil.mechanisms.core.records import (
+        ConfigurationError,
+        DynamicRequirement,
+        InputLost,
+        LedgerEntry,
+        Lifetime,
+        Release,
+        Requirement,
+        Slots,
+    )
+    from streamveil.mechanisms.core.user_table import Registry
+    from streamveil.mechanisms.driver.dynamic_stream import DynamicStream
+    from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+    from streamveil.mechanisms.protocol import Mechanism, Population, SlotInput, SlotRelease
+    from streamveil.mechanisms.randomness.noise import NoiseSource
+    from streamveil.mechanisms.registry import (
+        DEFAULT,
+        DYNAMIC_MECHANISMS,
+        DYNAMIC_SCHEDULES,
+        INFINITE_DEFAULT,
+        INFINITE_MECHANISMS,
+        LOCAL_DEFAULT,
+        LOCAL_MECHANISMS,
+        MECHANISMS,
+        SCHEDULES,
+        dynamic_mechanism,
+        infinite_mechanism,
+        local_mechanism,
+        mechanism,
+        schedule,
+    )
+    from streamveil.mechanisms.simulation import (
+        InfiniteSimulation,
+        LocalSimulation,
+        Simulation,
+        simulate,
+        simulate_dynamic,
+        simulate_infinite,
+        simulate_local,
+    )
+    from streamveil.mechanisms.wevent.obs import optimal_budget_selection
 
 __all__ = [
     "DEFAULT",
@@ -92,3 +97,5 @@ __all__ = [
     "simulate_infinite",
     "simulate_local",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from streamveil.io import check_events, match_files, read_public
 from streamveil.mechanisms.core.records import MAX_EPSILON, ConfigurationError, valid_epsilons
 from streamveil.mechanisms.per_record.budget_functions import (
     Inverse,
@@ -56,6 +55,8 @@ def lookup_of(path: str, epsilon_min: float | None, epsilon_max: float | None) -
     Categories below `epsilon_min` have none, budgets above `epsilon_max` are taken as this. Raises
     ConfigurationError.
     """
+    from streamveil.io import check_events, match_files, read_public
+
     flag = f"--budget={TABLE}{path}"
     table: dict[str, float] = {}
     try:

@@ -16,14 +16,7 @@ from streamveil.mechanisms.core.records import (
     Slots,
     format_time,
 )
-
-CLOCK = "clock"
-MARKER = "marker"
-FILES = "files"
-FORMS = (
-    "clock, marker:PATTERN (such as marker:drops/%Y-%m-%d.done) or files:PATTERN (such as "
-    "files:drops/events-%Y-%m-%d*.csv)"
-)
+from streamveil.pipelines.values import CLOCK, FILES, MARKER, close_rule_of
 
 # Names of slots so far apart must differ.
 _DAYS_APART = (1, 7, 28, 29, 30, 31, 365, 366, 1461)
@@ -48,10 +41,7 @@ class CloseBy:
     @classmethod
     def of(cls, text: str) -> CloseBy:
         """Read the option. Raises ConfigurationError."""
-        rule, _, pattern = text.partition(":")
-        if (rule == CLOCK and text == CLOCK) or (rule in (MARKER, FILES) and "%" in pattern):
-            return cls(rule, pattern)
-        raise ConfigurationError(f"--close_by={text} says nothing: write {FORMS}")
+        return cls(*close_rule_of(text))
 
     def name(self, slots: Slots, slot: int) -> str:
         """What a file is called that tells of the slot."""

@@ -14,7 +14,7 @@ from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow
 from streamveil.pipelines.foreign import LOCAL_SAYING, NOT_LOCAL, NOT_LOCAL_RELEASE
-from streamveil.pipelines.inputs import Inputs, dialect_of
+from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
@@ -28,7 +28,7 @@ from streamveil.pipelines.jobs import (
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.release import ReleaseOptions
-from streamveil.pipelines.values import check_required
+from streamveil.pipelines.values import check_required, dialect_of
 from streamveil.transforms import CollectHistograms
 
 _REFUSED: dict[type[PipelineOptions], Mapping[str, str]] = {

@@ -11,24 +11,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamveil.io.places import SINK_FORMS
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, share, whole
 from streamveil.mechanisms.core.records import check_zone
 from streamveil.mechanisms.registry import (
     DEFAULT,
+    DYNAMIC_MECHANISMS,
     INFINITE_DEFAULT,
     INFINITE_MECHANISMS,
     LOCAL_DEFAULT,
     LOCAL_MECHANISMS,
+    MECHANISMS,
     only_dynamic,
     parse,
 )
 from streamveil.pipelines.flags import (
-    SURE_LIKENESS,
     StrictParser,
+    beams_names,
     is_true,
-    nearest,
+    names_of,
     refuse_unknown,
+    strangers,
 )
+from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.foreign import (
     LOCAL_SAYING,
     NOT_LOCAL,
@@ -38,12 +43,14 @@ from streamveil.pipelines.foreign import (
     PER_RECORD_SAYING,
     refuse_foreign,
 )
-from streamveil.pipelines.guarantees import is_infinite
+from streamveil.pipelines.guarantees import INFINITE, is_infinite
 from streamveil.pipelines.options import (
+    EVENT_FILES,
+    OLD_NAMES,
+    PER_RECORD_NAMES,
     REQUIRED,
     add_demo_options,
     add_dry_run,
-    add_follow_options,
     add_job_options,
     add_log_options,
     add_per_record_options,
@@ -51,13 +58,19 @@ from streamveil.pipelines.options import (
     add_shared_options,
 )
 from streamveil.pipelines.sections import CommandHelp
+from streamveil.pipelines.statistics import check_statistic
 from streamveil.pipelines.values import (
     budget_for_ever,
+    check_bins,
     check_files,
+    check_formats,
+    check_going_on,
     check_required,
+    check_summary,
     check_summary_apart,
     default_requirement_of,
-    duration_of,
+    dialect_of,
+    key_places,
     range_of,
     requirement_columns_of,
 )
@@ -89,14 +102,20 @@ class Command:
     """Those, and why."""
     saying: str = ""
     """What stands between such an option and the reason."""
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    """Of options that mean something narrower here than in `options`."""
     beam: bool = True
     """Whether Beam's own options pass through."""
 
     def help(self) -> CommandHelp:
-        """A parser of its own options, for the help and for hints."""
+        """A parser of its own options but for those that it refuses, for the help and for hints."""
         parser = CommandHelp(self.name, self.about, self.required, self.example, self.beam)
         for add in self.add:
             add(parser)
+        for action in parser._actions:
+            if action.dest in self.refused:
+                action.help = argparse.SUPPRESS
+            action.help = self.meanings.get(action.dest, action.help)
         return parser
 
     def strict(self) -> StrictParser:
@@ -104,7 +123,20 @@ class Command:
         parser = StrictParser(add_help=False, allow_abbrev=False, conflict_handler="resolve")
         for add in (*self.add, *self.foreign):
             add(parser)
+        known = parser._option_string_actions
+        known.update((old, known[new]) for old, new in OLD_NAMES.get(self.name, {}).items())
         return parser
+
+    def refuse_unknown(self, flags: Sequence[str]) -> None:
+        """Raise ConfigurationError where a flag is neither the command's nor one of Beam's."""
+        own, beams = names_of(self.help()), beams_names() if self.beam else []
+        if beams:
+            flink = argparse.ArgumentParser(add_help=False)
+            add_flink_options(flink)
+            beams += names_of(flink)
+        elif self.beam:
+            return  # its source is elsewhere: it will say itself
+        refuse_unknown(self.name, strangers(flags, beams), own, beams)
 
 
 def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -114,18 +146,13 @@ def read(name: str, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     Beam's. Raises ConfigurationError.
     """
     command = COMMANDS[name]
-    own, strict = command.help(), command.strict()
     if "-h" in argv or "--help" in argv:
-        own.print_help()
+        command.help().print_help()
         raise SystemExit(0)
+    strict = command.strict()
     given, others = strict.parse_known_args(list(argv))
-    if others and not command.beam:
-        refuse_unknown(name, others, own)
-    refuse_unknown(name, [each for each in others if nearest(each, own, SURE_LIKENESS)], own)
-    if any(nearest(flag, own) for flag in others):
-        from streamveil.pipelines.launch import refuse_unknown_to_beam
-
-        refuse_unknown_to_beam(name, argv)
+    if others:
+        command.refuse_unknown(others)
     refuse_foreign(given, strict.parse_args([]), command.refused, command.saying)
     command.check(given)
     return given, others
@@ -147,21 +174,21 @@ def _check_release(given: Any) -> None:
     elif not (given.mechanism and only_dynamic(given.mechanism)):
         parse(given.mechanism or DEFAULT)
     _check_histograms(given)
-    _check_going_on(given)
+    _check_run(given)
 
 
 def _check_collect(given: Any) -> None:
     check_required("collect", given)
     parse(given.mechanism or LOCAL_DEFAULT, LOCAL_MECHANISMS)
     _check_histograms(given)
-    _check_going_on(given)
+    _check_run(given)
 
 
-def _check_going_on(given: Any) -> None:
-    is_true("resume", given.resume)
-    if given.follow is not None:
-        duration_of("follow", given.follow, least=1)
+def _check_run(given: Any) -> None:
+    check_going_on(given)
+    check_summary(given.summary)
     check_files(given, _READ, new=() if given.state else _WRITTEN)
+    check_formats(given, _WRITTEN)
     check_summary_apart(given)
 
 
@@ -171,27 +198,39 @@ def _check_histograms(given: Any) -> None:
     share("max_rejected", given.max_rejected)
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)
+    check_bins(given)
     _check_times(given)
 
 
 def _check_times(given: Any) -> None:
     lateness(given.allowed_lateness)
+    dialect_of(given)
+    if given.time_format is not None:
+        from streamveil.transforms.columns.time_formats import pattern_of
+
+        pattern_of(given.time_format)
     is_true("dry_run", given.dry_run)
     if given.time_zone is not None:
         check_zone(given.time_zone)
+    slots = None
     if given.slot:
-        check_range(*range_of(given))
+        slots, *ends = range_of(given)
+        check_range(slots, *ends)
+    if given.noise_key:
+        key_places(given.noise_key, slots)
 
 
 def _check_per_record(given: Any) -> None:
     check_required("per-record", given, ("input", "output", "statistic", "budget"))
+    check_statistic(given)
     _check_times(given)
     check_files(given, ("input",), ("output",))
+    check_formats(given, ("output",))
 
 
 def _check_demo(given: Any) -> None:
     is_true("hourly", given.hourly)
-    parse(given.demo_mechanism)
+    parse(given.mechanism)
 
 
 def _check_evaluate(given: Any) -> None:
@@ -213,12 +252,19 @@ streamveil release --input=events.csv --output=releases.csv \
     --requirements=requirements.csv --rejected=rejected.jsonl
 """,
         _check_release,
+        meanings={
+            "mechanism": f"{', '.join(MECHANISMS)} (default {DEFAULT}); where requirements change "
+            f"{', '.join(DYNAMIC_MECHANISMS)}; with --guarantee={INFINITE} "
+            f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT})",
+            "requirements": "table with the columns user, window, epsilon; or else give "
+            f"--default_requirement, or --guarantee={INFINITE} with --epsilon",
+        },
     ),
     Command(
         "collect",
         "The same in the local setting, played through: users' devices perturb what they report, "
         "and the server sees no raw value.",
-        (add_shared_options, add_job_options, add_follow_options, *_HOW),
+        (add_shared_options, add_job_options, add_release_options, *_HOW),
         ("input", "output", *REQUIRED, "requirements"),
         r"""
 streamveil collect --input=events.csv --output=releases.csv \
@@ -227,9 +273,14 @@ streamveil collect --input=events.csv --output=releases.csv \
     --requirements=requirements.csv
 """,
         _check_collect,
-        foreign=(add_release_options,),
         refused={**NOT_LOCAL, **NOT_LOCAL_RELEASE},
         saying=LOCAL_SAYING,
+        meanings={
+            "mechanism": f"{', '.join(LOCAL_MECHANISMS)} (default {LOCAL_DEFAULT})",
+            "requirements": "table of all users with the columns user, window, epsilon",
+            "longest_window": "with --state: longest window, in slots, that anybody may ask for "
+            "later; public (default: the longest in the run with the first change)",
+        },
     ),
     Command(
         "per-record",
@@ -248,6 +299,16 @@ streamveil per-record --input=payments.csv --output=sums.csv \
         foreign=(add_job_options, add_release_options),
         refused={**NOT_PER_RECORD, **NOT_PER_RECORD_RELEASE},
         saying=PER_RECORD_SAYING,
+        meanings={
+            "output": "a row for each window and key: a file, .parquet, .avro, .jsonl or .csv; or "
+            f"{SINK_FORMS}",
+            "value_column": "column of numbers: what is none from 0 to --value_max does not count",
+            "slot": "length of a slot: 1w, 1d, 1h, 5m, 60s (default: one window of all times)",
+            "start": "from the slot that holds this time on; an input with an end needs --slot, "
+            "--start and --end, or none of them",
+            "end": "up to the slot before this time",
+            "mechanism": PER_RECORD_NAMES,
+        },
     ),
     Command(
         "evaluate",
@@ -257,11 +318,12 @@ streamveil per-record --input=payments.csv --output=sums.csv \
         (_add_evaluate_options,),
         (),
         r"""
-streamveil evaluate --stream=sin,step --users=900 --slots=60 --seeds=3 \
+streamveil evaluate --streams=sin,step --users=900 --slots=60 --seeds=3 \
     --output=comparison.csv --page=comparison.html
 """,
         _check_evaluate,
         beam=False,
+        meanings={"input": EVENT_FILES},
     ),
     Command(
         "demo",

@@ -36,7 +36,7 @@ _OUTPUTS = ("releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html"
 def main(given: argparse.Namespace, options: PipelineOptions) -> int:
     """Run the command with its options and those of Beam; returns the exit code."""
     hourly = is_true("hourly", given.hourly)
-    folder = Path(given.output_dir)
+    folder = Path(given.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -53,7 +53,7 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
             domain=Categories(DESTINATIONS),
             slots=slots,
             columns=Columns(USER, (VALUE,), TIME),
-            mechanism=given.demo_mechanism,
+            mechanism=given.mechanism,
             max_contributions=CONTRIBUTIONS["hour" if hourly else "day"],
             noise_key=noise_key(None),
             first_slot=slots.index(parse_time(YEAR[0])),

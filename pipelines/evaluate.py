@@ -1,4 +1,7 @@
-"""`streamveil evaluate`: mechanisms side by side on the same streams, and which one to choose."""
+"""`streamveil evaluate`: mechanisms side by side on the same streams, and which one to choose.
+
+Synthetic streams need no Beam. It is imported where events are read, or a table is written.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,10 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamveil.io import (
-    REJECTED_SCHEMA,
-    check_events,
-    check_output,
-    check_place,
-    read_events,
-    write_table,
-)
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
@@ -30,7 +25,6 @@ from streamveil.pipelines.commands import read
 from streamveil.pipelines.evaluation import per_record
 from streamveil.pipelines.evaluation.bounds import bound_advice
 from streamveil.pipelines.evaluation.comparison import Comparison, Family, Task, compare, tasks
-from streamveil.pipelines.evaluation.data import Data, Letters, real_stream
 from streamveil.pipelines.evaluation.infinite import Infinite
 from streamveil.pipelines.evaluation.options import (
     DEFAULT_EPSILON,
@@ -51,7 +45,6 @@ from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STRE
 from streamveil.pipelines.evaluation.w_event import WEvent
 from streamveil.pipelines.flags import numbers
 from streamveil.pipelines.guarantees import INFINITE, epsilons_of, is_infinite
-from streamveil.pipelines.inputs import Inputs, dialect_of, registry_of
 from streamveil.pipelines.options import (
     REQUIRED,
     TABLE_OPTIONS,
@@ -59,7 +52,10 @@ from streamveil.pipelines.options import (
     add_histogram_options,
 )
 from streamveil.pipelines.progress import progress, steps
-from streamveil.transforms.columns.numbers import as_numbers
+from streamveil.pipelines.values import dialect_of
+
+if TYPE_CHECKING:
+    from streamveil.pipelines.evaluation.data import Data
 
 _TITLE = "streamveil evaluate"
 # Options that have no meaning but with one form of the command, and those that have none with it.
@@ -67,7 +63,7 @@ _INFINITE_OPTIONS = ("events",)
 _PER_RECORD_OPTIONS = ("statistics", "runs", "records", "budget", "value_max", "epsilon_max")
 _NOT_INFINITE = ("epsilons", "windows", "users", *TABLE_OPTIONS)
 _NOT_PER_RECORD = (
-    *("stream", "epsilons", "windows", "users", "slots", "processes", "format"),
+    *("streams", "epsilons", "windows", "users", "slots", "processes", "format"),
     *("guarantee", "epsilon", *_INFINITE_OPTIONS, "time_column", "slot", "start", "end"),
 )
 
@@ -94,7 +90,7 @@ def evaluate(**options: Any) -> Comparison:
     """Compare mechanisms as the command does; gives a table and a page.
 
     Args:
-        options: those of `streamveil evaluate` by name, such as stream="sin", epsilons=[0.5, 1],
+        options: those of `streamveil evaluate` by name, such as streams="sin", epsilons=[0.5, 1],
             input="visits.csv"; several values as a list or as text with commas between. One runs
             at a time unless processes=N says otherwise, which spawns them: see `multiprocessing`.
 
@@ -181,16 +177,16 @@ def _compare_streams(
     seeds = _at_least_one("seeds", given.seeds)
     processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
     choice = ", ".join([*known, *REAL])
-    names = [] if given.stream is None else _names("stream", given.stream)
+    names = [] if given.streams is None else _names("streams", given.streams)
     for name in names:
         if name not in {**known, **REAL}:
             raise ConfigurationError(
-                f"--stream: {name!r} is unknown{_form(given)}: choose of {choice}"
+                f"--streams: {name!r} is unknown{_form(given)}: choose of {choice}"
             )
     data = _data(given)
     if not names and data is None:
         raise ConfigurationError(
-            f"--stream is missing: name streams, of {choice}, or give events of your own as --input"
+            f"--streams is missing: name some, of {choice}, or give events of your own as --input"
         )
     _check_outputs(given)
     # Wrong names show before anything is counted.
@@ -202,6 +198,8 @@ def _compare_streams(
         for name in names:
             if name in REAL:
                 with progress(f"{_TITLE}, counting {name}"):
+                    from streamveil.pipelines.evaluation.data import real_stream
+
                     real = real_stream(name, Path(folder))
                 sources.append((real, settings(real)))
             else:
@@ -281,6 +279,9 @@ def _input(given: argparse.Namespace) -> tuple[Callable[[int], Floats], float, s
                 f"--{option} is missing: --per_record={INPUT} needs it; see streamveil evaluate "
                 "--help"
             )
+    from streamveil.io import check_events, read_events
+    from streamveil.transforms.columns.numbers import as_numbers
+
     column = given.value_column
     dialect = dialect_of(given)
     check_events(given.input, [column], dialect=dialect)
@@ -311,12 +312,12 @@ def _form(given: argparse.Namespace) -> str:
 
 def _check_sizes(given: argparse.Namespace, sizes: Iterable[str]) -> None:
     """Refuse sizes below 1, and such without a synthetic stream."""
-    names = set(_names("stream", given.stream)) if given.stream else set()
+    names = set(_names("streams", given.streams)) if given.streams else set()
     for option in sizes:
         number = getattr(given, option)
         if number is not None and names <= set(REAL):
             raise ConfigurationError(
-                f"--{option} is for synthetic streams: give --stream, or leave it out"
+                f"--{option} is for synthetic streams: give --streams, or leave it out"
             )
         if number is not None:
             _at_least_one(option, number)
@@ -339,6 +340,10 @@ def _data(given: argparse.Namespace) -> Data | None:
     for name in REQUIRED:
         if not getattr(given, name):
             raise ConfigurationError(f"--{name} is missing: see streamveil evaluate --help")
+    from streamveil.io import check_events
+    from streamveil.pipelines.evaluation.data import Data
+    from streamveil.pipelines.inputs import Inputs, registry_of
+
     inputs = Inputs.of(given)
     if not given.format:
         check_events(given.input, inputs.columns.names, dialect=dialect_of(given))
@@ -348,6 +353,9 @@ def _data(given: argparse.Namespace) -> Data | None:
 
 def _count(data: Data, folder: Path, given: argparse.Namespace) -> tuple[Counted, list[str]]:
     """Count events; gives what is to be told of those that could not be, too."""
+    from streamveil.io import REJECTED_SCHEMA, write_table
+    from streamveil.pipelines.evaluation.data import Letters
+
     letters = Letters(keep=bool(given.rejected))
     counted = data.count(folder, letters)
     notes = []
@@ -382,8 +390,12 @@ def _check_outputs(given: argparse.Namespace) -> None:
         if path and not path.endswith(endings):
             raise ConfigurationError(f"--{name}={path}: end the name in {' or '.join(endings)}")
         if path:
+            from streamveil.io import check_place
+
             check_place(path)
     if given.rejected:
+        from streamveil.io import check_output
+
         check_output(given.rejected)
         if given.rejected == given.output:
             raise ConfigurationError(f"two outputs are named {given.output}: name them apart")

@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING, Any
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.figures import PREFIX, PUBLIC, RAW, Figure, Sample, figures_of
 from streamveil.pipelines.logs import tell
+from streamveil.pipelines.values import address_of, endpoint_of
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
     from prometheus_client.core import Metric
 
-LOOPBACK = "127.0.0.1"
-
 # What OpenTelemetry calls the units.
 _UNITS = {"seconds": "s", "bytes": "By", "ratio": "1", "": "1"}
-_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
-
 _USERINFO = re.compile(r"//[^/@]*@")  # a name and a password are for nobody's log
 
 _LOGGER = logging.getLogger("streamveil")
@@ -49,22 +46,7 @@ class Exports:
     @classmethod
     def of(cls, given: Any) -> Exports:
         """Read `METRICS_OPTIONS`. Raises ConfigurationError."""
-        port, endpoint = given.metrics_port, given.otlp_endpoint
-        if given.metrics is not None and not (port or endpoint):
-            raise ConfigurationError(
-                f"--metrics={given.metrics} says which figures, but not where to: give "
-                "--metrics_port or --otlp_endpoint as well, or leave it out"
-            )
-        if port is not None and given.follow is None:
-            raise ConfigurationError(
-                f"--metrics_port={port} is for a run with --follow: one pass ends before anybody "
-                "fetches its figures; give --follow, or send them to --otlp_endpoint"
-            )
-        if endpoint is not None and not _URL.fullmatch(endpoint):
-            raise ConfigurationError(
-                f"--otlp_endpoint={endpoint} is no URL: write one such as http://localhost:4318"
-            )
-        return cls(None if port is None else _address(port), endpoint, given.metrics or PUBLIC)
+        return cls(address_of(given), endpoint_of(given), given.metrics or PUBLIC)
 
     @contextmanager
     def open(self, read: Read) -> Iterator[None]:
@@ -78,16 +60,6 @@ class Exports:
             if self.endpoint is not None:
                 stack.enter_context(_opentelemetry(self.endpoint, figures_of(self.group), read))
             yield
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) <= 0xFFFF:
-        raise ConfigurationError(
-            f"--metrics_port={text} is no port: write one such as 9464, for this machine alone, or "
-            "0.0.0.0:9464 for whoever reaches it"
-        )
-    return host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port)
 
 
 @contextmanager

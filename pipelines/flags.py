@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -16,8 +19,9 @@ T = TypeVar("T")
 # hundreds of flags: one that sounds alike by chance leads astray.
 _LIKENESS, _LIKENESS_TO_BEAM = 0.7, 0.85
 
-SURE_LIKENESS = 0.83
-"""A flag that is so much like one of ours is none of Beam's, as the tests see to."""
+# The modules that declare Beam's flags, and how a flag is written there.
+_BEAMS_MODULES = ("options/pipeline_options.py", "yaml/options.py", "runners/render.py")
+_BEAMS_FLAG = re.compile(r"""["'](--[\w-]+)["']""")
 
 _NO_NUMBER = re.compile(r"argument (--\w+): invalid (int|float) value: '(.*)'", re.DOTALL)
 
@@ -36,30 +40,61 @@ class StrictParser(argparse.ArgumentParser):
 
 
 def refuse_unknown(
-    command: str,
-    unknown: Sequence[str],
-    own: argparse.ArgumentParser,
-    beams: argparse.ArgumentParser | None = None,
+    command: str, unknown: Sequence[str], own: Collection[str], beams: Collection[str] = ()
 ) -> None:
-    """Refuse unknown flags: a ConfigurationError that names one like the first of them."""
+    """Refuse unknown flags: a ConfigurationError that names one like the first of them.
+
+    Args:
+        command: what was run.
+        unknown: what is no flag of it, nor of Beam.
+        own: the names of its flags.
+        beams: those of Beam's.
+    """
     for flag in unknown:
-        hint = nearest(flag, own) or (beams and nearest(flag, beams, _LIKENESS_TO_BEAM))
+        hint = _nearest(flag, own, _LIKENESS) or _nearest(flag, beams, _LIKENESS_TO_BEAM)
         hint = f"did you mean {hint}?" if hint else f"see streamveil {command} --help"
         raise ConfigurationError(f"unknown option {flag}: {hint}")
 
 
-def nearest(flag: str, parser: argparse.ArgumentParser, likeness: float = _LIKENESS) -> str | None:
-    """The option of a parser that a flag may have been meant for: one that it begins, or is like.
-
-    Only names are compared: dashes make all flags alike.
-    """
-    known = {
-        name.lstrip("-"): name
+def names_of(parser: argparse.ArgumentParser) -> list[str]:
+    """The flags of a parser that its help shows."""
+    return [
+        name
         for action in parser._actions
         if action.help != argparse.SUPPRESS
         for name in action.option_strings
         if name.startswith("--")
-    }
+    ]
+
+
+def beams_names() -> list[str]:
+    """The flags of Beam, read from its source: to import it takes seconds."""
+    found = find_spec("apache_beam")
+    roots = [] if found is None else found.submodule_search_locations or []
+    modules = [Path(root) / module for root in roots for module in _BEAMS_MODULES]
+    texts = [module.read_text(encoding="utf-8") for module in modules if module.exists()]
+    return list(dict.fromkeys(name for text in texts for name in _BEAMS_FLAG.findall(text)))
+
+
+def strangers(flags: Sequence[str], known: Collection[str]) -> list[str]:
+    """Of flags and their values what is neither a flag in `known` nor can be the value of one."""
+    return [
+        flag
+        for before, flag in pairwise(["", *flags])
+        if (
+            flag.split("=")[0] not in known
+            if flag.startswith("-")
+            else "=" in before or not before.startswith("--")
+        )
+    ]
+
+
+def _nearest(flag: str, names: Collection[str], likeness: float) -> str | None:
+    """The name that a flag may have been meant for: one that it begins, or is like.
+
+    Dashes are not compared: they make all flags alike.
+    """
+    known = {name.lstrip("-"): name for name in names}
     given = flag.split("=")[0].lstrip("-").replace("-", "_").lower()
     if not flag.startswith("--") or not given:
         return None

@@ -1,10 +1,11 @@
-"""Flags of Beam's Flink runner, which Beam asks of the job server when it runs: too late here."""
+"""Flags of Beam's Flink runner, which Beam asks of the job server when it runs: too late here.
+
+What else passes through is in Beam's own classes.
+"""
 
 from __future__ import annotations
 
 import argparse
-
-from apache_beam.options.pipeline_options import PipelineOptions
 
 _NUMBERS = {
     "checkpointing_interval": "milliseconds between checkpoints; without it there are none",
@@ -34,23 +35,16 @@ _SWITCHES = {
 }
 
 
-class FlinkOptions(PipelineOptions):
-    """Options of Beam's Flink runner: what else passes through is in Beam's own classes."""
-
-    @classmethod
-    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
-        for name, meaning in _NUMBERS.items():
-            parser.add_argument(f"--{name}", type=int, help=f"of Flink: {meaning}")
-        for name, meaning in _TEXTS.items():
-            parser.add_argument(f"--{name}", help=f"of Flink: {meaning}")
-        for name, meaning in _SWITCHES.items():
-            parser.add_argument(
-                f"--{name}",
-                nargs="?",
-                const=True,
-                type=_switch,
-                help=f"of Flink: {meaning}",
-            )
+def add_flink_options(parser: argparse.ArgumentParser) -> None:
+    """Add them."""
+    for name, meaning in _NUMBERS.items():
+        parser.add_argument(f"--{name}", type=int, help=f"of Flink: {meaning}")
+    for name, meaning in _TEXTS.items():
+        parser.add_argument(f"--{name}", help=f"of Flink: {meaning}")
+    for name, meaning in _SWITCHES.items():
+        parser.add_argument(
+            f"--{name}", nargs="?", const=True, type=_switch, help=f"of Flink: {meaning}"
+        )
 
 
 def _switch(text: str) -> bool:

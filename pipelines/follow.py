@@ -35,7 +35,6 @@ from streamveil.io import (
     witness_of,
 )
 from streamveil.mechanisms.core.local_days import CalendarSlots
-from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
@@ -46,20 +45,25 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.clocks import Clock
-from streamveil.pipelines.close_by import CLOCK, CloseBy
+from streamveil.pipelines.close_by import CloseBy
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
-from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.keys import KeyFile
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.monitor import Monitor, monitored
-from streamveil.pipelines.options import METRICS_OPTIONS, SLOTS_PER_PASS
+from streamveil.pipelines.options import SLOTS_PER_PASS
 from streamveil.pipelines.passes import PassJob, state_after, users_after
 from streamveil.pipelines.roll import Roll
 from streamveil.pipelines.signals import ending, stopping
-from streamveil.pipelines.summary import Summary, check_summary, write_summary
-from streamveil.pipelines.values import duration_of
+from streamveil.pipelines.summary import Summary, write_summary
+from streamveil.pipelines.values import (
+    CLOCK,
+    check_going_on,
+    check_summary,
+    dialect_of,
+    duration_of,
+)
 from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
 from streamveil.transforms.counting.loss_limit import tally_in
 from streamveil.transforms.release.noise_keys import SameKey
@@ -99,37 +103,20 @@ class Following:
 
         Raises ConfigurationError.
         """
-        resume = is_true("resume", own.resume)
-        restart = own.restart_budget
-        if restart is not None and not resume:
-            raise ConfigurationError(
-                "--restart_budget is for a stream that goes on: give --state and --resume"
-            )
+        check_going_on(own)
         if not own.state:
-            for name in (
-                *("follow", "clock_file", "close_by", "missing_input", "slots_per_pass"),
-                *METRICS_OPTIONS,
-            ):
-                if getattr(own, name) is not None:
-                    raise ConfigurationError(f"--{name} needs a folder for the state: --state")
-            if resume:
-                raise ConfigurationError("--resume needs the folder of the state: --state")
             return None
-        follow = own.follow
         return cls(
             own.state,
-            resume,
-            None if restart is None else whole("restart_budget", restart),
-            None if follow is None else duration_of("follow", follow, least=1),
+            is_true("resume", own.resume),
+            own.restart_budget,
+            None if own.follow is None else duration_of("follow", own.follow, least=1),
             duration_of("allowed_lateness", given.allowed_lateness),
             Clock(own.clock_file),
             CloseBy.of(own.close_by or CLOCK),
             Exports.of(own),
             own.missing_input or STOP,
-            whole(
-                "slots_per_pass",
-                SLOTS_PER_PASS if own.slots_per_pass is None else own.slots_per_pass,
-            ),
+            SLOTS_PER_PASS if own.slots_per_pass is None else own.slots_per_pass,
         )
 
     @property
@@ -444,7 +431,7 @@ class Follow:
                 "--output; a budget for ever cannot be had again"
             )
         return ConfigurationError(
-            f"{result} exists already, but {where} knows of {passes} passes: an old copy "
+            f"{result} exists already, but {where} is at pass {passes}: an old copy "
             "of the folder was put back, and to go on from it would release slots again "
             "and spend the users' budgets again; bring back the newest one"
         )

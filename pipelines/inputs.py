@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from streamveil.io import CsvDialect, read_domain, read_requirements, requirements_of
+from streamveil.io import read_domain, read_requirements, requirements_of
 from streamveil.mechanisms.core.arguments import registry_of as as_registry
 from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_other
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
@@ -16,15 +16,6 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
 from streamveil.transforms.release.noise_keys import NoiseKey
-
-# Delimiters that a shell or an eye does not take well, by other names.
-_DELIMITERS = {
-    **dict.fromkeys(("tab", "\\t"), "\t"),
-    "comma": ",",
-    "semicolon": ";",
-    "pipe": "|",
-    "space": " ",
-}
 
 
 @dataclass(frozen=True)
@@ -131,16 +122,6 @@ def _bins_of(given: Any, column: str) -> Domain:
     if given.other is not None:
         raise ConfigurationError(f"--other={given.other}: the domain has such a bin already")
     return bins
-
-
-def dialect_of(given: Any) -> CsvDialect:
-    """How the CSV files of the input are written. Raises ConfigurationError."""
-    delimiter, columns = given.delimiter, given.columns
-    return CsvDialect(
-        "," if delimiter is None else _DELIMITERS.get(delimiter, delimiter),
-        None if columns is None else tuple(name.strip() for name in columns.split(",")),
-        any_name=not (delimiter is None and columns is None),
-    )
 
 
 def registry_of(given: Any) -> Registry | None:

@@ -36,15 +36,14 @@ from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.errors import PartlyWritten, reason_of
-from streamveil.pipelines.flink import FlinkOptions
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
-from streamveil.pipelines.launch import run
+from streamveil.pipelines.launch import FlinkOptions, run
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
 from streamveil.pipelines.signals import ending
-from streamveil.pipelines.summary import Summary, check_summary, write_summary
-from streamveil.pipelines.values import check_required
+from streamveil.pipelines.summary import Summary, write_summary
+from streamveil.pipelines.values import check_required, check_summary
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 from streamveil.transforms.counting.loss_limit import tally_in
 
@@ -247,9 +246,9 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
     if summary.handed_over:
         tell(HANDED_OVER)
         return
-    write_summary(job.summary, summary.figures())
+    told = write_summary(job.summary, summary.figures())
     tell(summary.text(dead_letters=job.rejected))
-    for path in dict.fromkeys([job.output, *job.files, *filter(None, [job.summary])]):
+    for path in dict.fromkeys([job.output, *job.files, *([job.summary] if told else [])]):
         tell(f"wrote {path}")
 
 

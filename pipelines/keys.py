@@ -13,9 +13,10 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.transforms.util import GcpSecret
 
 from streamveil.io.optional import require_google
-from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseKeys
-from streamveil.pipelines.options import ENVIRONMENT, KEY_PLACES
+from streamveil.pipelines.options import ENVIRONMENT
+from streamveil.pipelines.values import key_places
 from streamveil.transforms.release.noise_keys import GivenKey, RotatedKey
 
 _REMEDY = (
@@ -24,7 +25,6 @@ _REMEDY = (
 )
 _HEX_OR_BASE64 = re.compile(rb"[0-9A-Za-z+/=_-]*")
 _VERSION = re.compile(r"(projects/[^/]+/secrets/[^/]+/versions/)([^/]+)")
-_SLOT = re.compile(r"-?\d+")
 
 
 @dataclass(frozen=True)
@@ -133,10 +133,10 @@ def noise_key(
     if isinstance(places, bytes):
         key = GivenKey(_key_of(places, "the noise key that was given"))
     elif places:
-        first, *later = places.split(",")
+        (_, first), *later = key_places(places, slots)
         key = one = _source_of(first)
         if later:
-            key = RotatedKey(one, tuple(_later(each, slots) for each in later))
+            key = RotatedKey(one, tuple((start, _source_of(place)) for start, place in later))
     elif ENVIRONMENT in os.environ:
         key = KeyFromEnvironment()
     if key is not None:
@@ -146,34 +146,7 @@ def noise_key(
 
 def _source_of(place: str) -> Callable[[], bytes]:
     kind, _, name = place.partition(":")
-    if kind not in _KINDS or not name:
-        raise ConfigurationError(
-            f"--noise_key is not the key but its place: write {KEY_PLACES}; a key that was written "
-            "there has been seen by others, so make a new one"
-        )
     return _KINDS[kind](name)
-
-
-def _later(text: str, slots: Slots | None) -> tuple[int, Callable[[], bytes]]:
-    place, at, start = text.rpartition("@")
-    source = _source_of(place if at else text)
-    if not at:
-        raise ConfigurationError(
-            f"--noise_key: from when on is {text} the key? Write {text}@TIME; a comma parts two "
-            "places, so there can be none in a path"
-        )
-    if _SLOT.fullmatch(start):
-        return int(start), source
-    try:
-        time = parse_time(start)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"--noise_key: {place}@{start}: {error}; or a slot") from None
-    if slots is None:
-        raise ConfigurationError(
-            f"--noise_key: {place}@{start} is from a slot on, and there are none: give their "
-            "length (--slot), or one key alone"
-        )
-    return slots.index(time - 1) + 1, source
 
 
 def _key_of(content: bytes, where: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -24,8 +25,8 @@ from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.pipelines.commands import COMMANDS
-from streamveil.pipelines.flags import StrictParser, refuse_unknown
-from streamveil.pipelines.flink import FlinkOptions
+from streamveil.pipelines.flags import StrictParser, names_of, refuse_unknown
+from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.options import add_dry_run, add_log_options
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
@@ -51,12 +52,20 @@ def parse_flags(
     Of a command whose own options Beam does not read, only the flags `passed` are for Beam.
     Raises ConfigurationError.
     """
-    refuse_unknown_to_beam(command, argv)
+    _refuse_unknown_to_beam(command, argv)
     known = StrictParser(add_help=False, allow_abbrev=False)
     add_dry_run(known)
     add_log_options(known)
     _, others = known.parse_known_args(list(argv if passed is None else passed))
     return BeamFlags(others)
+
+
+class FlinkOptions(PipelineOptions):
+    """Options of Beam's Flink runner."""
+
+    @classmethod
+    def _add_argparse_args(cls, parser: argparse.ArgumentParser) -> None:
+        add_flink_options(parser)
 
 
 class BeamFlags(PipelineOptions):
@@ -78,12 +87,12 @@ class BeamFlags(PipelineOptions):
         return view
 
 
-def refuse_unknown_to_beam(command: str, argv: Sequence[str]) -> None:
+def _refuse_unknown_to_beam(command: str, argv: Sequence[str]) -> None:
     """Raise ConfigurationError for a flag that neither the command nor Beam knows."""
     _, others = COMMANDS[command].strict().parse_known_args(list(argv))
     beams = beams_parser()
     _, unknown = beams.parse_known_args(others)
-    refuse_unknown(command, unknown, COMMANDS[command].help(), beams)
+    refuse_unknown(command, unknown, names_of(COMMANDS[command].help()), names_of(beams))
 
 
 def beams_parser() -> StrictParser:

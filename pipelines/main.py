@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(command: str, rest: Sequence[str]) -> int:
     """Run a command, and say in one line why it cannot; gives the exit code."""
     from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+    from streamveil.mechanisms.core.lazy_names import lacks_beam, needs_beam
     from streamveil.mechanisms.core.records import ConfigurationError, InputLost
     from streamveil.pipelines.errors import in_one_line, reason_of, refused_by_disk
     from streamveil.pipelines.logs import tell_aside
@@ -76,6 +77,8 @@ def _run(command: str, rest: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return refused("interrupted", 130)
     except Exception as error:
+        if lacks_beam(error):
+            return refused(needs_beam("this"), 2)
         if refused_by_disk(error) is None:
             logging.getLogger("streamveil").error("%s failed", command, exc_info=True)
         return refused(f"failed: {reason_of(error)}", 1)

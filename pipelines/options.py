@@ -8,9 +8,10 @@ stands in a section of the help, which says what it is for.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
 from streamveil.mechanisms.registry import (
@@ -40,16 +41,6 @@ from streamveil.pipelines.sections import (
 
 REQUIRED = ("user_column", "value_column", "time_column", "slot", "domain")
 
-# As `streamveil.io` reads them; it needs Beam.
-SOURCE_FORMS = (
-    "pubsub:projects/PROJECT/subscriptions/NAME or pubsub:projects/PROJECT/topics/NAME, "
-    "kafka:HOST:PORT/TOPIC, watch:GLOB"
-)
-SINK_FORMS = (
-    "bigquery:PROJECT.DATASET.TABLE, pubsub:projects/PROJECT/topics/NAME, "
-    "kafka:HOST:PORT/TOPIC, folder:PATH"
-)
-
 ENVIRONMENT = "STREAMVEIL_NOISE_KEY"
 KEY_PLACES = "file:PATH, env:VARIABLE or secret:projects/P/secrets/S/versions/N"
 
@@ -76,6 +67,23 @@ FOLLOW_OPTIONS = (
 MISSING_INPUT = ("stop", "wait", "ignore")
 SLOTS_PER_PASS = 10_000
 
+# Of each command, names that options had before, which help and hints do not show.
+OLD_NAMES: Mapping[str, Mapping[str, str]] = {
+    "evaluate": {"--stream": "--streams", "--mechanism": "--mechanisms"},
+    "demo": {"--output_dir": "--output", "--demo_mechanism": "--mechanism"},
+}
+
+# By statistic, the default first.
+PER_RECORD_NAMES = "; ".join(
+    f"{kind}: {', '.join(sorted(known, key=lambda name: name != DEFAULTS[kind]))}"
+    for kind, known in PER_RECORD_MECHANISMS.items()
+)
+
+EVENT_FILES = (
+    "events: a file or glob of .parquet, .avro, .csv or .jsonl (text also .gz), on any filesystem "
+    "of Beam"
+)
+
 Parser = argparse.ArgumentParser
 
 
@@ -85,9 +93,7 @@ def add_event_options(parser: Parser) -> None:
     add(
         "--input",
         metavar="FILES",
-        help="events: a file or glob of .parquet, .avro, .csv or "
-        ".jsonl (text also .gz), on any filesystem of Beam. All commands but `evaluate` also "
-        f"stream from {SOURCE_FORMS}",
+        help=f"{EVENT_FILES}; or a stream: {SOURCE_FORMS}",
     )
     add(
         "--delimiter",
@@ -168,8 +174,7 @@ def add_histogram_options(parser: Parser) -> None:
     add(
         "--requirements",
         metavar="FILE",
-        help="table with the columns user, window, epsilon (of release: or else "
-        "--default_requirement, or --guarantee=infinite)",
+        help="table with the columns user, window, epsilon",
     )
     add(
         "--requirement_columns",
@@ -261,7 +266,7 @@ def add_output_options(parser: Parser) -> None:
         f"{', '.join(DYNAMIC_MECHANISMS)}, with one budget for ever "
         f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT}); of collect: "
         f"{', '.join(LOCAL_MECHANISMS)} (default "
-        f"{LOCAL_DEFAULT}); of per-record: {_per_record_mechanisms()}",
+        f"{LOCAL_DEFAULT}); of per-record: {PER_RECORD_NAMES}",
     )
     add(
         "--noise_key",
@@ -276,14 +281,6 @@ def add_output_options(parser: Parser) -> None:
         metavar="LENGTH",
         help="how long a slot stays open for late events where time closes it: 30s, 10m, 2h "
         "(default 0s)",
-    )
-
-
-def _per_record_mechanisms() -> str:
-    """By statistic, the default first."""
-    return "; ".join(
-        f"{kind}: {', '.join(sorted(known, key=lambda name: name != DEFAULTS[kind]))}"
-        for kind, known in PER_RECORD_MECHANISMS.items()
     )
 
 
@@ -337,11 +334,6 @@ def add_release_options(parser: Parser) -> None:
 def add_switch(add: Callable[..., Any], name: str, help: str) -> None:
     """Add an option that is on or off: alone it is on, and templates give it a value."""
     add(name, nargs="?", const="true", default="false", metavar="true|false", help=help)
-
-
-def add_alias(add: Callable[..., Any], name: str, dest: str) -> None:
-    """Add another name of an option, which help and hints do not show."""
-    add(name, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def add_follow_options(parser: Parser) -> None:
@@ -494,21 +486,17 @@ def add_demo_options(parser: Parser) -> None:
     add = section(parser, RESULTS)
     add(
         "--output",
-        dest="output_dir",
         default="streamveil-demo",
         metavar="FOLDER",
         help="where releases, ledger and page go (default streamveil-demo); "
         "an earlier demo there is replaced",
     )
-    add_alias(add, "--output_dir", "output_dir")
     add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
     add_switch(section(parser, TIME), "--hourly", "slots of an hour instead of a day")
     add = section(parser, PRIVACY)
     add(
         "--mechanism",
-        dest="demo_mechanism",
         default=DEFAULT,
         metavar="NAME",
         help=f"mechanism (default {DEFAULT})",
     )
-    add_alias(add, "--demo_mechanism", "demo_mechanism")

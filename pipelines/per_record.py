@@ -30,7 +30,6 @@ from streamveil.pipelines.foreign import (
     NOT_PER_RECORD_RELEASE,
     PER_RECORD_SAYING,
 )
-from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.jobs import (
     HANDED_OVER,
     EventOptions,
@@ -49,7 +48,8 @@ from streamveil.pipelines.options import (
     add_per_record_options,
 )
 from streamveil.pipelines.release import ReleaseOptions
-from streamveil.pipelines.values import check_required, range_of
+from streamveil.pipelines.statistics import WITHOUT_VALUE, WITHOUT_WINDOW, check_statistic
+from streamveil.pipelines.values import check_required, dialect_of, range_of
 from streamveil.transforms.per_record import (
     Budget,
     CategoryBudget,
@@ -69,18 +69,6 @@ STATISTICS: Mapping[str, Callable[..., beam.PTransform]] = {
     RUNNING_COUNT: PerRecordRunningTotal,
     "running-sum": PerRecordRunningTotal,
 }
-_WITHOUT_VALUE = (COUNT, RUNNING_COUNT)
-_WITHOUT_WINDOW = {
-    "distinct": "distinct counts of panes do not add up to one of several",
-    **dict.fromkeys((RUNNING_COUNT, "running-sum"), "a running total is from the first slot on"),
-}
-
-# Options that say something only where there are slots.
-_ABOUT_TIME = (
-    *("time_column", "time_zone", "time_unit", "time_format"),
-    *("slot_zone", "origin", "start", "end"),
-)
-
 _REFUSED: dict[type[PipelineOptions], Mapping[str, str]] = {
     JobOptions: NOT_PER_RECORD,
     ReleaseOptions: NOT_PER_RECORD_RELEASE,
@@ -180,12 +168,8 @@ def transform_of(given: Any) -> beam.PTransform:
 
     Raises ConfigurationError.
     """
-    check_required("per-record", given, ("statistic", "budget"))
+    check_statistic(given)
     kind = given.statistic
-    if kind not in STATISTICS:
-        raise ConfigurationError(
-            f"--statistic={kind} is unknown: choose of {', '.join(STATISTICS)}"
-        )
     times = _times(given)
     arguments: dict[str, Any] = {
         "mechanism": given.mechanism,
@@ -196,65 +180,27 @@ def transform_of(given: Any) -> beam.PTransform:
         **times,
         **_keys(given),
     }
-    if kind not in _WITHOUT_VALUE:
-        if not given.value_column:
-            raise ConfigurationError(f"--value_column is missing: --statistic={kind} is of one")
+    if kind not in WITHOUT_VALUE:
         arguments |= {"value": given.value_column, "value_max": given.value_max}
-    if kind not in _WITHOUT_WINDOW:
+    if kind not in WITHOUT_WINDOW:
         arguments["sliding"] = given.window
-    elif given.window != 1:
-        raise ConfigurationError(f"--window={given.window}: {_WITHOUT_WINDOW[kind]}")
     return STATISTICS[kind](_budget_of(given), **arguments)
 
 
 def _budget_of(given: Any) -> Budget:
     if given.budget.startswith(TABLE):
-        if not given.budget_column:
-            raise ConfigurationError(
-                f"--budget_column is missing: name the column to look up in {given.budget}"
-            )
         path = given.budget.removeprefix(TABLE)
         lookup = lookup_of(path, given.epsilon_min, given.epsilon_max)
         return CategoryBudget(given.budget_column, lookup)
     column = given.budget_column or given.value_column
-    if not column:
-        raise ConfigurationError(
-            f"--budget_column is missing: name the column that --budget={given.budget} is of"
-        )
-    if given.epsilon_min is not None:
-        raise ConfigurationError(
-            f"--epsilon_min={given.epsilon_min:g} is for --budget={TABLE}FILE: of "
-            f"--budget={given.budget} it is the budget of --value_max"
-        )
-    for name in ("value_max", "epsilon_max"):
-        if getattr(given, name) is None:
-            raise ConfigurationError(f"--{name} is missing: --budget={given.budget} needs it")
     return ValueBudget(column, budget_of(given.budget, given.value_max, given.epsilon_max))
 
 
 def _times(given: Any) -> dict[str, Any]:
-    """Arguments that say how time is cut. Raises ConfigurationError."""
-    usual = PipelineOptions([]).view_as(EventOptions)
+    """Arguments that say how time is cut."""
     if not given.slot:
-        for name in _ABOUT_TIME:
-            if getattr(given, name) != getattr(usual, name):
-                raise ConfigurationError(
-                    f"--{name}={getattr(given, name)} is about slots of time: give --slot as well"
-                )
-        if given.window != 1 or given.statistic.startswith("running") or _ends(given) is False:
-            raise ConfigurationError(
-                "--slot is missing: sliding windows, running totals and inputs without end go by "
-                "time"
-            )
         return {}
-    if not given.time_column:
-        raise ConfigurationError(f"--time_column is missing: --slot={given.slot} is a cut of it")
     slots, first, last = range_of(given)
-    if _ends(given) and None in (first, last):
-        raise ConfigurationError(
-            "--start and --end are missing: which slots there are is public, so it must not come "
-            "from the records"
-        )
     return {
         "time": given.time_column,
         "time_zone": "UTC" if given.time_zone is None else given.time_zone,
@@ -266,19 +212,8 @@ def _times(given: Any) -> dict[str, Any]:
     }
 
 
-def _ends(given: Any) -> bool | None:
-    """Whether the input has an end; None where only the transform will see."""
-    return None if given.input is None else not is_stream(given.input)
-
-
 def _keys(given: Any) -> dict[str, Any]:
     """Arguments that say which keys there are. Raises ConfigurationError."""
-    if bool(given.key_column) != bool(given.keys):
-        lacking, other = ("key_column", "keys") if given.keys else ("keys", "key_column")
-        raise ConfigurationError(
-            f"--{lacking} is missing: --{other}={getattr(given, other)} needs it; keys are public, "
-            "so they must not come from the records"
-        )
     if not given.keys:
         return {}
     try:

@@ -19,7 +19,7 @@ from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow
 from streamveil.pipelines.guarantees import is_infinite
-from streamveil.pipelines.inputs import Inputs, dialect_of
+from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
@@ -32,7 +32,7 @@ from streamveil.pipelines.jobs import (
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_release_options
-from streamveil.pipelines.values import budget_for_ever, check_required
+from streamveil.pipelines.values import budget_for_ever, check_required, dialect_of
 from streamveil.transforms import PrivateHistograms
 
 

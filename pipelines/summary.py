@@ -6,6 +6,7 @@ Figures of events are raw: for those who may see the events.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.core.records import STATUSES, UNMEASURED, ConfigurationError
+from streamveil.mechanisms.core.records import STATUSES, UNMEASURED
 from streamveil.mechanisms.core.words import number_of
+from streamveil.pipelines.logs import tell_aside
 from streamveil.transforms import metrics
 
 # From here on bounding has changed what is counted so much that it must be said how to mend it.
@@ -175,32 +177,29 @@ class Summary:
         }
 
 
-def check_summary(path: str | None) -> None:
-    """Refuse, before anything runs, a place where no summary can be written.
+def write_summary(path: str | None, figures: Mapping[str, Any]) -> bool:
+    """Replace the file by these figures, whole, as JSON that only its owner may read.
 
-    Raises ConfigurationError.
+    Gives whether it is written. If it cannot be, a warning says so: what is released stays so.
     """
     if path is None:
-        return
-    folder = os.path.dirname(os.path.abspath(path))
-    if "://" in path or os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigurationError(
-            f"--summary={path}: {folder} is not a folder of this machine where a file may be "
-            "written: create it, or choose another path"
-        )
-
-
-def write_summary(path: str | None, figures: Mapping[str, Any]) -> None:
-    """Replace the file by these figures, whole, as JSON that only its owner may read."""
-    if path is None:
-        return
+        return False
     text = json.dumps(figures, indent=2, ensure_ascii=False) + "\n"
     folder, name = os.path.split(os.path.abspath(path))
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")  # of mode 0600
     try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name}.")  # of mode 0600
+        try:
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        tell_aside(
+            f"warning: --summary={path} cannot be written ({error.strerror}): the run goes on "
+            "without it",
+            logging.WARNING,
+        )
+        return False
+    return True

@@ -8,7 +8,19 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from streamveil.io.formats import CsvDialect, format_of, output_format_of
+from streamveil.io.places import is_stream
+from streamveil.mechanisms.core.domains import (
+    Categories,
+    Edges,
+    Grid,
+    check_value_columns,
+    domain_of_list,
+    domain_of_numbers,
+    with_other,
+)
 from streamveil.mechanisms.core.local_days import CalendarSlots, shown
+from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
     MICROSECONDS,
     ConfigurationError,
@@ -20,10 +32,36 @@ from streamveil.mechanisms.core.records import (
     parse_duration,
     parse_time,
 )
+from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.guarantees import INFINITE, epsilons_of
-from streamveil.pipelines.options import REQUIRED, TABLE_OPTIONS
+from streamveil.pipelines.options import KEY_PLACES, METRICS_OPTIONS, REQUIRED, TABLE_OPTIONS
 
 _DAY = MICROSECONDS["d"]
+
+CLOCK, MARKER, FILES = "clock", "marker", "files"
+_CLOSE_FORMS = (
+    "clock, marker:PATTERN (such as marker:drops/%Y-%m-%d.done) or files:PATTERN (such as "
+    "files:drops/events-%Y-%m-%d*.csv)"
+)
+_OF_STATE = (
+    *("follow", "clock_file", "close_by", "missing_input", "slots_per_pass"),
+    *METRICS_OPTIONS,
+)
+_LOOPBACK = "127.0.0.1"
+_URL = re.compile(r"https?://[^/\s]+(/\S*)?")
+_KEY_KINDS = ("file", "env", "secret")
+_SLOT = re.compile(r"-?\d+")
+
+# Delimiters that a shell or an eye does not take well, by other names.
+_DELIMITERS = {
+    **dict.fromkeys(("tab", "\\t"), "\t"),
+    "comma": ",",
+    "semicolon": ";",
+    "pipe": "|",
+    "space": " ",
+}
+
+_LIKE_A_FILE = re.compile(r"[/.:]")
 
 # Beam may know such a place, or find files by such a pattern: it is asked later.
 _NOT_A_PLAIN_PATH = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+:|.*[*?\[{]", re.DOTALL)
@@ -91,6 +129,146 @@ def duration_of(name: str, text: str, least: int = 0) -> int:
     return micros
 
 
+def dialect_of(given: Any) -> CsvDialect:
+    """How the CSV files of the input are written. Raises ConfigurationError."""
+    delimiter, columns = given.delimiter, given.columns
+    return CsvDialect(
+        "," if delimiter is None else _DELIMITERS.get(delimiter, delimiter),
+        None if columns is None else tuple(name.strip() for name in columns.split(",")),
+        any_name=not (delimiter is None and columns is None),
+    )
+
+
+def check_bins(given: Any) -> None:
+    """Refuse a domain that is written out and is none, or does not fit the columns of values.
+
+    What may be the name of a file is asked later. Raises ConfigurationError.
+    """
+    domain: Categories | Edges | Grid | None = domain_of_numbers(given.domain)
+    if domain is None and "," in given.domain and not _LIKE_A_FILE.search(given.domain):
+        domain = domain_of_list(given.domain)
+    if domain is not None:
+        check_value_columns(with_other(domain, given.other), tuple(given.value_column.split(",")))
+
+
+def check_going_on(given: Any) -> None:
+    """Refuse options of a run with a state that do not fit each other, or say nothing.
+
+    Raises ConfigurationError.
+    """
+    resume = is_true("resume", given.resume)
+    if given.restart_budget is not None:
+        if not resume:
+            raise ConfigurationError(
+                "--restart_budget is for a stream that goes on: give --state and --resume"
+            )
+        whole("restart_budget", given.restart_budget)
+    if not given.state:
+        for name in _OF_STATE:
+            if getattr(given, name) is not None:
+                raise ConfigurationError(f"--{name} needs a folder for the state: --state")
+        if resume:
+            raise ConfigurationError("--resume needs the folder of the state: --state")
+        return
+    if given.follow is not None:
+        duration_of("follow", given.follow, least=1)
+    if given.slots_per_pass is not None:
+        whole("slots_per_pass", given.slots_per_pass)
+    if given.close_by is not None:
+        close_rule_of(given.close_by)
+    address_of(given)
+    endpoint_of(given)
+
+
+def close_rule_of(text: str) -> tuple[str, str]:
+    """What closes slots, and the pattern of names. Raises ConfigurationError."""
+    rule, _, pattern = text.partition(":")
+    if text == CLOCK or (rule in (MARKER, FILES) and "%" in pattern):
+        return rule, pattern
+    raise ConfigurationError(f"--close_by={text} says nothing: write {_CLOSE_FORMS}")
+
+
+def address_of(given: Any) -> tuple[str, int] | None:
+    """Host and port where Prometheus may fetch figures. Raises ConfigurationError."""
+    text = given.metrics_port
+    if given.metrics is not None and not (text or given.otlp_endpoint):
+        raise ConfigurationError(
+            f"--metrics={given.metrics} says which figures, but not where to: give "
+            "--metrics_port or --otlp_endpoint as well, or leave it out"
+        )
+    if text is None:
+        return None
+    if given.follow is None:
+        raise ConfigurationError(
+            f"--metrics_port={text} is for a run with --follow: one pass ends before anybody "
+            "fetches its figures; give --follow, or send them to --otlp_endpoint"
+        )
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) <= 0xFFFF:
+        raise ConfigurationError(
+            f"--metrics_port={text} is no port: write one such as 9464, for this machine alone, or "
+            "0.0.0.0:9464 for whoever reaches it"
+        )
+    return host.removeprefix("[").removesuffix("]") or _LOOPBACK, int(port)
+
+
+def endpoint_of(given: Any) -> str | None:
+    """URL of a collector of OpenTelemetry. Raises ConfigurationError."""
+    url: str | None = given.otlp_endpoint
+    if url is not None and not _URL.fullmatch(url):
+        raise ConfigurationError(
+            f"--otlp_endpoint={url} is no URL: write one such as http://localhost:4318"
+        )
+    return url
+
+
+def key_places(text: str, slots: Slots | None) -> list[tuple[int, str]]:
+    """Where noise keys are, and the slot from which on each is used: of the first it means nothing.
+
+    Args:
+        text: `PLACE`, or `PLACE,PLACE@SLOT,...`.
+        slots: how time is cut, which tells the slot of a time; None where it is not.
+
+    Raises:
+        ConfigurationError: for a text that names no place. What it says never holds the text of
+            the first, which may be the key itself.
+    """
+    first, *others = text.split(",")
+    return [(0, _key_place(first)), *(_later_key(each, slots) for each in others)]
+
+
+def _key_place(place: str) -> str:
+    kind, _, name = place.partition(":")
+    if kind not in _KEY_KINDS or not name:
+        raise ConfigurationError(
+            f"--noise_key is not the key but its place: write {KEY_PLACES}; a key that was written "
+            "there has been seen by others, so make a new one"
+        )
+    return place
+
+
+def _later_key(text: str, slots: Slots | None) -> tuple[int, str]:
+    place, at, start = text.rpartition("@")
+    _key_place(place if at else text)
+    if not at:
+        raise ConfigurationError(
+            f"--noise_key: from when on is {text} the key? Write {text}@TIME; a comma parts two "
+            "places, so there can be none in a path"
+        )
+    if _SLOT.fullmatch(start):
+        return int(start), place
+    try:
+        time = parse_time(start)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--noise_key: {place}@{start}: {error}; or a slot") from None
+    if slots is None:
+        raise ConfigurationError(
+            f"--noise_key: {place}@{start} is from a slot on, and there are none: give their "
+            "length (--slot), or one key alone"
+        )
+    return slots.index(time - 1) + 1, place
+
+
 def default_requirement_of(text: str | None) -> tuple[Requirement, int] | None:
     """The requirement of users outside the table, and how many they are.
 
@@ -149,6 +327,21 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
     return Lifetime(epsilons[0])
 
 
+def check_summary(path: str | None) -> None:
+    """Refuse, before anything runs, a place where no summary can be written.
+
+    Raises ConfigurationError.
+    """
+    if path is None:
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    if "://" in path or os.path.isdir(path) or not os.access(folder, os.W_OK | os.X_OK):
+        raise ConfigurationError(
+            f"--summary={path}: {folder} is not a folder of this machine where a file may be "
+            "written: create it, or choose another path"
+        )
+
+
 def check_summary_apart(given: Any) -> None:
     """Refuse a summary, which replaces what is there, in the place of another file of the run.
 
@@ -166,6 +359,21 @@ def check_summary_apart(given: Any) -> None:
                 f"--summary={given.summary} is a file of --{name}={value} too, and would be "
                 "replaced: choose another name"
             )
+
+
+def check_formats(given: Any, outputs: Sequence[str]) -> None:
+    """Refuse files whose names do not say a format that is known. Raises ConfigurationError.
+
+    Args:
+        given: the options.
+        outputs: the names of those for outputs.
+    """
+    if not (is_stream(given.input) or _NOT_A_PLAIN_PATH.match(given.input)):
+        format_of(given.input, dialect_of(given))
+    for name in outputs:
+        path = getattr(given, name)
+        if path and not is_stream(path):
+            output_format_of(path)
 
 
 def check_files(given: Any, there: Sequence[str], new: Sequence[str]) -> None:

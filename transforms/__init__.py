@@ -1,25 +1,30 @@
 """Beam transforms: events in, private releases out."""
 
-from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.transforms.columns.event_mapper import Columns
-from streamveil.transforms.histograms import Outputs, PrivateHistograms
-from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
-from streamveil.transforms.local.collect_reports import CollectedReports, CollectReports
-from streamveil.transforms.per_record import (
-    CategoryBudget,
-    CollectPerRecordCount,
-    CollectPerRecordSum,
-    ColumnsBudget,
-    PerRecordCount,
-    PerRecordDistinctCount,
-    PerRecordMax,
-    PerRecordRunningTotal,
-    PerRecordSum,
-    ValueBudget,
-)
-from streamveil.transforms.release.noise_keys import RotatedKey
-from streamveil.transforms.release_rows import ReleaseRows
-from streamveil.transforms.slots.heartbeat import Heartbeat
+from typing import TYPE_CHECKING
+
+from streamveil.mechanisms.core.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
+    from streamveil.transforms.columns.event_mapper import Columns
+    from streamveil.transforms.histograms import Outputs, PrivateHistograms
+    from streamveil.transforms.local.collect_histograms import Collected, CollectHistograms
+    from streamveil.transforms.local.collect_reports import CollectedReports, CollectReports
+    from streamveil.transforms.per_record import (
+        CategoryBudget,
+        CollectPerRecordCount,
+        CollectPerRecordSum,
+        ColumnsBudget,
+        PerRecordCount,
+        PerRecordDistinctCount,
+        PerRecordMax,
+        PerRecordRunningTotal,
+        PerRecordSum,
+        ValueBudget,
+    )
+    from streamveil.transforms.release.noise_keys import RotatedKey
+    from streamveil.transforms.release_rows import ReleaseRows
+    from streamveil.transforms.slots.heartbeat import Heartbeat
 
 __all__ = [
     "ADD_REMOVE",
@@ -45,3 +50,5 @@ __all__ = [
     "RotatedKey",
     "ValueBudget",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__)

@@ -172,6 +172,54 @@ class WithOther(Identified):
 
 Domain = Categories | Edges | Grid | WithOther
 
+_EDGES, _GRID = "edges:", "grid:"
+
+
+def domain_of_numbers(text: str) -> Edges | Grid | None:
+    """The domain that a text writes as numbers; None for another text.
+
+    Args:
+        text: `edges:0,10,20`, or `grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS`.
+
+    Raises:
+        ConfigurationError: for numbers that are none, or do not fit.
+    """
+    if text.startswith(_EDGES):
+        return Edges(tuple(_numbers(text, _EDGES)))
+    if not text.startswith(_GRID):
+        return None
+    numbers = _numbers(text, _GRID)
+    if len(numbers) != 6 or not (numbers[4].is_integer() and numbers[5].is_integer()):
+        raise ConfigurationError(f"domain {text!r} is not grid:WEST,SOUTH,EAST,NORTH,COLUMNS,ROWS")
+    west, south, east, north = numbers[:4]
+    return Grid(west, south, east, north, int(numbers[4]), int(numbers[5]))
+
+
+def _numbers(text: str, prefix: str) -> list[float]:
+    try:
+        return [float(part) for part in text.removeprefix(prefix).split(",")]
+    except ValueError:
+        raise ConfigurationError(
+            f"domain {text!r} holds something that is no number: write numbers, separated by "
+            f"commas, after {prefix!r}"
+        ) from None
+
+
+def domain_of_list(text: str) -> Categories:
+    """The domain that a text lists as `A,B,C`. Raises ConfigurationError."""
+    return Categories(tuple(value.strip() for value in text.split(",")))
+
+
+def check_value_columns(domain: Domain, columns: tuple[str, ...]) -> None:
+    """Refuse columns of which the domain reads more or fewer. Raises ConfigurationError."""
+    listed = domain.domain if isinstance(domain, WithOther) else domain
+    wanted = 2 if isinstance(listed, Grid) else 1
+    if len(columns) != wanted:
+        raise ConfigurationError(
+            f"a {type(listed).__name__} domain reads {wanted} value column(s), not "
+            f"{', '.join(columns)}" + ("; give longitude,latitude" if wanted == 2 else "")
+        )
+
 
 def with_other(domain: Categories | Edges | Grid, name: str | None) -> Domain:
     """The domain, with a bin for other values if that has a name."""

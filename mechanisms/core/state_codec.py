@@ -1,7 +1,8 @@
 """State as bytes that a later release of streamveil can still read.
 
 The bytes are one version byte and an Avro record. A module that changes its record adds a schema
-under the next version and keeps the old one.
+under the next version and keeps the old one. Avro is imported when something is saved: whoever
+reads options or starts a device has no use for it yet.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import io
 from collections.abc import Mapping, Sized
 from typing import Any
 
-import fastavro
 import numpy as np
 import numpy.typing as npt
 
@@ -33,10 +33,12 @@ RUNS: Schema = {
 
 def pack(schemas: Mapping[int, Schema], record: Mapping[str, Any]) -> bytes:
     """Encode a record under the newest of the versioned schemas."""
+    from fastavro import schemaless_writer
+
     version = max(schemas)
     buffer = io.BytesIO()
     buffer.write(bytes([version]))
-    fastavro.schemaless_writer(buffer, schemas[version], record)
+    schemaless_writer(buffer, schemas[version], record)
     return buffer.getvalue()
 
 
@@ -45,6 +47,8 @@ def unpack(schemas: Mapping[int, Schema], data: bytes) -> tuple[int, dict[str, A
 
     Raises ValueError when they were written by a release newer than this one.
     """
+    from fastavro import schemaless_reader
+
     version = data[0] if data else -1
     if version not in schemas:
         raise ValueError(
@@ -53,7 +57,7 @@ def unpack(schemas: Mapping[int, Schema], data: bytes) -> tuple[int, dict[str, A
         )
     buffer = io.BytesIO(data)
     buffer.seek(1)
-    record: Any = fastavro.schemaless_reader(buffer, schemas[version], None)
+    record: Any = schemaless_reader(buffer, schemas[version], None)
     return version, record
 
 

@@ -19,13 +19,16 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.units import UNIT_BITS, to_epsilon
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 Words = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -44,11 +47,22 @@ FINE_RATES = (8, 1 << 52)
 _MAX_WORDS = 1 << 22
 
 
+def _encryptor(key: bytes, counting: bool = False) -> CipherContext:
+    """AES under the key, block by block or as a counter.
+
+    It is imported when noise is drawn: whoever reads options or starts a device draws none yet.
+    """
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    mode = modes.CTR(bytes(16)) if counting else modes.ECB()
+    return Cipher(algorithms.AES(key), mode).encryptor()
+
+
 class RandomWords:
     """A stream of uniform 64-bit words that is a function of its 32-byte key alone."""
 
     def __init__(self, key: bytes) -> None:
-        self._encryptor = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._encryptor = _encryptor(key, counting=True)
 
     def draw(self, size: int) -> Words:
         """Return the next `size` words, uint64, shape (size,)."""
@@ -66,7 +80,7 @@ def keyed_words(key: bytes, *numbers: Words) -> Words:
         numbers: two arrays, uint64, shape (n,).
     """
     blocks = np.column_stack(numbers).astype("<u8")
-    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # no two pairs are alike
+    encryptor = _encryptor(key)  # no two pairs are alike
     return np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
 
 

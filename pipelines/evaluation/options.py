@@ -14,7 +14,6 @@ from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, RECORDS
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.guarantees import INFINITE, add_guarantee_options
 from streamveil.pipelines.options import (
-    add_alias,
     add_budget_options,
     add_event_options,
     add_histogram_options,
@@ -40,7 +39,7 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `streamveil evaluate`."""
     add = section(parser, COMPARED)
     add(
-        "--stream",
+        "--streams",
         metavar="NAMES",
         help=f"synthetic streams: {', '.join(STREAMS)} (with --guarantee={INFINITE} "
         f"{', '.join(INFINITE_STREAMS)}); or real ones: {', '.join(REAL)}",
@@ -52,8 +51,6 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         f"(default {','.join(DEFAULT_MECHANISMS)}; with --guarantee={INFINITE} "
         f"{','.join(INFINITE_DEFAULTS)}; with --per_record all)",
     )
-    add_alias(add, "--streams", "stream")
-    add_alias(add, "--mechanism", "mechanisms")
     add(
         "--epsilons",
         metavar="NUMBERS",

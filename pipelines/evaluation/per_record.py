@@ -32,7 +32,6 @@ from streamveil.pipelines.evaluation.comparison import (
     Task,
     noise_key,
 )
-from streamveil.pipelines.flights import flight_figures
 
 TRIMMED = 0.2
 """Share of the runs that the trimmed mean leaves out on either side."""
@@ -203,7 +202,12 @@ def _zipf(power: float, scale: float, largest: float) -> Callable[[_Random, int]
 
 
 def _flights(column: str) -> Callable[[_Random, int], Floats]:
-    return lambda _random, _number: flight_figures(column)
+    def draw(_random: _Random, _number: int) -> Floats:
+        from streamveil.pipelines.flights import flight_figures  # needs pyarrow
+
+        return flight_figures(column)
+
+    return draw
 
 
 PER_RECORD_DATA: Mapping[str, NamedData] = {

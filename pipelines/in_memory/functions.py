@@ -47,9 +47,9 @@ from streamveil.pipelines import release as releasing
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
 from streamveil.pipelines.in_memory.results import Comparison, Releases, Statistics
 from streamveil.pipelines.in_memory.steps import run_here
-from streamveil.pipelines.inputs import dialect_of
 from streamveil.pipelines.options import KEY_PLACES
 from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.values import dialect_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 _LOGGER = logging.getLogger("streamveil")

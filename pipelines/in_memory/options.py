@@ -14,7 +14,7 @@ import numpy as np
 
 from streamveil.mechanisms.core.records import ConfigurationError, format_duration
 from streamveil.pipelines.commands import COMMANDS
-from streamveil.pipelines.flags import refuse_unknown
+from streamveil.pipelines.flags import names_of, refuse_unknown
 
 # What has a shorter name here.
 COLUMNS = {
@@ -46,7 +46,7 @@ def options_of(command: str, arguments: Mapping[str, Any], **kept: Any) -> argpa
         if value is not None
     ]
     given, unknown = COMMANDS[command].strict().parse_known_args(flags)
-    refuse_unknown(command, unknown, COMMANDS[command].help())
+    refuse_unknown(command, unknown, names_of(COMMANDS[command].help()))
     for name, value in kept.items():
         setattr(given, name, value)
     return given

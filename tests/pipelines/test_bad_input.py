@@ -537,7 +537,7 @@ def test_missing_flag_of_the_counts(job, flag):
 
 @pytest.mark.parametrize("name", ["pbaa", "PBA", "laplace", ""])
 def test_unknown_mechanism(job, name):
-    job.refused(f"'{name}'", "unknown", "bd, ba, pbd, pba", mechanism=name)
+    job.refused(f"'{name}'", "unknown", "pba, pbd, ba, bd", mechanism=name)
 
 
 @pytest.mark.parametrize(

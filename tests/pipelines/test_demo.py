@@ -81,8 +81,8 @@ def test_again_into_the_same_folder(demo, toolbox, tmp_path):
     ("flag", "words"),
     [
         ("--hourly=junk", ["--hourly=junk", "true", "false"]),
-        ("--demo_mechanism=laplace", ["'laplace'", "bd, ba, pbd, pba"]),
-        ("--mechanism=laplace", ["'laplace'", "bd, ba, pbd, pba"]),
+        ("--demo_mechanism=laplace", ["'laplace'", "pba, pbd, ba, bd"]),
+        ("--mechanism=laplace", ["'laplace'", "pba, pbd, ba, bd"]),
         ("--output_dri=x", ["unknown option --output_dri=x", "did you mean --output?"]),
     ],
 )

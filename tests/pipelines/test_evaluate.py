@@ -14,6 +14,7 @@ import pytest
 from streamveil.io import read_table
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import evaluate, flights
+from streamveil.pipelines.evaluation import data
 from streamveil.pipelines.evaluation.data import real_stream
 from streamveil.pipelines.evaluation.streams import STREAMS
 from streamveil.pipelines.evaluation.w_event import WEvent
@@ -70,7 +71,7 @@ def events(command, users=30, days=12):
 
 def test_table_page_and_advice(command):
     out = command.done(
-        *("--stream=sin,city-sparse", "--mechanisms=pba,ba", "--epsilons=0.3,0.6", *SMALL),
+        *("--streams=sin,city-sparse", "--mechanisms=pba,ba", "--epsilons=0.3,0.6", *SMALL),
         *(f"--output={command.path('t.csv')}", f"--page={command.path('p.html')}"),
     ).out
     rows = read_table(command.path("t.csv")).to_pylist()
@@ -93,7 +94,7 @@ def test_table_page_and_advice(command):
     assert "\noverall: pba" in out
     assert f"wrote {command.path('t.csv')}\nwrote {command.path('p.html')}\n" in out
     html = Path(command.path("p.html")).read_text()
-    assert "streamveil evaluate --stream=sin,city-sparse" in html
+    assert "streamveil evaluate --streams=sin,city-sparse" in html
 
 
 def test_the_same_from_python(command):
@@ -101,7 +102,7 @@ def test_the_same_from_python(command):
         stream="sin", mechanisms=["pba", "ba"], users=90, slots=8, seeds=2, windows=6
     )
     path = command.path("t.csv")
-    command.done("--stream=sin", "--mechanisms=pba,ba", *SMALL, f"--output={path}")
+    command.done("--streams=sin", "--mechanisms=pba,ba", *SMALL, f"--output={path}")
     columns = ["stream", "mechanism", "amre", "amre_stderr", "ajsd", "window_use", "coverage"]
     assert (
         found.to_arrow().select(columns).to_pylist() == read_table(path).select(columns).to_pylist()
@@ -111,13 +112,13 @@ def test_the_same_from_python(command):
     few = {"records": 200, "runs": 5, "seeds": 1, "statistics": ["count"]}
     assert evaluate.evaluate(per_record="zipf-3", **few).to_arrow()["data"][0].as_py() == "zipf-3"
     with pytest.raises(ConfigurationError, match="'abp' is unknown"):
-        evaluate.evaluate(stream="sin", mechanisms="abp")
+        evaluate.evaluate(streams="sin", mechanisms="abp")
     with pytest.raises(ConfigurationError, match="unknown option --seed=3"):
-        evaluate.evaluate(stream="sin", seed=3)
+        evaluate.evaluate(streams="sin", seed=3)
 
 
 def test_local_mechanisms_stand_beside_others(command):
-    flags = ("--mechanisms=rotation,plpa,lba,pba", "--stream=sin", *SMALL)
+    flags = ("--mechanisms=rotation,plpa,lba,pba", "--streams=sin", *SMALL)
     out = command.done(*events(command), *flags, f"--output={command.path('t.csv')}").out
     rows = read_table(command.path("t.csv")).to_pylist()
     assert [row["mechanism"] for row in rows] == ["rotation", "plpa", "lba", "pba"] * 2
@@ -136,7 +137,7 @@ def test_devices_report_one_value(command):
 
 
 def test_the_same_again_but_for_the_clock(command):
-    flags = ("--stream=step", "--mechanisms=pba", *SMALL)
+    flags = ("--streams=step", "--mechanisms=pba", *SMALL)
     names = ("one.csv", "two.csv")
     for name in names:
         command.done(*flags, f"--output={command.path(name)}")
@@ -148,7 +149,7 @@ def test_the_same_again_but_for_the_clock(command):
 
 
 def test_markdown_is_what_is_printed(command):
-    out = command.done("--stream=log", *SMALL, f"--output={command.path('t.md')}").out
+    out = command.done("--streams=log", *SMALL, f"--output={command.path('t.md')}").out
     text = Path(command.path("t.md")).read_text()
     assert text in out
     assert text.startswith("| stream |")
@@ -158,7 +159,7 @@ def test_markdown_is_what_is_printed(command):
 
 @pytest.mark.slow
 def test_in_processes_from_a_shell(tmp_path):
-    flags = ["--stream=sin", *SMALL, "--processes=2"]
+    flags = ["--streams=sin", *SMALL, "--processes=2"]
     done = subprocess.run(
         [sys.executable, "-m", "streamveil.pipelines.main", "evaluate", *flags],
         capture_output=True,
@@ -169,7 +170,7 @@ def test_in_processes_from_a_shell(tmp_path):
 
 
 def test_flights_with_the_demos_requirements(command):
-    flags = ("--stream=flights", "--mechanisms=pba", "--seeds=1", "--processes=1")
+    flags = ("--streams=flights", "--mechanisms=pba", "--seeds=1", "--processes=1")
     command.done(*flags, f"--output={command.path('t.csv')}")
     (row,) = read_table(command.path("t.csv")).to_pylist()
     assert (row["stream"], row["epsilon"], row["window"]) == ("flights", 1.0, 14)
@@ -190,7 +191,7 @@ def test_hourly_flights_are_counted():
 
 def test_flights_without_their_package(command, monkeypatch):
     monkeypatch.setattr(flights.importlib.util, "find_spec", lambda name: None)
-    flags = ["--stream=sin,flights", "--users=90", "--slots=8"]
+    flags = ["--streams=sin,flights", "--users=90", "--slots=8"]
     command.refused("not installed", "pip install 'streamveil[demo]'", flags=flags)
 
 
@@ -218,7 +219,7 @@ def test_events_with_requirements(command):
 
 def test_events_without_requirements_beside_a_stream(command):
     out = command.done(
-        *events(command), "--stream=sin", "--mechanisms=pba", *SMALL, "--epsilons=2"
+        *events(command), "--streams=sin", "--mechanisms=pba", *SMALL, "--epsilons=2"
     ).out
     assert "| events " in out
     assert "| sin " in out
@@ -281,30 +282,30 @@ def test_check_ins_in_one_short_command(command):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ([], ["--stream is missing", "--input"]),
-        (["--stream=sinus"], ["--stream", "'sinus' is unknown", *STREAMS]),
-        (["--stream=sin,"], ["--stream=sin,", "empty name"]),
-        (["--stream=sin", "--mechanisms=pba,abp"], ["'abp' is unknown", "pbd"]),
-        (["--stream=sin", "--mechanisms=pba:gate=1"], ["pba has no option 'gate'"]),
-        (["--stream=sin", "--epsilons=0.6,x"], ["--epsilons=0.6,x", "numbers, separated by"]),
-        (["--stream=sin", "--epsilons=0"], ["--epsilons=0", "above 0"]),
-        (["--stream=sin", "--windows=1.5"], ["--windows=1.5", "whole numbers"]),
-        (["--stream=sin", "--windows=0"], ["--windows=0", "whole number of slots from 1"]),
-        (["--stream=sin", "--users=8"], ["stream sin", "8 users are too few"]),
-        (["--stream=sin", "--users=0"], ["--users=0", "1 or more"]),
-        (["--stream=flights", "--slots=9"], ["--slots is for synthetic streams"]),
-        (["--stream=flights", "--mechanisms=abp"], ["'abp' is unknown"]),
-        (["--stream=sin", "--slots=0"], ["--slots=0", "1 or more"]),
-        (["--stream=sin", "--seeds=0"], ["--seeds=0", "1 or more"]),
-        (["--stream=sin", "--processes=-1"], ["--processes=-1", "1 or more"]),
-        (["--stream=sin", "--slot=100"], ["--slot is for events", "--slots?"]),
-        (["--stream=sin", "--domain=A,B"], ["--domain is for events", "--input"]),
-        (["--stream=sin", "--format=tdrive"], ["--format is for events", "--input"]),
-        (["--stream=sin", "--output=t.txt"], ["--output=t.txt", ".csv or .md"]),
-        (["--stream=sin", "--page=p.pdf"], ["--page=p.pdf", ".html"]),
-        (["--stream=sin", "--page=no/such/p.html"], ["no/such", "not a directory"]),
-        (["--stream=sin", "--seed=3"], ["unknown option --seed=3", "--seeds"]),
-        (["--stream=sin", "--runner=DirectRunner"], ["unknown option --runner"]),
+        ([], ["--streams is missing", "--input"]),
+        (["--streams=sinus"], ["--streams", "'sinus' is unknown", *STREAMS]),
+        (["--streams=sin,"], ["--streams=sin,", "empty name"]),
+        (["--streams=sin", "--mechanisms=pba,abp"], ["'abp' is unknown", "pbd"]),
+        (["--streams=sin", "--mechanisms=pba:gate=1"], ["pba has no option 'gate'"]),
+        (["--streams=sin", "--epsilons=0.6,x"], ["--epsilons=0.6,x", "numbers, separated by"]),
+        (["--streams=sin", "--epsilons=0"], ["--epsilons=0", "above 0"]),
+        (["--streams=sin", "--windows=1.5"], ["--windows=1.5", "whole numbers"]),
+        (["--streams=sin", "--windows=0"], ["--windows=0", "whole number of slots from 1"]),
+        (["--streams=sin", "--users=8"], ["stream sin", "8 users are too few"]),
+        (["--streams=sin", "--users=0"], ["--users=0", "1 or more"]),
+        (["--streams=flights", "--slots=9"], ["--slots is for synthetic streams"]),
+        (["--streams=flights", "--mechanisms=abp"], ["'abp' is unknown"]),
+        (["--streams=sin", "--slots=0"], ["--slots=0", "1 or more"]),
+        (["--streams=sin", "--seeds=0"], ["--seeds=0", "1 or more"]),
+        (["--streams=sin", "--processes=-1"], ["--processes=-1", "1 or more"]),
+        (["--streams=sin", "--slot=100"], ["--slot is for events", "--slots?"]),
+        (["--streams=sin", "--domain=A,B"], ["--domain is for events", "--input"]),
+        (["--streams=sin", "--format=tdrive"], ["--format is for events", "--input"]),
+        (["--streams=sin", "--output=t.txt"], ["--output=t.txt", ".csv or .md"]),
+        (["--streams=sin", "--page=p.pdf"], ["--page=p.pdf", ".html"]),
+        (["--streams=sin", "--page=no/such/p.html"], ["no/such", "not a directory"]),
+        (["--streams=sin", "--seed=3"], ["unknown option --seed=3", "--seeds"]),
+        (["--streams=sin", "--runner=DirectRunner"], ["unknown option --runner"]),
         (["--input=*.txt", "--format=taxi"], ["--format", "'taxi'", "tdrive"]),
         (["--input=a.txt", "--format=foursquare"], ["--domain is missing"]),
         (["--input=a.csv"], ["--user_column is missing"]),
@@ -321,8 +322,8 @@ def test_users_of_a_stream_are_not_those_of_events(command):
 def test_outputs_are_not_overwritten(command):
     for name in ("t.csv", "p.html"):
         Path(command.path(name)).write_text("mine")
-    command.refused("t.csv", "exists", flags=["--stream=sin", f"--output={command.path('t.csv')}"])
-    command.refused("p.html", "exists", flags=["--stream=sin", f"--page={command.path('p.html')}"])
+    command.refused("t.csv", "exists", flags=["--streams=sin", f"--output={command.path('t.csv')}"])
+    command.refused("p.html", "exists", flags=["--streams=sin", f"--page={command.path('p.html')}"])
     both = command.path("x.csv")
     flags = [*events(command), f"--output={both}", f"--rejected={both}"]
     command.refused("two outputs are named", flags=flags)
@@ -335,19 +336,19 @@ def test_a_missing_column(command):
 
 def test_page_without_its_packages(command, monkeypatch):
     monkeypatch.setattr(evaluate, "find_spec", lambda name: None)
-    flags = ["--stream=sin", f"--page={command.path('p.html')}"]
+    flags = ["--streams=sin", f"--page={command.path('p.html')}"]
     command.refused("jinja2 and matplotlib", "streamveil[demo]", flags=flags)
 
 
 def test_wrong_options_show_before_events_are_read(command, monkeypatch):
-    monkeypatch.setattr(evaluate.Data, "count", lambda *_: pytest.fail("events were read"))
+    monkeypatch.setattr(data.Data, "count", lambda *_: pytest.fail("events were read"))
     command.refused("'abp'", flags=[*events(command), "--mechanisms=abp"])
 
 
 def test_help(command):
     out = command.done("--help").out
     assert "streamveil evaluate" in out
-    for name in ("--stream", "--mechanisms", "--epsilons", "--page", "--requirements", "--format"):
+    for name in ("--streams", "--mechanisms", "--epsilons", "--page", "--requirements", "--format"):
         assert f"{name} " in out
     assert "Apache Beam" not in out.replace("any filesystem of Beam", "")
 

@@ -546,7 +546,7 @@ def test_a_result_that_another_run_puts_there_meanwhile_is_refused(stream, monke
         passed(*given)
 
     monkeypatch.setattr(Monitor, "passed", and_another_run_writes)
-    stream.stopped("out-00000002.jsonl exists already", "knows of 1 passes", slots_per_pass=1)
+    stream.stopped("out-00000002.jsonl exists already", "is at pass 1:", slots_per_pass=1)
     assert (stream.folder / "out-00000002.jsonl").read_text() == "something else\n"
 
 
@@ -757,7 +757,7 @@ def test_an_old_copy_of_the_folder_is_refused_as_long_as_anything_tells(stream):
         shutil.copytree(stream.folder / "state", stream.folder / f"copy{n}")
     witness = stream.folder / ".out.jsonl.witness"
     put_back(stream, stream.folder / "copy1")
-    stream.refused("out-00000002.jsonl exists already", "knows of 1 passes", "old copy")
+    stream.refused("out-00000002.jsonl exists already", "is at pass 1:", "old copy")
     seen = witness.read_bytes()
     witness.unlink()
     stream.refused("out-00000002.jsonl exists already")
@@ -813,7 +813,7 @@ def test_no_manifest_or_an_older_one_keeps_the_ledgers(stream):
         stream()
         manifests.append(manifest.read_bytes())
     stream.clock(day(10))
-    for words in (["older", "knows of 1 passes"], ["no manifest.json"]):
+    for words in (["older", "is at pass 1:"], ["no manifest.json"]):
         manifest.write_bytes(manifests[0])
         if "no manifest.json" in words:
             manifest.unlink()

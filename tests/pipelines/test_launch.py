@@ -28,7 +28,8 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import launch, options
 from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.options import FORMATS
-from streamveil.pipelines.flags import SURE_LIKENESS, nearest
+from streamveil.pipelines.flags import beams_names, names_of
+from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.jobs import EventOptions
 from streamveil.pipelines.launch import BeamFlags, beams_parser, parse_flags, run
 from streamveil.pipelines.per_record import STATISTICS
@@ -82,7 +83,7 @@ def test_help_of_the_contract(toolbox):
         *("time_zone", "time_unit"),
     ):
         assert f"--{name} " in out
-    assert "bd, ba, pbd, pba" in out
+    assert "pba, pbd, ba, bd" in out
     assert "WINDOW,EPSILON,USERS" in out
     # Neighbours are told apart in full: what is protected must not be guessed.
     plain = " ".join(out.split())
@@ -146,7 +147,7 @@ def without_beam(commands):
 
 
 def test_help_does_not_wait_for_beam():
-    commands = [["--help"], *([name, "--help"] for name in COMMANDS if name != "evaluate")]
+    commands = [["--help"], *([name, "--help"] for name in COMMANDS)]
     codes, imported, _ = without_beam(commands)
     assert codes == [0] * len(commands)
     assert not imported
@@ -172,7 +173,10 @@ WRONG = {
     "allowed_lateness": ("soon", "allowed_lateness is 'soon'"),
     "default_requirement": ("7,inf,5", "inf is not a finite number"),
     "epsilon": ("1", "--guarantee=infinite"),
-    "follow": ("often", "--follow=often"),
+    "follow": ("1m", "--follow needs a folder for the state: --state"),
+    "noise_key": ("5e5e5e", "is not the key but its place"),
+    "metrics": ("raw", "--metrics needs a folder for the state"),
+    "restart_budget": ("1", "give --state and --resume"),
     "resume": ("perhaps", "--resume=perhaps"),
 }
 
@@ -183,7 +187,7 @@ WRONG = {
         ("demo", "--demo_mechanism=bd", "--mechanism=bd"),
         ("demo", "--output_dir=x", "--output=x"),
         ("evaluate", "--mechanism=bd", "--mechanisms=bd"),
-        ("evaluate", "--streams=sin", "--stream=sin"),
+        ("evaluate", "--stream=sin", "--streams=sin"),
     ],
 )
 def test_other_names_of_options(command, old, new):
@@ -192,8 +196,7 @@ def test_other_names_of_options(command, old, new):
 
 
 def test_what_is_declared_without_beam_is_what_is_read_with_it():
-    assert options.SOURCE_FORMS == io.SOURCE_FORMS
-    assert options.SINK_FORMS == io.SINK_FORMS
+    assert options.LAYOUTS == io.LAYOUTS
     assert tuple(io.DATASETS) == FORMATS
     assert tuple(STATISTICS) == options.STATISTICS
 
@@ -216,28 +219,98 @@ def test_a_missing_library_of_google_is_no_news(job):
     assert "raw" in done.stdout
 
 
+# Options together, and what is wrong with them.
+WRONG_TOGETHER = [
+    ({"domain": "A,B,A"}, "the bin 'A' twice"),
+    ({"domain": "edges:0,ten"}, "something that is no number"),
+    ({"domain": "grid:0,0,1,1,2,2"}, "a Grid domain reads 2 value column(s)"),
+    ({"value_column": "lon,lat"}, "a Categories domain reads 1 value column(s)"),
+    ({"domain": "A,B", "other": "A"}, "cannot be called 'A' (--other)"),
+    ({"delimiter": ";;"}, "the delimiter ';;' (--delimiter)"),
+    ({"columns": "user,,time"}, "are not names of their own"),
+    ({"output": "out.xls"}, "out.xls: the format to write is not known"),
+    ({"time_format": "%Q"}, "time format '%Q' (--time_format)"),
+    ({"mechanism": "pbd:gate=1"}, "has no option 'gate'"),
+    ({"requirement_columns": "id,days"}, "are not the names of three columns"),
+    ({"summary": "nowhere/sum.json"}, "create it, or choose another path"),
+    ({"noise_key": "env:A,env:B"}, "from when on is env:B the key?"),
+    ({"guarantee": "infinite"}, "--epsilon is missing"),
+    ({"guarantee": "infinite", "epsilon": "1"}, "--requirements="),
+    ({"state": "s", "follow": "often"}, "--follow=often"),
+    ({"state": "s", "close_by": "marker:done"}, "--close_by=marker:done says nothing"),
+    ({"state": "s", "slots_per_pass": "0"}, "slots_per_pass is 0"),
+    ({"state": "s", "metrics_port": "9464"}, "is for a run with --follow"),
+    ({"state": "s", "follow": "1s", "metrics_port": "x"}, "--metrics_port=x is no port"),
+    ({"state": "s", "otlp_endpoint": "here"}, "--otlp_endpoint=here is no URL"),
+    ({"state": "s", "metrics": "raw"}, "but not where to"),
+]
+SUM = {
+    "input": "in.csv",
+    "output": "out.csv",
+    "statistic": "sum",
+    "budget": "inverse:1",
+    "value_column": "fare",
+    "value_max": "9",
+    "epsilon_max": "1",
+}
+WRONG_STATISTIC = [
+    ({"statistic": "median"}, "--statistic=median is unknown"),
+    ({"mechanism": "laplace"}, "mechanism 'laplace' is unknown"),
+    ({"statistic": "max", "mechanism": "hat"}, "choose one of framework"),
+    ({"value_column": None}, "--value_column is missing"),
+    ({"epsilon_max": None}, "--epsilon_max is missing"),
+    ({"budget": "inverse:0"}, "the scale must be above 0"),
+    ({"budget": "cubic:1"}, "is no budget function"),
+    ({"budget": "table:b.csv"}, "--budget_column is missing"),
+    ({"epsilon_min": "0.1"}, "--epsilon_min=0.1 is for --budget=table:FILE"),
+    ({"window": "3"}, "--slot is missing"),
+    ({"slot": "1d"}, "--time_column is missing"),
+    ({"slot": "1d", "time_column": "t"}, "--start and --end are missing"),
+    ({"start": "2024-01-01"}, "--start=2024-01-01 is about slots"),
+    ({"key_column": "city"}, "--keys is missing"),
+    ({"rejected": "letters.csv"}, "bad records leave no trace"),
+    ({"input": "in.csv"}, "no file matches 'in.csv'"),
+]
+WRONG_FLAGS = [
+    (["collect", "--slot=1d"], "--input is missing"),
+    (["per-record", "--statistic=count"], "--input is missing"),
+    (["demo", "--mechanism=laplace"], "'laplace'"),
+    (["demo", "--runnr=x"], "did you mean --runner?"),
+    (["evaluate"], "--streams is missing"),
+    (["evaluate", "--streams=sinus"], "'sinus' is unknown"),
+    (["evaluate", "--streams=sin", "--mechanisms=abp"], "'abp' is unknown"),
+    (["evaluate", "--streams=sin", "--seed=3"], "did you mean --seeds?"),
+    (["evaluate", "--streams=sin", "--slot=100"], "or did you mean --slots?"),
+    (["evaluate", "--streams=sin", "--page=p.pdf"], "end the name in .html"),
+    (["evaluate", "--per_record=zipf-5", "--runs=2"], "--runs=2"),
+    (["release", "--domian=a,b"], "did you mean --domain?"),
+    (["release", "--inptu=a"], "did you mean --input?"),
+    (["release", "--checkpoint_interval=1"], "did you mean --checkpointing_interval?"),
+    (["release", "--runner", "PrismRunner", "--wholly_unknown=1"], "release --help"),
+    (["release", "--slot=1d", "stray"], "unknown option stray"),
+    (["collect", "--epsilon=1"], "every user has a requirement"),
+    (["collect", "--max_contributions=2"], "a device reports one"),
+]
+
+
 def test_what_is_wrong_is_told_without_waiting_for_beam(job):
     """A slip of the pen costs no seconds; and each is told in one line."""
-    fine = {"start": "2024-01-01"}
-    commands = [job.arguments(**{**fine, name: value}) for name, (value, _) in WRONG.items()]
-    commands += [
-        ["collect", "--slot=1d"],
-        ["per-record", "--statistic=count"],
-        ["demo", "--mechanism=laplace"],
-        job.arguments("--runner=FlinkRunner", slot="1y"),
-        job.arguments("--domian=a,b"),
-        ["collect", *job.arguments("--epsilon=1")[1:]],
-        ["collect", *job.arguments("--max_contributions=2")[1:]],
-        ["per-record", "--rejected=letters.csv"],
+    right = {"start": "2024-01-01"}
+    cases = [
+        *((job.arguments(**{**right, name: v}), words) for name, (v, words) in WRONG.items()),
+        *((job.arguments(**{**right, **flags}), words) for flags, words in WRONG_TOGETHER),
+        *(
+            (["per-record", *(f"--{k}={v}" for k, v in {**SUM, **flags}.items() if v)], words)
+            for flags, words in WRONG_STATISTIC
+        ),
+        (job.arguments("--runner=FlinkRunner", slot="1y"), "'1y'"),
+        *WRONG_FLAGS,
     ]
-    words = [words for _, words in WRONG.values()]
-    words += ["--input is missing", "--input is missing", "'laplace'", "'1y'"]
-    words += ["did you mean --domain?", "every user has a requirement", "a device reports one"]
-    words += ["bad records leave no trace"]
-    codes, imported, said = without_beam(commands)
-    assert codes == [2] * len(commands)
-    assert len(said) == len(commands)
-    assert [(a, b) for a, b in zip(words, said, strict=True) if a not in b] == []
+    codes, imported, said = without_beam([flags for flags, _ in cases])
+    assert codes == [2] * len(cases)
+    assert len(said) == len(cases)
+    told = zip((words for _, words in cases), said, strict=True)
+    assert [(words, line) for words, line in told if words not in line] == []
     assert not imported
 
 
@@ -265,15 +338,12 @@ def test_unknown_flag(job, flag, hint):
     assert job.files() == before
 
 
-def test_no_flag_of_beam_is_taken_for_one_of_ours():
-    """A flag that is so much like one of ours is refused before Beam is asked."""
-    beams = {name for action in beams_parser()._actions for name in action.option_strings}
-    for command in COMMANDS.values():
-        own = command.help()
-        known = {name for action in own._actions for name in action.option_strings}
-        taken = [name for name in beams - known if nearest(name, own, SURE_LIKENESS)]
-        assert taken == [], command.name
+def test_no_flag_of_beam_is_unknown_before_beam_is_asked():
+    flink = argparse.ArgumentParser(add_help=False)
+    add_flink_options(flink)
+    beams = set(names_of(beams_parser()))
     assert "--runner" in beams
+    assert beams - {*beams_names(), *names_of(flink)} == set()
 
 
 def test_hint_is_no_other_thing(job):

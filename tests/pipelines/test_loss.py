@@ -1,6 +1,7 @@
 """A run says what became of every event, and one that lost most of them releases nothing."""
 
 import datetime as dt
+import errno
 import json
 import os
 import re
@@ -9,6 +10,8 @@ import stat
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+
+from streamveil.pipelines.summary import write_summary
 
 UTC = dt.timezone.utc
 RANGE = {"start": "2024-01-01", "end": "2024-01-04"}
@@ -240,6 +243,24 @@ def test_a_summary_takes_the_place_of_no_other_file(job, option):
     names = {option: place, "summary": place.removeprefix("file:"), **RANGE}
     job.refused("--summary", f"--{option}", "another", **names)
     job.refused("--summary", "--input", summary=job.path("events.csv"), input=job.path("ev*.csv"))
+
+
+def test_a_summary_that_cannot_be_written_is_a_warning(tmp_path, monkeypatch, capsys):
+    """What was released is released: the run must not end as one that failed."""
+    path = tmp_path / "sum.json"
+    assert write_summary(str(path), {"read": 1})
+    before = path.read_text()
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    assert not write_summary(str(path), {"read": 2})
+    assert (
+        f"--summary={path} cannot be written (No space left on device)" in capsys.readouterr().err
+    )
+    assert path.read_text() == before
+    assert os.listdir(tmp_path) == ["sum.json"]
 
 
 def test_a_summary_needs_a_folder(job):

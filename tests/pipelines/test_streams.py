@@ -11,8 +11,7 @@ from apache_beam.options.pipeline_options import StandardOptions
 from apache_beam.runners.direct.direct_runner import BundleBasedDirectRunner
 
 from streamveil.mechanisms.core.records import format_time
-from streamveil.pipelines.flink import FlinkOptions
-from streamveil.pipelines.launch import parse_flags
+from streamveil.pipelines.launch import FlinkOptions, parse_flags
 from streamveil.pipelines.release import ReleaseJob
 
 SUBSCRIPTION = "pubsub:projects/a-project/subscriptions/events"

@@ -9,7 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.domains import (
+    Categories,
+    Domain,
+    Edges,
+    Grid,
+    WithOther,
+    check_value_columns,
+)
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.transforms.columns.numbers import as_numbers
 from streamveil.transforms.columns.text import TextIndex, as_text
@@ -27,14 +34,8 @@ class DomainMap:
 
     def __init__(self, domain: Domain, columns: tuple[str, ...]) -> None:
         self._other = domain.bins - 1 if isinstance(domain, WithOther) else _OUTSIDE
-        listed = domain.domain if isinstance(domain, WithOther) else domain
-        wanted = 2 if isinstance(listed, Grid) else 1
-        if len(columns) != wanted:
-            raise ConfigurationError(
-                f"a {type(listed).__name__} domain reads {wanted} value column(s), not "
-                f"{', '.join(columns)}" + ("; give longitude,latitude" if wanted == 2 else "")
-            )
-        self.domain = listed
+        check_value_columns(domain, columns)
+        self.domain = domain.domain if isinstance(domain, WithOther) else domain
         self.columns = columns
 
     @cached_property

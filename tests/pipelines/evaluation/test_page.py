@@ -29,7 +29,7 @@ def words(html):
 
 @pytest.fixture(scope="module")
 def html():
-    return page_of(compared(runs(), command="streamveil evaluate --stream='<it>'"))
+    return page_of(compared(runs(), command="streamveil evaluate --streams='<it>'"))
 
 
 def test_page_needs_nothing_else(html):
@@ -56,7 +56,7 @@ def test_charts_follow_the_colour_scheme(html):
 def test_names_are_text(html):
     assert NASTY not in html
     assert "alert(1)&lt;/script&gt;" in html
-    assert "--stream=&#39;&lt;it&gt;&#39;" in html
+    assert "--streams=&#39;&lt;it&gt;&#39;" in html
 
 
 def test_what_it_says(html):

@@ -108,7 +108,7 @@ def test_the_command_compares(toolbox, tmp_path):
         (("--per_record=zipf-3", "--slots=7"), ("--slots", "--per_record=zipf-3")),
         (("--per_record=zipf-3", "--user_column=u"), ("--user_column",)),
         (("--per_record=zipf-3", "--output=x.html"), (".csv or .md",)),
-        (("--stream=sin", "--runs=7"), ("--runs", "--per_record")),
+        (("--streams=sin", "--runs=7"), ("--runs", "--per_record")),
     ],
 )
 def test_what_cannot_be_compared_is_refused(toolbox, flags, words):

@@ -85,7 +85,7 @@ def test_statistics_of_records():
 
 
 def test_a_comparison():
-    found = sv.evaluate(stream=["sin"], mechanisms=["pba", "pbd"], users=90, slots=8, seeds=1)
+    found = sv.evaluate(streams=["sin"], mechanisms=["pba", "pbd"], users=90, slots=8, seeds=1)
     assert found.to_arrow()["mechanism"].to_pylist() == ["pba", "pbd"]
     assert "Choose" in found.summary
     assert "wrote" not in found.summary
@@ -102,7 +102,7 @@ def test_a_comparison_on_a_table(job):
 
 
 def test_a_comparison_of_nothing_is_refused():
-    with pytest.raises(sv.ConfigurationError, match="stream is missing: name synthetic streams"):
+    with pytest.raises(sv.ConfigurationError, match="streams is missing: name some"):
         sv.evaluate()
     with pytest.raises(sv.ConfigurationError, match=r"option streem=sin: did you mean stream\?"):
         sv.evaluate(streem="sin")

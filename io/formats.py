@@ -1,0 +1,89 @@
+"""Formats of files, by their names, and how CSV files are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from streamveil.mechanisms.core.records import ConfigurationError
+
+PARQUET, AVRO, CSV, JSON_LINES = "parquet", "avro", "csv", "json lines"
+EXTENSIONS = {
+    ".parquet": PARQUET,
+    ".avro": AVRO,
+    ".csv": CSV,
+    ".jsonl": JSON_LINES,
+    ".json": JSON_LINES,
+    ".ndjson": JSON_LINES,
+}
+TEXT_FORMATS = (CSV, JSON_LINES)
+
+
+@dataclass(frozen=True)
+class CsvDialect:
+    """How the CSV files of an input are written, where that is said.
+
+    Raises ConfigurationError for a delimiter that is not one character of ASCII, a quote or a line
+    break, and for names of columns that are empty or repeated.
+    """
+
+    delimiter: str = ","
+    """What stands between two fields."""
+    columns: tuple[str, ...] | None = None
+    """Names of the columns, in order, of files without a header; None where the first line names
+    them."""
+    any_name: bool = False
+    """Whether a file whose name does not say its format is CSV."""
+
+    def __post_init__(self) -> None:
+        """Check both."""
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
+            raise ConfigurationError(
+                f"the delimiter {self.delimiter!r} (--delimiter) is not one character: write it, "
+                "such as ; or |, or the word tab"
+            )
+        names = self.columns
+        if names is not None and (not names or not all(names) or len(set(names)) < len(names)):
+            raise ConfigurationError(
+                f"the columns {','.join(names)!r} (--columns) are not names of their own: name "
+                "every field of a line once, as in user,place,time"
+            )
+
+
+def format_of(path: str, dialect: CsvDialect | None = None) -> str:
+    """Format of an input file by its name; a text format may end in `.gz`.
+
+    Raises ConfigurationError for an extension that is not known, but where `dialect` takes any.
+    """
+    known = _extension_format(path)
+    if known is None and path.lower().endswith(".gz"):
+        known = _extension_format(path[:-3])
+        known = known if known in TEXT_FORMATS else None
+    if known is None and dialect is not None and dialect.any_name:
+        return CSV
+    if known is None:
+        raise ConfigurationError(
+            f"{path}: the format of this file is not known by its name: use one of "
+            f"{', '.join(EXTENSIONS)}, or a text format with .gz; or say --delimiter, if it is "
+            "text of separated fields"
+        )
+    return known
+
+
+def output_format_of(path: str) -> str:
+    """Format of an output file by its name; raises ConfigurationError when there is none."""
+    known = _extension_format(path)
+    if known is None:
+        raise ConfigurationError(
+            f"{path}: the format to write is not known by this name: end it in one of "
+            f"{', '.join(EXTENSIONS)}"
+        )
+    return known
+
+
+def _extension_format(path: str) -> str | None:
+    return next((EXTENSIONS[e] for e in EXTENSIONS if path.lower().endswith(e)), None)
+
+
+def row_word(path: str) -> str:
+    """What the rows of a file are called: `line` (from 1) in text files, `row` (from 0) else."""
+    return "row" if _extension_format(path) in (PARQUET, AVRO) else "line"

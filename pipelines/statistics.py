@@ -1,0 +1,108 @@
+"""What options of `streamveil per-record` need, and which do not fit each other: without Beam."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from streamveil.io.places import is_stream
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
+from streamveil.pipelines.budgets import budget_of
+from streamveil.pipelines.options import (
+    COUNT,
+    RUNNING_COUNT,
+    STATISTICS,
+    TABLE,
+    add_shared_options,
+)
+from streamveil.pipelines.values import check_required
+
+WITHOUT_VALUE = (COUNT, RUNNING_COUNT)
+WITHOUT_WINDOW = {
+    "distinct": "distinct counts of panes do not add up to one of several",
+    **dict.fromkeys((RUNNING_COUNT, "running-sum"), "a running total is from the first slot on"),
+}
+
+# Options that say something only where there are slots.
+_ABOUT_TIME = (
+    *("time_column", "time_zone", "time_unit", "time_format"),
+    *("slot_zone", "origin", "start", "end"),
+)
+
+
+def check_statistic(given: Any) -> None:
+    """Refuse what cannot be computed, or lacks an option. Raises ConfigurationError."""
+    check_required("per-record", given, ("statistic", "budget"))
+    kind = given.statistic
+    if kind not in STATISTICS:
+        raise ConfigurationError(
+            f"--statistic={kind} is unknown: choose of {', '.join(STATISTICS)}"
+        )
+    if given.mechanism:
+        parse(given.mechanism, PER_RECORD_MECHANISMS[kind.removeprefix("running-")])
+    _check_times(given)
+    _check_keys(given)
+    if kind not in WITHOUT_VALUE and not given.value_column:
+        raise ConfigurationError(f"--value_column is missing: --statistic={kind} is of one")
+    if kind in WITHOUT_WINDOW and given.window != 1:
+        raise ConfigurationError(f"--window={given.window}: {WITHOUT_WINDOW[kind]}")
+    _check_budget(given)
+
+
+def _check_budget(given: Any) -> None:
+    if given.budget.startswith(TABLE):
+        if not given.budget_column:
+            raise ConfigurationError(
+                f"--budget_column is missing: name the column to look up in {given.budget}"
+            )
+        return
+    if not (given.budget_column or given.value_column):
+        raise ConfigurationError(
+            f"--budget_column is missing: name the column that --budget={given.budget} is of"
+        )
+    if given.epsilon_min is not None:
+        raise ConfigurationError(
+            f"--epsilon_min={given.epsilon_min:g} is for --budget={TABLE}FILE: of "
+            f"--budget={given.budget} it is the budget of --value_max"
+        )
+    for name in ("value_max", "epsilon_max"):
+        if getattr(given, name) is None:
+            raise ConfigurationError(f"--{name} is missing: --budget={given.budget} needs it")
+    budget_of(given.budget, given.value_max, given.epsilon_max)
+
+
+def _check_times(given: Any) -> None:
+    # Without an input, only the transform will see whether it has an end.
+    endless = given.input is not None and is_stream(given.input)
+    if not given.slot:
+        defaults = argparse.ArgumentParser(add_help=False)
+        add_shared_options(defaults)
+        usual = defaults.parse_args([])
+        for name in _ABOUT_TIME:
+            if getattr(given, name) != getattr(usual, name):
+                raise ConfigurationError(
+                    f"--{name}={getattr(given, name)} is about slots of time: give --slot as well"
+                )
+        if given.window != 1 or given.statistic.startswith("running") or endless:
+            raise ConfigurationError(
+                "--slot is missing: sliding windows, running totals and inputs without end go by "
+                "time"
+            )
+        return
+    if not given.time_column:
+        raise ConfigurationError(f"--time_column is missing: --slot={given.slot} is a cut of it")
+    if given.input is not None and not endless and None in (given.start, given.end):
+        raise ConfigurationError(
+            "--start and --end are missing: which slots there are is public, so it must not come "
+            "from the records"
+        )
+
+
+def _check_keys(given: Any) -> None:
+    if bool(given.key_column) != bool(given.keys):
+        lacking, other = ("key_column", "keys") if given.keys else ("keys", "key_column")
+        raise ConfigurationError(
+            f"--{lacking} is missing: --{other}={getattr(given, other)} needs it; keys are public, "
+            "so they must not come from the records"
+        )
