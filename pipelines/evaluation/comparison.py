@@ -123,8 +123,8 @@ class Family:
     """Those without a chart."""
     limits: Mapping[str, float] = {}
     """What a chart marks: the value that a measure should have, or must not exceed."""
-    page: str
-    """Name of the template."""
+    template: str
+    """Of the page: the name of a file beside this one."""
     over_slots = False
     """Whether the page shows the error over the slots."""
 

@@ -62,7 +62,7 @@ class Infinite(Family):
     wide = ("mse_millionths",)
     undrawn = ("seconds",)
     limits = {"spent": 1.0}
-    page = "infinite.html.jinja"
+    template = "infinite.html.jinja"
     over_slots = True
 
     def check(

@@ -51,7 +51,7 @@ def page_of(comparison: Comparison) -> str:
         drawn = {one.name: _dots(comparison, styles, one) for one in shown}
         trends = list(_trends(comparison, styles))
         courses = list(_courses(comparison, styles)) if family.over_slots else []
-    return template(Path(__file__).parent / family.page).render(
+    return template(Path(__file__).parent / family.template).render(
         palette=_COLOURS,
         dark={f"series{i}": dark for i, (_, dark) in enumerate(SERIES)},
         looks=styles,

@@ -84,7 +84,7 @@ class PerRecord(Family):
     )
     log = wide = ("trimmed", "error")
     undrawn = ("failed", "seconds")
-    page = "per_record.html.jinja"
+    template = "per_record.html.jinja"
 
     def check(self, source: Data, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
         """Raise ConfigurationError for a wrong option or bounds."""

@@ -86,7 +86,7 @@ class WEvent(Family):
     log = ("amre", "amse", "relative_error", "ajsd", "seconds")
     wide = ("amre",)
     limits = {"window_use": 1.0, "coverage": 0.9}
-    page = "w_event.html.jinja"
+    template = "w_event.html.jinja"
 
     def check(self, source: Source, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
         """Raise ConfigurationError for an unknown mechanism or option, or E or w out of range."""
