@@ -10,6 +10,7 @@ from posixpath import normpath, relpath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -28,6 +29,7 @@ TO_SITE = {source: page for page, source in FROM_REPOSITORY.items()}
 HOUSES = ("mechanisms", "transforms", "io", "pipelines")
 
 _LINK = re.compile(r"(\]\()([^):#]+)((?:#[^)]*)?\))")
+_PAGE_IN_HTML = re.compile(r'href="([^":#]+\.md)((?:#[^"]*)?)"')
 _MARKED_FENCE = re.compile(r"^(```\w+) \w+$", re.MULTILINE)
 
 
@@ -59,6 +61,22 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         return f"{before}{relpath(found, PurePosixPath(here).parent)}{after}"
 
     return _MARKED_FENCE.sub(r"\1", _LINK.sub(led, markdown))
+
+
+def on_page_content(html: str, *, page: Page, files: Files, **_: Any) -> str:
+    """Lead links of a notebook to pages of the site, which mkdocs does for Markdown alone."""
+    here = page.file
+    if not here.src_uri.endswith(".ipynb"):
+        return html
+
+    def led(link: re.Match[str]) -> str:
+        target, anchor = link.groups()
+        found = files.get_file_from_path(normpath(PurePosixPath(here.src_uri).parent / target))
+        if found is None:
+            raise PluginError(f"{here.src_uri} has a link to {target}, which is no page")
+        return f'href="{found.url_relative_to(here)}{anchor}"'
+
+    return _PAGE_IN_HTML.sub(led, html)
 
 
 def _expanded(entry: Any) -> Any:
@@ -118,9 +136,19 @@ def _home(module: Path, name: str) -> Path:
 def _imported(package: Path) -> dict[str, Path]:
     """Names that a package imports to be imported from it, and the module of each."""
     tree = ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))
+    offered = _all(tree)
     return {
         alias.name: Path(*node.module.split(".")[1:])
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and node.module.startswith("streamveil.")
         for alias in node.names
+        if alias.name in offered
     }
+
+
+def _all(tree: ast.Module) -> list[str]:
+    """The `__all__` of a module."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []

@@ -1,5 +1,6 @@
 """Every command and every piece of code in the pages works as it is written."""
 
+import json
 import os
 import pkgutil
 import re
@@ -15,7 +16,9 @@ import streamveil
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)\)")
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^):#]*)#([^)]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def blocks(page, mark=""):
@@ -71,6 +74,17 @@ def test_links_lead_to_files(page):
         assert (page.parent / target).exists(), target
 
 
+def anchors(page):
+    for heading in HEADING.findall(page.read_text()):
+        yield re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_anchors_of_links_are_headings(page):
+    for target, anchor in ANCHOR.findall(page.read_text()):
+        assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
+
+
 def test_readme_has_the_two_commands():
     marked = [
         text
@@ -97,3 +111,11 @@ def test_one_version_is_named_everywhere():
     assert newest.group(1) == streamveil.__version__
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert str(citation["version"]) == streamveil.__version__
+
+
+@pytest.mark.parametrize(
+    "notebook", ROOT.glob("docs/notebooks/*.ipynb"), ids=lambda path: path.name
+)
+def test_a_notebook_has_no_outputs(notebook):
+    cells = [c for c in json.loads(notebook.read_text())["cells"] if c["cell_type"] == "code"]
+    assert [c["source"] for c in cells if c["outputs"] or c["execution_count"]] == []
