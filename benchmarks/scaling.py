@@ -275,9 +275,9 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
     from streamveil.transforms import Columns
     from streamveil.transforms.columns.event_mapper import EventMapper
     from streamveil.transforms.counting.bounding import Bounding
-    from streamveil.transforms.counting.count_steps import Counter
+    from streamveil.transforms.counting.count_events import Counter
     from streamveil.transforms.counting.event_codes import Layout, pack
-    from streamveil.transforms.messages import packed_to_bytes
+    from streamveil.transforms.messages import Kind
 
     random = np.random.default_rng(users)
     names = [f"value-{b:02}" for b in range(BINS)]
@@ -312,14 +312,15 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
         )
         before = time.process_time()
         accepted, _ = mapper.map(rows)
-        for block, (kind, shard), codes, _ in pack(accepted, layout, counter.bounding):
-            by_key.setdefault((kind, shard, block), []).append(packed_to_bytes(codes))
+        for block, key, codes, _ in pack(accepted, layout, counter.bounding):
+            message = layout.message(Kind.EVENTS, block, key, codes.to_bytes())
+            by_key.setdefault((*key, block), []).append(message)
         mapped += time.process_time() - before
     before = time.process_time()
     told = [counter.told(key, counter.bound(key, codes)) for key, codes in by_key.items()]
     counted = time.process_time() - before
     assert told
-    shuffled = sum(len(data) for codes in by_key.values() for data in codes)
+    shuffled = sum(len(one.to_bytes()) for some in by_key.values() for one in some)
     return {
         "map": mapped * 1e9 / events,
         "count": counted * 1e9 / events,
@@ -406,12 +407,13 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
 
     from streamveil.mechanisms import Population, Requirement, Slots
     from streamveil.transforms.counting.event_codes import BlockCounts, Layout
-    from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
-    from streamveil.transforms.release.drivers import Configuration
+    from streamveil.transforms.messages import Kind, Message
+    from streamveil.transforms.release.drivers import Configuration, one_driver
     from streamveil.transforms.release.noise_keys import SameKey
     from streamveil.transforms.release.release_steps import (
+        Publish,
         ReleaseConfig,
-        _ReleaseAtOnceFn,
+        _ReleaseAtEndFn,
         _ReleaseInTimeFn,
     )
     from streamveil.transforms.slots.clock import Clock
@@ -420,20 +422,19 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     population = Population(requirements, np.full(len(requirements), 100_000), bins)
     layout = Layout(1, 900_000, len(requirements), bins, shards)
     made = Configuration("adaptive", population, layout, SameKey.of(bytes(32)))
-    config = ReleaseConfig(made, Clock(Slots.of("1m")), 0, slots - 1)
-    stage, whole = Stage(_ReleaseInTimeFn(config)), _ReleaseAtOnceFn(config)
+    clock, make = Clock(Slots.of("1m")), partial(one_driver, made)
+    config = ReleaseConfig(make, clock, Publish(clock.slots, made.mechanism), 0, slots - 1)
+    stage, whole = Stage(_ReleaseInTimeFn(config)), _ReleaseAtEndFn(config)
     whole.setup()
     random = np.random.default_rng(bins)
-    list(stage.process([("", start_to_bytes(0))]))
+    list(stage.process([("", Message(Kind.START, 0))]))
     cells = np.arange(len(requirements) * bins)
     every, took = [], []
     for slot in range(slots):
         parts = [
-            part_to_bytes(
-                Part(slot, number, layout.parts),
-                counts_to_bytes(BlockCounts(slot, cells, random.integers(1, 2000, len(cells)), 0)),
-            )
+            Message(Kind.COUNTS, slot, number, counts.to_bytes(), layout.parts)
             for number in range(layout.parts)
+            for counts in [BlockCounts(slot, cells, random.integers(1, 2000, len(cells)))]
         ]
         every += parts
         before = time.process_time()
@@ -445,7 +446,7 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
     return {
         "ms": 1000 * float(np.median(took)),
         "at_once": 1000 * (time.process_time() - before) / slots,
-        "told": sum(map(len, every)) / slots,
+        "told": sum(len(part.to_bytes()) for part in every) / slots,
         "state": stage.size,
     }
 

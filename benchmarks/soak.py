@@ -77,13 +77,20 @@ class Stream:
         from _stages import Stage
 
         from streamveil.transforms.counting.bounding import Bounding
-        from streamveil.transforms.counting.count_steps import Counter, _CountSlotsFn, _MapEventsFn
+        from streamveil.transforms.counting.count_events import Counter, _CountSlotsFn, _MapEventsFn
         from streamveil.transforms.counting.event_codes import Layout
-        from streamveil.transforms.counting.join_requirements import _MapChangesFn
-        from streamveil.transforms.counting.join_steps import JoinConfig, _JoinInTimeFn
-        from streamveil.transforms.release.drivers import Configuration
+        from streamveil.transforms.counting.join_requirements import (
+            JoinConfig,
+            _JoinInTimeFn,
+            _MapChangesFn,
+        )
+        from streamveil.transforms.release.drivers import Configuration, one_driver
         from streamveil.transforms.release.noise_keys import SameKey
-        from streamveil.transforms.release.release_steps import ReleaseConfig, _ReleaseInTimeFn
+        from streamveil.transforms.release.release_steps import (
+            Publish,
+            ReleaseConfig,
+            _ReleaseInTimeFn,
+        )
         from streamveil.transforms.slots.clock import Clock
         from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
 
@@ -111,7 +118,9 @@ class Stream:
         self._map_changes = _MapChangesFn(join)
         self._map_changes.setup()
         self._join = Stage(_JoinInTimeFn(join)) if changing else None
-        self._release = Stage(_ReleaseInTimeFn(ReleaseConfig(ledgers, self.clock)))
+        publish = Publish(transform.slots, transform.mechanism)
+        config = ReleaseConfig(partial(one_driver, ledgers), self.clock, publish)
+        self._release = Stage(_ReleaseInTimeFn(config))
 
     @property
     def stages(self) -> tuple:
@@ -121,9 +130,7 @@ class Stream:
 
     def slot(self, slot: int, batch, changes) -> list:
         """What is released, once a slot has begun, had its events and changes, and closed."""
-        from streamveil.transforms.counting.count_steps import open_blocks
-        from streamveil.transforms.counting.join_requirements import _tag_visits
-        from streamveil.transforms.messages import start_to_bytes
+        from streamveil.transforms.counting.count_events import open_blocks
 
         opened, starts = split(self._open.process([("", slot)]))
         codes, _ = split(self._map.process(batch))
@@ -133,11 +140,9 @@ class Stream:
         counts, _ = split(self._count.fire(self.clock.closing(slot)))
         if self._join is not None:
             asked, _ = split(self._map_changes.process(changes))
-            visits = [_tag_visits(key, data) for key, data in counts]
-            split(self._join.process([*asked, *visits]))
+            split(self._join.process([*asked, *counts]))
             counts, _ = split(self._join.fire(self.clock.closing(slot)))
             counts = [count.value for count in counts]
-        starts = [("", start_to_bytes(first)) for _, first in starts]
         releases, _ = split(self._release.process([*starts, *counts]))
         return [release.value for release in releases]
 

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from streamveil.mechanisms.core.records import ConfigurationError, format_time, parse_time
-from streamveil.transforms.counting.count_steps import MOST_AHEAD
+from streamveil.transforms.slots.clock import MOST_AHEAD
 
 # It counts through sleep; no setting of the clock moves it.
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)

@@ -31,7 +31,7 @@ from streamveil.pipelines.options import add_dry_run, add_log_options
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
-from streamveil.transforms.slots.job_following import follow_to_the_end
+from streamveil.transforms.checks import follow_to_the_end
 from streamveil.transforms.slots.state_fence import StateWentBack
 
 _Options = TypeVar("_Options", bound=PipelineOptions)

@@ -33,7 +33,7 @@ from streamveil.pipelines.launch import run
 from streamveil.pipelines.remembering import remembered_specs
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import CollectHistograms, PrivateHistograms
-from streamveil.transforms.slots.passes import WAITING_SCHEMA, Pass, TakeDue
+from streamveil.transforms.slots.passes import WAITING_SCHEMA, Pass, SplitByPass
 
 _STATE = "state.parquet"
 _WAITING = "waiting.parquet"
@@ -152,7 +152,7 @@ class PassJob:
                 lenient=lenient,
                 dialect=self.dialect,
             )
-            taken = read.batches | f"TakeDue{label}" >> TakeDue(
+            taken = read.batches | f"SplitByPass{label}" >> SplitByPass(
                 due, whole.columns, whole.slots, again
             )
             batches.append(taken.batches)

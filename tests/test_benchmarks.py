@@ -216,3 +216,13 @@ def test_the_page_follows_from_the_results(tmp_path):
     page = tmp_path / "RESULTS.md"
     run("report", f"--output={page}")
     assert page.read_text() == (BENCHMARKS / "RESULTS.md").read_text()
+
+
+def test_the_way_of_one_event_does_not_grow(tmp_path):
+    run("trace_event", f"--results={tmp_path}")
+    (table,) = tables(tmp_path, "trace_event")
+    name, _, functions_in_modules = table["rows"][0]
+    functions, modules = map(int, functions_in_modules.split(" in "))
+    assert name == "all"
+    assert functions <= 285
+    assert modules <= 50

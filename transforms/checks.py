@@ -1,10 +1,11 @@
-"""What is refused of a pipeline before anything runs."""
+"""What is refused of a pipeline, and asked of its runner, before anything runs."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import apache_beam as beam
+from apache_beam.options.pipeline_options import DebugOptions, PortableOptions
 from apache_beam.transforms.trigger import AccumulationMode, DefaultTrigger
 from apache_beam.transforms.window import GlobalWindows
 
@@ -19,6 +20,12 @@ from streamveil.mechanisms.core.arguments import (
 )
 from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import ConfigurationError
+
+TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
+
+# Read by Prism from the options of a job, also of one that comes by --job_endpoint; other runners
+# do not know it.
+NO_SPLITS = "prism_disable_sdf_split"
 
 
 def take_public(transform: Any) -> None:
@@ -84,3 +91,23 @@ def check_resume(following: int | None, first_slot: int | None) -> None:
             f"the run starts at slot {first_slot}, but slot {following} comes next after the state "
             "that it goes on from: start there"
         )
+
+
+def keep_keys_whole(pipeline: beam.Pipeline) -> None:
+    """Let Prism not split bundles: it then runs two bundles of one key at once.
+
+    Both begin with the same state, and what one of them writes is lost. See docs/runners.md.
+    """
+    pipeline.options.view_as(DebugOptions).add_experiment(NO_SPLITS)
+
+
+def follow_to_the_end(pipeline: beam.Pipeline) -> None:
+    """Let Beam follow the job for as long as it runs, on a server that it starts itself.
+
+    On Prism Beam 2.77.0 gives up after `job_server_timeout`, 300 seconds, and Prism ends with it.
+    A `job_endpoint` of the user's may be that of a server that never answers, so there the limit
+    stays as it was given.
+    """
+    options = pipeline.options.view_as(PortableOptions)
+    if not options.job_endpoint:
+        options.job_server_timeout = TEN_YEARS

@@ -50,20 +50,17 @@ from streamveil.transforms.columns.bins import DomainMap
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.changes import ChangeMapper
-from streamveil.transforms.counting.count_events import Asked, Counted, count_events
-from streamveil.transforms.counting.count_steps import Counter
+from streamveil.transforms.counting.count_events import Asked, Counted, Counter, count_events
 from streamveil.transforms.counting.event_codes import Layout
-from streamveil.transforms.counting.join_requirements import JoinRequirements
-from streamveil.transforms.counting.join_steps import JoinConfig, ShardKey
+from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.release.drivers import Configuration, is_joined
+from streamveil.transforms.messages import LEDGER, STATE, Message
+from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
-    LEDGER,
-    STATE,
+    Publish,
     ReleaseConfig,
     _ReleaseAtEndFn,
-    _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.release_rows import WithRows
@@ -231,7 +228,7 @@ class PrivateHistograms(beam.PTransform):
             check_horizon(self.longest_window, self.registry)
         self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
-        self._kept: list[tuple[ShardKey, bytes]] = []
+        self._kept: list[Message] = []
         self._resumes = self.resume is not None
         if self.resume is not None:
             check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
@@ -354,11 +351,14 @@ class PrivateHistograms(beam.PTransform):
             )
         counted = self._count(batches, changes)
         config = ReleaseConfig(
-            self._ledgers(counted.layout, changes is not None),
+            partial(one_driver, self._ledgers(counted.layout, changes is not None)),
             counted.clock,
+            Publish(self.slots, self.mechanism),
             self.first_slot,
             self.last_slot,
             self.resume,
+            # A state without who is in which cohort would be none.
+            keeps=changes is None or self._dynamic,
         )
         told = counted.counts
         if not counted.bounded:
@@ -370,9 +370,7 @@ class PrivateHistograms(beam.PTransform):
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
             counts |= "GatherCounts" >> beam.GroupByKey()
-            # A state without who is in which cohort would be none.
-            whole = changes is None or self._dynamic
-            releasing = (_ReleaseAtEndFn if whole else _ReleaseAtOnceFn)(config)
+            releasing = _ReleaseAtEndFn(config)
         released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
             LEDGER, STATE, main="releases"
         )
@@ -437,7 +435,7 @@ class PrivateHistograms(beam.PTransform):
                 "requirements change (--requirement_changes), so the slot from which on they do "
                 "must be known: give --start"
             )
-        # ((kind, shard), Visits as bytes) become (stream, ShardCounts as bytes)
+        # (shard, Visits) become (stream, ShardCounts)
         join = JoinRequirements(
             on_workers.join_config(counted.layout, counted.clock, keeps=bounded and self._dynamic),
             self._kept,

@@ -1,38 +1,121 @@
-"""Arrays and counts as bytes: what travels between workers is typed, narrow and never pickled."""
+"""What the steps tell each other: one kind of message, and the names of what they give on the side.
+
+What travels between workers is typed, narrow and never pickled: a payload is arrays as bytes, which
+the class that it is of writes and reads.
+"""
 
 from __future__ import annotations
 
 import struct
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from apache_beam import coders
 
-from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.transforms.counting.event_codes import BlockCounts, Packed, ShardCounts, Visits
+# Outputs on the side.
+REJECTED = "rejected"
+TALLIES = "tallies"
+LEDGER = "ledger"
+STATE = "state"
+ASKS = "asks"
+WAITING = "waiting"
+FIRST_SLOT = "first slot"
 
-_HEADER = struct.Struct("<cBB")
-_COUNTS = struct.Struct("<qqq")
-_FIRST = struct.Struct("<q")
-_TWO = struct.Struct("<qq")
-_NO_BLOCK = -(1 << 63)
-_KEY = struct.Struct("<qqq")
-_PART = struct.Struct("<qii")
+
+class Kind(IntEnum):
+    """What a message says."""
+
+    START = 0
+    """The stream starts with this slot."""
+    OPEN = 1
+    """The slot is open: it is released, whatever comes of it."""
+    EVENTS = 2
+    """Events of the slot, as one batch has them."""
+    COUNTS = 3
+    """All that a shard has of the slot, once: counts, visits or tallies."""
+    CHANGES = 4
+    """Changes of requirements, the first of which is from this slot."""
+    KEPT = 5
+    """What a shard keeps for the run that goes on with this slot."""
+    REPORT = 6
+    """A device's answer."""
+    PULSE = 7
+    """It is time to look."""
+
+
+class Message(NamedTuple):
+    """What a step is told of a slot, or of a block of slots where these come together."""
+
+    kind: Kind
+    slot: int = 0
+    shard: int = 0
+    """Which of the shards tells, from 0."""
+    payload: bytes = b""
+    shards: int = 1
+    """How many shards tell."""
+
+    def to_bytes(self) -> bytes:
+        """A header of the numbers, then the payload."""
+        return _HEADER.pack(self.kind, self.slot, self.shard, self.shards) + self.payload
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Message:
+        """The message of some bytes."""
+        kind, slot, shard, shards = _HEADER.unpack_from(data)
+        return cls(Kind(kind), slot, shard, data[_HEADER.size :], shards)
+
+
+_HEADER = struct.Struct("<Bqii")
+
+
+class MessageCoder(coders.Coder):
+    """Codes a message as its bytes."""
+
+    def encode(self, value: Message) -> bytes:
+        """The bytes."""
+        return value.to_bytes()
+
+    def decode(self, encoded: bytes) -> Message:
+        """The message."""
+        return Message.from_bytes(encoded)
+
+    def is_deterministic(self) -> bool:
+        """Equal messages have equal bytes."""
+        return True
+
+    def to_type_hint(self) -> type:
+        """The type that is coded."""
+        return Message
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
+
+coders.registry.register_coder(Message, MessageCoder)
+
+
+_ARRAY = struct.Struct("<cBB")
+_NUMBER = struct.Struct("<q")
 
 
 def array_to_bytes(array: np.ndarray[Any, Any]) -> bytes:
     """Header of type, size and dimensions, the shape, then the elements, little-endian."""
     dtype = array.dtype.newbyteorder("<")
-    header = _HEADER.pack(dtype.kind.encode(), dtype.itemsize, array.ndim)
+    header = _ARRAY.pack(dtype.kind.encode(), dtype.itemsize, array.ndim)
     shape = struct.pack(f"<{array.ndim}q", *array.shape)
     return header + shape + np.ascontiguousarray(array, dtype=dtype).tobytes()
 
 
 def array_from_bytes(data: bytes | memoryview) -> np.ndarray[Any, Any]:
     """The array, read-only, over the bytes themselves."""
-    kind, size, dimensions = _HEADER.unpack_from(data)
-    shape = struct.unpack_from(f"<{dimensions}q", data, _HEADER.size)
-    offset = _HEADER.size + 8 * dimensions
+    kind, size, dimensions = _ARRAY.unpack_from(data)
+    shape = struct.unpack_from(f"<{dimensions}q", data, _ARRAY.size)
+    offset = _ARRAY.size + 8 * dimensions
     return np.frombuffer(data, np.dtype(f"<{kind.decode()}{size}"), offset=offset).reshape(shape)
 
 
@@ -45,147 +128,41 @@ def arrays_to_bytes(*arrays: np.ndarray[Any, Any]) -> bytes:
 
 def arrays_from_bytes(data: bytes) -> list[np.ndarray[Any, Any]]:
     """The arrays, read-only, over the bytes themselves."""
-    (number,) = _FIRST.unpack_from(data)
-    sizes = struct.unpack_from(f"<{number}q", data, 8)
-    ends = np.cumsum(sizes) + 8 * (1 + number)
-    view = memoryview(data)
-    return [array_from_bytes(view[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    (number,) = _NUMBER.unpack_from(data)
+    sizes = struct.unpack_from(f"<{number}q", data, _NUMBER.size)
+    view, arrays = memoryview(data)[_NUMBER.size * (1 + number) :], []
+    for size in sizes:
+        arrays.append(array_from_bytes(view[:size]))
+        view = view[size:]
+    return arrays
+
+
+def integers_from_bytes(data: bytes) -> list[np.ndarray[Any, np.dtype[np.int64]]]:
+    """The arrays as int64, however narrow they travelled."""
+    return [array.astype(np.int64) for array in arrays_from_bytes(data)]
+
+
+def narrow(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Numbers from 0 on in the smallest type that holds the largest."""
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
+
+
+def several_to_bytes(*parts: bytes) -> bytes:
+    """Some bytes in one."""
+    return arrays_to_bytes(*(np.frombuffer(part, np.uint8) for part in parts))
+
+
+def several_from_bytes(data: bytes) -> list[bytes]:
+    """What :func:`several_to_bytes` was given."""
+    return [part.tobytes() for part in arrays_from_bytes(data)]
 
 
 def compressed(data: bytes) -> bytes:
     """The size of `data`, and `data` compressed by zstd."""
-    return _FIRST.pack(len(data)) + pa.compress(data, codec="zstd", asbytes=True)
+    return _NUMBER.pack(len(data)) + pa.compress(data, codec="zstd", asbytes=True)
 
 
 def expanded(data: bytes) -> bytes:
     """What :func:`compressed` was given."""
-    (size,) = _FIRST.unpack_from(data)
-    return pa.decompress(data[_FIRST.size :], size, codec="zstd", asbytes=True)
-
-
-def packed_to_bytes(events: Packed) -> bytes:
-    """The codes alone, where no group has more than one event."""
-    more = (_narrow(events.at), _narrow(events.more)) if len(events.at) else ()
-    return arrays_to_bytes(events.codes, *more)
-
-
-def packed_from_bytes(data: bytes) -> Packed:
-    """The events, the codes read-only over the bytes themselves."""
-    codes, *more = arrays_from_bytes(data)
-    return Packed(codes, *(array.astype(np.int64) for array in more))
-
-
-def visits_to_bytes(visits: Visits) -> bytes:
-    """Block and dropped, then the groups that keep events."""
-    some = visits.kept > 0
-    groups = arrays_to_bytes(visits.codes[some], _narrow(visits.kept[some]))
-    return _TWO.pack(visits.block, visits.dropped) + groups
-
-
-def visits_from_bytes(data: bytes) -> Visits:
-    """The visits, without groups of nothing."""
-    block, dropped = _TWO.unpack_from(data)
-    codes, kept = arrays_from_bytes(data[_TWO.size :])
-    return Visits(block, codes, kept.astype(np.int64), dropped)
-
-
-def shard_counts_to_bytes(counts: ShardCounts) -> bytes:
-    """Slot, shard, moves, then cohorts, cells and counts."""
-    moves = counts.moves
-    return _TWO.pack(counts.slot, counts.shard) + arrays_to_bytes(
-        moves.parents,
-        moves.children,
-        moves.users,
-        moves.requirements,
-        counts.cohorts,
-        _narrow(counts.cells),
-        _narrow(counts.counts),
-    )
-
-
-def shard_counts_from_bytes(data: bytes) -> ShardCounts:
-    """The counts, as int64 again."""
-    slot, shard = _TWO.unpack_from(data)
-    arrays = [array.astype(np.int64) for array in arrays_from_bytes(data[_TWO.size :])]
-    return ShardCounts(slot, shard, Moves(*arrays[:4]), *arrays[4:])
-
-
-def counts_to_bytes(counts: BlockCounts) -> bytes:
-    """Block, dropped, size of the first array, then cells and counts in the smallest types."""
-    cells, events = (array_to_bytes(_narrow(a)) for a in (counts.cells, counts.counts))
-    return _COUNTS.pack(counts.block, counts.dropped, len(cells)) + cells + events
-
-
-class Part(NamedTuple):
-    """Which part of a slot a message is, or of a block of slots where these come together."""
-
-    slot: int
-    number: int
-    """From 0."""
-    parts: int
-    """In how many parts every slot comes."""
-
-
-def part_to_bytes(part: Part, content: bytes) -> bytes:
-    """Which part it is, then its content: what goes to a stage that takes slots."""
-    return _PART.pack(*part) + content
-
-
-def part_of(data: bytes) -> Part:
-    """Which part it is, without reading its content."""
-    return Part(*_PART.unpack_from(data))
-
-
-def content_of(data: bytes) -> bytes:
-    """The content of a part."""
-    return data[_PART.size :]
-
-
-def block_of(data: bytes) -> int:
-    """Block of counts or visits, or of a part, without reading them."""
-    block: int = _FIRST.unpack_from(data)[0]
-    return block
-
-
-def counts_from_bytes(data: bytes) -> BlockCounts:
-    """The counts, as int64 again."""
-    block, dropped, size = _COUNTS.unpack_from(data)
-    middle = _COUNTS.size + size
-    cells, events = (
-        array_from_bytes(part).astype(np.int64)
-        for part in (data[_COUNTS.size : middle], data[middle:])
-    )
-    return BlockCounts(block, cells, events, dropped)
-
-
-def kept_to_bytes(key: tuple[int, int], kept: bytes) -> bytes:
-    """What a shard keeps for the run that goes on, among its counts."""
-    return _KEY.pack(_NO_BLOCK, *key) + kept
-
-
-def is_kept(data: bytes) -> bool:
-    """Whether this is what a shard keeps, and no counts."""
-    return block_of(data) == _NO_BLOCK
-
-
-def kept_from_bytes(data: bytes) -> tuple[tuple[int, int], bytes]:
-    """The shard, and what it keeps."""
-    _, kind, shard = _KEY.unpack_from(data)
-    return (kind, shard), data[_KEY.size :]
-
-
-def start_to_bytes(slot: int) -> bytes:
-    """The first slot of a stream, for where counts go: shorter than any."""
-    return _FIRST.pack(slot)
-
-
-def start_from_bytes(data: bytes) -> int | None:
-    """The first slot, or None for counts."""
-    if len(data) != _FIRST.size:
-        return None
-    slot: int = _FIRST.unpack(data)[0]
-    return slot
-
-
-def _narrow(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
+    (size,) = _NUMBER.unpack_from(data)
+    return pa.decompress(data[_NUMBER.size :], size, codec="zstd", asbytes=True)

@@ -5,7 +5,7 @@ import pytest
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines import clocks
 from streamveil.pipelines.clocks import Clock
-from streamveil.transforms.counting.count_steps import MOST_AHEAD
+from streamveil.transforms.slots.clock import MOST_AHEAD
 
 NOW = 1_700_000_000_000_000
 

@@ -37,7 +37,7 @@ from streamveil.mechanisms.registry import (
     PER_RECORD_MECHANISMS,
 )
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
-from streamveil.transforms.local.played_devices import EdgeConfiguration
+from streamveil.transforms.local.played_devices import PlayedDevicesConfig
 from streamveil.transforms.per_record import statistics
 from streamveil.transforms.per_record.budgets import ValueBudget
 from streamveil.transforms.release.drivers import _SlotCounts
@@ -64,7 +64,7 @@ STATISTICS = {
 
 @dataclass(frozen=True)
 class Driven:
-    """A driver of `transforms/release/drivers.py`, what comes in a slot and what is told of it."""
+    """A driver of `release/drivers.py`, what comes in a slot, and what is told of a release."""
 
     driver: Any
     counted: Callable[[int], Any]
@@ -153,7 +153,7 @@ def _local(name: str) -> dict[str, Driven]:
     layout = PrivateHistograms(
         REGISTRY, Categories(("cafe", "park")), HOUR, COLUMNS, noise_key=KEY
     )._layout(bounded=False)
-    edge = EdgeConfiguration(setting, layout).make()
+    edge = PlayedDevicesConfig(setting, layout).make()
     state, transcripts = edge.start(), []
     for slot in range(SLOTS + 1):
         state, told = edge.release(state, slot, _symbols(slot).astype(np.int32))

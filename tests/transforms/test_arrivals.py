@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from operator import attrgetter
 
 import apache_beam as beam
@@ -18,9 +19,11 @@ from streamveil.mechanisms import ConfigurationError, Registry, Slots
 from streamveil.mechanisms.core.records import PUBLISHED, REQUIREMENT_COLUMNS, Release
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import histograms, metrics
-from streamveil.transforms.messages import Part, part_to_bytes, start_to_bytes
+from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.release_steps import (
     LONGEST_WAIT,
+    Publish,
     ReleaseConfig,
     _ReleaseInTimeFn,
 )
@@ -36,7 +39,6 @@ KEYS = [(slot, number) for slot in range(FIRST, LAST + 1) for number in range(PA
 class Ledger:
     """A driver that writes down what each slot was released from."""
 
-    mechanism = "none"
     parts: int = PARTS
     quiet: tuple = ()
     released: list = field(default_factory=list)
@@ -54,7 +56,7 @@ class Ledger:
         return int(data)
 
     def slots(self, block, parts):
-        yield block, sorted(parts)
+        yield block, sorted(part.payload for part in parts)
 
     def release(self, state, slot, counted):
         self.released.append((slot, counted))
@@ -97,7 +99,10 @@ class Stage:
 
     def __init__(self, parts=PARTS):
         self.ledger = Ledger(parts)
-        self.fn = _ReleaseInTimeFn(ReleaseConfig(self.ledger, Clock(Slots(1000))))
+        slots = Slots(1000)
+        self.fn = _ReleaseInTimeFn(
+            ReleaseConfig(partial(one_driver, self.ledger), Clock(slots), Publish(slots, "none"))
+        )
         self.fn.setup()
         self.waiting = Bag()
         self.state = self.waiting, Cell(), Cell(), Cell()
@@ -120,14 +125,14 @@ def counted(monkeypatch):
 
 def part(slot, number, content=None, parts=PARTS):
     content = b"%d of %d" % (number, slot) if content is None else content
-    return part_to_bytes(Part(slot, number, parts), content)
+    return Message(Kind.COUNTS, slot, number, content, parts)
 
 
 def whole(slot, parts=PARTS):
     return [part(slot, number, parts=parts) for number in range(parts)]
 
 
-START = start_to_bytes(FIRST)
+START = Message(Kind.START, FIRST)
 # Every part once, in any order, and some of them again in any place.
 REPEATED = st.tuples(st.permutations(KEYS), st.lists(st.sampled_from(KEYS), max_size=25)).flatmap(
     lambda keys: st.permutations([*keys[0], *keys[1]])
@@ -239,7 +244,7 @@ def test_another_start_is_refused():
     stage.tell(START, *whole(FIRST), START)
     assert stage.tell(*whole(FIRST + 1)) == [FIRST + 1]
     with pytest.raises(ConfigurationError, match="slot 4, and it started with slot 3"):
-        stage.tell(start_to_bytes(4))
+        stage.tell(Message(Kind.START, 4))
 
 
 def test_many_shards_wait_as_bits():

@@ -33,13 +33,11 @@ from streamveil.transforms.local.collect_reports import _AssignFn
 from streamveil.transforms.local.rounds import (
     Answer,
     _AskFn,
-    answer_to_bytes,
     ask_parts,
-    begun,
     tally_of,
 )
-from streamveil.transforms.release.release_steps import ReleaseConfig
-from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.state_fence import StateWentBack
 
 KEY = bytes(range(60, 92))
@@ -109,7 +107,7 @@ def play(transform, silent=lambda slot, round, user: False):
 def told_of(setting, data):
     report = decode_report(data)
     user = setting.tokens().user_of(report.slot, report.round, report.token)
-    return answer_to_bytes(Answer(report.slot, report.round, user, report.answer))
+    return Answer(report.slot, report.round, user, report.answer).to_bytes()
 
 
 class Line(beam.PTransform):
@@ -291,7 +289,7 @@ def test_the_order_of_one_users_different_reports_does_not_matter(slots):
     server = transform.setting.make()
     _, ask = server.stream.begin(server.start(), 0)
     user = int(ask.users[0])
-    told = [answer_to_bytes(Answer(0, 1, user, symbol)) for symbol in (2, 0, 1)]
+    told = [Answer(0, 1, user, symbol).to_bytes() for symbol in (2, 0, 1)]
     one, rejected = tally_of(ask, server.stream.users, told)
     two, _ = tally_of(ask, server.stream.users, told[::-1])
     np.testing.assert_array_equal(one.supports, two.supports)
@@ -382,15 +380,19 @@ def test_the_longest_report_is_one_that_a_device_can_make():
         assert longest <= largest_report(symbols) <= longest + 20
 
 
+def begun(slot, first=False):
+    return "s", Message(Kind.START if first else Kind.OPEN, slot)
+
+
 def test_a_start_that_is_told_again_asks_nobody_again(slots):
     """It did set the server back to the first slot, which then never came."""
     transform = asking()
-    fn = _AskFn(ReleaseConfig(transform.setting, Clock(transform.slots)), 600, 1200)
+    fn = _AskFn(transform.setting, Publish(transform.slots, transform.mechanism), 600, 1200)
     fn.setup()
     state = [Kept() for _ in range(4)]
 
     def tell(slot, first=False):
-        return [one.tag for one in fn.process(begun("s", slot, first), *state)]
+        return [one.tag for one in fn.process(begun(slot, first), *state)]
 
     assert tell(0, first=True) == []
     assert tell(0) == ["asks"]
@@ -404,7 +406,7 @@ def test_a_start_that_is_told_again_asks_nobody_again(slots):
 def test_state_of_a_time_before_is_refused(slots, cell):
     """One cell of it, as it was before the slot was released."""
     transform = asking()
-    fn = _AskFn(ReleaseConfig(transform.setting, Clock(transform.slots)), 600, 1200)
+    fn = _AskFn(transform.setting, Publish(transform.slots, transform.mechanism), 600, 1200)
     fn.setup()
     state = {"stream": Kept(), "reports": KeptBag(), "progress": Kept(), "deadline": Kept()}
 
@@ -412,14 +414,15 @@ def test_state_of_a_time_before_is_refused(slots, cell):
         return [one for element in elements for one in fn.process(element, **state)]
 
     def reports(slot):
-        (asked,) = (fn._ledgers.decode(state["stream"].value).asked,)
+        (asked,) = (fn._server.decode(state["stream"].value).asked,)
         for user in asked.users.tolist():
-            tell(("s", b"r" + answer_to_bytes(Answer(slot, asked.round, user, 0))))
+            answer = Answer(slot, asked.round, user, 0).to_bytes()
+            tell(("s", Message(Kind.REPORT, slot, payload=answer)))
 
-    tell(begun("s", 0, True), begun("s", 0), begun("s", 1))
+    tell(begun(0, True), begun(0), begun(1))
     reports(0)
     before = copy.deepcopy(state[cell])
-    while fn._ledgers.decode(state["stream"].value).asked.slot == 0:
+    while fn._server.decode(state["stream"].value).asked.slot == 0:
         list(fn._close_round("s", **state))
     reports(1)
     state[cell] = before

@@ -15,16 +15,18 @@ from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.driver.stream import ReleaseStream
-from streamveil.transforms.counting.count_steps import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
-from streamveil.transforms.counting.join_requirements import _MapChangesFn
-from streamveil.transforms.counting.join_steps import _JoinAtEndFn, _JoinInTimeFn
+from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
+from streamveil.transforms.counting.join_requirements import (
+    _JoinAtEndFn,
+    _JoinInTimeFn,
+    _MapChangesFn,
+)
 from streamveil.transforms.release.release_steps import (
     _ReleaseAtEndFn,
-    _ReleaseAtOnceFn,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.slots.heartbeat import _OpenSlotsFn
-from streamveil.transforms.slots.passes import Pass, TakeDue, _TakeDueFn
+from streamveil.transforms.slots.passes import Pass, SplitByPass, _SplitByPassFn
 
 pytestmark = pytest.mark.slow  # whole runs, each bundle twice
 
@@ -34,7 +36,7 @@ REGISTRY = Registry.of(
     {u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)}, default=(Requirement(3, 1.0), 20)
 )
 LAST = 70  # more than a block of slots
-RELEASE = (_ReleaseAtEndFn, _ReleaseAtOnceFn, _ReleaseInTimeFn)
+RELEASE = (_ReleaseAtEndFn, _ReleaseInTimeFn)
 
 
 def rows(seed):
@@ -60,7 +62,7 @@ class Bounded(beam.PTransform):
     def expand(self, pbegin):
         batches = pbegin | beam.Create([self.kit.batch(rows(s)) for s in range(3)], reshuffle=False)
         due = Pass(0, 0, LAST)
-        return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+        return (batches | SplitByPass(due, self.transform.columns, self.transform.slots)).batches
 
 
 class Unbounded(Bounded):
@@ -80,16 +82,16 @@ class Unbounded(Bounded):
         batches = pbegin | stream.with_output_types(pa.RecordBatch)
         due = Pass(0, 0, LAST)
         self.transform.heartbeat = beam.Create(range(LAST + 1))
-        return (batches | TakeDue(due, self.transform.columns, self.transform.slots)).batches
+        return (batches | SplitByPass(due, self.transform.columns, self.transform.slots)).batches
 
 
 STAGES = {
-    Bounded: [_TakeDueFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
-    Unbounded: [_TakeDueFn, _MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
+    Bounded: [_SplitByPassFn, _MapEventsFn, _CountBlocksFn, _ReleaseAtEndFn],
+    Unbounded: [_SplitByPassFn, _MapEventsFn, _OpenSlotsFn, _CountSlotsFn, _ReleaseInTimeFn],
 }
 # Where requirements change.
 CHANGING = {
-    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtOnceFn],
+    Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtEndFn],
     Unbounded: [_MapChangesFn, _JoinInTimeFn, _ReleaseInTimeFn],
 }
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")

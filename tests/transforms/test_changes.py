@@ -12,8 +12,6 @@ from streamveil.mechanisms.core.units import to_units
 from streamveil.transforms.counting.changes import (
     ChangeMapper,
     Changes,
-    changes_from_bytes,
-    changes_to_bytes,
     spread,
     stranger_keys,
     strictest,
@@ -255,7 +253,7 @@ def test_changes_travel_and_spread(kind):
     assert {key[0] for key, _ in parts} == {kind}
     slots = []
     for _, changes in parts:
-        back = changes_from_bytes(changes_to_bytes(changes))
+        back = Changes.from_bytes(changes.to_bytes())
         assert isinstance(back, Changes)
         assert back.users.dtype == changes.users.dtype
         np.testing.assert_array_equal(back.users, changes.users)

@@ -1,6 +1,7 @@
 """The local setting played through: what is released, and what crosses from edge to server."""
 
 import json
+from operator import attrgetter
 
 import apache_beam as beam
 import numpy as np
@@ -12,8 +13,8 @@ from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.randomness.noise import derived_key
 from streamveil.transforms import CollectHistograms, Columns
-from streamveil.transforms.local.transcripts import transcript_from_bytes, transcript_to_bytes
-from streamveil.transforms.messages import content_of, part_of
+from streamveil.transforms.local.server import Transcript
+from streamveil.transforms.messages import Kind
 
 KEY = bytes(range(50, 82))
 N = 60
@@ -175,7 +176,7 @@ def crossing(run, kit):
         assert ran.slots == list(range(SLOTS))
         ((stream, crossed),) = ran.ledger
         assert stream == "local histogram"
-        return [content_of(data) for data in sorted(crossed, key=part_of)]
+        return sorted(crossed, key=attrgetter("slot"))
 
     return crossing
 
@@ -184,11 +185,11 @@ def test_the_server_receives_tallies_of_reports_and_nothing_else(crossing):
     table = symbols()
     crossed = crossing(table)
     expected = played(bounded(), table)
-    for slot, (data, (asks, tallies, _)) in enumerate(zip(crossed, expected, strict=True)):
-        read = transcript_from_bytes(data)
-        assert read.slot == slot
+    for slot, (message, (asks, tallies, _)) in enumerate(zip(crossed, expected, strict=True)):
+        read = Transcript.from_bytes(message.payload)
+        assert message[:3] == (Kind.COUNTS, slot, 0)
         # Not one byte but those of the tallies, whose size does not hang on the users.
-        assert transcript_to_bytes(read) == data
+        assert read.to_bytes() == message.payload
         for mine, theirs in zip(read.tallies, tallies, strict=True):
             np.testing.assert_array_equal(mine.supports, theirs.supports)
             np.testing.assert_array_equal(mine.reports, theirs.reports)

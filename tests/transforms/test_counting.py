@@ -16,12 +16,12 @@ from streamveil.transforms.counting.event_codes import (
     STRANGERS,
     BlockCounts,
     Layout,
+    Packed,
     bound_block,
     count,
     pack,
     slot_tables,
 )
-from streamveil.transforms.messages import packed_from_bytes, packed_to_bytes
 
 PROPERTY = settings(max_examples=120)
 KEY = bytes(range(32))
@@ -125,7 +125,7 @@ def in_two_steps(rows, layout, most, batches=1, keep=UNIFORM):
             assert kind in (MEMBERS, STRANGERS)
             assert 0 <= shard < layout.shards
             assert len(codes)
-            parts[block, key].append(packed_from_bytes(packed_to_bytes(packed)))
+            parts[block, key].append(Packed.from_bytes(packed.to_bytes()))
             dropped += lost
             if kind == MEMBERS:
                 assert codes.dtype == layout.dtype
@@ -134,11 +134,12 @@ def in_two_steps(rows, layout, most, batches=1, keep=UNIFORM):
                 assert (codes.dtype, codes.shape[1]) == (np.uint64, 3)
     by_block = defaultdict(list)
     for (block, (kind, _)), codes in parts.items():
-        counts = count(kind, bound_block(kind, block, codes, layout, bounding), layout, Classes())
+        visits = bound_block(kind, block, codes, layout, bounding)
+        counts = count(kind, visits, layout, Classes())
         assert counts.block == block
         assert (counts.counts > 0).all()
         assert (np.diff(counts.cells) > 0).all()
-        dropped += counts.dropped
+        dropped += visits.dropped
         by_block[block].append(counts)
     found = Counter()
     for block, counts in by_block.items():
@@ -218,8 +219,8 @@ def test_only_members_or_only_strangers():
 def test_parts_of_a_block_add_up():
     layout = Layout(block=2, users=1, classes=2, bins=2, shards=1)
     parts = [
-        BlockCounts(-3, np.array([0, 7]), np.array([1, 2]), 0),
-        BlockCounts(-3, np.array([5, 7]), np.array([3, 4]), 9),
+        BlockCounts(-3, np.array([0, 7]), np.array([1, 2])),
+        BlockCounts(-3, np.array([5, 7]), np.array([3, 4])),
     ]
     tables = [(slot, table.tolist()) for slot, table in slot_tables(-3, parts, layout)]
     assert tables == [(-6, [[1, 0], [0, 0]]), (-5, [[0, 3], [0, 6]])]
@@ -228,7 +229,7 @@ def test_parts_of_a_block_add_up():
 
 def test_slots_of_cells():
     layout = Layout(block=4, users=1, classes=2, bins=3, shards=1)
-    counts = BlockCounts(-2, np.array([0, 5, 6, 23]), np.ones(4, np.int64), 0)
+    counts = BlockCounts(-2, np.array([0, 5, 6, 23]), np.ones(4, np.int64))
     assert layout.slots_of(counts).tolist() == [-8, -8, -7, -5]
 
 

@@ -10,8 +10,8 @@ import pytest
 from streamveil.mechanisms import ConfigurationError, Slots
 from streamveil.mechanisms.core.records import LOST_METADATA, ROW_COLUMN, SOURCE_METADATA
 from streamveil.transforms import Columns
-from streamveil.transforms.release.release_steps import REJECTED
-from streamveil.transforms.slots.passes import WAITING, Pass, _TakeDueFn
+from streamveil.transforms.messages import REJECTED, WAITING
+from streamveil.transforms.slots.passes import Pass, _SplitByPassFn
 
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 HOUR = dt.timedelta(hours=1)
@@ -39,7 +39,7 @@ def file(name, slots):
 def take(batch, due, again=False):
     """Rows that are taken, rows that are late, and the first slot that waits."""
     taken, late, waiting = [], [], None
-    for output in _TakeDueFn(due, COLUMNS, SLOTS, again).process(batch):
+    for output in _SplitByPassFn(due, COLUMNS, SLOTS, again).process(batch):
         tag, value = getattr(output, "tag", None), getattr(output, "value", output)
         if tag == WAITING:
             ((source, waiting),) = zip(*value.to_pydict().values(), strict=True)

@@ -10,6 +10,7 @@ import pickle
 import sys
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -24,12 +25,19 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
 from streamveil.mechanisms.core.records import Release
+from streamveil.transforms.checks import NO_SPLITS
 from streamveil.transforms.counting.event_codes import BlockCounts
-from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
-from streamveil.transforms.release.release_steps import ReleaseConfig, _ReleaseInTimeFn
-from streamveil.transforms.slots import state_fence
+from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.release.drivers import one_driver
+from streamveil.transforms.release.release_steps import (
+    Publish,
+    ReleaseConfig,
+    _begun,
+    _ReleaseInTimeFn,
+)
+from streamveil.transforms.slots import state_fence as fence
 from streamveil.transforms.slots.clock import Clock
-from streamveil.transforms.slots.state_fence import NO_SPLITS, StateWentBack
+from streamveil.transforms.slots.state_fence import StateWentBack
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from _drill import overspent, spent
@@ -273,17 +281,20 @@ def stage(kit):
     transform = kit.histograms(REGISTRY, shards=2)
     layout = transform._layout(bounded=False)
     draw = np.random.default_rng(5)
-    messages = [start_to_bytes(0)]
+    messages = [Message(Kind.START, 0)]
     for slot in range(LAST + 1):
         for number in range(layout.parts):
             cells = np.flatnonzero(draw.integers(2, size=len(REGISTRY.classes) * 2))
-            content = counts_to_bytes(BlockCounts(slot, cells, np.ones_like(cells), 0))
-            messages.append(part_to_bytes(Part(slot, number, layout.parts), content))
+            counts = BlockCounts(slot, cells, np.ones_like(cells)).to_bytes()
+            messages.append(layout.message(Kind.COUNTS, slot, layout.key(number), counts))
 
     def make():
-        return _ReleaseInTimeFn(
-            ReleaseConfig(transform._ledgers(layout), Clock(transform.slots))
-        ), messages
+        config = ReleaseConfig(
+            partial(one_driver, transform._ledgers(layout)),
+            Clock(transform.slots),
+            Publish(transform.slots, transform.mechanism),
+        )
+        return _ReleaseInTimeFn(config), messages
 
     return make
 
@@ -350,21 +361,22 @@ def test_without_a_fence_the_same_runner_does_harm(stage, threads, monkeypatch):
     def take(self, bundle, key, number, worker):
         bundle.numbers[key] = number
 
-    monkeypatch.setattr(state_fence._Stage, "take", take)
+    monkeypatch.setattr(fence._Stage, "take", take)
     assert "stalled" in convicted(stage, threads, "stale")
     assert "stalled" in convicted(stage, threads, "split")
 
 
 def test_without_the_checks_of_the_other_cells_it_does_harm(stage, threads, monkeypatch):
-    monkeypatch.setattr(
-        _ReleaseInTimeFn, "_ledger", lambda self, arrivals, stream: self._begun(stream.read())
-    )
+    def state(self, driver, arrivals, stream):
+        return _begun(self._config, driver, stream.read())
+
+    monkeypatch.setattr(_ReleaseInTimeFn, "_state", state)
     assert convicted(stage, threads, "torn") >= {"otherwise"}
 
 
 def test_a_worker_that_is_not_known_to_be_new_may_not_go_back(stage, threads, monkeypatch):
     """So it is by its worker that a lawful restart is known."""
-    monkeypatch.setattr(state_fence, "_worker_of", lambda state: None)
+    monkeypatch.setattr(fence, "_worker_of", lambda state: None)
     assert played(stage, threads, 1)[0].noticed
 
 
@@ -372,7 +384,7 @@ class _TellWorkerFn(beam.DoFn):
     """Tells whether the cell of each key is known to be a worker's."""
 
     def process(self, element, cell=beam.DoFn.StateParam(_ReleaseInTimeFn.PROGRESS)):
-        yield element[0], id(state_fence._worker_of(cell)) if state_fence._worker_of(cell) else None
+        yield element[0], id(fence._worker_of(cell)) if fence._worker_of(cell) else None
 
 
 def test_beam_tells_workers_apart(kit, pipeline_on, tmp_path):

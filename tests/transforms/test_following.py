@@ -5,7 +5,7 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions, PortableOptions
 
 from streamveil.mechanisms import Registry
-from streamveil.transforms.slots.job_following import TEN_YEARS
+from streamveil.transforms.checks import TEN_YEARS
 
 
 @pytest.mark.parametrize(

@@ -25,25 +25,22 @@ from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
 from streamveil.mechanisms.core.units import to_units
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.changes import changes_to_bytes, spread
+from streamveil.transforms.counting.changes import spread
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     STRANGERS,
     Layout,
+    ShardCounts,
     Visits,
     bound_block,
     pack,
 )
-from streamveil.transforms.counting.join_steps import (
-    CHANGES,
-    REJECTED,
-    VISITS,
+from streamveil.transforms.counting.join_requirements import (
     JoinConfig,
     _JoinAtEndFn,
     _JoinInTimeFn,
 )
-from streamveil.transforms.counting.loss_limit import TALLIES
-from streamveil.transforms.messages import content_of, shard_counts_from_bytes, visits_to_bytes
+from streamveil.transforms.messages import REJECTED, TALLIES, Kind
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import StateWentBack
 
@@ -159,7 +156,7 @@ def read(registry, messages, last=LAST, first=0, letters=()):
     by_slot = defaultdict(list)
     numbers = Counter()
     for data in messages:
-        counts = shard_counts_from_bytes(content_of(data))
+        counts = ShardCounts.of(data)
         by_slot[counts.slot].append(counts)
     assert all(first <= slot <= last for slot in by_slot)
     for slot in range(first, last + 1):
@@ -245,7 +242,13 @@ def visit_elements(kit, transform, config, rows):
         parts[block, key].append(codes)
     for (block, key), codes in parts.items():
         visits = bound_block(key[0], block, codes, config.layout, Bounding(1))
-        yield block, key, VISITS + visits_to_bytes(visits)
+        yield block, key, config.layout.message(Kind.COUNTS, block, key, visits.to_bytes())
+
+
+def nobody(config, slot, key):
+    """That nobody was there."""
+    visits = Visits.none(key[0], slot, config.layout)
+    return config.layout.message(Kind.COUNTS, slot, key, visits.to_bytes())
 
 
 def change_elements(transform, config, changes):
@@ -253,7 +256,7 @@ def change_elements(transform, config, changes):
         found, rejected = transform.change_mapper().map(change_batch([change]))
         assert not rejected.num_rows
         for key, one in spread(found, config.layout.shards):
-            yield key, CHANGES + changes_to_bytes(one)
+            yield key, config.layout.message(Kind.CHANGES, one.first, key, one.to_bytes())
 
 
 def split(outputs):
@@ -362,8 +365,7 @@ def in_time(kit, registry, events, changes, *, seed=0, retry=False, checked=None
     busy = {(slot, key): m for slot, key, m in visit_elements(kit, transform, config, events)}
     for slot in range(LAST + 1):
         for key in shards:
-            nobody = VISITS + visits_to_bytes(Visits.none(key[0], slot, config.layout))
-            message = busy.get((slot, key), nobody)
+            message = busy.get((slot, key), nobody(config, slot, key))
             arrivals[0 if slot % 2 else slot].append((key, message))  # early or just in time
     for change in changes:
         for key, message in change_elements(transform, config, [change]):
@@ -412,7 +414,7 @@ def test_state_of_a_time_before_is_refused(kit, cell):
     fn.setup()
 
     def come(slot):
-        shard.process(VISITS + visits_to_bytes(Visits.none(MEMBERS, slot, config.layout)))
+        shard.process(nobody(config, slot, key))
         asked = [(name, max(0, slot - 1), ASKED[(slot + 2) % 4]) for name in TABLE]
         for to, message in change_elements(transform, config, asked):
             if to == key:
@@ -515,7 +517,7 @@ def moves_of(messages):
     """(slot, parent, child, users, requirement) of all messages."""
     found = []
     for data in messages:
-        counts = shard_counts_from_bytes(content_of(data))
+        counts = ShardCounts.of(data)
         m = counts.moves
         found += [
             (counts.slot, int(p), int(c), int(n), tuple(asked))
@@ -625,14 +627,13 @@ def test_a_late_change_for_the_slot_of_the_one_in_force(kit):
 SEALED = ConfigurationError, "wrong checksum"
 
 
-# Whose budget pays hangs on who is in which cohort. First come 8 bytes, the slot of the last move.
+# Whose budget pays depends on who is in which cohort. With it goes the slot of the last move.
 def test_cohorts_that_were_changed_are_refused(kit):
     transform, config = join_of(kit, REGISTRIES["strict"], timely=True)
     shards = {key: Shard(config, key) for key in ((MEMBERS, 0), (MEMBERS, 1))}
 
     def close(shard, slot):
-        nobody = visits_to_bytes(Visits.none(MEMBERS, slot, config.layout))
-        shard.process(VISITS + nobody)
+        shard.process(nobody(config, slot, shard.key))
         return shard.fire()
 
     for key, message in change_elements(
@@ -641,13 +642,14 @@ def test_cohorts_that_were_changed_are_refused(kit):
         shards[key].process(message)
     for shard in shards.values():
         close(shard, 0)
-    one, other = (shard.cohorts.value for shard in shards.values())
+    (slot, one), (_, other) = (shard.cohorts.value for shard in shards.values())
     close(copy.deepcopy(shards[MEMBERS, 0]), 1)
     flipped = [bytes([*one[:i], one[i] ^ 1 << i % 8, *one[i + 1 :]]) for i in range(len(one))]
-    for number, data in enumerate((*flipped, one[:-1], other)):
+    cases = [(slot, data) for data in (*flipped, one[:-1], other)]
+    for case in ((slot + 1, one), *cases):
         shard = copy.deepcopy(shards[MEMBERS, 0])
-        shard.cohorts.value = data
-        error, words = (StateWentBack, "slot 0 wrote some") if number < 8 else SEALED
+        shard.cohorts.value = case
+        error, words = (StateWentBack, "slot 0 wrote some") if case[0] != slot else SEALED
         with pytest.raises(error, match=words):
             close(shard, 1)
 
@@ -855,7 +857,7 @@ def test_all_shards_tell_all_slots_of_a_stream(live, kit, jumps, ends):
     transform = transform_of(kit, STRICT, **ends)
     messages, letters = live(transform, stream.advance_watermark_to_infinity())
     assert_same(read(STRICT, messages, letters=letters), truth(STRICT, ROWS, CHANGED))
-    counts = [shard_counts_from_bytes(content_of(data)) for data in messages]
+    counts = [ShardCounts.of(data) for data in messages]
     told = Counter((one.slot, one.shard) for one in counts)
     assert told == Counter((slot, shard) for slot in range(LAST + 1) for shard in range(4))
 

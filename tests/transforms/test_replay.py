@@ -5,6 +5,7 @@ a function of what was released, never of the counts themselves.
 """
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import MECHANISMS, SCHEDULES, mechanism
 from streamveil.transforms.counting.event_codes import BlockCounts, Layout
-from streamveil.transforms.messages import Part, counts_to_bytes, part_to_bytes, start_to_bytes
-from streamveil.transforms.release.drivers import Configuration
+from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.release.drivers import Configuration, one_driver
 from streamveil.transforms.release.noise_keys import GivenKey
 from streamveil.transforms.release.release_steps import (
+    Publish,
     ReleaseConfig,
     _ReleaseAtEndFn,
     _ReleaseInTimeFn,
@@ -104,7 +106,9 @@ def config(block):
     population = facts()
     layout = Layout(block, len(USERS), len(population.requirements), population.bins, 1)
     ledgers = Configuration("pba", population, layout, GivenKey(KEY), "histogram")
-    return ReleaseConfig(ledgers, Clock(Slots(SECOND)))
+    slots = Slots(SECOND)
+    make = partial(one_driver, ledgers)
+    return ReleaseConfig(make, Clock(slots), Publish(slots, "pba"), keeps=True)
 
 
 def facts():
@@ -114,18 +118,19 @@ def facts():
 def parts(block, config, seed):
     """Counts of a block from two shards."""
     generator = np.random.default_rng(seed)
-    size = config.ledgers.layout.block * config.ledgers.layout.classes * config.ledgers.layout.bins
+    layout = config.drivers()("histogram").layout
+    size = layout.block * layout.classes * layout.bins
     for number in range(2):
         cells = np.sort(generator.choice(size, size // 2, replace=False))
-        counts = BlockCounts(block, cells, generator.integers(1, 9, cells.size), 0)
-        yield part_to_bytes(Part(block, number, 2), counts_to_bytes(counts))
+        counts = BlockCounts(block, cells, generator.integers(1, 9, cells.size))
+        yield Message(Kind.COUNTS, block, number, counts.to_bytes(), 2)
 
 
 # In a stream each element may be run again: nothing of a slot comes out before its last part.
 def test_a_bundle_of_a_stream_that_runs_twice_gives_the_same(monkeypatch):
     monkeypatch.setattr(arrivals.time, "time", lambda: 1.0)  # since when parts wait is no release
     made = InTime(config(block=1))
-    elements = [start_to_bytes(2)]
+    elements = [Message(Kind.START, 2)]
     elements += [data for slot in (2, 3, 5, 4) for data in parts(slot, made.config, slot)]
     slots = []
     for data in elements:
@@ -147,7 +152,7 @@ def test_order_of_a_streams_elements_does_not_matter(seed):
     results = []
     for order in (np.arange(13), np.random.default_rng(seed).permutation(13)):
         made = InTime(config(block=1))
-        elements = [start_to_bytes(0)]
+        elements = [Message(Kind.START, 0)]
         elements += [data for slot in range(6) for data in parts(slot, made.config, slot)]
         results.append([one for i in order for one in told(made.process(elements[i]))])
         assert made.waiting.bag == []

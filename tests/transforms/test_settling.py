@@ -6,11 +6,14 @@ from random import Random
 import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import GlobalWindow
+from apache_beam.typehints import KV
 
 from streamveil.mechanisms import ConfigurationError, Registry
-from streamveil.transforms.slots import checkpoint_hold
+from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.slots import checkpoint_hold as settling
 
 KEY = "key"
+SLOT = Message(Kind.COUNTS, 5)
 REGISTRY = Registry.of({"ann": (2, 1.0), "bob": (2, 1.0)})
 LATEST = GlobalWindow().max_timestamp()
 
@@ -48,7 +51,7 @@ class Runner:
     """
 
     def __init__(self, concurrent=1, aligned=True, late=False):
-        checkpoint_hold._commits.clear()
+        settling._commits.clear()
         self.concurrent, self.aligned, self.late = concurrent, aligned, late
         self.state, self.timer, self.channel = Cell(), Timer(), []
         self.pending, self.untold = [], False
@@ -63,10 +66,10 @@ class Runner:
     def surely(self):
         """What the last checkpoint has."""
         state, channel = self.committed
-        return {item[checkpoint_hold._NAME :] for item in state} | set(channel)
+        return {message for _, message in state} | set(channel)
 
     def _bundle(self, data):
-        fn = checkpoint_hold._SettleFn()  # one for every bundle that waits for its commit
+        fn = settling._SettleFn()  # one for every bundle that waits for its commit
         for _, left in fn.process((KEY, data), self.state, self.timer, self):
             if left not in self.surely:
                 raise TooEarlyError(left)
@@ -80,7 +83,7 @@ class Runner:
             self._bundle(self.channel.pop(0))
 
     def pulse(self):
-        self._bundle(checkpoint_hold.PULSE)
+        self._bundle(Message(Kind.PULSE))
 
     def barrier(self):
         while self.aligned and self.channel:
@@ -115,14 +118,14 @@ class Runner:
         self.state[:], self.channel = state, list(channel)
         self.pending, self.untold, self.callbacks = [], False, []
         if forgetful:
-            checkpoint_hold._commits.clear()
+            settling._commits.clear()
 
     def play(self, steps):
         """Do these steps; what a checkpoint ever had."""
         surely = set()
         for number, step in enumerate(steps):
             if step == "close":
-                self.close(b"%d" % number)
+                self.close(Message(Kind.COUNTS, number))
             elif step == "restart":
                 self.restart(forgetful=False)
             elif step == "forgetful restart":
@@ -151,7 +154,7 @@ def walk(steps, *, weights=(4, 8, 8, 4, 4, 4, 1, 1)):
 def test_nothing_leaves_before_it_is_committed_and_nothing_is_lost(how):
     runner = Runner(**how)
     surely = runner.play(walk(10_000))
-    for _ in range(checkpoint_hold.COMMITS + 1):
+    for _ in range(settling.COMMITS + 1):
         while runner.channel:
             runner.arrive()
         runner.pulse()
@@ -165,16 +168,16 @@ def test_nothing_leaves_before_it_is_committed_and_nothing_is_lost(how):
 def test_what_is_committed_stays_what_it_is():
     """Also where a checkpoint keeps it on its way: it comes again as it was."""
     runner = Runner(aligned=False)
-    runner.close(b"slot")
+    runner.close(SLOT)
     runner.checkpoint()
     runner.arrive()
     runner.restart(forgetful=False)
-    assert runner.channel == [b"slot"]
+    assert runner.channel == [SLOT]
 
 
 # A slot closes behind two barriers, and before that a checkpoint ended that was not told of yet.
 OVERTAKEN = ["barrier", "end", "barrier", "barrier", "close", "arrive"]
-COMMITTED = ["tell", "pulse", "end"] * checkpoint_hold.COMMITS
+COMMITTED = ["tell", "pulse", "end"] * settling.COMMITS
 
 
 @pytest.mark.parametrize("aligned", [True, False])
@@ -191,14 +194,14 @@ def test_of_concurrent_checkpoints_commits_say_too_little(aligned):
     [
         (2, {"concurrent": 2}),
         (2, {"late": True}),
-        (checkpoint_hold.COMMITS, {"concurrent": 2, "late": True}),
-        (checkpoint_hold.COMMITS, {"concurrent": 2, "late": True, "aligned": False}),
-        (checkpoint_hold.COMMITS, {"concurrent": 3}),
+        (settling.COMMITS, {"concurrent": 2, "late": True}),
+        (settling.COMMITS, {"concurrent": 2, "late": True, "aligned": False}),
+        (settling.COMMITS, {"concurrent": 3}),
     ],
 )
 def test_random_steps_find_what_leaves_too_early(monkeypatch, commits, how):
     """With fewer commits, or more checkpoints at a time."""
-    monkeypatch.setattr(checkpoint_hold, "COMMITS", commits)
+    monkeypatch.setattr(settling, "COMMITS", commits)
     with pytest.raises(TooEarlyError):
         Runner(**how).play(walk(10_000))
 
@@ -207,21 +210,21 @@ def test_two_commits_are_not_enough():
     """Those of checkpoints whose barriers had passed say nothing of what came after these."""
     runner = Runner(late=True)
     for step in ("barrier", "end", "barrier", "close", "arrive", "tell", "pulse", "end", "tell"):
-        getattr(runner, step)(*[b"slot"] * (step == "close"))
+        getattr(runner, step)(*[SLOT] * (step == "close"))
     runner.pulse()
     assert runner.left == []
     runner.checkpoint()
     runner.pulse()
-    assert runner.left == [b"slot"]
+    assert runner.left == [SLOT]
 
 
 def test_what_is_closed_again_after_a_restart_waits_anew():
     runner = Runner()
-    runner.close(b"slot")
+    runner.close(SLOT)
     runner.barrier()
     runner.restart(forgetful=False)
-    runner.close(b"slot, with another event")
-    for _ in range(checkpoint_hold.COMMITS - 1):
+    runner.close(SLOT._replace(payload=b"another event"))
+    for _ in range(settling.COMMITS - 1):
         runner.checkpoint()
         runner.pulse()
     assert runner.left == []
@@ -229,19 +232,18 @@ def test_what_is_closed_again_after_a_restart_waits_anew():
 
 def test_all_leaves_when_the_input_ends():
     runner = Runner()
-    runner.close(b"slot")
+    runner.close(SLOT)
     runner.arrive()
     assert runner.timer.time == LATEST
-    assert list(checkpoint_hold._SettleFn()._let_go(KEY, runner.state)) == [(KEY, b"slot")]
+    assert list(settling._SettleFn()._let_go(KEY, runner.state)) == [(KEY, SLOT)]
     assert not runner.state
 
 
 def test_all_is_let_go_at_the_end(kit, pipeline_on, runner, tmp_path):
-    closed = [("s", b"1"), ("s", b"2"), ("t", b"3")]
+    closed = [("s", SLOT), ("s", SLOT._replace(slot=6)), ("t", SLOT)]
     with pipeline_on(runner) as pipeline:
-        held = (
-            pipeline | beam.Create(closed) | checkpoint_hold.Settle(["s", "t"], beam.Create([0, 1]))
-        )
+        held = pipeline | beam.Create(closed).with_output_types(KV[str, Message])
+        held |= settling.Settle(["s", "t"], beam.Create([0, 1]))
         held | kit.collect(tmp_path / "held")
     assert sorted(kit.collected(tmp_path / "held")) == closed
 

@@ -5,6 +5,7 @@ Most of it drives the steps by hand, a pass in some milliseconds; the last tests
 
 import dataclasses
 from collections import defaultdict
+from functools import partial
 
 import apache_beam as beam
 import numpy as np
@@ -15,17 +16,13 @@ from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.core.units import to_units
-from streamveil.transforms.counting.changes import changes_to_bytes, spread, stranger_keys
-from streamveil.transforms.counting.count_steps import Counter
+from streamveil.transforms.counting.changes import spread, stranger_keys
+from streamveil.transforms.counting.count_events import Counter
 from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, pack
-from streamveil.transforms.counting.join_steps import CHANGES, KEPT, REJECTED, VISITS, _JoinAtEndFn
-from streamveil.transforms.messages import arrays_from_bytes, packed_to_bytes
-from streamveil.transforms.release.release_steps import (
-    LEDGER,
-    STATE,
-    ReleaseConfig,
-    _ReleaseAtEndFn,
-)
+from streamveil.transforms.counting.join_requirements import _JoinAtEndFn
+from streamveil.transforms.messages import LEDGER, REJECTED, STATE, Kind, several_from_bytes
+from streamveil.transforms.release.drivers import one_driver
+from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
 from streamveil.transforms.slots.clock import Clock
 
 KEY = bytes(range(50, 82))
@@ -100,18 +97,19 @@ def run_piece(transform, kit, events, changes=()):
     mapped, _ = transform.event_mapper(dynamic).map(kit.batch(events))
     parts = defaultdict(list)
     for block, key, packed, _ in pack(mapped, layout, counter.bounding):
-        parts[(*key, block)].append(packed_to_bytes(packed))
+        parts[(*key, block)].append(layout.message(Kind.EVENTS, block, key, packed.to_bytes()))
     told = [counter.told(key, counter.bound(key, codes)) for key, codes in parts.items()]
     messages, homeless = [data for _, data in told], 0
     if dynamic:
         messages, homeless = join(transform, layout, clock, told, changes)
-    messages += counter.nothing([transform.first_slot, transform.last_slot])
     config = ReleaseConfig(
-        transform._ledgers(layout, dynamic),
+        partial(one_driver, transform._ledgers(layout, dynamic)),
         clock,
+        Publish(transform.slots, transform.mechanism),
         transform.first_slot,
         transform.last_slot,
         transform.resume,
+        keeps=True,
     )
     step = _ReleaseAtEndFn(config)
     step.setup()
@@ -127,15 +125,15 @@ def run_piece(transform, kit, events, changes=()):
 
 def join(transform, layout, clock, told, changes):
     shards = defaultdict(list)
-    for key, data in told:
-        shards[key].append(VISITS + data)
-    for key, data in transform._kept:
-        shards[key].append(KEPT + data)
+    for key, message in told:
+        shards[key].append(message)
+    for message in transform._kept:
+        shards[layout.key(message.shard)].append(message)
     if changes:
         found, rejected = transform.change_mapper().map(change_batch(changes))
         assert not rejected.num_rows
         for key, some in spread(found, transform.shards):
-            shards[key].append(CHANGES + changes_to_bytes(some))
+            shards[key].append(layout.message(Kind.CHANGES, some.first, key, some.to_bytes()))
     step = _JoinAtEndFn(transform.join_config(layout, clock, keeps=True))
     messages, homeless = [], 0
     for output in (output for shard in shards.items() for output in step.process(shard)):
@@ -202,7 +200,7 @@ def spending(transform, piece):
     interned = ledgers.decode(piece.state).interned
     place = np.cumsum(interned.sizes > 0) - 1
     config = after.join_config(layout, Clock(after.slots), keeps=True)
-    states = dict(after._kept)
+    states = {layout.key(message.shard): message.payload for message in after._kept}
     members, digests, _ = after.change_mapper()._users.find(pa.array(PEOPLE), "user")
     assert members.tolist() == [*range(len(USERS)), *[-1] * len(STRANGE)]
     keys = {user: (MEMBERS, i, np.uint64(i)) for i, user in enumerate(USERS)}
@@ -214,7 +212,7 @@ def spending(transform, piece):
         cohorts = config.cohorts(shard)
         state = cohorts.start()
         if shard in states:
-            state = cohorts.decode(arrays_from_bytes(states[shard])[0].tobytes())
+            state = cohorts.decode(several_from_bytes(states[shard])[0])
         cohort, _ = cohorts._now(state, np.array([key]))
         if cohort[0] != GONE and cohorts._asked(state)[cohorts._places(state, cohort)][0, 1]:
             ledger = int(interned.ledgers_of(cohort)[0])

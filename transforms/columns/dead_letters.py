@@ -22,6 +22,7 @@ from streamveil.mechanisms.core.records import (
 
 # As `io.REJECTED_SCHEMA` has it, of which transforms know nothing.
 _SCHEMA = pa.schema(REJECTED_COLUMNS)
+_NONE = pa.RecordBatch.from_pylist([], _SCHEMA)
 
 # A batch that was made of rows says in this column (string) what is wrong with those that could not
 # be read, null for all others; it is not there if all could.
@@ -103,6 +104,8 @@ def rejected_rows(
         detail: tells more, from the reason and the record; of a row of the wrong type the batch
             does.
     """
+    if not faults:
+        return _NONE
     rows = sorted(faults)
     unread = unread_rows(batch)
     names = [name for name in batch.schema.names if name not in _HIDDEN]

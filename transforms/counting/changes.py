@@ -33,7 +33,7 @@ from streamveil.transforms.columns.numbers import as_numbers
 from streamveil.transforms.columns.text import as_text
 from streamveil.transforms.columns.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
 from streamveil.transforms.columns.user_index import NULL_USER, UserIndex
-from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS
+from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, ShardKey
 from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 
 UNREADABLE_USER = "unreadable user"
@@ -80,15 +80,14 @@ class Changes:
         """Some of them."""
         return Changes(self.users[rows], self.slots[rows], self.requirements[rows])
 
+    def to_bytes(self) -> bytes:
+        """The three arrays."""
+        return arrays_to_bytes(self.users, self.slots, self.requirements)
 
-def changes_to_bytes(changes: Changes) -> bytes:
-    """The three arrays."""
-    return arrays_to_bytes(changes.users, changes.slots, changes.requirements)
-
-
-def changes_from_bytes(data: bytes) -> Changes:
-    """The changes, over the bytes themselves."""
-    return Changes(*arrays_from_bytes(data))
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Changes:
+        """The changes, over the bytes themselves."""
+        return cls(*arrays_from_bytes(data))
 
 
 def stranger_keys(digests: npt.NDArray[np.uint64]) -> Keys:
@@ -240,8 +239,8 @@ class ChangeMapper:
 
 def spread(
     found: dict[int, tuple[Changes, npt.NDArray[np.uint64]]], shards: int
-) -> Iterator[tuple[tuple[int, int], Changes]]:
-    """((kind, shard), changes) of the shards that have some, as `counting.pack` has the shards."""
+) -> Iterator[tuple[ShardKey, Changes]]:
+    """(shard, changes) of the shards that have some, which are those of `event_codes.pack`."""
     for kind, (changes, numbers) in found.items():
         shard = (numbers % np.uint64(shards)).astype(np.int64)
         for number in np.unique(shard).tolist():

@@ -1,33 +1,49 @@
-"""From the codes of events to the counts of slots: all at once, or of each slot as it closes."""
+"""From batches of events to the counts of slots, around the one shuffle of the pipeline.
+
+An input that ends is counted at its end, one without end slot by slot as these close.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
+from apache_beam.utils.timestamp import Timestamp
 
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.transforms import metrics
 from streamveil.transforms.checks import refuse_windows
+from streamveil.transforms.columns.dead_letters import late_slots, losses_of, tally_of
 from streamveil.transforms.columns.event_mapper import EventMapper
-from streamveil.transforms.counting.count_steps import (
-    BlockKey,
-    Counter,
-    _CountBlocksFn,
-    _CountSlotsFn,
-    _MapEventsFn,
-    open_blocks,
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.event_codes import (
+    Layout,
+    Packed,
+    Visits,
+    bound_block,
+    count,
+    pack,
 )
-from streamveil.transforms.counting.event_codes import Layout
-from streamveil.transforms.counting.loss_limit import TALLIES
-from streamveil.transforms.messages import start_to_bytes
-from streamveil.transforms.release.release_steps import REJECTED
-from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.counting.loss_limit import LossWatch
+from streamveil.transforms.messages import REJECTED, TALLIES, Kind, Message, MessageCoder
+from streamveil.transforms.slots.clock import Clock, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
-_CODES = KV[Tuple[int, int, int], bytes]
+BlockKey = tuple[int, int, int]
+"""(MEMBERS or STRANGERS, shard of these, block)"""
+
+_CODES = KV[Tuple[int, int, int], Message]
 
 _LOGGER = logging.getLogger("streamveil")
 
@@ -35,13 +51,13 @@ _LOGGER = logging.getLogger("streamveil")
 class Counted(NamedTuple):
     """What there is to release."""
 
-    counts: beam.PCollection[tuple[str, bytes]]
-    """(stream, part of BlockCounts), or ShardCounts where requirements change: in a bounded
-    input where there is anything to tell, in one without end of every slot from each of the
-    `layout.parts` shards."""
-    ticks: tuple[beam.PCollection[tuple[str, bytes]], ...]
-    """More of them: empty ones for slots of a bounded input that are released in any case, and
-    what tells the first slot of one without end."""
+    counts: beam.PCollection[tuple[str, Message]]
+    """(stream, BlockCounts), or ShardCounts where requirements change: in a bounded input where
+    there is anything to tell, in one without end of every slot from each of the `layout.parts`
+    shards."""
+    ticks: tuple[beam.PCollection[tuple[str, Message]], ...]
+    """More of them: that slots of a bounded input are open, whatever comes, and which is the first
+    of one without end."""
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
     tallies: tuple[beam.PCollection[bytes], ...]
     """Of a bounded input: what became of its events."""
@@ -97,7 +113,7 @@ def count_events(
 
 
 def count_at_end(
-    codes: beam.PCollection[tuple[BlockKey, bytes]],
+    codes: beam.PCollection[tuple[BlockKey, Message]],
     counter: Counter,
     clock: Clock,
     asked: Asked,
@@ -127,7 +143,7 @@ def count_at_end(
 
 
 def count_in_time(
-    codes: beam.PCollection[tuple[BlockKey, bytes]],
+    codes: beam.PCollection[tuple[BlockKey, Message]],
     counter: Counter,
     clock: Clock,
     asked: Asked,
@@ -136,7 +152,7 @@ def count_in_time(
     """Count an input without end, each slot as it closes."""
     slots, first = open_slots(codes.pipeline, heartbeat, clock.slots, *asked, counter.stream)
     shards = slots | "OpenShards" >> beam.FlatMap(open_blocks, counter.layout).with_output_types(
-        tuple[BlockKey, bytes]
+        _CODES
     )
     counted = (
         (codes, shards)
@@ -146,22 +162,226 @@ def count_in_time(
     )
     counted.counts.element_type = counter.told_type
     counted[REJECTED].element_type = pa.RecordBatch
-    start = first | "Start" >> beam.MapTuple(_start).with_output_types(tuple[str, bytes])
     return Counted(
-        counted.counts, (start,), (counted[REJECTED],), (), clock, counter.layout, bounded=False
+        counted.counts,
+        (first,),
+        (counted[REJECTED],),
+        (),
+        clock,
+        counter.layout,
+        bounded=False,
     )
 
 
 def _ticks(
     pipeline: beam.Pipeline, counter: Counter, asked: Asked
-) -> Iterator[beam.PCollection[tuple[str, bytes]]]:
-    """Empty counts at the given ends of a bounded range: it is released without events too."""
+) -> Iterator[beam.PCollection[tuple[str, Message]]]:
+    """That the given ends of a bounded range are open: it is released without events too."""
     ends = [slot for slot in asked if slot is not None]
     if ends:
         yield pipeline | "Ticks" >> beam.Create(
-            [(counter.stream, data) for data in counter.nothing(ends)]
-        ).with_output_types(tuple[str, bytes])
+            [(counter.stream, Message(Kind.OPEN, slot)) for slot in ends]
+        ).with_output_types(KV[str, Message])
 
 
-def _start(stream: str, slot: int) -> tuple[str, bytes]:
-    return stream, start_to_bytes(slot)
+def open_blocks(tick: tuple[str, Message], layout: Layout) -> Iterator[tuple[BlockKey, Message]]:
+    """Tell every shard that a slot is open; blocks are of one slot."""
+    slot = tick[1].slot
+    for part in range(layout.parts):
+        key = layout.key(part)
+        yield (*key, slot), layout.message(Kind.OPEN, slot, key)
+
+
+class _MapEventsFn(beam.DoFn):
+    """Record batches to the events of each block and shard.
+
+    On the side dead letters, and of a bounded input tallies as bytes.
+    """
+
+    def __init__(
+        self,
+        make_mapper: Callable[[], EventMapper],
+        counter: Counter,
+        *,
+        bounded: bool,
+        real_time: bool,
+    ) -> None:
+        self._make_mapper = make_mapper
+        self._counter = counter
+        self._bounded = bounded
+        self._real_time = real_time
+
+    def setup(self) -> None:
+        self._mapper = self._make_mapper()
+        self._mapper.warm()
+        self._watch = LossWatch(self._counter.max_rejected)
+
+    def process(self, element: pa.RecordBatch) -> Iterator[Any]:
+        lost = tally_of(element)
+        if not element.num_rows:  # of no rows a column may have any type
+            if self._bounded and lost.read:
+                yield beam.pvalue.TaggedOutput(TALLIES, lost.to_bytes())
+            return
+        latest = latest_slot(self._mapper.slots) if self._real_time else None
+        events, rejected = self._mapper.map(element, latest)
+        metrics.count(metrics.EVENTS_READ, element.num_rows)
+        losses = losses_of(rejected) if rejected.num_rows else {}
+        if losses:
+            for reason, some in losses.items():
+                metrics.count(metrics.REJECTED_PREFIX + reason, some.events)
+            yield beam.pvalue.TaggedOutput(REJECTED, rejected)
+        beyond = 0
+        counter = self._counter
+        layout = counter.layout
+        for block, key, packed, dropped in pack(events, layout, counter.bounding):
+            beyond += dropped
+            yield (*key, block), layout.message(Kind.EVENTS, block, key, packed.to_bytes())
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY, beyond)
+        tally = EventTally(element.num_rows, losses, beyond)
+        if self._bounded:
+            told = EventTally.total([lost, tally]).to_bytes()
+            yield beam.pvalue.TaggedOutput(TALLIES, told)
+        else:
+            self._watch.see(tally)
+
+
+@dataclass(frozen=True, eq=False)
+class Counter:
+    """Bounds the codes of a block and shard, and tells them."""
+
+    registry: Registry
+    layout: Layout
+    make_bounding: Callable[[], Bounding]
+    """Gives, on a worker, which contributions of a user in a slot are kept: it holds a secret."""
+    stream: str
+    dynamic: bool
+    """Whether requirements change, so that users cannot be counted by class here."""
+    max_rejected: float = 1.0
+    """Share of the events that may be lost before somebody has to look."""
+
+    @cached_property
+    def bounding(self) -> Bounding:
+        """Which contributions of a user in a slot are kept."""
+        return self.make_bounding()
+
+    @cached_property
+    def _class_of(self) -> npt.NDArray[np.int32]:
+        return self.registry.classes_with_other()
+
+    def bound(self, key: BlockKey, messages: Iterable[Message]) -> Visits:
+        """Bounded events of some of the block's users."""
+        kind, _, block = key
+        parts = [Packed.from_bytes(message.payload) for message in messages]
+        if not parts:
+            return Visits.none(kind, block, self.layout)
+        return bound_block(kind, block, parts, self.layout, self.bounding)
+
+    def tally(self, visits: Visits) -> EventTally:
+        """What became of a block's events, and tell the counters.
+
+        Where requirements change, some of those kept may still be rejected: they are not counted
+        yet.
+        """
+        counted = 0 if self.dynamic else int(visits.kept.sum())
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
+        metrics.count(metrics.EVENTS_COUNTED, counted)
+        return EventTally(beyond_bound=visits.dropped, counted=counted)
+
+    @property
+    def told_type(self) -> Any:
+        """Type of what :meth:`told` gives."""
+        return KV[Tuple[int, int], Message] if self.dynamic else KV[str, Message]
+
+    def told(self, key: BlockKey, visits: Visits) -> tuple[Any, Message]:
+        """(stream, BlockCounts), or (shard, Visits) if dynamic."""
+        kind, shard, _ = key
+        if self.dynamic:
+            return (kind, shard), self._message(key, visits.to_bytes())
+        counts = count(kind, visits, self.layout, self._class_of)
+        return self.stream, self._message(key, counts.to_bytes())
+
+    def _message(self, key: BlockKey, payload: bytes) -> Message:
+        kind, shard, block = key
+        return self.layout.message(Kind.COUNTS, block, (kind, shard), payload)
+
+
+@dataclass(frozen=True, eq=False)
+class VisitCounter(Counter):
+    """Tells who was where, for the devices of an edge stage to perturb."""
+
+    @property
+    def told_type(self) -> Any:
+        """Type of what :meth:`told` gives."""
+        return KV[str, Message]
+
+    def told(self, key: BlockKey, visits: Visits) -> tuple[Any, Message]:
+        """(stream, Visits of registered users)."""
+        return self.stream, self._message(key, visits.to_bytes())
+
+
+class _CountBlocksFn(beam.DoFn):
+    """All events of a block and shard to what :class:`Counter` tells, in a bounded input.
+
+    On the side tallies as bytes.
+    """
+
+    def __init__(self, counter: Counter) -> None:
+        self._counter = counter
+
+    def process(self, element: tuple[BlockKey, Iterable[Message]]) -> Iterator[Any]:
+        visits = self._counter.bound(*element)
+        yield beam.pvalue.TaggedOutput(TALLIES, self._counter.tally(visits).to_bytes())
+        yield self._counter.told(element[0], visits)
+
+
+class _CountSlotsFn(beam.DoFn):
+    """The same in a stream that never ends, when the slot closes; blocks are of one slot.
+
+    Input: events, and that every slot is open, once. Output: what :class:`Counter` tells of
+    every slot and shard that was opened, busy or not, so that whoever has all of a slot need
+    wait no longer.
+
+    State, per slot and shard: what waits; nothing stays of a slot that is closed. Beam
+    itself never drops anything here as late, since the global window never closes.
+
+    Timer `close`, in event time, armed by `process`: counts what came. Events of a slot that is not
+    open came after it was closed, or it never was. They were bounded without those that came
+    before, so they must never be counted: they leave as dead letters. Whether an event is late
+    depends on the watermark and the heartbeat alone, never on the other events of its slot.
+    """
+
+    CODES = BagStateSpec("codes", MessageCoder())
+    CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
+
+    def __init__(self, counter: Counter, clock: Clock) -> None:
+        self._counter = counter
+        self._clock = clock
+
+    def process(
+        self,
+        element: tuple[BlockKey, Message],
+        codes: Any = beam.DoFn.StateParam(CODES),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> None:
+        codes.add(element[1])
+        close.set(self._clock.closing(element[1].slot))
+
+    @on_timer(CLOSE)
+    def _close_slot(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        codes: Any = beam.DoFn.StateParam(CODES),
+    ) -> Iterator[Any]:
+        waiting = list(codes.read())
+        codes.clear()
+        some = [message for message in waiting if message.kind is Kind.EVENTS]
+        visits = self._counter.bound(key, some)
+        if len(some) == len(waiting):
+            late = int(visits.kept.sum()) + visits.dropped
+            metrics.count(metrics.EVENTS_LATE, late)
+            # The slot's own time is behind the watermark: windows after this would drop it.
+            letters = TimestampedValue(late_slots({key[2]: late}), Timestamp.now())
+            yield beam.pvalue.TaggedOutput(REJECTED, letters)
+            return
+        self._counter.tally(visits)
+        yield self._counter.told(key, visits)

@@ -19,6 +19,14 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.randomness.noise import Words
 from streamveil.transforms.columns.event_mapper import Events
 from streamveil.transforms.counting.bounding import Bounding, mix, runs
+from streamveil.transforms.messages import (
+    Kind,
+    Message,
+    arrays_from_bytes,
+    arrays_to_bytes,
+    integers_from_bytes,
+    narrow,
+)
 
 Integers = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.unsignedinteger]
@@ -33,6 +41,9 @@ _ROWS_WORTH_A_SORT = 500
 
 MEMBERS = 0
 STRANGERS = 1
+
+ShardKey = tuple[int, int]
+"""(MEMBERS or STRANGERS, shard of these)"""
 
 
 @dataclass(frozen=True)
@@ -71,9 +82,18 @@ class Layout:
         """Parts in which a block is counted: the shards of members, and those of strangers."""
         return 2 * self.shards
 
-    def part(self, kind: int, shard: int) -> int:
-        """Number of the part that a shard of MEMBERS or STRANGERS tells, from 0."""
+    def part(self, key: ShardKey) -> int:
+        """Number of the part that a shard tells, from 0."""
+        kind, shard = key
         return kind * self.shards + shard
+
+    def key(self, part: int) -> ShardKey:
+        """The shard that tells a part."""
+        return divmod(part, self.shards)
+
+    def message(self, kind: Kind, slot: int, key: ShardKey, payload: bytes = b"") -> Message:
+        """What a shard tells of a slot, or of a block."""
+        return Message(kind, slot, self.part(key), payload, self.parts)
 
     @property
     def span(self) -> int:
@@ -108,10 +128,21 @@ class Packed:
         at = np.flatnonzero(repeats > 1)
         return cls(codes, at, repeats[at] - 1)
 
+    def to_bytes(self) -> bytes:
+        """The codes alone, where no group has more than one event."""
+        more = (narrow(self.at), narrow(self.more)) if len(self.at) else ()
+        return arrays_to_bytes(self.codes, *more)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Packed:
+        """The events, the codes read-only over the bytes themselves."""
+        codes, *more = arrays_from_bytes(data)
+        return cls(codes, *(array.astype(np.int64) for array in more))
+
 
 def pack(
     events: Events, layout: Layout, bounding: Bounding
-) -> Iterator[tuple[int, tuple[int, int], Packed, int]]:
+) -> Iterator[tuple[int, ShardKey, Packed, int]]:
     """Turn a batch of events into arrays to shuffle.
 
     Args:
@@ -201,7 +232,7 @@ def bound_members(
 
 def _stranger_rows(
     slots: Integers, digests: npt.NDArray[np.uint64], bins: Integers, layout: Layout
-) -> Iterator[tuple[int, tuple[int, int], Packed, int]]:
+) -> Iterator[tuple[int, ShardKey, Packed, int]]:
     blocks = slots // layout.block
     cells = ((slots - blocks * layout.block) * layout.bins + bins).astype(np.uint64)
     rows = np.column_stack((digests, cells))
@@ -222,13 +253,15 @@ class BlockCounts:
     """(slot in block * classes + class) * bins + bin of each cell with events, ascending."""
     counts: Integers
     """Events in each of `cells`, above 0."""
-    dropped: int
-    """Events that bounding dropped here."""
+
+    def to_bytes(self) -> bytes:
+        """Cells and counts in the smallest types."""
+        return arrays_to_bytes(narrow(self.cells), narrow(self.counts))
 
     @classmethod
-    def empty(cls, block: int) -> BlockCounts:
-        """A block without events."""
-        return cls(block, np.zeros(0, np.int64), np.zeros(0, np.int64), 0)
+    def of(cls, message: Message) -> BlockCounts:
+        """The counts that a shard tells."""
+        return cls(message.slot, *integers_from_bytes(message.payload))
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +273,7 @@ class Visits:
     """Distinct groups: ascending codes of members, or rows of strangers in order of user."""
     kept: Integers
     """Events of each group that bounding kept, shape (n,); may be 0."""
-    dropped: int
+    dropped: int = 0
     """Events that bounding dropped here."""
 
     @classmethod
@@ -248,7 +281,18 @@ class Visits:
         """A block without events."""
         shape = (0,) if kind == MEMBERS else (0, 3)
         codes = np.zeros(shape, layout.dtype if kind == MEMBERS else np.uint64)
-        return cls(block, codes, np.zeros(0, np.int64), 0)
+        return cls(block, codes, np.zeros(0, np.int64))
+
+    def to_bytes(self) -> bytes:
+        """The groups that keep events."""
+        some = self.kept > 0
+        return arrays_to_bytes(self.codes[some], narrow(self.kept[some]))
+
+    @classmethod
+    def of(cls, message: Message) -> Visits:
+        """The visits that a shard tells, without groups of nothing and what was dropped."""
+        codes, kept = arrays_from_bytes(message.payload)
+        return cls(message.slot, codes, kept.astype(np.int64))
 
 
 def bound_block(
@@ -308,7 +352,7 @@ def count(
     cells = (slots * layout.classes + classes) * layout.bins + bins
     table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
     filled = np.flatnonzero(table)
-    return BlockCounts(visits.block, filled, table[filled].astype(np.int64), visits.dropped)
+    return BlockCounts(visits.block, filled, table[filled].astype(np.int64))
 
 
 def _bound_strangers(
@@ -352,11 +396,24 @@ class ShardCounts:
     counts: Integers
     """Events in each of `cells`, above 0."""
 
+    def to_bytes(self) -> bytes:
+        """Moves, then cohorts, cells and counts."""
+        moves = self.moves
+        return arrays_to_bytes(
+            moves.parents,
+            moves.children,
+            moves.users,
+            moves.requirements,
+            self.cohorts,
+            narrow(self.cells),
+            narrow(self.counts),
+        )
+
     @classmethod
-    def empty(cls, slot: int) -> ShardCounts:
-        """A slot without events or moves."""
-        nothing = np.zeros(0, np.int64)
-        return cls(slot, 0, Moves.none(), nothing, nothing, nothing)
+    def of(cls, message: Message) -> ShardCounts:
+        """The counts that a shard tells."""
+        arrays = integers_from_bytes(message.payload)
+        return cls(message.slot, message.shard, Moves(*arrays[:4]), *arrays[4:])
 
 
 def slot_tables(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import apache_beam as beam
+from apache_beam.typehints import KV
 
 from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, sum_bytes
 from streamveil.mechanisms.core.records import InputLost, Slots, format_time
@@ -21,8 +22,7 @@ from streamveil.transforms.columns.dead_letters import WRONG_TYPE
 from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
 from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
 from streamveil.transforms.columns.user_index import NULL_USER
-
-TALLIES = "tallies"
+from streamveil.transforms.messages import Message
 
 # Of a stream, before its share of lost events is told.
 ENOUGH = 1000
@@ -219,7 +219,7 @@ def tally_in(text: str) -> EventTally:
 
 def refuse_loss(
     tallies: Iterable[beam.PCollection[bytes]], limit: LossLimit
-) -> beam.PCollection[tuple[str, bytes]]:
+) -> beam.PCollection[tuple[str, Message]]:
     """Fail where a bounded input lost too much; gives nothing, for where its counts go.
 
     What gathers counts waits for this too, so nothing is released before it is decided.
@@ -228,11 +228,11 @@ def refuse_loss(
         tuple(tallies)
         | "AllTallies" >> beam.Flatten()
         | "AddUp" >> beam.CombineGlobally(sum_bytes)
-        | "RefuseLoss" >> beam.FlatMap(_refuse, limit).with_output_types(tuple[str, bytes])
+        | "RefuseLoss" >> beam.FlatMap(_refuse, limit).with_output_types(KV[str, Message])
     )
 
 
-def _refuse(tally: bytes, limit: LossLimit) -> Iterable[tuple[str, bytes]]:
+def _refuse(tally: bytes, limit: LossLimit) -> Iterable[tuple[str, Message]]:
     limit.check(EventTally.of_bytes(tally))
     return ()
 

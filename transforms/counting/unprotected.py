@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.columns.event_mapper import EventMapper, Events
-from streamveil.transforms.counting.bounding import EVERYTHING, runs
+from streamveil.transforms.counting.bounding import EVERYTHING, Bounding, runs
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     STRANGERS,
@@ -25,11 +27,23 @@ from streamveil.transforms.counting.event_codes import (
     read_codes,
     slot_tables,
 )
-from streamveil.transforms.histograms import PrivateHistograms
 
 # Batches of many small files are counted together: what counting leaves behind of each batch and
 # block would outweigh the events.
 _EVENTS_TOGETHER = 1 << 18
+
+
+class Counts(Protocol):
+    """What says how to count: a `PrivateHistograms`."""
+
+    registry: Registry
+    domain: Domain
+
+    def bounding(self) -> Bounding:
+        """Which events of a user in a slot count."""
+
+    def event_mapper(self) -> EventMapper:
+        """What maps batches of events."""
 
 
 class ExactSlot(NamedTuple):
@@ -60,7 +74,7 @@ class Beyond:
 
 
 def exact_counts(
-    transform: PrivateHistograms, batches: Iterable[pa.RecordBatch], slots: Iterable[int]
+    transform: Counts, batches: Iterable[pa.RecordBatch], slots: Iterable[int]
 ) -> tuple[Integers, Integers]:
     """Counts of each slot in each bin, without any protection, all in memory and without Beam.
 
@@ -75,7 +89,7 @@ def exact_counts(
 
 
 def exact(
-    transform: PrivateHistograms,
+    transform: Counts,
     batches: Iterable[pa.RecordBatch],
     rejected: Callable[[pa.RecordBatch], None] = lambda letters: None,
     beyond: Beyond | None = None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -29,25 +30,24 @@ from streamveil.transforms.checks import check_resume, settling, take_public
 from streamveil.transforms.columns.bins import DomainMap
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
-from streamveil.transforms.counting.count_events import Asked, Counted, count_events
-from streamveil.transforms.counting.count_steps import VisitCounter
+from streamveil.transforms.counting.count_events import Asked, Counted, VisitCounter, count_events
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.local.played_devices import (
-    Edge,
-    EdgeConfiguration,
-    EdgeState,
+    PlayedDevices,
+    PlayedDevicesConfig,
+    PlayedState,
     PopulationMoves,
-    _EdgeAtOnceFn,
-    _EdgeInTimeFn,
+    emit_to_server,
 )
 from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.messages import LEDGER, STATE, Message
+from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
-    LEDGER,
-    STATE,
+    Publish,
     ReleaseConfig,
-    _ReleaseAtOnceFn,
+    _ReleaseAtEndFn,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.release_rows import WithRows
@@ -56,7 +56,7 @@ from streamveil.transforms.slots.checkpoint_hold import settled
 from streamveil.transforms.slots.clock import Clock
 
 _STREAM = "local histogram"
-_BY_STREAM = KV[str, bytes]
+_BY_STREAM = KV[str, Message]
 
 
 class _Collected(NamedTuple):
@@ -172,10 +172,10 @@ class CollectHistograms(beam.PTransform):
             self._server_resume = server.encode(state.server)
             self._away = edge.stream.away(state.server)
 
-    def _edge(self, setting: LocalSetting) -> Edge:
-        return EdgeConfiguration(setting, self._layout(bounded=True)).make()
+    def _edge(self, setting: LocalSetting) -> PlayedDevices:
+        return PlayedDevicesConfig(setting, self._layout(bounded=True)).make()
 
-    def _resumed(self, edge: Edge, written: bytes) -> EdgeState:
+    def _resumed(self, edge: PlayedDevices, written: bytes) -> PlayedState:
         """The state that was written, remembering enough and after the moves."""
         moves = self.moves
         before = edge if moves is None else self._edge(self._setting(moves.before))
@@ -234,7 +234,7 @@ class CollectHistograms(beam.PTransform):
         """Build the pipeline: events -> batches -> visits -> tallies -> releases."""
         batches = as_batches(events, self.columns.names, self.event_mapper)
         visits = self._visits(batches)
-        edge = EdgeConfiguration(self.setting, visits.layout)
+        edge = PlayedDevicesConfig(self.setting, visits.layout)
         counts, ticks = visits.counts, visits.ticks
         if visits.bounded:
             ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self)))
@@ -246,24 +246,22 @@ class CollectHistograms(beam.PTransform):
                 told
                 | "GatherVisits" >> beam.GroupByKey()
                 | "Edge"
-                >> beam.ParDo(_EdgeAtOnceFn(self._staged(edge, visits))).with_outputs(
+                >> beam.ParDo(_ReleaseAtEndFn(self._staged(edge, visits))).with_outputs(
                     STATE, main="tallies"
                 )
             )
             answered.tallies.element_type = _BY_STREAM
             state = answered[STATE]
             crossing = answered.tallies | "GatherTallies" >> beam.GroupByKey()
-            server = _ReleaseAtOnceFn(
-                ReleaseConfig(self.setting, visits.clock, resume=self._server_resume)
-            )
+            server: beam.DoFn = _ReleaseAtEndFn(self._serving(visits))
         else:
             tallies = told | "Edge" >> beam.ParDo(
-                _EdgeInTimeFn(self._staged(edge, visits))
+                _ReleaseInTimeFn(self._staged(edge, visits))
             ).with_output_types(_BY_STREAM)
             state = batches.pipeline | "NoState" >> beam.Create([])
             # Slots come in any order, so the server must know the first.
             crossing = (tallies, *visits.ticks) | "AddStart" >> beam.Flatten()
-            server = _ReleaseInTimeFn(ReleaseConfig(self.setting, visits.clock))
+            server = _ReleaseInTimeFn(self._serving(visits))
         released = crossing | "Server" >> beam.ParDo(server).with_outputs(LEDGER, main="releases")
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
@@ -272,8 +270,24 @@ class CollectHistograms(beam.PTransform):
         outputs = Collected(released.releases, released[LEDGER], rejected, state)
         return outputs.labelled(self.domain.labels)
 
-    def _staged(self, edge: EdgeConfiguration, visits: Counted) -> ReleaseConfig:
-        return ReleaseConfig(edge, visits.clock, self.first_slot, self.last_slot, self._edge_resume)
+    def _staged(self, edge: PlayedDevicesConfig, visits: Counted) -> ReleaseConfig:
+        return ReleaseConfig(
+            partial(one_driver, edge),
+            visits.clock,
+            emit_to_server,
+            self.first_slot,
+            self.last_slot,
+            self._edge_resume,
+            keeps=True,
+        )
+
+    def _serving(self, visits: Counted) -> ReleaseConfig:
+        return ReleaseConfig(
+            partial(one_driver, self.setting),
+            visits.clock,
+            Publish(self.slots, self.mechanism),
+            resume=self._server_resume,
+        )
 
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)

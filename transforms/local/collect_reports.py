@@ -19,20 +19,20 @@ from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import refuse_windows, take_public
-from streamveil.transforms.local.rounds import ASKS, _AskFn, _CheckReportsFn, ask_from_bytes, begun
+from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
 from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.messages import ASKS, LEDGER, REJECTED, Message
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
-from streamveil.transforms.release.release_steps import LEDGER, REJECTED, ReleaseConfig
+from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.release_rows import WithRows
-from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.heartbeat import open_slots
 
-_BY_STREAM = KV[str, bytes]
+_BY_STREAM = KV[str, Message]
 
 
 class _CollectedReports(NamedTuple):
     assignments: beam.PCollection[tuple[str, bytes]]
-    """(user id, assignment as `wire.encode_assignment` writes it): for that user's device only."""
+    """(user id, assignment as `messages.encode_assignment` has it): for that user's device only."""
     releases: beam.PCollection[Release]
     """One for each slot: safe to publish."""
     ledger: beam.PCollection[LedgerEntry]
@@ -51,7 +51,7 @@ class CollectedReports(WithRows, _CollectedReports):
 class CollectReports(beam.PTransform):
     """Ask devices for reports and release a histogram per slot.
 
-    Input: reports, bytes as `wire.encode_report` writes them, in the global window. Output:
+    Input: reports, bytes as `messages.encode_report` writes them, in the global window. Output:
     :class:`CollectedReports`.
 
     The first round of a slot opens when the slot has begun and the one before it is released:
@@ -139,13 +139,21 @@ class CollectReports(beam.PTransform):
         ).with_outputs(REJECTED, main="answers")
         checked.answers.element_type = _BY_STREAM
         checked[REJECTED].element_type = pa.RecordBatch
-        config = ReleaseConfig(self.setting, Clock(self.slots))
+        slots, first = open_slots(
+            reports.pipeline,
+            self.heartbeat,
+            self.slots,
+            self.first_slot,
+            self.last_slot,
+            self.stream,
+        )
+        publish = Publish(self.slots, self.mechanism)
         rounds = (
-            (checked.answers, *self._slots(reports.pipeline))
+            (checked.answers, first, slots)
             | "AddSlots" >> beam.Flatten()
             | "Rounds"
             >> beam.ParDo(
-                _AskFn(config, int(self.first_deadline), int(self.second_deadline))
+                _AskFn(self.setting, publish, int(self.first_deadline), int(self.second_deadline))
             ).with_outputs(ASKS, LEDGER, REJECTED, main="releases")
         )
         rounds.releases.element_type = Release
@@ -154,20 +162,10 @@ class CollectReports(beam.PTransform):
         rounds[REJECTED].element_type = pa.RecordBatch
         assignments = rounds[ASKS] | "Assign" >> beam.ParDo(
             _AssignFn(self.setting)
-        ).with_output_types(_BY_STREAM)
+        ).with_output_types(KV[str, bytes])
         rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
         outputs = CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
         return outputs.labelled(self.domain.labels)
-
-    def _slots(self, pipeline: beam.Pipeline) -> tuple[beam.PCollection[tuple[str, bytes]], ...]:
-        """What tells the first slot, and every one as it begins."""
-        slots, first = open_slots(
-            pipeline, self.heartbeat, self.slots, self.first_slot, self.last_slot, self.stream
-        )
-        return (
-            first | "Start" >> beam.MapTuple(begun, first=True).with_output_types(_BY_STREAM),
-            slots | "Begun" >> beam.MapTuple(begun).with_output_types(_BY_STREAM),
-        )
 
 
 class _AssignFn(beam.DoFn):

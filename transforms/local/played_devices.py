@@ -26,31 +26,24 @@ from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
-from streamveil.transforms.counting.event_codes import MEMBERS, Layout, read_codes
-from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.local.transcripts import Transcript, transcript_to_bytes
-from streamveil.transforms.messages import Part, part_to_bytes, visits_from_bytes
-from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
+from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Visits, read_codes
+from streamveil.transforms.local.server import LocalSetting, Transcript
+from streamveil.transforms.messages import Kind, Message
 
 Symbols = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class EdgeConfiguration:
+class PlayedDevicesConfig:
     """What makes the edge on a worker."""
 
     setting: LocalSetting
     layout: Layout
 
-    @property
-    def mechanism(self) -> str:
-        """Name of the mechanism."""
-        return self.setting.mechanism
-
-    def make(self) -> Edge:
+    def make(self) -> PlayedDevices:
         """The devices and a server like the real one."""
         keys = self.setting.noise_key().derived("local devices")
-        return Edge(self.setting.name, self.setting.server(), keys, self.layout)
+        return PlayedDevices(self.setting.name, self.setting.server(), keys, self.layout)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +59,7 @@ class PopulationMoves:
 
 
 @dataclass
-class EdgeState:
+class PlayedState:
     """What the edge remembers: the devices' filters are theirs, the rest is public."""
 
     server: LocalStreamState
@@ -74,7 +67,7 @@ class EdgeState:
 
 
 @dataclass(frozen=True)
-class Edge:
+class PlayedDevices:
     """Drives the devices of all users, who report one symbol each in a slot."""
 
     SCHEMAS = {
@@ -100,11 +93,6 @@ class Edge:
         return Keeper(NoiseSource(self.device_keys, self.name), {KIND: encoded("edge")})
 
     @property
-    def block(self) -> int:
-        """Slots that come together."""
-        return self.layout.block
-
-    @property
     def parts(self) -> int:
         """Shards, of which each tells its visits."""
         return self.layout.parts
@@ -115,27 +103,27 @@ class Edge:
         users = self.stream.users
         return np.full(users.class_of.size, users.symbols - 1, np.int32)
 
-    def start(self) -> EdgeState:
+    def start(self) -> PlayedState:
         """State before the first slot."""
         server = self.stream.start()
         devices = Devices(self.stream.users, self.device_keys, server.filter.longest)
-        return EdgeState(server, devices)
+        return PlayedState(server, devices)
 
-    def encode(self, state: EdgeState) -> bytes:
+    def encode(self, state: PlayedState) -> bytes:
         """Bytes of the state, with a version."""
         server, devices = self.stream.encode(state.server), state.devices.encode()
         written = state_codec.pack(self.SCHEMAS, {"server": server, "devices": devices})
         return self.keeper.write(written)
 
-    def decode(self, data: bytes) -> EdgeState:
+    def decode(self, data: bytes) -> PlayedState:
         """State of bytes. Raises ConfigurationError for bytes that were changed."""
         _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         server = self.stream.decode(record["server"])
         ledger = server.filter
         devices = Devices.decode(record["devices"], ledger.users, self.device_keys, ledger.longest)
-        return EdgeState(server, devices)
+        return PlayedState(server, devices)
 
-    def remembering(self, state: EdgeState, longest_window: int) -> EdgeState:
+    def remembering(self, state: PlayedState, longest_window: int) -> PlayedState:
         """The same, that will follow changes of windows so long.
 
         Whom a stream asked follows from its state, so what ledger and devices had forgotten of
@@ -147,7 +135,7 @@ class Edge:
             state.devices.remember(longest_window, asks)
         return state
 
-    def changed(self, state: EdgeState, moves: PopulationMoves) -> EdgeState:
+    def changed(self, state: PlayedState, moves: PopulationMoves) -> PlayedState:
         """Let users come, leave or ask for something else from the next slot on.
 
         See :meth:`LocalStream.change`.
@@ -155,24 +143,24 @@ class Edge:
         server = self.stream.change(state.server, moves.users, moves.classes)
         assert server.next_slot is not None
         state.devices.change(server.next_slot, server.filter.users)
-        return EdgeState(server, state.devices)
+        return PlayedState(server, state.devices)
 
-    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Symbols | None]]:
+    def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Symbols | None]]:
         """Every user's symbol in the slots of a block, None where nobody had an event."""
-        codes = [visits.codes for visits in map(visits_from_bytes, parts) if len(visits.codes)]
+        codes = [visits.codes for visits in map(Visits.of, parts) if len(visits.codes)]
         every = np.sort(np.concatenate(codes)) if codes else np.zeros(0, self.layout.dtype)
         slots, users, bins = read_codes(MEMBERS, every, self.layout)
-        edges = np.searchsorted(slots, np.arange(self.block + 1))
+        edges = np.searchsorted(slots, np.arange(self.layout.block + 1))
         for i, (start, end) in enumerate(itertools.pairwise(edges.tolist())):
             symbols = None
             if end > start:
                 symbols = self.quiet
                 symbols[users[start:end]] = bins[start:end]
-            yield block * self.block + i, symbols
+            yield block * self.layout.block + i, symbols
 
     def release(
-        self, state: EdgeState, slot: int, counted: Symbols
-    ) -> tuple[EdgeState, Transcript]:
+        self, state: PlayedState, slot: int, counted: Symbols
+    ) -> tuple[PlayedState, Transcript]:
         """Answer all that the server asks in the next slot.
 
         Raises BudgetExceeded when a device refuses.
@@ -183,27 +171,17 @@ class Edge:
             tallies.append(state.devices.report(ask, counted))
             server, answer = self.stream.take(server, tallies[-1])
             if isinstance(answer, LocalRelease):
-                return EdgeState(server, state.devices), Transcript(slot, tuple(tallies))
+                return PlayedState(server, state.devices), Transcript(tuple(tallies))
             ask = answer
 
-    def next_slot(self, state: EdgeState) -> int | None:
+    def next_slot(self, state: PlayedState) -> int | None:
         """The slot that comes next."""
         return state.server.next_slot
 
 
-class _Tells:
-    """In place of a release, (stream, the one part of a slot: its transcript)."""
-
-    _ledgers: Any
-
-    def _outputs(self, slot: int, release: Any, state: Any, at: Timestamp) -> Iterator[Any]:
-        part = part_to_bytes(Part(slot, 0, 1), transcript_to_bytes(release))
-        yield TimestampedValue((self._ledgers.name, part), at)
-
-
-class _EdgeAtOnceFn(_Tells, _ReleaseAtEndFn):
-    """Answers all slots of a bounded input, and tells the state that a later run goes on from."""
-
-
-class _EdgeInTimeFn(_Tells, _ReleaseInTimeFn):
-    """Answers each slot as it closes; state is the base's."""
+def emit_to_server(
+    edge: PlayedDevices, state: PlayedState, slot: int, transcript: Transcript, at: Timestamp
+) -> Iterator[Any]:
+    """All that a slot tells the server, in one part: its transcript."""
+    message = Message(Kind.COUNTS, slot, payload=transcript.to_bytes())
+    yield TimestampedValue((edge.name, message), at)

@@ -32,25 +32,24 @@ from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Ta
 from streamveil.mechanisms.local.server.stream import LocalStreamState
 from streamveil.transforms import metrics
 from streamveil.transforms.columns.dead_letters import rejected_records
-from streamveil.transforms.local.server import LocalSetting, Server
-from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
-from streamveil.transforms.release.release_steps import REJECTED, ReleaseConfig, _ReleaseFn
+from streamveil.transforms.local.server import LocalSetting
+from streamveil.transforms.messages import (
+    ASKS,
+    REJECTED,
+    Kind,
+    Message,
+    arrays_from_bytes,
+    arrays_to_bytes,
+)
+from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.arrivals import another_start
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
-
-ASKS = "asks"
 
 MALFORMED = "malformed"
 FORGED = "forged"
 UNSOLICITED = "unsolicited"
 DUPLICATE = "duplicate"
 
-# What the stage that asks is told, by the first byte: the first slot, that a slot began, a report.
-_START = b"s"
-_BEGUN = b"b"
-_REPORT = b"r"
-
-_SLOT = struct.Struct("<q")
 _HEADER = struct.Struct("<qii")
 _ASK = struct.Struct("<qi")
 _SYMBOL = struct.Struct("<i")
@@ -77,25 +76,19 @@ class Answer:
     user: int
     answer: int | bytes
 
+    def to_bytes(self) -> bytes:
+        """Slot, round and user, then the symbol or bits."""
+        symbol = isinstance(self.answer, int)
+        told = _SYMBOL.pack(self.answer) if isinstance(self.answer, int) else self.answer
+        return _HEADER.pack(self.slot, self.round, self.user) + bytes([symbol]) + told
 
-def answer_to_bytes(answer: Answer) -> bytes:
-    """Slot, round and user, then the symbol or bits."""
-    symbol = isinstance(answer.answer, int)
-    told = _SYMBOL.pack(answer.answer) if isinstance(answer.answer, int) else answer.answer
-    return _HEADER.pack(answer.slot, answer.round, answer.user) + bytes([symbol]) + told
-
-
-def answer_from_bytes(data: bytes) -> Answer:
-    """The answer."""
-    told = data[_HEADER.size + 1 :]
-    symbol = data[_HEADER.size]
-    slot, round, user = _HEADER.unpack_from(data)
-    return Answer(slot, round, user, _SYMBOL.unpack(told)[0] if symbol else told)
-
-
-def begun(stream: str, slot: int, first: bool = False) -> tuple[str, bytes]:
-    """(stream, what tells that a slot began, or which is the first)."""
-    return stream, (_START if first else _BEGUN) + _SLOT.pack(slot)
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Answer:
+        """The answer."""
+        told = data[_HEADER.size + 1 :]
+        symbol = data[_HEADER.size]
+        slot, round, user = _HEADER.unpack_from(data)
+        return cls(slot, round, user, _SYMBOL.unpack(told)[0] if symbol else told)
 
 
 def rejected_reports(reason: str, detail: str, records: Iterable[Any]) -> pa.RecordBatch:
@@ -106,7 +99,7 @@ def rejected_reports(reason: str, detail: str, records: Iterable[Any]) -> pa.Rec
 
 
 class _CheckReportsFn(beam.DoFn):
-    """Messages of devices to (stream, Answer as bytes); what is none leaves on the side.
+    """Messages of devices to (stream, Answer); what is none leaves on the side.
 
     What is longer than any report of so many symbols is not even read, and only what has a right
     token goes on: nobody else can make the state of the server grow.
@@ -146,7 +139,7 @@ class _CheckReportsFn(beam.DoFn):
             yield _aside(rejected_reports(MALFORMED, str(error), [record]))
             return
         answer = Answer(report.slot, report.round, user, report.answer)
-        yield self._setting.name, _REPORT + answer_to_bytes(answer)
+        yield self._setting.name, Message(Kind.REPORT, answer.slot, payload=answer.to_bytes())
 
 
 def _aside(letters: pa.RecordBatch) -> beam.pvalue.TaggedOutput:
@@ -183,7 +176,7 @@ def one_each(
     taken: dict[int, tuple[bytes, Reports]] = {}
     rejected: dict[tuple[str, str], list[Any]] = {}
     for data in sorted(told):
-        answer = answer_from_bytes(data)
+        answer = Answer.from_bytes(data)
         record = {"slot": answer.slot, "round": answer.round, "user": answer.user}
         if answer.user not in asked:
             fault = UNSOLICITED, "the user was not asked"
@@ -233,11 +226,11 @@ class _Progress(NamedTuple):
     """Reports to it that wait."""
 
 
-class _AskFn(_ReleaseFn, Fenced):
+class _AskFn(Fenced, beam.DoFn):
     """Asks for reports and releases slots, in order, each once.
 
-    Input: (stream, what begins slots, or an Answer as bytes), in any order. Output: what
-    :class:`_ReleaseFn` gives; on the side parts of asks as bytes, and rejected reports.
+    Input: (stream, which slot is the first, that a slot is open, or an Answer), in any order.
+    Output: what `publish` gives; on the side parts of asks as bytes, and rejected reports.
 
     State, per stream: the server's bytes; the reports of the round that is open, of which there are
     at most about twice as many as users asked; :class:`_Progress`, in the cell that is fenced.
@@ -250,29 +243,31 @@ class _AskFn(_ReleaseFn, Fenced):
 
     REPORTS = BagStateSpec("reports", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
+    STREAM = ReadModifyWriteStateSpec("stream", BytesCoder())
     DEADLINE = TimerSpec("deadline", beam.TimeDomain.WATERMARK)
 
-    def __init__(self, config: ReleaseConfig, first: int, second: int) -> None:
+    def __init__(self, setting: LocalSetting, publish: Publish, first: int, second: int) -> None:
         """Make it; `first` and `second` are microseconds."""
-        super().__init__(config)
+        self._setting, self._publish = setting, publish
         self._fence = Fence()
         self._delays = {1: first, 2: second}
 
-    _ledgers: Server
+    def setup(self) -> None:
+        self._server = self._setting.make()
 
     def process(
         self,
-        element: tuple[str, bytes],
-        stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
+        element: tuple[str, Message],
+        stream: Any = beam.DoFn.StateParam(STREAM),
         reports: Any = beam.DoFn.StateParam(REPORTS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
         progress = self._fence.cell(element[0], progress)
         at = _Progress(*(progress.read() or ()))
-        kind, data = element[1][:1], element[1][1:]
-        if kind == _REPORT:
-            fault = self._misplaced(answer_from_bytes(data), at)
+        kind, slot, _, data, _ = element[1]
+        if kind is Kind.REPORT:
+            fault = self._misplaced(Answer.from_bytes(data), at)
             if fault is not None:
                 yield fault
                 return
@@ -284,8 +279,7 @@ class _AskFn(_ReleaseFn, Fenced):
                 yield from rejected
             progress.write(tuple(at))
             return
-        (slot,) = _SLOT.unpack(data)
-        if kind == _BEGUN:
+        if kind is Kind.OPEN:
             at = at._replace(last_begun=max(slot, slot if at.last_begun is None else at.last_begun))
         elif at.first is None:
             at = at._replace(first=slot, next_slot=slot)
@@ -298,7 +292,7 @@ class _AskFn(_ReleaseFn, Fenced):
     def _state(self, at: _Progress, stream: Any) -> LocalStreamState:
         """The server's state. Raises StateWentBack for one that is not of this time."""
         written = stream.read()
-        state = self._ledgers.start() if written is None else self._ledgers.decode(written)
+        state = self._server.start() if written is None else self._server.decode(written)
         asked = None if state.asked is None else (state.asked.slot, state.asked.round)
         begun = at.next_slot == at.first and at.open_round is None
         if asked != at.open_round or (written is None) is not begun:
@@ -325,7 +319,7 @@ class _AskFn(_ReleaseFn, Fenced):
         asked = self._state(at, stream).asked
         assert asked is not None
         waiting = self._waiting(at, reports)
-        taken, rejected = one_each(asked, self._ledgers.stream.users, waiting)
+        taken, rejected = one_each(asked, self._server.stream.users, waiting)
         reports.clear()
         for data, _ in taken.values():
             reports.add(data)
@@ -348,7 +342,7 @@ class _AskFn(_ReleaseFn, Fenced):
         at = _Progress(*progress.read())
         if at.next_slot is None or at.last_begun is None or at.last_begun < at.next_slot:
             return
-        state, ask = self._ledgers.stream.begin(state, at.next_slot)
+        state, ask = self._server.stream.begin(state, at.next_slot)
         yield from self._opened(state, ask, stream, progress, deadline)
 
     def _opened(
@@ -357,24 +351,24 @@ class _AskFn(_ReleaseFn, Fenced):
         at = _Progress(*progress.read())
         at = at._replace(next_slot=ask.slot + 1, open_round=(ask.slot, ask.round))
         progress.write(tuple(at._replace(asked=ask.users.size, waiting=0)))
-        stream.write(self._ledgers.encode(state))
+        stream.write(self._server.encode(state))
         deadline.set(self._closing(ask.slot, ask.round))
         for part in ask_parts(ask):
             yield beam.pvalue.TaggedOutput(ASKS, part)
 
     def _closing(self, slot: int, round: int) -> Timestamp:
-        return Timestamp(micros=self._config.clock.slots.end(slot) + self._delays[round])
+        return Timestamp(micros=self._publish.slots.end(slot) + self._delays[round])
 
     @on_timer(DEADLINE)
     def _close_round(
         self,
         key: Any = beam.DoFn.KeyParam,
-        stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
+        stream: Any = beam.DoFn.StateParam(STREAM),
         reports: Any = beam.DoFn.StateParam(REPORTS),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
-        server = self._ledgers
+        server = self._server
         progress = self._fence.cell(key, progress)
         at = _Progress(*(progress.read() or ()))
         state = self._state(at, stream)
@@ -391,7 +385,7 @@ class _AskFn(_ReleaseFn, Fenced):
             yield from self._opened(state, answer, stream, progress, deadline)
             return
         closed = self._closing(slot, round)
-        yield from self._outputs(slot, server.counted(state, answer), state, closed)
+        yield from self._publish(server, state, slot, server.counted(state, answer), closed)
         at = _Progress(*progress.read())
         progress.write(tuple(at._replace(open_round=None, asked=0, waiting=0)))
         stream.write(server.encode(state))

@@ -1,6 +1,6 @@
 """The server of the local setting: tallies of reports in, one release a slot out, in order.
 
-It is driven by the release stage, like counts: see `ledgers.py`.
+It is driven by the release stage, like counts: see `release/drivers.py`.
 """
 
 from __future__ import annotations
@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry
 from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import Parts
-from streamveil.mechanisms.local.protocol import LocalRelease, Users
+from streamveil.mechanisms.local.protocol import LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.last_publication import as_counts
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import local_mechanism
-from streamveil.transforms.local.transcripts import Transcript, transcript_from_bytes
+from streamveil.transforms.messages import Message, arrays_to_bytes, integers_from_bytes
 
 
 @dataclass(frozen=True)
@@ -75,16 +77,33 @@ class LocalSetting:
         return Server(self.server())
 
 
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """The tallies of a slot's rounds, in order. Whoever sees them learns what reports tell."""
+
+    tallies: tuple[Tally, ...]
+
+    def to_bytes(self) -> bytes:
+        """Supports and reports of each round: the size is that of classes and symbols."""
+        arrays = (
+            array.astype(np.int64)
+            for tally in self.tallies
+            for array in (tally.supports, tally.reports)
+        )
+        return arrays_to_bytes(*arrays)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Transcript:
+        """The transcript."""
+        arrays = integers_from_bytes(data)
+        return cls(tuple(map(Tally, arrays[::2], arrays[1::2])))
+
+
 @dataclass(frozen=True)
 class Server:
     """Drives the server by transcripts of one slot each."""
 
     stream: LocalStream
-
-    @property
-    def block(self) -> int:
-        """A transcript is of one slot."""
-        return 1
 
     @property
     def parts(self) -> int:
@@ -108,10 +127,12 @@ class Server:
         """State of bytes."""
         return self.stream.decode(data)
 
-    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Transcript | None]]:
+    def slots(
+        self, block: int, parts: Iterable[Message]
+    ) -> Iterator[tuple[int, Transcript | None]]:
         """The transcript of a slot. Raises ValueError for two of them."""
-        (data,) = parts
-        yield block, transcript_from_bytes(data)
+        (message,) = parts
+        yield block, Transcript.from_bytes(message.payload)
 
     def release(
         self, state: LocalStreamState, slot: int, counted: Transcript | None

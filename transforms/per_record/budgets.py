@@ -1,6 +1,6 @@
 """Budget functions over columns: the budget of every row of a batch, NaN where there is none.
 
-What they make of a row hangs on that row alone, and they are silent: a row on which a function
+What they make of a row depends on that row alone, and they are silent: a row on which a function
 fails has no budget, and nobody is told.
 """
 

@@ -24,8 +24,7 @@ from streamveil.mechanisms.per_record.protocol import (
 )
 from streamveil.mechanisms.per_record.running import RunningState, RunningTotal
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, digest
-from streamveil.transforms.messages import array_from_bytes, array_to_bytes
-from streamveil.transforms.per_record.wire import part_of
+from streamveil.transforms.messages import Message, array_from_bytes, array_to_bytes
 
 S = TypeVar("S")
 
@@ -175,11 +174,6 @@ class KeyDriver(Generic[S]):
     keeper: Keeper
 
     @property
-    def block(self) -> int:
-        """Panes come one by one."""
-        return 1
-
-    @property
     def parts(self) -> int:
         """A pane of an input without end comes in one."""
         return 1
@@ -206,9 +200,9 @@ class KeyDriver(Generic[S]):
         _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         return KeyState(record["next_pane"], self.windows.decode(record["windows"]))
 
-    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Part]]:
+    def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Part]]:
         """The part of all records of a pane."""
-        some = [part for part in map(part_of, parts) if part is not None]
+        some = [array_from_bytes(part.payload) for part in parts if part.payload]
         yield block, self.windows.statistic.add(some)
 
     def release(

@@ -1,31 +1,44 @@
-"""From records to rows: a bounded input at its end, one without end pane by pane."""
+"""From records to rows: a bounded input at its end, one without end pane by pane.
+
+No step tells anything of records.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
 import apache_beam as beam
 import pyarrow as pa
+from apache_beam.coders import BooleanCoder, BytesCoder
+from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
+from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.typehints import KV, Tuple
+from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.records import PerRecordRow, Slots
-from streamveil.transforms.per_record.plan import Plan
-from streamveil.transforms.per_record.stages import (
-    _AddPartsFn,
-    _ClosePaneFn,
-    _MapRecordsFn,
-    _RowsAtOnceFn,
-    _RowsInTimeFn,
-    apart,
-    opened,
-    started,
+from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
+from streamveil.transforms.messages import (
+    Kind,
+    Message,
+    array_from_bytes,
+    array_to_bytes,
 )
-from streamveil.transforms.per_record.wire import pane_to_bytes
-from streamveil.transforms.release.release_steps import ReleaseConfig
+from streamveil.transforms.per_record.drivers import KeyDriver
+from streamveil.transforms.per_record.mapper import PaneKey
+from streamveil.transforms.per_record.plan import Plan
+from streamveil.transforms.release.release_steps import (
+    ReleaseConfig,
+    _ReleaseAtEndFn,
+    _ReleaseInTimeFn,
+)
 from streamveil.transforms.slots.checkpoint_hold import settled
-from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.clock import Clock, latest_slot
 from streamveil.transforms.slots.heartbeat import open_slots
 
-_PART = KV[Tuple[int, int], bytes]
-_PANE = KV[int, bytes]
+_PART = KV[Tuple[int, int], Message]
+_PANE = KV[int, Message]
 _STREAM = "panes"
 _ALL_TIMES = Clock(Slots(1000))  # there is only pane 0, which no timer closes
 
@@ -42,20 +55,19 @@ def release_at_end(
     parts = (
         batches
         | "MapRecords" >> beam.ParDo(_MapRecordsFn(plan, real_time=False)).with_output_types(_PART)
-        | "AddParts" >> beam.CombinePerKey(_AddPartsFn(plan)).with_output_types(_PART)
-        | "ByKey" >> beam.Map(apart).with_output_types(_PANE)
+        | "AddParts"
+        >> beam.CombinePerKey(_AddPartsFn(plan)).with_output_types(KV[Tuple[int, int], bytes])
+        | "ByKey" >> beam.Map(_by_key).with_output_types(_PANE)
     )
     every_key = batches.pipeline | "EveryKey" >> beam.Create(
-        [(position, pane_to_bytes(first)) for position in range(source.number)]
+        [(position, Message(Kind.OPEN, first)) for position in range(source.number)]
     ).with_output_types(_PANE)
+    config = ReleaseConfig(plan.by_key, clock, _Rows(plan), first, last)
     return (
         (parts, every_key)
         | "AddKeys" >> beam.Flatten()
         | "GatherPanes" >> beam.GroupByKey()
-        | "ReleasePanes"
-        >> beam.ParDo(_RowsAtOnceFn(ReleaseConfig(plan, clock, first, last))).with_output_types(
-            PerRecordRow
-        )
+        | "ReleasePanes" >> beam.ParDo(_ReleaseAtEndFn(config)).with_output_types(PerRecordRow)
     )
 
 
@@ -75,16 +87,159 @@ def release_in_time(
     slots, first = open_slots(
         batches.pipeline, heartbeat, clock.slots, source.first_slot, source.last_slot, _STREAM
     )
-    open_panes = slots | "OpenPanes" >> beam.FlatMap(opened, keys).with_output_types(_PART)
+    open_panes = slots | "OpenPanes" >> beam.FlatMap(_open_panes, keys).with_output_types(_PART)
     panes = (
         (parts, open_panes)
         | "AddHeartbeat" >> beam.Flatten()
         | "ClosePanes" >> beam.ParDo(_ClosePaneFn(plan, clock)).with_output_types(_PANE)
     )
-    start = first | "Start" >> beam.FlatMap(started, keys).with_output_types(_PANE)
-    config = ReleaseConfig(plan, clock, source.first_slot, source.last_slot)
+    start = first | "Start" >> beam.FlatMap(_to_keys, keys).with_output_types(_PANE)
+    config = ReleaseConfig(
+        plan.by_key, clock, _Rows(plan), source.first_slot, source.last_slot, secret_parts=True
+    )
     return (
         (settled(panes, range(keys), settle), start)
         | "AddStart" >> beam.Flatten()
-        | "ReleasePanes" >> beam.ParDo(_RowsInTimeFn(config)).with_output_types(PerRecordRow)
+        | "ReleasePanes" >> beam.ParDo(_ReleaseInTimeFn(config)).with_output_types(PerRecordRow)
     )
+
+
+class _MapRecordsFn(beam.DoFn):
+    """Record batches to ((position of key, pane), part)."""
+
+    def __init__(self, plan: Plan, *, real_time: bool) -> None:
+        self._plan = plan
+        self._real_time = real_time
+
+    def setup(self) -> None:
+        self._statistic = self._plan.statistic()
+
+    def process(self, element: pa.RecordBatch) -> Iterator[tuple[PaneKey, Message]]:
+        latest, slots = None, self._plan.source.slots
+        if self._real_time and slots is not None:
+            latest = latest_slot(slots)
+        for key, part in self._plan.source.parts(element, self._statistic, latest):
+            yield key, Message(Kind.EVENTS, key[1], payload=array_to_bytes(part))
+
+
+class _AddPartsFn(beam.CombineFn):
+    """Adds up the parts of a key in a pane, as bytes."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+
+    def setup(self) -> None:
+        self._statistic = self._plan.statistic()
+
+    def create_accumulator(self) -> bytes:
+        return b""
+
+    def add_input(self, accumulator: bytes, element: Message) -> bytes:
+        return added(self._statistic, (accumulator, element.payload))
+
+    def merge_accumulators(self, accumulators: Iterable[bytes]) -> bytes:
+        return added(self._statistic, accumulators)
+
+    def extract_output(self, accumulator: bytes) -> bytes:
+        return accumulator
+
+    def get_accumulator_coder(self) -> BytesCoder:
+        return BytesCoder()
+
+
+def added(statistic: Statistic, parts: Iterable[bytes]) -> bytes:
+    """The part of all; empty ones are of no record."""
+    some = [part for part in parts if part]
+    if len(some) < 2:
+        return some[0] if some else b""
+    return array_to_bytes(statistic.add(map(array_from_bytes, some)))
+
+
+class _ClosePaneFn(beam.DoFn):
+    """Adds up the parts of a pane and key in a stream that never ends, until the pane closes.
+
+    Input: parts, and that every pane of a key is open, once. Output: (position of key, part of the
+    pane), once of all that were opened.
+
+    State, per pane and key: the part of what came, whether the pane is open; nothing stays of one
+    that is closed.
+
+    Timer `close`, in event time, armed by `process`: tells the part. Parts of a pane that is not
+    open came after it was closed, or it never was: they are forgotten. So whether a record is late
+    depends on its own time, the watermark and the heartbeat alone.
+    """
+
+    PART = ReadModifyWriteStateSpec("part", BytesCoder())
+    OPENED = ReadModifyWriteStateSpec("opened", BooleanCoder())
+    CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
+
+    def __init__(self, plan: Plan, clock: Clock) -> None:
+        self._plan = plan
+        self._clock = clock
+
+    def setup(self) -> None:
+        self._statistic = self._plan.statistic()
+
+    def process(
+        self,
+        element: tuple[PaneKey, Message],
+        part: Any = beam.DoFn.StateParam(PART),
+        opened: Any = beam.DoFn.StateParam(OPENED),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> None:
+        message = element[1]
+        if message.kind is Kind.OPEN:
+            opened.write(True)
+        else:
+            part.write(added(self._statistic, (part.read() or b"", message.payload)))
+        close.set(self._clock.closing(message.slot))
+
+    @on_timer(CLOSE)
+    def _close(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        part: Any = beam.DoFn.StateParam(PART),
+        opened: Any = beam.DoFn.StateParam(OPENED),
+    ) -> Iterator[tuple[int, Message]]:
+        if opened.read():
+            yield _by_key((key, part.read() or b""))
+        part.clear()
+        opened.clear()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A row of each window, where one ends."""
+
+    plan: Plan
+
+    def __call__(
+        self,
+        driver: KeyDriver[Any],
+        state: Any,
+        pane: int,
+        released: PerRecordRelease | None,
+        at: Timestamp,
+    ) -> Iterator[TimestampedValue]:
+        if released is not None:
+            if self.plan.source.slots is None:
+                at = GlobalWindow().max_timestamp()
+            yield TimestampedValue(self.plan.row(driver.key, pane, released), at)
+
+
+def _open_panes(tick: tuple[str, Message], keys: int) -> Iterator[tuple[PaneKey, Message]]:
+    """Emit every key that a pane is open."""
+    for position in range(keys):
+        yield (position, tick[1].slot), tick[1]
+
+
+def _to_keys(told: tuple[str, Message], keys: int) -> Iterator[tuple[int, Message]]:
+    """Emit every key the same."""
+    for position in range(keys):
+        yield position, told[1]
+
+
+def _by_key(element: tuple[PaneKey, bytes]) -> tuple[int, Message]:
+    """The part of a pane on its way to its key."""
+    (position, pane), part = element
+    return position, Message(Kind.COUNTS, pane, payload=part)

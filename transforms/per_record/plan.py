@@ -26,6 +26,7 @@ from streamveil.transforms.per_record.drivers import (
     Windows,
 )
 from streamveil.transforms.per_record.mapper import Source
+from streamveil.transforms.release.drivers import DriverOf
 
 COUNT, SUM, MAX, DISTINCT = "count", "sum", "max", "distinct"
 
@@ -126,6 +127,10 @@ class Plan:
     def make(self) -> Drivers:
         """What drives the release of each key, on a worker. Raises ConfigurationError."""
         return Drivers(self, self.statistic(), self.noise_key())
+
+    def by_key(self) -> DriverOf:
+        """What gives the driver of the key at a position."""
+        return self.make().of
 
     def row(self, key: str | None, pane: int, found: PerRecordRelease) -> PerRecordRow:
         """What is published of the window that ends with a pane."""

@@ -40,7 +40,7 @@ class PerRecord(beam.PTransform):
     Input: a PCollection of records with the columns that are named here, bounded or not, in the
     global window: Arrow record batches (pyarrow.RecordBatch), rows with a schema or dictionaries,
     as `PrivateHistograms` takes them; a cell of a wrong type is null. Output: `PerRecordRow`, in
-    order for each key; the order among keys is the runner's, which may hang on records: sort rows
+    order for each key; the order among keys is the runner's, which may depend on records: sort rows
     before showing it.
 
     Guarantee: E-per-record differential privacy, where E is `budget`: when a record r is added or

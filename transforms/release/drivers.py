@@ -1,6 +1,7 @@
 """What the release stage drives: a stream of counts by class, or by cohort where they change.
 
-Both have one face, so that the steps which wait for slots need not know which it is.
+Both have one face, so that the steps which wait for slots need not know which it is. The local
+setting and per-record privacy have drivers of their own.
 """
 
 from __future__ import annotations
@@ -22,15 +23,18 @@ from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
-from streamveil.transforms.counting.event_codes import Layout, slot_tables
+from streamveil.transforms.counting.event_codes import (
+    BlockCounts,
+    Layout,
+    ShardCounts,
+    slot_tables,
+)
 from streamveil.transforms.messages import (
-    arrays_from_bytes,
-    arrays_to_bytes,
+    Message,
     compressed,
-    counts_from_bytes,
     expanded,
-    kept_from_bytes,
-    shard_counts_from_bytes,
+    several_from_bytes,
+    several_to_bytes,
 )
 
 # What the state of a stream whose requirements may change begins with.
@@ -48,15 +52,11 @@ def is_joined(state: bytes) -> bool:
 
 
 class SlotDriver(Protocol[S, Counted, Out]):
-    """Takes slots in order, each once, from what comes of them as bytes, in parts."""
-
-    @property
-    def block(self) -> int:
-        """Slots that come together; the block of counts is the first int64 of their bytes."""
+    """Takes slots in order, each once, from what shards tell of them."""
 
     @property
     def parts(self) -> int:
-        """In how many parts a slot of an input without end comes."""
+        """From how many shards a slot of an input without end comes."""
 
     @property
     def quiet(self) -> Counted:
@@ -71,7 +71,7 @@ class SlotDriver(Protocol[S, Counted, Out]):
     def decode(self, data: bytes) -> S:
         """State of bytes."""
 
-    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Counted | None]]:
+    def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Counted | None]]:
         """Add up all that came of a block: its slots in order, None where nothing came."""
 
     def release(self, state: S, slot: int, counted: Counted) -> tuple[S, Out]:
@@ -82,7 +82,7 @@ class SlotDriver(Protocol[S, Counted, Out]):
 
 
 class Ledgers(SlotDriver[S, Counted, SlotRelease], Protocol[S, Counted]):
-    """A stream of releases over counts that come as bytes."""
+    """A stream of releases over counts, with what they cost."""
 
     def use(self, state: S) -> float:
         """Largest share of anybody's window that is spent, from 0 to 1."""
@@ -91,15 +91,22 @@ class Ledgers(SlotDriver[S, Counted, SlotRelease], Protocol[S, Counted]):
         """What the slot just released cost everybody."""
 
 
+Driver = SlotDriver[Any, Any, Any]
+DriverOf = Callable[[Any], Driver]
+"""Gives the driver of a key."""
+
+
 class MakesDriver(Protocol):
     """What makes a driver on a worker."""
 
-    @property
-    def mechanism(self) -> str:
-        """Name of the mechanism, for releases."""
-
     def make(self) -> Any:
         """A :class:`SlotDriver`; :class:`Ledgers` where releases are made."""
+
+
+def one_driver(source: MakesDriver) -> DriverOf:
+    """The same driver for every key, where there is one stream."""
+    driver = source.make()
+    return lambda key: driver
 
 
 @dataclass(frozen=True)
@@ -154,11 +161,6 @@ class ByClass:
     layout: Layout
 
     @property
-    def block(self) -> int:
-        """Slots that come together."""
-        return self.layout.block
-
-    @property
     def parts(self) -> int:
         """Shards, of which each tells its counts."""
         return self.layout.parts
@@ -180,9 +182,9 @@ class ByClass:
         """State of bytes."""
         return self.stream.decode(data)
 
-    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, Integers | None]]:
+    def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Integers | None]]:
         """Tables of a block of slots."""
-        for slot, table in slot_tables(block, map(counts_from_bytes, parts), self.layout):
+        for slot, table in slot_tables(block, map(BlockCounts.of, parts), self.layout):
             yield slot, table if table.any() else None
 
     def release(
@@ -238,11 +240,6 @@ class ByCohort:
     """What may have released the slots before, over requirements that did not change yet."""
 
     @property
-    def block(self) -> int:
-        """Slots that come together."""
-        return 1 if self.joined else self.layout.block
-
-    @property
     def parts(self) -> int:
         """Shards, of which each tells its counts."""
         return self.layout.parts
@@ -257,16 +254,16 @@ class ByCohort:
         """State before the first slot."""
         return self.stream.start()
 
-    def encode(self, state: DynamicState, kept: Iterable[bytes] = ()) -> bytes:
+    def encode(self, state: DynamicState, kept: Iterable[Message] = ()) -> bytes:
         """Bytes of the state, compressed: many ledgers have much in common.
 
-        With them goes what shards keep (`wire.kept_to_bytes`), in any order.
+        With them goes what shards keep, in any order.
         """
         written = self.stream.pack(state)
         if not self.joined:
             return self.stream.keeper.write(compressed(written))
-        parts = (np.frombuffer(part, np.uint8) for part in (written, *sorted(kept)))
-        return _JOINED + self.stream.keeper.write(compressed(arrays_to_bytes(*parts)))
+        parts = several_to_bytes(written, *sorted(message.to_bytes() for message in kept))
+        return _JOINED + self.stream.keeper.write(compressed(parts))
 
     def decode(self, data: bytes) -> DynamicState:
         """State of bytes, also of those that were written while nobody could change."""
@@ -276,25 +273,26 @@ class ByCohort:
             return thawed(self.fixed, self.fixed.decode(data), self.stream)
         return self.stream.unpack(expanded(self.stream.keeper.read(data)))
 
-    def kept(self, data: bytes) -> list[tuple[tuple[int, int], bytes]]:
+    def kept(self, data: bytes) -> list[Message]:
         """What each shard kept, of the bytes of a state."""
-        return list(map(kept_from_bytes, self._parts(data)[1:]))
+        return list(map(Message.from_bytes, self._parts(data)[1:]))
 
     def _parts(self, data: bytes) -> list[bytes]:
-        written = expanded(self.stream.keeper.read(data.removeprefix(_JOINED)))
-        return [part.tobytes() for part in arrays_from_bytes(written)]
+        return several_from_bytes(expanded(self.stream.keeper.read(data.removeprefix(_JOINED))))
 
-    def slots(self, block: int, parts: Iterable[bytes]) -> Iterator[tuple[int, _SlotCounts | None]]:
+    def slots(
+        self, block: int, parts: Iterable[Message]
+    ) -> Iterator[tuple[int, _SlotCounts | None]]:
         """Counts and moves of all shards in a slot; or of a block of slots without moves."""
         if self.joined:
-            yield block, self._of_shards(list(map(shard_counts_from_bytes, parts)))
+            yield block, self._of_shards(list(map(ShardCounts.of, parts)))
             return
-        for slot, table in slot_tables(block, map(counts_from_bytes, parts), self.layout):
+        for slot, table in slot_tables(block, map(BlockCounts.of, parts), self.layout):
             classes, bins = np.nonzero(table)
             counts = CohortCounts(classes, bins, table[classes, bins])
             yield slot, _SlotCounts(counts, Moves.none()) if len(classes) else None
 
-    def _of_shards(self, shards: list[Any]) -> _SlotCounts | None:
+    def _of_shards(self, shards: list[ShardCounts]) -> _SlotCounts | None:
         if not any(len(one.counts) or len(one.moves.users) for one in shards):
             return None
         places, bins = np.divmod(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -15,24 +16,14 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.core.records import ConfigurationError, Release, format_time
+from streamveil.mechanisms.core.records import ConfigurationError, Release, Slots, format_time
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
-from streamveil.transforms.messages import (
-    block_of,
-    content_of,
-    is_kept,
-    part_of,
-    start_from_bytes,
-)
-from streamveil.transforms.release.drivers import MakesDriver
+from streamveil.transforms.messages import LEDGER, STATE, Kind, Message, MessageCoder
+from streamveil.transforms.release.drivers import Driver, DriverOf
 from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
-
-LEDGER = "ledger"
-REJECTED = "rejected"
-STATE = "state"
 
 # Without a range to release, a gap this long is a mistake, not a quiet time.
 MOST_QUIET_SLOTS = 100_000
@@ -45,96 +36,113 @@ _LOGGER = logging.getLogger("streamveil")
 _PROGRESS = logging.getLogger("streamveil.progress")
 
 
+Emit = Callable[[Any, Any, int, Any, Timestamp], Iterator[Any]]
+"""What the stage gives of a release: of the driver, its state, the slot, the release and the event
+time."""
+
+
 @dataclass(frozen=True)
 class ReleaseConfig:
     """Everything the release stage is made of: public, but for the key."""
 
-    ledgers: MakesDriver
+    drivers: Callable[[], DriverOf]
+    """Makes on a worker what gives the driver of a key."""
     clock: Clock
     """How time is cut, and when a slot closes."""
+    emit: Emit
+    """What is given of a release."""
     first_slot: int | None = None
     """First slot to release; the first with events, or that is opened, when None."""
     last_slot: int | None = None
     """Last slot to release, busy or not; the last with events, or that is opened, when None."""
     resume: bytes | None = None
     """What the run that released the slot before `first_slot` left; None at a stream's start."""
+    keeps: bool = False
+    """Whether the state after the last slot of a bounded input is told, for a run that goes on."""
+    secret_parts: bool = False
+    """Whether even that a part comes again with other content is secret."""
 
 
-class _ReleaseFn(beam.DoFn):
-    """Drives any mechanism over slots in order, each slot once.
+@dataclass(frozen=True)
+class Publish:
+    """Gives a release and, on the side, what it cost; and tells the counters."""
 
-    State, per stream, where counts come one by one: the release stream's bytes.
-    """
+    slots: Slots
+    mechanism: str
 
-    STREAM = ReadModifyWriteStateSpec("stream", BytesCoder())
-
-    def __init__(self, config: ReleaseConfig) -> None:
-        self._config = config
-
-    def setup(self) -> None:
-        self._ledgers = self._config.ledgers.make()
-
-    def _time(self, slot: int) -> Timestamp:
-        """Event time of a release."""
-        raise NotImplementedError
-
-    def _begun(self, written: bytes | None) -> Any:
-        """The state that was written, or that of an earlier run or a stream's start."""
-        written = written or self._config.resume
-        return self._ledgers.start() if written is None else self._ledgers.decode(written)
-
-    def _driven(self, state: Any, slots: Iterable[tuple[int, Any]]) -> Generator[Any, None, Any]:
-        """Take slots, given in order with their counts; returns the state after them."""
-        for slot, counted in slots:
-            state, release = self._ledgers.release(state, slot, counted)
-            yield from self._outputs(slot, release, state, self._time(slot))
-        return state
-
-    def _outputs(self, slot: int, release: SlotRelease, state: Any, at: Timestamp) -> Iterator[Any]:
-        config, ledgers = self._config, self._ledgers
+    def __call__(
+        self, driver: Any, state: Any, slot: int, release: SlotRelease, at: Timestamp
+    ) -> Iterator[Any]:
+        """A `Release`, and a ledger entry."""
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
-        metrics.observe(metrics.WINDOW_USE, int(np.ceil(ledgers.use(state) * 1e6)))
+        metrics.observe(metrics.WINDOW_USE, int(np.ceil(driver.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
-        told = Release.of(release, slot, config.clock.slots, config.ledgers.mechanism)
+        told = Release.of(release, slot, self.slots, self.mechanism)
         yield TimestampedValue(told, at)
-        entry = ledgers.entry(state, slot, release)
+        entry = driver.entry(state, slot, release)
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
 
 
-class _ReleaseAtOnceFn(_ReleaseFn):
+def _begun(config: ReleaseConfig, driver: Driver, written: bytes | None) -> Any:
+    """The state that was written, or that of an earlier run or a stream's start."""
+    written = written or config.resume
+    return driver.start() if written is None else driver.decode(written)
+
+
+def _driven(
+    config: ReleaseConfig,
+    driver: Driver,
+    state: Any,
+    slots: Iterable[tuple[int, Any]],
+    time_of: Callable[[int], Timestamp],
+) -> Generator[Any, None, Any]:
+    """Release slots, given in order with their counts; returns the state after them."""
+    for slot, counted in slots:
+        state, release = driver.release(state, slot, counted)
+        yield from config.emit(driver, state, slot, release, time_of(slot))
+    return state
+
+
+class _ReleaseAtEndFn(beam.DoFn):
     """Releases a bounded input whose counts are gathered, quiet slots included; without state.
 
-    Input: (stream, all parts, of counts as bytes that `ledgers.py` reads), gathered by a
+    Input: (key, all messages: counts; what shards keep; that a slot is open), gathered by a
     GroupByKey: what that gives has the time of the end of all times, so a timer that waited for
     counts at the end of a slot would fire before them. The event time of a release is the end of
     its slot. Two such stages may follow each other, where each waits for all that the other tells.
     """
 
+    def __init__(self, config: ReleaseConfig) -> None:
+        self._config = config
+
+    def setup(self) -> None:
+        self._driver_of = self._config.drivers()
+
+    def process(self, element: tuple[Any, Iterable[Message]]) -> Iterator[Any]:
+        config, driver = self._config, self._driver_of(element[0])
+        ended: dict[int, list[Message]] = {}
+        kept: list[Message] = []
+        for message in element[1]:
+            if message.kind is Kind.KEPT:
+                kept.append(message)
+            elif message.kind is Kind.COUNTS:
+                ended.setdefault(message.slot, []).append(message)
+        slots = self._every_slot(driver, _busy(driver, ended))
+        state = _begun(config, driver, None)
+        state = yield from _driven(config, driver, state, slots, self._time)
+        next_slot = driver.next_slot(state)
+        if config.keeps and next_slot is not None:
+            written = driver.encode(state, *([kept] if kept else []))
+            yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
+
     def _time(self, slot: int) -> Timestamp:
         return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
-    def process(self, element: tuple[str, Iterable[bytes]]) -> Iterator[Any]:
-        ended: dict[int, list[bytes]] = {}
-        kept: list[bytes] = []
-        for data in element[1]:
-            if is_kept(data):
-                kept.append(data)
-            else:
-                ended.setdefault(block_of(data), []).append(content_of(data))
-        slots = self._every_slot(self._busy(ended))
-        state = yield from self._driven(self._begun(None), slots)
-        yield from self._left(state, kept)
-
-    def _busy(self, ended: dict[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
-        """The slots of whole blocks that anything came of, in order."""
-        for block in sorted(ended):
-            for slot, counted in self._ledgers.slots(block, ended[block]):
-                if counted is not None:
-                    yield slot, counted
-
-    def _every_slot(self, busy: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    def _every_slot(
+        self, driver: Driver, busy: Iterable[tuple[int, Any]]
+    ) -> Iterator[tuple[int, Any]]:
         """Fill the quiet slots in, from the first slot to be released to the last."""
-        quiet = self._ledgers.quiet
+        quiet = driver.quiet
         next_slot, last = self._config.first_slot, self._config.last_slot
         for slot, counted in busy:
             if next_slot is None:
@@ -163,69 +171,63 @@ class _ReleaseAtOnceFn(_ReleaseFn):
                 "which rejects what is outside it"
             )
 
-    def _left(self, state: Any, kept: list[bytes]) -> Iterator[Any]:
-        """What is told of the state after the last slot, and of what shards keep."""
-        return iter(())
+
+def _busy(driver: Driver, ended: Mapping[int, list[Message]]) -> Iterator[tuple[int, Any]]:
+    """The slots of whole blocks that anything came of, in order."""
+    for block in sorted(ended):
+        for slot, counted in driver.slots(block, ended[block]):
+            if counted is not None:
+                yield slot, counted
 
 
-class _ReleaseAtEndFn(_ReleaseAtOnceFn):
-    """The same, and tells the state that a later run goes on from."""
-
-    def _left(self, state: Any, kept: list[bytes]) -> Iterator[Any]:
-        next_slot = self._ledgers.next_slot(state)
-        if next_slot is not None:
-            written = self._ledgers.encode(state, *([kept] if kept else []))
-            yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
-
-
-class _ReleaseInTimeFn(_ReleaseFn, Fenced):
+class _ReleaseInTimeFn(Fenced, beam.DoFn):
     """Releases a stream that never ends, each slot as soon as all shards have told their counts.
 
-    Input: (stream, part of counts as bytes that `ledgers.py` reads), all parts of every slot, empty
-    or not, blocks of one slot; and what tells the first slot (:func:`start_to_bytes`); all in any
-    order. What comes again is dropped and counted, or fails the stage: see `arrivals.py`. State,
-    per stream: the parts that wait; the next slot to release, and which parts of which slots wait,
-    in the cell that is fenced; what the parts of the slots released last were.
+    Input: (key, counts of every slot from all shards, empty or not, blocks of one slot; and which
+    slot is the first), in any order. What comes again is dropped and counted, or fails the stage:
+    see `arrivals.py`. State, per key: the parts that wait; the next slot to release, and which
+    parts of which slots wait, in the cell that is fenced; what the parts of the slots released last
+    were; the driver's state.
 
     There is no timer: a slot's counts come when it closes, or later if they had to settle. The
     event time of a release is that moment, since the watermark is there: what is before it, windows
     further on would drop. What comes at the end of all time is of the moment at which it closed.
     """
 
-    WAITING = BagStateSpec("waiting", BytesCoder())
+    WAITING = BagStateSpec("waiting", MessageCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
     TAKEN = ReadModifyWriteStateSpec("taken", FastPrimitivesCoder())
+    STREAM = ReadModifyWriteStateSpec("stream", BytesCoder())
 
     def __init__(self, config: ReleaseConfig) -> None:
-        super().__init__(config)
+        self._config = config
         self._fence = Fence()
         self._told, self._shown = -LONGEST_WAIT, 0
 
-    def _time(self, slot: int) -> Timestamp:
-        closing = self._config.clock.closing(slot)
-        return closing if self._now >= GlobalWindow().max_timestamp() else max(closing, self._now)
+    def setup(self) -> None:
+        self._driver_of = self._config.drivers()
 
     def process(
         self,
-        element: tuple[str, bytes],
+        element: tuple[Any, Message],
         now: Any = beam.DoFn.TimestampParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         taken: Any = beam.DoFn.StateParam(TAKEN),
-        stream: Any = beam.DoFn.StateParam(_ReleaseFn.STREAM),
+        stream: Any = beam.DoFn.StateParam(STREAM),
     ) -> Iterator[Any]:
-        self._now, data = now, element[1]
-        progress = self._fence.cell(element[0], progress)
-        arrivals = Arrivals.read(self._ledgers.parts, progress.read())
-        start = start_from_bytes(data)
-        if start is not None:
-            arrivals.start(start)
+        config, (key, message) = self._config, element
+        driver = self._driver_of(key)
+        progress = self._fence.cell(key, progress)
+        arrivals = Arrivals.read(driver.parts, progress.read())
+        if message.kind is Kind.START:
+            arrivals.start(message.slot)
         else:
-            arrival = arrivals.arrive(data, waiting.read, taken.read)
+            arrival = arrivals.arrive(message, waiting.read, taken.read)
             if arrival is not Arrival.NEW:
-                self._dropped(data, arrival)
+                self._dropped(message, arrival)
                 return
-            waiting.add(data)
+            waiting.add(message)
         whole = list(arrivals.whole())
         if whole:
             there = list(waiting.read())
@@ -234,12 +236,18 @@ class _ReleaseInTimeFn(_ReleaseFn, Fenced):
                 len(some) != arrivals.parts for some in parts.values()
             ):
                 raise went_back(f"{len(there)} parts wait where {arrivals.waiting} came")
-            state = yield from self._driven(self._ledger(arrivals, stream), self._counted(parts))
-            stream.write(self._ledgers.encode(state))
-            arrivals.take(whole, self._ledgers.next_slot(state))
+            state = yield from _driven(
+                config,
+                driver,
+                self._state(driver, arrivals, stream),
+                _counted(driver, parts),
+                partial(_time_now, config.clock, now),
+            )
+            stream.write(driver.encode(state))
+            arrivals.take(whole, driver.next_slot(state))
             waiting.clear()
-            for data in rest:
-                waiting.add(data)
+            for part in rest:
+                waiting.add(part)
             taken.write(remembered(taken.read(), parts))
         progress.write(arrivals.written)
         self._tell_of_waiting(arrivals)
@@ -260,46 +268,49 @@ class _ReleaseInTimeFn(_ReleaseFn, Fenced):
                 arrivals.missing,
             )
 
-    def _ledger(self, arrivals: Arrivals, stream: Any) -> Any:
+    def _state(self, driver: Driver, arrivals: Arrivals, stream: Any) -> Any:
         """The state after the last slot. Raises StateWentBack for one of another time."""
         written = stream.read()
-        state = self._begun(written)
-        at = None if written is None else self._ledgers.next_slot(state)
+        state = _begun(self._config, driver, written)
+        at = None if written is None else driver.next_slot(state)
         if at != (None if arrivals.next_slot == arrivals.first else arrivals.next_slot):
             raise went_back(f"slot {arrivals.next_slot} comes next, and in the ledger slot {at}")
         return state
 
-    def _dropped(self, data: bytes, arrival: Arrival) -> None:
+    def _dropped(self, part: Message, arrival: Arrival) -> None:
         """Count a part that is dropped, and tell of it."""
-        slot, number, parts = part_of(data)
-        if arrival is Arrival.REPEATED:
+        place = part.shard, part.shards, part.slot
+        if arrival is Arrival.REPEATED or self._config.secret_parts:
             metrics.count(metrics.PARTS_REPEATED, 1)
-            _LOGGER.info("part %d of %d of slot %d came again: dropped", number, parts, slot)
+            _LOGGER.info("part %d of %d of slot %d came again: dropped", *place)
             return
         metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
         _LOGGER.warning(
             "part %d of %d of slot %d came after the slot was released, not as it was, or long "
             "after: dropped, the release stays; the runner does not process each element exactly "
             "once",
-            number,
-            parts,
-            slot,
+            *place,
         )
 
-    def _counted(self, parts: Mapping[int, list[bytes]]) -> Iterator[tuple[int, Any]]:
-        """Slots in order, each with its counts."""
-        ledgers = self._ledgers
-        for block, some in parts.items():
-            for slot, counted in ledgers.slots(block, map(content_of, some)):
-                yield slot, ledgers.quiet if counted is None else counted
+
+def _time_now(clock: Clock, now: Timestamp, slot: int) -> Timestamp:
+    closing = clock.closing(slot)
+    return closing if now >= GlobalWindow().max_timestamp() else max(closing, now)
+
+
+def _counted(driver: Driver, parts: Mapping[int, list[Message]]) -> Iterator[tuple[int, Any]]:
+    """Slots in order, each with its counts."""
+    for block, some in parts.items():
+        for slot, counted in driver.slots(block, some):
+            yield slot, driver.quiet if counted is None else counted
 
 
 def _split(
-    slots: Iterable[int], waiting: Iterable[bytes]
-) -> tuple[dict[int, list[bytes]], list[bytes]]:
+    slots: Iterable[int], waiting: Iterable[Message]
+) -> tuple[dict[int, list[Message]], list[Message]]:
     """The parts of some slots, in order, and what waits for others."""
-    parts: dict[int, list[bytes]] = {slot: [] for slot in slots}
-    rest: list[bytes] = []
-    for data in waiting:
-        parts.get(block_of(data), rest).append(data)
+    parts: dict[int, list[Message]] = {slot: [] for slot in slots}
+    rest: list[Message] = []
+    for part in waiting:
+        parts.get(part.slot, rest).append(part)
     return parts, rest

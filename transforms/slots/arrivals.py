@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 from typing import Any
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.transforms.messages import Part, part_of
+from streamveil.transforms.messages import Message
 
 # Of so many slots that were taken last, the stage knows what their parts were.
 REMEMBERED = 16
@@ -75,36 +76,35 @@ class Arrivals:
 
     def arrive(
         self,
-        data: bytes,
-        waiting: Callable[[], Iterable[bytes]],
+        part: Message,
+        waiting: Callable[[], Iterable[Message]],
         taken: Callable[[], Mapping[int, bytes] | None],
     ) -> Arrival:
         """A part comes: what is to be done with it.
 
         Args:
-            data: the part.
+            part: what came.
             waiting: reads all parts that wait, which is done only if it came before.
             taken: reads what :func:`remembered` gave, only if its slot was taken.
 
         Raises ConfigurationError for a part of another number of parts, and for one that waits
         with other content.
         """
-        part = part_of(data)
-        if part.parts != self.parts or not part.number < part.parts:
+        if part.shards != self.parts or not part.shard < part.shards:
             raise ConfigurationError(
-                f"of slot {part.slot} came part {part.number} of {part.parts}, and this run has "
+                f"of slot {part.slot} came part {part.shard} of {part.shards}, and this run has "
                 f"{self.parts}: go on with the --shards that the stream began with"
             )
         if self.next_slot is not None and part.slot < self.next_slot:
-            known = (taken() or {}).get(part.slot, b"")[part.number * _DIGEST :][:_DIGEST]
-            return Arrival.REPEATED if known == _digest(data) else Arrival.AFTER_RELEASE
-        bit = 1 << part.number
+            known = (taken() or {}).get(part.slot, b"")[part.shard * _DIGEST :][:_DIGEST]
+            return Arrival.REPEATED if known == _digest(part) else Arrival.AFTER_RELEASE
+        bit = 1 << part.shard
         before = self.came.get(part.slot, 0)
         if not before & bit:
             self.came[part.slot] = before | bit
             self.since = time.time() if self.since is None else self.since
             return Arrival.NEW
-        if data not in waiting():
+        if part not in waiting():
             raise contradiction(part)
         return Arrival.REPEATED
 
@@ -139,7 +139,7 @@ class Arrivals:
 
 
 def remembered(
-    taken: Mapping[int, bytes] | None, parts: Mapping[int, list[bytes]]
+    taken: Mapping[int, bytes] | None, parts: Mapping[int, list[Message]]
 ) -> dict[int, bytes]:
     """What is known of the slots taken last: of each, what its parts were, in order.
 
@@ -149,7 +149,7 @@ def remembered(
     """
     known = dict(taken or {})
     for slot, some in parts.items():
-        known[slot] = b"".join(map(_digest, sorted(some, key=part_of)))
+        known[slot] = b"".join(map(_digest, sorted(some, key=attrgetter("shard"))))
     return {slot: known[slot] for slot in sorted(known)[-REMEMBERED:]}
 
 
@@ -160,10 +160,10 @@ def another_start(slot: int, first: int) -> ConfigurationError:
     )
 
 
-def contradiction(part: Part) -> ConfigurationError:
+def contradiction(part: Message) -> ConfigurationError:
     """That a part came twice, with different content."""
     return ConfigurationError(
-        f"part {part.number} of {part.parts} of slot {part.slot} came twice with different "
+        f"part {part.shard} of {part.shards} of slot {part.slot} came twice with different "
         f"content, so the slot is not released: {_ONCE}"
     )
 
@@ -174,5 +174,5 @@ _ONCE = (
 )
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST).digest()
+def _digest(part: Message) -> bytes:
+    return hashlib.blake2b(part.to_bytes(), digest_size=_DIGEST).digest()

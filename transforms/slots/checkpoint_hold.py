@@ -15,14 +15,13 @@ from functools import partial
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.coders import BytesCoder
+from apache_beam.coders import BytesCoder, TupleCoder
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils.timestamp import Timestamp
 
-PULSE = b""
-_NAME = 16  # bytes
+from streamveil.transforms.messages import Kind, Message, MessageCoder
 
 # A runner may tell of a checkpoint every bundle that has ended, also those behind its barrier, as
 # Flink's does. So a commit says nothing of what came behind the barriers of checkpoints that were
@@ -40,7 +39,7 @@ _commits: dict[bytes, int] = {}
 
 @dataclass(eq=False)
 class Settle(beam.PTransform):
-    """Hold back (key, bytes) until the runner has committed that they are there.
+    """Hold back (key, message) until the runner has committed that they are there.
 
     For inputs without end, on runners that go back to checkpoints and tell bundles of commits
     (`DoFn.BundleFinalizerParam`), such as Flink's, with one checkpoint at a time. What still waits
@@ -57,7 +56,7 @@ class Settle(beam.PTransform):
         """Be a PTransform."""
         super().__init__()
 
-    def expand(self, closed: beam.PCollection[tuple[Any, bytes]]) -> beam.PCollection[Any]:
+    def expand(self, closed: beam.PCollection[tuple[Any, Message]]) -> beam.PCollection[Any]:
         """Build the steps: add pulses, hold back."""
         kind = closed.element_type
         pulses = (
@@ -74,10 +73,10 @@ class Settle(beam.PTransform):
 
 
 def settled(
-    closed: beam.PCollection[tuple[Any, bytes]],
+    closed: beam.PCollection[tuple[Any, Message]],
     keys: Sequence[Any],
     every: int | beam.PTransform | None,
-) -> beam.PCollection[tuple[Any, bytes]]:
+) -> beam.PCollection[tuple[Any, Message]]:
     """What is closed, held back where checkpoints are so many microseconds apart, or are pulses."""
     if every is None:
         return closed
@@ -86,57 +85,56 @@ def settled(
     return closed | "Settle" >> Settle(keys, every)
 
 
-def _pulses(pulse: Any, keys: Iterable[Any]) -> Iterator[tuple[Any, bytes]]:
+def _pulses(pulse: Any, keys: Iterable[Any]) -> Iterator[tuple[Any, Message]]:
     for key in keys:
-        yield key, PULSE
+        yield key, Message(Kind.PULSE)
 
 
 class _SettleFn(beam.DoFn):
-    """(key, bytes) to the same, later.
+    """(key, message) to the same, later.
 
-    State, per key: what waits, each after a random name of 16 bytes. Timer `end`, in event time,
+    State, per key: what waits, each with a random name. Timer `end`, in event time,
     for the end of the input: lets all go.
     """
 
-    WAITING = BagStateSpec("waiting", BytesCoder())
+    WAITING = BagStateSpec("waiting", TupleCoder([BytesCoder(), MessageCoder()]))
     END = TimerSpec("end", beam.TimeDomain.WATERMARK)
 
     def process(
         self,
-        element: tuple[Any, bytes],
+        element: tuple[Any, Message],
         waiting: Any = beam.DoFn.StateParam(WAITING),
         end: Any = beam.DoFn.TimerParam(END),
         bundle: Any = beam.DoFn.BundleFinalizerParam,
-    ) -> Iterator[tuple[Any, bytes]]:
-        key, data = element
-        if data != PULSE:
-            waiting.add(uuid.uuid4().bytes + data)
+    ) -> Iterator[tuple[Any, Message]]:
+        key, message = element
+        if message.kind is not Kind.PULSE:
+            waiting.add((uuid.uuid4().bytes, message))
             end.set(GlobalWindow().max_timestamp())
-        held: list[bytes] = []
-        free: list[bytes] = []
+        held: list[tuple[bytes, Message]] = []
+        free: list[tuple[bytes, Message]] = []
         for item in waiting.read():
-            committed = _commits.get(item[:_NAME], 0) >= COMMITS
+            committed = _commits.get(item[0], 0) >= COMMITS
             (free if committed else held).append(item)
         if free:
             waiting.clear()
             for item in held:
                 waiting.add(item)
-        for item in held:
-            name = item[:_NAME]
+        for name, _ in held:
             bundle.register(partial(_committed, name, _commits.get(name, 0)))
-        for item in free:
-            _commits.pop(item[:_NAME])
-            yield key, item[_NAME:]
+        for name, message in free:
+            _commits.pop(name)
+            yield key, message
 
     @on_timer(END)
     def _let_go(
         self,
         key: Any = beam.DoFn.KeyParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
-    ) -> Iterator[tuple[Any, bytes]]:
-        for item in waiting.read():
-            _commits.pop(item[:_NAME], None)
-            yield key, item[_NAME:]
+    ) -> Iterator[tuple[Any, Message]]:
+        for name, message in waiting.read():
+            _commits.pop(name, None)
+            yield key, message
         waiting.clear()
 
 

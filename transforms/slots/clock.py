@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.core.records import MICROSECONDS, Slots
+
+# Clocks of devices are wrong by minutes. What is further ahead of a stream would wait in its state
+# until its time comes, which for a broken clock may be years.
+MOST_AHEAD = MICROSECONDS["d"]
 
 
 @dataclass(frozen=True)
@@ -20,3 +24,8 @@ class Clock:
     def closing(self, slot: int) -> Timestamp:
         """When a slot closes."""
         return Timestamp(micros=self.slots.end(slot) + self.lateness)
+
+
+def latest_slot(slots: Slots) -> int:
+    """The last slot that events may be of now, in real time."""
+    return slots.index(Timestamp.now().micros + MOST_AHEAD)

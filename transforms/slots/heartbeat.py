@@ -16,12 +16,10 @@ from apache_beam.typehints import KV
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, Timestamp
 
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
-from streamveil.transforms.slots.job_following import follow_to_the_end
-from streamveil.transforms.slots.state_fence import keep_keys_whole
+from streamveil.transforms.checks import follow_to_the_end, keep_keys_whole
+from streamveil.transforms.messages import FIRST_SLOT, Kind, Message
 
 _LOGGER = logging.getLogger("streamveil")
-
-START = "start"
 
 # Catching up with more slots than this, one by one, is a mistyped start.
 MOST_SLOTS_BEHIND = 10_000_000
@@ -89,8 +87,8 @@ def open_slots(
     first: int | None,
     last: int | None,
     stream: str,
-) -> tuple[beam.PCollection[tuple[str, int]], beam.PCollection[tuple[str, int]]]:
-    """(stream, slot) of every slot once, and (stream, first slot), as a heartbeat tells them.
+) -> tuple[beam.PCollection[tuple[str, Message]], beam.PCollection[tuple[str, Message]]]:
+    """That each slot of a stream is open, once, and which is the first, as a heartbeat tells them.
 
     In real time when the heartbeat is None. Every pipeline over an input without end has these.
     """
@@ -101,10 +99,11 @@ def open_slots(
         | "Heartbeat" >> (heartbeat or Heartbeat(slots, first, last))
         | "HeartbeatIntoOne" >> beam.WindowInto(GlobalWindows())
         | "KeyByStream" >> beam.WithKeys(stream).with_output_types(tuple[str, int])
-        | "OpenSlots" >> beam.ParDo(_OpenSlotsFn(first, last)).with_outputs(START, main="slots")
+        | "OpenSlots"
+        >> beam.ParDo(_OpenSlotsFn(first, last)).with_outputs(FIRST_SLOT, main="slots")
     )
-    opened.slots.element_type = opened[START].element_type = KV[str, int]
-    return opened.slots, opened[START]
+    opened.slots.element_type = opened[FIRST_SLOT].element_type = KV[str, Message]
+    return opened.slots, opened[FIRST_SLOT]
 
 
 def _nearest(start: float, slots: Slots) -> int:
@@ -113,10 +112,10 @@ def _nearest(start: float, slots: Slots) -> int:
 
 
 class _OpenSlotsFn(beam.DoFn):
-    """(stream, slot) as the heartbeat tells it to (stream, slot) of every slot, each once.
+    """(stream, slot) as the heartbeat tells it to (stream, that it is open) of every slot, once.
 
-    So a heartbeat may tell a slot twice or leave some out. On the side, once, (stream, first
-    slot). State, per stream: the slot opened last.
+    So a heartbeat may tell a slot twice or leave some out. On the side, once, (stream, which is
+    the first). State, per stream: the slot opened last.
     """
 
     OPENED = ReadModifyWriteStateSpec("opened", VarIntCoder())
@@ -138,6 +137,6 @@ class _OpenSlotsFn(beam.DoFn):
             return
         opened.write(slot)
         if before is None:
-            yield beam.pvalue.TaggedOutput(START, (stream, first))
+            yield beam.pvalue.TaggedOutput(FIRST_SLOT, (stream, Message(Kind.START, first)))
         for one in range(first, slot + 1):
-            yield stream, one
+            yield stream, Message(Kind.OPEN, one)

@@ -1,7 +1,7 @@
-"""Which events are due when a stream is released pass by pass, a range of slots in each.
+"""Which events a pass takes when a stream is released pass by pass, a range of slots in each.
 
 A file is read for the first time in the pass after it appears, and again in every pass that holds
-slots of its that were not due before. Each of its events is judged in just one of these passes.
+slots of its that were not in one before. Each of its events is judged in just one of these passes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ from streamveil.transforms.columns.dead_letters import (
     with_tally,
 )
 from streamveil.transforms.columns.event_mapper import Columns, slots_of
-from streamveil.transforms.release.release_steps import REJECTED
+from streamveil.transforms.messages import REJECTED, WAITING
 
-WAITING = "waiting"
 # A slot is null where the source could not be read to its end.
 WAITING_SCHEMA = pa.schema([("source", pa.string()), ("slot", pa.int64())])
 
@@ -45,8 +44,8 @@ class Pass:
     """Last slot that this run releases."""
 
 
-class DueEvents(NamedTuple):
-    """What :class:`TakeDue` gives."""
+class PassEvents(NamedTuple):
+    """What :class:`SplitByPass` gives."""
 
     batches: beam.PCollection[pa.RecordBatch]
     """What the pass has to count or to reject; they say what was lost on the way to them."""
@@ -59,15 +58,15 @@ class DueEvents(NamedTuple):
 
 @beam.typehints.with_input_types(pa.RecordBatch)
 @dataclass(eq=False)
-class TakeDue(beam.PTransform):
-    """Split what was read into events that are due, late, or waiting for a later pass.
+class SplitByPass(beam.PTransform):
+    """Split what was read into events of this pass, late ones, and those of later passes.
 
     Rows before the stream or without a time stay in the batches, for :class:`PrivateHistograms` to
     reject, unless an earlier pass had them. Raises ConfigurationError, when the pipeline runs, for
     a column of times that is missing or of another type.
     """
 
-    due: Pass
+    current: Pass
     columns: Columns
     slots: Slots
     again: bool = False
@@ -77,34 +76,34 @@ class TakeDue(beam.PTransform):
         """Make it a transform."""
         super().__init__()
 
-    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> DueEvents:
+    def expand(self, batches: beam.PCollection[pa.RecordBatch]) -> PassEvents:
         """Build the step."""
         split = batches | "Split" >> beam.ParDo(
-            _TakeDueFn(self.due, self.columns, self.slots, self.again)
+            _SplitByPassFn(self.current, self.columns, self.slots, self.again)
         ).with_outputs(REJECTED, WAITING, main="batches")
         for output in (split.batches, split[REJECTED], split[WAITING]):
             output.element_type = pa.RecordBatch
-        return DueEvents(split.batches, split[REJECTED], split[WAITING])
+        return PassEvents(split.batches, split[REJECTED], split[WAITING])
 
 
-class _TakeDueFn(beam.DoFn):
-    def __init__(self, due: Pass, columns: Columns, slots: Slots, again: bool) -> None:
-        self._due = due
+class _SplitByPassFn(beam.DoFn):
+    def __init__(self, current: Pass, columns: Columns, slots: Slots, again: bool) -> None:
+        self._pass = current
         self._columns = columns
         self._slots = slots
         self._again = again
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
-        due = self._due
+        current = self._pass
         with naming_source(element):
             slots, bad_times = slots_of(element, self._columns, self._slots)
         timed = np.ones(len(slots), bool)
         timed[list(bad_times)] = False
-        ahead = timed & (slots > due.last_slot)
-        take = timed & (slots >= due.first_slot) & ~ahead
+        ahead = timed & (slots > current.last_slot)
+        take = timed & (slots >= current.first_slot) & ~ahead
         lost = tally_of(element)
         if not self._again:
-            take |= ~timed | (slots < due.stream_start)
+            take |= ~timed | (slots < current.stream_start)
             late = ~take & ~ahead
             if late.any():
                 rows = np.flatnonzero(late).tolist()

@@ -27,14 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import apache_beam as beam
-from apache_beam.options.pipeline_options import DebugOptions
-
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
-
-# Read by Prism from the options of a job, also of one that comes by --job_endpoint; other runners
-# do not know it.
-NO_SPLITS = "prism_disable_sdf_split"
 
 Written = tuple[int, int]
 """A number, and the moment at which it was written."""
@@ -44,14 +37,6 @@ _NOTHING: Written = (0, 0)
 
 class StateWentBack(BudgetExceeded):
     """A stage was given state that is older than what was written, or not all of one time."""
-
-
-def keep_keys_whole(pipeline: beam.Pipeline) -> None:
-    """Let Prism not split bundles: it then runs two bundles of one key at once.
-
-    Both begin with the same state, and what one of them writes is lost. See docs/runners.md.
-    """
-    pipeline.options.view_as(DebugOptions).add_experiment(NO_SPLITS)
 
 
 def went_back(what: str) -> StateWentBack:
@@ -219,8 +204,8 @@ class Fence:
             raise went_back(f"state {number} of key {key!r} is read after state {known}")
 
 
-class Fenced(beam.DoFn):
-    """A stateful DoFn with a fence."""
+class Fenced:
+    """What a stateful DoFn is besides, so that its fence knows where its bundles begin and end."""
 
     _fence: Fence
     """Made with it, once for all its copies."""

@@ -8,14 +8,13 @@ from collections import Counter
 import pytest
 
 from streamveil.transforms import PerRecordRunningTotal
-from streamveil.transforms.per_record.stages import (
-    _ClosePaneFn,
-    _MapRecordsFn,
-    _RowsAtOnceFn,
-    _RowsInTimeFn,
-)
+from streamveil.transforms.per_record.pipeline import _ClosePaneFn, _MapRecordsFn
+from streamveil.transforms.release.release_steps import _ReleaseAtEndFn, _ReleaseInTimeFn
 
-STEPS = {False: [_MapRecordsFn, _RowsAtOnceFn], True: [_MapRecordsFn, _ClosePaneFn, _RowsInTimeFn]}
+STEPS = {
+    False: [_MapRecordsFn, _ReleaseAtEndFn],
+    True: [_MapRecordsFn, _ClosePaneFn, _ReleaseInTimeFn],
+}
 
 
 @pytest.mark.parametrize("streaming", STEPS)

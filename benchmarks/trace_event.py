@@ -1,0 +1,135 @@
+"""Functions and modules of streamveil that one event runs through, from its file to its release.
+
+python benchmarks/trace_event.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import threading
+from collections import defaultdict
+from pathlib import Path
+
+from _measure import asked_case, measure_case, parser, save, table
+
+GOAL_FUNCTIONS, GOAL_MODULES = 250, 40
+KEY = "0123456789" * 4
+# Whatever a step of a pipeline does, FnApiRunner has done by this function.
+STEPS = ("apache_beam.runners.worker.sdk_worker", "do_instruction")
+# The way of an event ends with its release: what writes that and what logs is behind it.
+BEHIND = ("streamveil.io.tables", "streamveil.io.releases", "logging")
+
+
+def main() -> None:
+    options = parser(__doc__, repeats=1)
+    add = options.add_argument
+    add("--mechanism", help="of the release (default: that of the command)")
+    add("--names", action="store_true", help="list the functions of each module as well")
+    given = options.parse_args()
+    answer = measure_case("trace_event.py", {"mechanism": given.mechanism}, 1).answers[0]
+    command, steps = answer["command"], answer["steps"]
+    made = table(
+        "One event through streamveil release",
+        ["module", "functions", "on the way of the event"],
+        "Python functions of streamveil that run in any thread, each counted once: by module, when "
+        "a file of one event is released with a given key. Not counted are what modules do as they "
+        "are imported, methods that dataclasses make, and lambdas and comprehensions, which are "
+        "parts of what they stand in. The way of the event is what runs in the steps of the "
+        "pipeline, with their setup, from the reading of the file to the release. Its "
+        f"goal is fewer than {GOAL_FUNCTIONS} functions in fewer than {GOAL_MODULES} modules.",
+    )
+    sums = [f"{sum(map(len, some.values()))} in {len(some)}" for some in (command, steps)]
+    made.add("all", *sums)
+    for name, found in sorted(command.items()):
+        made.add(name, len(found), len(steps.get(name, ())))
+    save(given.results, "trace_event", {"mechanism": given.mechanism}, [made])
+    if given.names:
+        for name, found in sorted(command.items()):
+            print(f"{name}: {', '.join(found)}")
+
+
+class Trace:
+    """Notes each function of streamveil once it runs, by module; of steps of a pipeline apart."""
+
+    def __init__(self) -> None:
+        self.command: dict[str, set[str]] = defaultdict(set)
+        self.steps: dict[str, set[str]] = defaultdict(set)
+        self._thread = threading.local()
+
+    def __call__(self, frame, event, _) -> None:
+        """As `sys.setprofile` calls it."""
+        code, module = frame.f_code, frame.f_globals.get("__name__", "")
+        if (module, code.co_name) == STEPS and event in ("call", "return"):
+            self._thread.steps = event == "call"
+        if event != "call" or not module.startswith("streamveil."):
+            return
+        if code.co_name[0] == "<" or code.co_filename[0] == "<":
+            return
+        name = getattr(code, "co_qualname", f"{code.co_name} {code.co_firstlineno}")  # from 3.11 on
+        stepping = getattr(self._thread, "steps", False)
+        known = self.steps if stepping else self.command
+        if name in known[module]:
+            return
+        above = {one.f_globals["__name__"] for one in _stack(frame)}
+        if any(one.f_code.co_name == "<module>" for one in _stack(frame.f_back)):
+            return  # it is imported
+        self.command[module].add(name)
+        if stepping and not above.intersection(BEHIND):
+            self.steps[module].add(name)
+
+    def told(self) -> dict[str, dict[str, list[str]]]:
+        """Names by module."""
+        return {
+            kind: {module: sorted(names) for module, names in found.items() if names}
+            for kind, found in (("command", self.command), ("steps", self.steps))
+        }
+
+
+def _stack(frame):
+    """A frame and those above it, but for this script's own."""
+    while frame is not None and frame.f_globals["__name__"] != "__main__":
+        yield frame
+        frame = frame.f_back
+
+
+def run(mechanism: str | None) -> dict[str, dict[str, list[str]]]:
+    """Release one event, and tell what ran."""
+    from streamveil.pipelines.main import main as streamveil
+
+    with tempfile.TemporaryDirectory() as folder:
+        at = Path(folder)
+        (at / "events.csv").write_text("user,place,time\nann,cafe,2024-05-01T10:00:00Z\n")
+        (at / "requirements.csv").write_text("user,window,epsilon\nann,3,1.0\nbob,2,0.5\n")
+        (at / "key").touch(0o600)
+        (at / "key").write_text(KEY)
+        arguments = [
+            *("release", f"--input={at}/events.csv", f"--output={at}/releases.csv"),
+            *(f"--requirements={at}/requirements.csv", f"--noise_key=file:{at}/key"),
+            *("--user_column=user", "--value_column=place", "--time_column=time", "--slot=1d"),
+            *("--domain=cafe,park", "--start=2024-05-01", "--end=2024-05-02"),
+        ]
+        arguments += [f"--mechanism={mechanism}"] if mechanism else []
+        trace = Trace()
+        threading.setprofile(trace)
+        sys.setprofile(trace)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                status = streamveil(arguments)
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+    if status:
+        raise SystemExit(f"streamveil release ended with {status}")
+    return trace.told()
+
+
+if __name__ == "__main__":
+    case = asked_case()
+    if case is None:
+        main()
+    else:
+        print(json.dumps(run(**case)))
