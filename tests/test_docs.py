@@ -86,7 +86,7 @@ def test_anchors_of_links_are_headings(page):
 
 
 def test_files_that_contributing_names_exist():
-    named = re.findall(r"`([\w.]+/[\w./]+\.\w+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    named = re.findall(r"`([\w.]+/[\w./]+\.py)`", (ROOT / "CONTRIBUTING.md").read_text())
     assert len(named) > 20
     assert [path for path in named if not (ROOT / path).exists()] == []
 
