@@ -108,7 +108,7 @@ class WriteReleasesToBigQuery(_WriteRowsToBigQuery):
     labels: Sequence[str] | None = None
     """Names of the bins, put into every row; no such column without."""
     shares: bool = False
-    """Whether releases have them: those of one budget for ever."""
+    """Whether releases have them: those of one budget forever."""
 
     def expand(self, releases: PCollection[Release]) -> Any:
         """Build the steps: convert, write; gives Beam's WriteResult."""

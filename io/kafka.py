@@ -69,7 +69,7 @@ class ReadKafkaEvents(beam.PTransform):
     topics that keep it; `ProcessingTime`, the time of reading; or `CreateTime`, the time that the
     producer gave a record, only where producers are trusted with it, which a warning says: one
     record ahead of its neighbours, up to the clock, makes these late. By CreateTime a partition
-    that never had a record holds the watermark back for ever."""
+    that never had a record holds the watermark back forever."""
     expansion_service: str | None = None
     """HOST:PORT of a running one; by default that of Beam's option `beam_services`, or else Beam
     starts one, and downloads it once."""
@@ -192,7 +192,7 @@ def _connector(place: str, expansion_service: str | None) -> Iterator[Any]:
 
 
 def _check_answers(address: str) -> None:
-    """Raise OSError if nothing listens there: Beam would wait for ever."""
+    """Raise OSError if nothing listens there: Beam would wait forever."""
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=10):
         pass

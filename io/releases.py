@@ -89,7 +89,7 @@ _STATE_SCHEMA = pa.schema(
 def release_schema(labels: Sequence[str] | None = None, *, shares: bool = False) -> pa.Schema:
     """Schema of a table of releases; the labels of the bins go to its metadata as a JSON list.
 
-    With `shares` there is a column for the distributions that mechanisms for ever release.
+    With `shares` there is a column for the distributions that mechanisms with one budget release.
     """
     metadata: dict[Any, Any] | None = None
     if labels is not None:
@@ -216,7 +216,7 @@ class WriteReleases(beam.PTransform):
     labels: Sequence[str] | None = None
     """Names of the bins, kept in the metadata of a Parquet or Avro file."""
     shares: bool = False
-    """Whether releases have them: those of one budget for ever."""
+    """Whether releases have them: those of one budget forever."""
     layout: str = ROWS
     """`rows`, one for each release, or `tidy`, one for each release and bin."""
 

@@ -124,8 +124,8 @@ class PrivateHistograms(beam.PTransform):
     Without `first_slot` and `last_slot` the range of a bounded input runs from the first to the
     last slot with an accepted event, which then counts as public too.
 
-    The range of an input without end runs from `first_slot`, or else from the first slot that the
-    heartbeat tells, to the last one that it tells. Every slot in it, busy or quiet, is released
+    The range of an unbounded input runs from `first_slot`, or else from the first slot that the
+    heartbeat emits, to the last one that it emits. Every slot in it, busy or quiet, is released
     once, when the watermark of events and heartbeat has passed its end by `allowed_lateness`. That
     moment is the event time of the release. Events that come after it are rejected as late.
 
@@ -133,7 +133,7 @@ class PrivateHistograms(beam.PTransform):
         ConfigurationError: at construction for options that do not fit; when applied, for fields
             of rows that are missing or of a wrong type; when the pipeline runs, for such columns
             of record batches. A bounded input fails before anything
-            is released; in one without end, slots that were released before the fault stay
+            is released; in an unbounded one, slots that were released before the fault stay
             released.
         InputLost: when the pipeline runs, for a bounded input of which no event is counted, or more
             is lost than `max_rejected`.
@@ -151,7 +151,7 @@ class PrivateHistograms(beam.PTransform):
     """Which columns hold user, value and time."""
     mechanism: str = DEFAULT
     """A name of `MECHANISMS`, of `DYNAMIC_MECHANISMS` where requirements change, or of
-    `INFINITE_MECHANISMS` with one budget for ever."""
+    `INFINITE_MECHANISMS` with one budget forever."""
     max_contributions: int = 1
     """Events of a user that count in a slot. Which of more do is decided by that user's events
     alone."""
@@ -172,14 +172,14 @@ class PrivateHistograms(beam.PTransform):
     shards: int = 1
     """Parts into which the users of a busy slot are split while counting."""
     allowed_lateness: int | str = 0
-    """How long a slot of an input without end stays open for late events: microseconds, or text
+    """How long a slot of an unbounded input stays open for late events: microseconds, or text
     such as `10m`."""
     heartbeat: beam.PTransform | None = None
-    """What opens the slots of an input without end: applied to the pipeline, it gives the number
+    """What opens the slots of an unbounded input: applied to the pipeline, it gives the number
     of each slot before that slot closes, data-independent. :class:`Heartbeat`, in real time, when
     None; then events more than a day ahead of the worker's clock are rejected."""
     settle: int | str | beam.PTransform | None = None
-    """For an input without end on a runner that goes back to checkpoints, such as Flink's: the
+    """For an unbounded input on a runner that goes back to checkpoints, such as Flink's: the
     interval between them, in microseconds or as text such as `10s`. A slot is then released when
     what it closed with is in a checkpoint, so a restart can never release it again of other events.
     With a `heartbeat` of your own give a PTransform as well, with elements that say when to look.

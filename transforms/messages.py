@@ -51,7 +51,7 @@ class Message(NamedTuple):
     kind: Kind
     slot: int = 0
     shard: int = 0
-    """Which of the shards tells, from 0."""
+    """Which of the shards emits, from 0."""
     payload: bytes = b""
     shards: int = 1
     """How many shards tell."""

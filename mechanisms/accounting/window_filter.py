@@ -43,7 +43,7 @@ def check_amounts(amounts: Units, count: int) -> None:
 
 
 class WindowFilter:
-    """Books spending slot by slot against fixed requirements. A life is a window without end.
+    """Books spending slot by slot against fixed requirements. A life is an unbounded window.
 
     Guarantee: after any sequence of :meth:`charge` that did not raise, the spending of class k in
     any `window` consecutive slots is at most its `epsilon`, in exact integers. With a

@@ -18,7 +18,7 @@ differential privacy for infinite data streams" (2022), for `LBU`, and Section 6
 version of the former for `PLBU`.
 Changed: shares, budgets and so the period are the users' own, and noise is discrete. Reports are
 simulated from the true counts, debiased (in print they are counted as they are) and weighted by
-their precision; absent users report too, so that reporting tells nobody who is present.
+their precision; absent users report too, so that reporting does not show who is present.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Requirement(Identified):
 
 @dataclass(frozen=True, order=True)
 class Lifetime(Requirement):
-    """A user's privacy requirement for ever: at most `epsilon` over the whole stream.
+    """A user's privacy requirement forever: at most `epsilon` over the whole stream.
 
     It implies the requirement of any window. What it costs is in docs/infinite.md.
     """
@@ -177,7 +177,7 @@ class DynamicRequirement:
     While it is in force, every slot t must leave at most `epsilon_backward` spent over the
     `window_backward` slots that end with t, and at most `epsilon_forward` over the
     `window_forward` slots that start with t, whatever is asked for later. The fixed
-    :class:`Requirement` (w, E) is (w, E, w, E) for ever.
+    :class:`Requirement` (w, E) is (w, E, w, E) forever.
 
     Raises ConfigurationError for windows or epsilons out of the range of :class:`Requirement`.
     """
@@ -383,7 +383,7 @@ class Estimate:
     status: str
     """`published`, `skipped` (the last publication is repeated), `nullified` (it had to be),
     `predicted` (`counts` are a forecast from earlier publications), or `unmeasured` (with one
-    budget for ever: nothing is known of the bins so far, they are all alike)."""
+    budget forever: nothing is known of the bins so far, they are all alike)."""
     published_slot: int | None
     """Slot of the publication that `counts` repeats or continues; None before the first one."""
     epsilon: float
@@ -412,7 +412,7 @@ class Release(Estimate):
 
     @classmethod
     def of(cls, estimate: Estimate, slot: int, slots: Slots, mechanism: str) -> Release:
-        """What a mechanism tells of a slot, with its times."""
+        """What a mechanism reports of a slot, with its times."""
         told = {one.name: getattr(estimate, one.name) for one in fields(Estimate)}
         start, end = slots.start(slot), slots.end(slot)
         return cls(**told, slot=slot, start=start, end=end, mechanism=mechanism)

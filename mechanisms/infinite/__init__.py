@@ -1,1 +1,1 @@
-"""Privacy of users for ever: releases without end for one budget that never comes back."""
+"""Privacy of users forever: unbounded releases for one budget that never comes back."""

@@ -97,7 +97,7 @@ class Planned:
 
 
 class Constant(Planned):
-    """All bins alike for ever, whatever happens. It costs nothing: what is worse is useless."""
+    """All bins alike forever, whatever happens. It costs nothing: what is worse is useless."""
 
     def __init__(self, name: str, population: Population, *, total: int = 0) -> None:
         super().__init__(name, population, total)
@@ -130,7 +130,7 @@ class Doubling(Planned):
 class Horizon(Planned):
     """NOT INFINITE: an even part of the budget for every slot up to a horizon, then none at all.
 
-    It keeps its promise for ever by releasing nothing new after the horizon.
+    It keeps its promise forever by releasing nothing new after the horizon.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Gated: measure anew only when what is released has become wrong. The default for ever.
+"""Gated: measure again only when what is released has become wrong. The default forever.
 
 Slot 1 measures the total. Then epoch c = 1, 2, ... gets the c-th term of a convergent series, which
 hardly decays for as many epochs as the measured total makes worth while, and then ever faster. A
@@ -9,7 +9,7 @@ are alike.
 
 The gate is the sparse vector technique: the noisy distance is compared with a noisy threshold,
 and only the slot that passes it costs anything beyond the threshold's noise. A guard that grows
-with the logarithm of the epoch's age keeps false alarms rare for ever. It is data that makes an
+with the logarithm of the epoch's age keeps false alarms rare forever. It is data that makes an
 epoch long, and not its price.
 
 Guarantee: epsilon-DP for everything that a user ever contributes, pure, for infinitely many slots.

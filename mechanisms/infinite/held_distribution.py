@@ -93,7 +93,7 @@ class Held:
             slot: the slot.
             lived: slots from the first to this one: the age of what no slot is measured on.
             spent: units that the slot costs.
-            diagnostics: what the mechanism tells beside the age.
+            diagnostics: what the mechanism reports beside the age.
         """
         age = lived if self.slot is None else slot - self.slot
         status = PUBLISHED if self.slot == slot else SKIPPED

@@ -70,7 +70,7 @@ class RunningState:
 
 
 class RunningTotal:
-    """Releases the running total of a statistic, tick by tick, without end."""
+    """Releases the running total of a statistic, tick by tick, without bound."""
 
     SCHEMAS = {
         1: {

@@ -92,18 +92,18 @@ def release(
     """Release a private histogram for each slot of time, keeping every user's own requirement.
 
     It is what `streamveil release` does, in this process: with the same events, arguments and
-    noise key the releases and the ledger are the same to the bit. Each call spends the budgets of
+    noise key the releases and the ledger are identical. Each call spends the budgets of
     the users, as each run of the command does. The guarantee and its bounds are those of
     :class:`streamveil.transforms.PrivateHistograms`.
 
     Args:
-        data: events: a path or glob; a table of pandas, Polars or Arrow or a relation of DuckDB;
-            or a list of Arrow's record batches.
+        data: events: a path or glob; a pandas, Polars or Arrow table or a DuckDB relation;
+            or a list of Arrow record batches.
         user: column of the user id.
         value: column of the value, or of longitude and latitude for a grid.
         time: column of the event time.
         slot: length of a slot: `1d`, `1h`, `5m`, or a timedelta.
-        domain: the public bins: a list of values, `Categories`, `Edges` or `Grid`; or text, as of
+        domain: the public bins: a list of values, `Categories`, `Edges` or `Grid`; or text, as for
             `--domain`.
         requirements: the public table of users, windows and epsilons: a path, a table, a mapping
             user -> (window, epsilon), or a `Registry`.
@@ -111,19 +111,19 @@ def release(
         start: release from the slot that holds this time: ISO 8601, or a datetime; None takes the
             first slot with an event.
         end: release up to the slot before this time; None takes the last slot with an event.
-        noise_key: a place as of `--noise_key`, or 32 or more secret bytes; None takes the variable
+        noise_key: a place as for `--noise_key`, or 32 or more secret bytes; None takes the variable
             STREAMVEIL_NOISE_KEY, or else fresh randomness.
         max_contributions: events of a user that count in a slot.
         keep: which of more: `uniform` or `distinct`.
         adjacency: `add_remove`, or `replace`.
-        requirement_columns: names of the columns of users, windows and epsilons, if they are
-            others.
+        requirement_columns: names of the columns of users, windows and epsilons, if they
+            differ.
         default_requirement: window and epsilon of users outside the table, and their public number.
         requirement_changes: changes of requirements: a path or a table.
         longest_window: the longest window, in slots, that a change may ask for.
-        guarantee: `w-event`, or `infinite` for one budget for ever.
+        guarantee: `w-event`, or `infinite` for one budget forever.
         epsilon: that budget.
-        other: name of a last bin for all that is outside the domain.
+        other: name of a last bin for values outside the domain.
         slot_zone: zone whose calendar days and weeks are slots.
         origin: start of slot 0.
         time_zone: zone of times without an offset; None is UTC.

@@ -1,6 +1,6 @@
-"""Contribution bounding: at most so many events of a user in a slot, whatever the order of input.
+"""Contribution bounding: at most a fixed number of a user's events in a slot, in whatever order.
 
-By default the events that are kept are drawn: each set of so many of a user's events in a slot is
+By default the events that are kept are drawn: each set of that many of a user's events in a slot is
 as likely as any other, so that the shares of the bins are to be expected as they are among all
 events. The draw is a function of a key, of user and slot, and of how many events the user has there
 in each bin. So it looks at that user's events only, and neither their order nor how they came in
@@ -65,7 +65,7 @@ class Bounding:
             visits: the user and slot of each group as one number, ascending, shape (n,).
             repeats: events in the group, that is in the same bin, shape (n,). The groups of a
                 visit are in order of their bins.
-            visitor: gives a number that tells user and slot from all others.
+            visitor: gives a number that distinguishes user and slot from all others.
             rank: gives the pseudo-random rank of user, slot and bin; the groups of one visit have
                 different ranks.
 

@@ -1,6 +1,6 @@
 """From batches of events to the counts of slots, around the one shuffle of the pipeline.
 
-An input that ends is counted at its end, one without end slot by slot as these close.
+An input that ends is counted at its end, an unbounded one slot by slot as these close.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class Counted(NamedTuple):
 
     counts: beam.PCollection[tuple[str, Message]]
     """(stream, BlockCounts), or ShardCounts where requirements change: in a bounded input where
-    there is anything to tell, in one without end of every slot from each of the `layout.parts`
+    there is anything to tell, in an unbounded one of every slot from each of the `layout.parts`
     shards."""
     ticks: tuple[beam.PCollection[tuple[str, Message]], ...]
     """More of them: that slots of a bounded input are open, whatever comes, and which is the first
-    of one without end."""
+    of an unbounded one."""
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...]
     tallies: tuple[beam.PCollection[bytes], ...]
     """Of a bounded input: what became of its events."""
@@ -91,7 +91,7 @@ def count_events(
         counter: says what is told of a block.
         clock: says when slots close, where there is no end.
         asked: the range of slots.
-        heartbeat: what opens the slots of an input without end; real time when None.
+        heartbeat: what opens the slots of an unbounded input; real time when None.
         bounded: whether the input, with all that goes with it, ends.
     """
     refuse_windows(batches)
@@ -149,7 +149,7 @@ def count_in_time(
     asked: Asked,
     heartbeat: beam.PTransform | None,
 ) -> Counted:
-    """Count an input without end, each slot as it closes."""
+    """Count an unbounded input, each slot as it closes."""
     slots, first = open_slots(codes.pipeline, heartbeat, clock.slots, *asked, counter.stream)
     shards = slots | "OpenShards" >> beam.FlatMap(open_blocks, counter.layout).with_output_types(
         _CODES
@@ -247,7 +247,7 @@ class _MapEventsFn(beam.DoFn):
 
 @dataclass(frozen=True, eq=False)
 class Counter:
-    """Bounds the codes of a block and shard, and tells them."""
+    """Bounds the codes of a block and shard, and emits them."""
 
     registry: Registry
     layout: Layout
@@ -320,7 +320,7 @@ class VisitCounter(Counter):
 
 
 class _CountBlocksFn(beam.DoFn):
-    """All events of a block and shard to what :class:`Counter` tells, in a bounded input.
+    """All events of a block and shard to what :class:`Counter` emits, in a bounded input.
 
     On the side tallies as bytes.
     """
@@ -337,7 +337,7 @@ class _CountBlocksFn(beam.DoFn):
 class _CountSlotsFn(beam.DoFn):
     """The same in a stream that never ends, when the slot closes; blocks are of one slot.
 
-    Input: events, and that every slot is open, once. Output: what :class:`Counter` tells of
+    Input: events, and that every slot is open, once. Output: what :class:`Counter` emits of
     every slot and shard that was opened, busy or not, so that whoever has all of a slot need
     wait no longer.
 

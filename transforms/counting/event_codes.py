@@ -83,16 +83,16 @@ class Layout:
         return 2 * self.shards
 
     def part(self, key: ShardKey) -> int:
-        """Number of the part that a shard tells, from 0."""
+        """Number of the part that a shard emits, from 0."""
         kind, shard = key
         return kind * self.shards + shard
 
     def key(self, part: int) -> ShardKey:
-        """The shard that tells a part."""
+        """The shard that emits a part."""
         return divmod(part, self.shards)
 
     def message(self, kind: Kind, slot: int, key: ShardKey, payload: bytes = b"") -> Message:
-        """What a shard tells of a slot, or of a block."""
+        """What a shard emits about a slot or a block."""
         return Message(kind, slot, self.part(key), payload, self.parts)
 
     @property
@@ -260,7 +260,7 @@ class BlockCounts:
 
     @classmethod
     def of(cls, message: Message) -> BlockCounts:
-        """The counts that a shard tells."""
+        """The counts that a shard emits."""
         return cls(message.slot, *integers_from_bytes(message.payload))
 
 
@@ -290,7 +290,7 @@ class Visits:
 
     @classmethod
     def of(cls, message: Message) -> Visits:
-        """The visits that a shard tells, without groups of nothing and what was dropped."""
+        """The visits that a shard emits, without groups of nothing and what was dropped."""
         codes, kept = arrays_from_bytes(message.payload)
         return cls(message.slot, codes, kept.astype(np.int64))
 
@@ -378,14 +378,14 @@ def _bound_strangers(
 
 @dataclass(frozen=True, eq=False)
 class ShardCounts:
-    """What a shard tells of a slot: who moved before it, then its bounded events by cohort.
+    """What a shard emits about a slot: who moved before it, then its bounded events by cohort.
 
     The shards of a stream tell each slot once, in any order: a slot is complete when all have.
     """
 
     slot: int
     shard: int
-    """Which of the shards tells, from 0."""
+    """Which of the shards emits, from 0."""
     moves: Moves
     """In force from this slot on; of a default class that loses more users than its public number,
     none are left."""
@@ -411,7 +411,7 @@ class ShardCounts:
 
     @classmethod
     def of(cls, message: Message) -> ShardCounts:
-        """The counts that a shard tells."""
+        """The counts that a shard emits."""
         arrays = integers_from_bytes(message.payload)
         return cls(message.slot, message.shard, Moves(*arrays[:4]), *arrays[4:])
 

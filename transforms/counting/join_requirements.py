@@ -230,7 +230,7 @@ def _close(
     changes: Changes,
     busy: list[_Busy],
 ) -> tuple[CohortState, list[Any], EventTally]:
-    """The shard's state in a slot, what it tells of it, always one message, and a tally."""
+    """The shard's state in a slot, what it emits about it, always one message, and a tally."""
     state, moves = cohorts.move(state, slot, changes)
     nothing = np.zeros(0, np.int64)
     users, bins, kept = (
@@ -320,7 +320,7 @@ class _Progress(NamedTuple):
 
 
 class _JoinInTimeFn(Fenced, beam.DoFn):
-    """Closes the slots of a shard one by one, in event time, and tells each, quiet or not.
+    """Closes the slots of a shard one by one, in event time, and emits each, quiet or not.
 
     The step that follows cannot rely on its clock to have all of a slot: some runners let the
     timers of two steps overtake each other. So it is told by every shard.

@@ -122,9 +122,9 @@ class CollectHistograms(beam.PTransform):
     shards: int = 1
     """Parts into which the users of a busy slot are split on their way to the edge."""
     allowed_lateness: int | str = 0
-    """How long a slot of an input without end stays open: microseconds, or text such as `10m`."""
+    """How long a slot of an unbounded input stays open: microseconds, or text such as `10m`."""
     heartbeat: beam.PTransform | None = None
-    """What opens the slots of an input without end, as in :class:`PrivateHistograms`."""
+    """What opens the slots of an unbounded input, as in :class:`PrivateHistograms`."""
     settle: int | str | beam.PTransform | None = None
     """As in :class:`PrivateHistograms`."""
     keep: str = UNIFORM

@@ -94,7 +94,7 @@ class PlayedDevices:
 
     @property
     def parts(self) -> int:
-        """Shards, of which each tells its visits."""
+        """Shards, each of which emits its visits."""
         return self.layout.parts
 
     @property

@@ -175,7 +175,7 @@ class KeyDriver(Generic[S]):
 
     @property
     def parts(self) -> int:
-        """A pane of an input without end comes in one."""
+        """A pane of an unbounded input comes in one."""
         return 1
 
     @property

@@ -168,7 +168,7 @@ class Analyze(beam.PTransform):
         super().__init__()
 
     def expand(self, reports: beam.PCollection[pa.RecordBatch]) -> beam.PCollection[PerRecordRow]:
-        """Build the steps. Raises ConfigurationError for an input without end."""
+        """Build the steps. Raises ConfigurationError for an unbounded input."""
         refuse_windows(reports, "reports")
         if not reports.is_bounded:
             raise ConfigurationError("the reports have no end: collect those of some devices")

@@ -78,7 +78,7 @@ def release_in_time(
     heartbeat: beam.PTransform | None,
     settle: int | str | beam.PTransform | None,
 ) -> beam.PCollection[PerRecordRow]:
-    """Add up an input without end, and release each pane of each key as it closes."""
+    """Add up an unbounded input, and release each pane of each key as it closes."""
     source = plan.source
     keys = source.number
     parts = batches | "MapRecords" >> beam.ParDo(

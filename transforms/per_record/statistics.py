@@ -44,7 +44,7 @@ class PerRecord(beam.PTransform):
     before showing it.
 
     Guarantee: E-per-record differential privacy, where E is `budget`: when a record r is added or
-    removed, the probability of any set of outputs, over all windows and keys and for ever, changes
+    removed, the probability of any set of outputs, over all windows and keys and forever, changes
     by at most a factor exp(E(r)). The unit is the record: a user with several records loses the
     sum of their budgets, unless `max_records_per_user` is stated and kept. This holds for one run;
     runs over the same records add up.
@@ -101,10 +101,10 @@ class PerRecord(beam.PTransform):
     """32 secret bytes, or a picklable way to get them, which is asked here and by every worker;
     fresh ones when None."""
     allowed_lateness: int | str = 0
-    """How long a pane of an input without end stays open for late records: microseconds, or text
+    """How long a pane of an unbounded input stays open for late records: microseconds, or text
     such as `10m`."""
     heartbeat: beam.PTransform | None = None
-    """What opens the panes of an input without end, as in `PrivateHistograms`."""
+    """What opens the panes of an unbounded input, as in `PrivateHistograms`."""
     settle: int | str | beam.PTransform | None = None
     """As in `PrivateHistograms`."""
 

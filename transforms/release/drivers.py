@@ -56,7 +56,7 @@ class SlotDriver(Protocol[S, Counted, Out]):
 
     @property
     def parts(self) -> int:
-        """From how many shards a slot of an input without end comes."""
+        """From how many shards a slot of an unbounded input comes."""
 
     @property
     def quiet(self) -> Counted:
@@ -202,7 +202,7 @@ class ByClass:
         return state.filter.use()
 
     def restart(self, state: StreamState) -> StreamState:
-        """Grant a budget for ever once more: see :meth:`ReleaseStream.restart`."""
+        """Grant one budget forever once more: see :meth:`ReleaseStream.restart`."""
         return self.stream.restart(state)
 
     def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:

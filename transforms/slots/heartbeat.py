@@ -88,9 +88,9 @@ def open_slots(
     last: int | None,
     stream: str,
 ) -> tuple[beam.PCollection[tuple[str, Message]], beam.PCollection[tuple[str, Message]]]:
-    """That each slot of a stream is open, once, and which is the first, as a heartbeat tells them.
+    """That each slot of a stream is open, once, and which is the first, as a heartbeat emits them.
 
-    In real time when the heartbeat is None. Every pipeline over an input without end has these.
+    In real time when the heartbeat is None. Every pipeline over an unbounded input has these.
     """
     keep_keys_whole(pipeline)
     follow_to_the_end(pipeline)
@@ -112,7 +112,7 @@ def _nearest(start: float, slots: Slots) -> int:
 
 
 class _OpenSlotsFn(beam.DoFn):
-    """(stream, slot) as the heartbeat tells it to (stream, that it is open) of every slot, once.
+    """(stream, slot) as the heartbeat emits it to (stream, that it is open) of every slot, once.
 
     So a heartbeat may tell a slot twice or leave some out. On the side, once, (stream, which is
     the first). State, per stream: the slot opened last.

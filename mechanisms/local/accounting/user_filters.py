@@ -207,7 +207,7 @@ class UserFilters:
 
         A user who leaves (w, E) for (w', E') and whose last report was in slot l can pay all of E'
         again in slot max(slot - 1 + w, l + w'): by then what was promised has ended. A filter
-        without any report has kept its requirement for ever.
+        without any report has kept its requirement forever.
 
         Args:
             slot: the first one.

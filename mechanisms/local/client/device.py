@@ -102,7 +102,7 @@ class Device:
         Args:
             key: 32 secret bytes of this device alone, never shown to the server.
             requirement: what the user asks for.
-            symbols: number d of values that the stream tells apart.
+            symbols: number d of values that the stream distinguishes.
             stream: name of the stream that the device takes part in.
             longest_window: that the user may ever ask for, in slots: it says how long reports are
                 remembered. By default that of the requirement.
@@ -163,7 +163,7 @@ class Device:
     def change(self, slot: int, requirement: Requirement) -> None:
         """Ask for something else from a slot on; call it when that slot begins.
 
-        What was promised before holds to its end, so a weaker requirement only tells later.
+        What was promised before holds to its end, so a weaker requirement only counts later.
 
         Raises:
             ConfigurationError: for a window longer than the longest one.
