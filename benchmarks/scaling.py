@@ -389,7 +389,7 @@ def run_registry(users: int) -> dict[str, float]:
     from _events import write_requirements
 
     from streamveil.io import read_requirements
-    from streamveil.transforms.columns.user_index import UserIndex
+    from streamveil.transforms.columns.text import UserIndex
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requirements.parquet"

@@ -253,7 +253,7 @@ class PrivateHistograms(beam.PTransform):
         return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
-        if not self.population.forever:
+        if not self.population.requirements.forever:
             raise ConfigurationError(
                 "only one budget for ever can be granted again (--restart_budget): those of "
                 "windows come back by themselves"

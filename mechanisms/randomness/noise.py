@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.budgets import UNIT_BITS, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import UNIT_BITS, to_epsilon
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext

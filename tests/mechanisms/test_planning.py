@@ -5,9 +5,8 @@ import pytest
 
 from streamveil.mechanisms import Population, Requirement
 from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.gap_plan import Plan
-from streamveil.mechanisms.adaptive.weight_bias import Risk
-from streamveil.mechanisms.adaptive.weighting import Choices
+from streamveil.mechanisms.adaptive.budget_plan import Plan
+from streamveil.mechanisms.adaptive.weighting import Choices, Risk
 
 NONE = Risk(0.0, 0.0)
 UNIT = 2**40

@@ -24,8 +24,8 @@ from streamveil.transforms.columns.dead_letters import (
     rejected_rows,
     unread_rows,
 )
+from streamveil.transforms.columns.text import NULL_USER, UserIndex, user_texts
 from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
-from streamveil.transforms.columns.user_index import NULL_USER, UserIndex, user_texts
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"

@@ -20,8 +20,8 @@ from streamveil.mechanisms.core.records import InputLost, Slots, format_time
 from streamveil.transforms.columns.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
 from streamveil.transforms.columns.dead_letters import WRONG_TYPE
 from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
+from streamveil.transforms.columns.text import NULL_USER
 from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
-from streamveil.transforms.columns.user_index import NULL_USER
 from streamveil.transforms.messages import Message
 
 # Of a stream, before its share of lost events is told.

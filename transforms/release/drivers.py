@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.thawing import thawed
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry
-from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
