@@ -295,7 +295,6 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
         registry,
         bytes(32),
     )
-    mapper.warm()
     layout = Layout.choose(registry, BINS, 1, timely=True)
     counter = Counter(registry, layout, partial(Bounding, 1), "", dynamic=False)
     values = pa.array(names)

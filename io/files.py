@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import importlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
@@ -112,13 +113,13 @@ def open_file(path: str) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if gz else raw)
 
 
+@dataclass
 class Reading:
     """Context in which any failure becomes a ConfigurationError with the file and the place."""
 
-    def __init__(self, path: str, *, row: int | None = None):
-        """`row` is where reading stands; the reader moves it on."""
-        self.path = path
-        self.row = row
+    path: str
+    row: int | None = None
+    """Where reading stands; the reader moves it on."""
 
     def __enter__(self) -> Reading:
         return self

@@ -140,8 +140,6 @@ class WindowFilter:
 
     def diagnostics(self) -> Mapping[str, float]:
         """What an analyst must know of a life with every release: least budget left, restarts."""
-        if not self.forever:
-            return {}
         left = float(to_epsilon((self._caps - self.in_window).min()))
         return {"budget_left": left, "restarts": float(self.restarts)}
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.budget_plan import Terms
+from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
 from streamveil.mechanisms.adaptive.filter_bank import Forecast
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
 from streamveil.mechanisms.core import state_codec
@@ -172,6 +172,7 @@ class AdaptiveRelease:
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
         counts, terms = slot_input.counts, self.terms(state, slot_input)
+        most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
         bank, audit, room = terms.bank, terms.audit, terms.main
         if state.slots:
             bank.advance(state.bank)
@@ -193,7 +194,11 @@ class AdaptiveRelease:
         weighting, regular = None, np.zeros_like(room)
         if due or alarmed:
             regular = np.minimum(room - looked, terms.accrued(state.since, state.gap))
-            offers = regular + self._from_reserve(state, terms, alarmed)
+            offers = regular
+            if alarmed or state.gap < HASTE * state.usual_gap:
+                offers = regular + terms.from_reserve(
+                    RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
+                )
             weighting = self._weighting(state, terms, forecast, risk, offers)
         seen = self._observe(state, terms, weighting, counts, noise)
         jumped = False
@@ -225,7 +230,7 @@ class AdaptiveRelease:
         state.slots += 1
         doubt = self._bias(state, terms, state.dispersion)[1]
         return state, SlotRelease(
-            np.rint(np.clip(mean, 0, terms.most)).astype(np.int64),
+            np.rint(np.clip(mean, 0, most)).astype(np.int64),
             status,
             state.published_slot,
             state.epsilon,
@@ -242,12 +247,6 @@ class AdaptiveRelease:
             return SKIPPED, nothing, np.full_like(nothing, np.nan)
         return PREDICTED, forecast.mean, forecast.variance + forecast.white
 
-    def _from_reserve(self, state: AdaptiveState, terms: Terms, alarmed: bool) -> Units:
-        """Part of the reserve: on alarm, or when the plan turns to much shorter gaps."""
-        if not (alarmed or state.gap < HASTE * state.usual_gap):
-            return np.zeros_like(terms.rate)
-        return terms.from_reserve(RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE)
-
     def _chosen(
         self, state: AdaptiveState, terms: Terms, offers: Units, found: Choices, risk: Risk
     ) -> Weighting:
@@ -258,7 +257,7 @@ class AdaptiveRelease:
         self, state: AdaptiveState, terms: Terms, forecast: Forecast, risk: Risk, offers: Units
     ) -> Weighting | None:
         """The best weighting for the offers, or None if its release would tell nothing."""
-        found = terms.choices(offers)
+        found = choices(offers, terms.crowd, terms.assume_independent)
         if not found.thresholds.size:
             return None
         auditing = terms.audit is not None
@@ -288,7 +287,7 @@ class AdaptiveRelease:
         Returns:
             (units spent, shape (K,); surprise in noise scales above what is usual).
         """
-        found = terms.choices(offers)
+        found = choices(offers, terms.crowd, terms.assume_independent)
         if not found.thresholds.size:
             return np.zeros_like(offers), 0.0
         weighting = self._chosen(state, terms, offers, found, risk)
@@ -365,11 +364,10 @@ class AdaptiveRelease:
         return bool(forecast.variance.mean() > IMPATIENCE * state.patience * error)
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
-        if terms.plan.possible:
-            risk = terms.correlation.risk(state.correlation, state.bank.scale)
-            state.gap, state.patience = terms.plan.best_gap(
-                self._beliefs(state, terms), state.bank.scale, risk
-            )
+        risk = terms.correlation.risk(state.correlation, state.bank.scale)
+        best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk)
+        if best is not None:
+            state.gap, state.patience = best
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:

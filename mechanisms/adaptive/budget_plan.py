@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -31,23 +32,7 @@ class Plan:
     """
 
     def __init__(self, after: Callable[[int], Choices]) -> None:
-        self._after = after
-        self._known: dict[int, Choices] = {}
-
-    def choices(self, gap: int) -> Choices:
-        """What a release can be after a gap."""
-        if gap not in self._known:
-            self._known[gap] = self._after(gap)
-        return self._known[gap]
-
-    @property
-    def _all(self) -> list[Choices]:
-        return [self.choices(gap) for gap in filter_bank.GAPS.tolist()]
-
-    @property
-    def possible(self) -> bool:
-        """Whether a release is possible after any gap."""
-        return all(one.thresholds.size for one in self._all)
+        self.choices = cache(after)
 
     def error_after(self, since: int, scale: float, risk: Risk) -> float:
         """Expected squared error of a count in a release after `since` slots; inf if impossible."""
@@ -55,7 +40,7 @@ class Plan:
         found = self.choices(int(filter_bank.GAPS[place])).errors(scale, risk)
         return float(found.min(initial=np.inf))
 
-    def best_gap(self, beliefs: Floats, scale: Floats, risk: Risk) -> tuple[int, float]:
+    def best_gap(self, beliefs: Floats, scale: Floats, risk: Risk) -> tuple[int, float] | None:
         """Choose the gap.
 
         Args:
@@ -64,9 +49,12 @@ class Plan:
             risk: of bias.
 
         Returns:
-            (gap, expected variance of the curve between releases in parts of a release's error).
+            (gap, expected variance of the curve between releases in parts of a release's error),
+            or None unless a release is possible after any gap.
         """
-        found = self._all
+        found = [self.choices(gap) for gap in filter_bank.GAPS.tolist()]
+        if not all(one.thresholds.size for one in found):
+            return None
         errors = [choices.errors(float(scale.mean()), risk) for choices in found]
         best = [int(one.argmin()) for one in errors]
         noise = np.array([c.noise[i] for c, i in zip(found, best, strict=True)])
@@ -153,11 +141,6 @@ class Terms:
     correlation: Correlation
     plan: Plan
 
-    @property
-    def most(self) -> int:
-        """Largest count that there can be."""
-        return int(self.crowd.sizes.sum()) * self.crowd.sensitivity
-
     def accrued(self, since: int, gap: int) -> Units:
         """What classes saved up in so many slots; there is no gate when every slot is released."""
         rate = self.rate if gap > 1 else self.full_rate
@@ -171,10 +154,6 @@ class Terms:
             return np.zeros_like(some)
         slots = (some[able] / self.rate[able]).min()
         return np.minimum(slots * self.rate, some).astype(np.int64)
-
-    def choices(self, offers: Units) -> Choices:
-        """What a release can be for offers of shape (K,)."""
-        return choices(offers, self.crowd, self.assume_independent)
 
     def capped(self, threshold: int, offers: Units) -> Weighting:
         """Weights at a threshold."""

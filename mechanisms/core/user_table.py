@@ -126,6 +126,7 @@ class Registry:
             default=default,
         )
 
+    @cached_property
     def classes_with_other(self) -> npt.NDArray[np.int32]:
         """`class_of`, and last the class of users outside the table (0 if they are rejected)."""
         return np.append(self.class_of, np.int32(self.default_class or 0))

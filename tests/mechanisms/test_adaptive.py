@@ -89,7 +89,9 @@ class Adversary:
         planned = self.random.choice(["own", "short", "long", "any"])
 
         def best_gap(plan, *beliefs):
-            own, patience = best(plan, *beliefs)
+            if (found := best(plan, *beliefs)) is None:
+                return None
+            own, patience = found
             gap = {
                 "own": own,
                 "short": int(adversary.random.integers(0, 4)),

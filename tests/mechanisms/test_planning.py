@@ -93,5 +93,7 @@ def test_error_after_falls_with_waiting():
 # Without any budget in a slot there is nothing to plan.
 def test_no_plan_without_budget():
     people = Population((Requirement(4, 1.0),), np.array([0]), 2)
-    assert not Plan(lambda gap: Choices.of(np.array([UNIT]), people)).possible
-    assert plan_of(1.0).possible
+    nothing = Plan(lambda gap: Choices.of(np.array([UNIT]), people))
+    beliefs, scale = member(drift=0.1), np.full(3, 1024.0)
+    assert nothing.best_gap(beliefs, scale, NONE) is None
+    assert plan_of(1.0).best_gap(beliefs, scale, NONE) is not None

@@ -89,18 +89,15 @@ class TextIndex:
         # The multipliers only spread the texts over the table: they never show in a result.
         self._multipliers = np.frombuffer(secrets.token_bytes(8 * 16), np.uint64) | np.uint64(1)
         self._mask = np.int64((1 << max(4, (4 * len(array)).bit_length())) - 1)
-        self._table = self._build(len(array))
-
-    def _build(self, size: int) -> npt.NDArray[np.int32]:
         table = np.full(int(self._mask) + 1, -1, dtype=np.int32)
         place = self._hash(self._words)
-        waiting = np.arange(size, dtype=np.int32)
+        waiting = np.arange(len(array), dtype=np.int32)
         while waiting.size:
             free = table[place] < 0
             table[place[free]] = waiting[free]  # of several for one place, one stays
             lost = table[place] != waiting
             waiting, place = waiting[lost], (place[lost] + 1) & self._mask
-        return table
+        self._table = table
 
     def _hash(self, words: list[Words]) -> npt.NDArray[np.int64]:
         # A word of 0 adds 0: how far the longest text of a batch reaches must not matter.
