@@ -193,7 +193,9 @@ class AdaptiveRelease:
         alarmed = surprise > ALARM or not state.slots
         weighting, regular = None, np.zeros_like(room)
         if due or alarmed:
-            regular = np.minimum(room - looked, terms.accrued(state.since, state.gap))
+            rate = terms.rate if state.gap > 1 else terms.full_rate
+            saved = rate * np.minimum(state.since, terms.windows)
+            regular = np.minimum(room - looked, saved)
             offers = regular
             if alarmed or state.gap < HASTE * state.usual_gap:
                 offers = regular + terms.from_reserve(

@@ -28,7 +28,7 @@ class Plan:
     """The releases that are possible after gaps.
 
     Args:
-        after: what a release can be after a gap, one of `kalman.GAPS`; asked once for each.
+        after: what a release can be after a gap, one of `filter_bank.GAPS`; asked once for each.
     """
 
     def __init__(self, after: Callable[[int], Choices]) -> None:
@@ -140,11 +140,6 @@ class Terms:
     bank: Bank
     correlation: Correlation
     plan: Plan
-
-    def accrued(self, since: int, gap: int) -> Units:
-        """What classes saved up in so many slots; there is no gate when every slot is released."""
-        rate = self.rate if gap > 1 else self.full_rate
-        return rate * np.minimum(since, self.windows)
 
     def from_reserve(self, divisor: int) -> Units:
         """A part of the reserve: as many slots' worth for all, so that weights stay the same."""

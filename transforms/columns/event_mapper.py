@@ -125,8 +125,18 @@ class DomainMap:
 
         Raises ConfigurationError for a column whose type the domain cannot hold.
         """
-        categories = isinstance(self.domain, Categories)
-        bins = self._categories(arrays[0]) if categories else self._numeric(arrays)
+        if isinstance(self.domain, Categories):
+            text = as_text(arrays[0])
+            if text is None:
+                raise ConfigurationError(
+                    f"column {self.columns[0]!r} holds {arrays[0].type}; a list of categories "
+                    "matches text or whole numbers: convert it, or use numeric edges"
+                )
+            bins = self._index.find(text)
+            if (bins < 0).any():
+                bins[_nulls(text)] = _NULL
+        else:
+            bins = self._numeric(arrays)
         bins[bins == _OUTSIDE] = self._other
         return bins
 
@@ -142,18 +152,6 @@ class DomainMap:
         bins[np.any([np.isnan(n) for n in numbers], axis=0)] = _NAN
         bins[np.any([_nulls(a) for a in arrays], axis=0)] = _NULL
         return bins.astype(np.int64)
-
-    def _categories(self, array: pa.Array) -> npt.NDArray[np.int64]:
-        text = as_text(array)
-        if text is None:
-            raise ConfigurationError(
-                f"column {self.columns[0]!r} holds {array.type}; a list of categories matches "
-                "text or whole numbers: convert it, or use numeric edges"
-            )
-        bins = self._index.find(text)
-        if (bins < 0).any():
-            bins[_nulls(text)] = _NULL
-        return bins
 
     def _cells(self, longitude: Any, latitude: Any) -> npt.NDArray[np.int64]:
         grid = self.domain
