@@ -59,7 +59,7 @@ class WindowSums:
         return {"slots": sums.slots, "rows": state_codec.runs_of(rows)}
 
     def read(self, record: dict[str, Any]) -> Sums:
-        """Sums of a record, added up anew. Raises ConfigurationError for other classes or windows."""
+        """Sums of a record, added up anew. Raises ConfigurationError for another window."""
         rows = state_codec.rows_of(record["rows"], len(self._windows))
         sums = self.start()
         sums.slots = record["slots"]

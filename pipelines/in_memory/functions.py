@@ -363,7 +363,8 @@ def _events(
     if is_table(data):
         if dialect is not None and dialect.any_name:
             raise ConfigurationError(
-                f"--delimiter and --columns are about CSV files, and {name} is a table: leave them out"
+                f"--delimiter and --columns are about CSV files, and {name} is a table: leave them "
+                "out"
             )
         return ReadTable(table_of(data, name), name, columns=names, silent=silent)
     path = _path(data, name)

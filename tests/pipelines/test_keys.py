@@ -118,7 +118,7 @@ def test_no_key():
 
 def test_a_place_that_is_empty_is_not_fresh_randomness():
     """A variable of the shell that is not set, say: the next run would release something else."""
-    with pytest.raises(ConfigurationError, match="--noise_key is empty: .* or leave it out"):
+    with pytest.raises(ConfigurationError, match=r"--noise_key is empty: .* or leave it out"):
         noise_key("")
 
 
