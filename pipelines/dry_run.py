@@ -117,9 +117,9 @@ def preview_per_record(
         sample = _read(place, columns, dialect, silent=True)
         lines += _columns(sample)
         if transform.time:
-            how = Columns(
-                "",
-                (),
+            how = Columns(  # of which the times alone are read
+                transform.time,
+                (transform.time,),
                 transform.time,
                 transform.time_zone,
                 transform.time_unit,

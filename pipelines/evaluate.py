@@ -21,7 +21,6 @@ from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
 from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
 from streamveil.pipelines.budgets import budget_of
-from streamveil.pipelines.commands import read
 from streamveil.pipelines.evaluation import per_record
 from streamveil.pipelines.evaluation.bounds import bound_advice
 from streamveil.pipelines.evaluation.comparison import Comparison, Family, Task, compare, tasks
@@ -73,9 +72,7 @@ Setting = tuple[Any, ...]
 def main(given: argparse.Namespace, command: str) -> int:
     """Run the command, which was given as in `command`; returns the exit code."""
     comparison = compared(given, command)
-    print(comparison.markdown)
-    for line in comparison.advice:
-        print(line)
+    print(comparison)
     if given.output:
         comparison.write(given.output)
     if given.page:
@@ -84,27 +81,6 @@ def main(given: argparse.Namespace, command: str) -> int:
         if path:
             print(f"wrote {path}")
     return 0
-
-
-def evaluate(**options: Any) -> Comparison:
-    """Compare mechanisms as the command does; gives a table and a page.
-
-    Args:
-        options: those of `streamveil evaluate` by name, such as streams="sin", epsilons=[0.5, 1],
-            input="visits.csv"; several values as a list or as text with commas between. One runs
-            at a time unless processes=N says otherwise, which spawns them: see `multiprocessing`.
-
-    Raises:
-        ConfigurationError: for whatever the command refuses.
-    """
-    alone = {} if "per_record" in options else {"processes": 1}
-    flags = [
-        f"--{name}={value if isinstance(value, str) else ','.join(map(str, np.atleast_1d(value)))}"
-        for name, value in {**alone, **options}.items()
-        if value is not None
-    ]
-    given, _ = read("evaluate", flags)
-    return compared(given, "")
 
 
 def compared(given: argparse.Namespace, command: str) -> Comparison:

@@ -13,8 +13,8 @@ To add a field later, name it under `later`, with the value that means "as it wa
 existed". Where a value has it, the field is left out, so that what is on record keeps its identity.
 That value stays what it is, even if the default of the field changes one day. Never rename a field
 or a tag of a form, and never move a field out of `later`. A field that changes nothing that is
-released is named under `apart`. `tests/mechanisms/test_identity.py` holds the bytes of every form,
-and fails for a field that is nowhere.
+released is named under `apart`. `tests/mechanisms/core/test_identity.py` holds the bytes of every
+form, and fails for a field that is nowhere.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.pipelines.evaluation.workers import all_results
+from streamveil.pipelines.result import Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,9 +164,12 @@ class Family:
         return ", ".join(c.word.format(v) for c, v in zip(self.case, case, strict=True))
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """All runs of a comparison: rows for each case and mechanism, as a table and as a page."""
+@dataclass(frozen=True, repr=False, eq=False)
+class Comparison(Result):
+    """Mechanisms side by side on the same streams or data: a table and a page.
+
+    Both are of true counts, and not protected.
+    """
 
     family: Family
     runs: Sequence[Run]
@@ -197,6 +201,14 @@ class Comparison:
     def advice(self) -> list[str]:
         """What to make of it, in lines of text."""
         return [*self.family.advice(self), *self.notes]
+
+    @property
+    def summary(self) -> str:
+        """The table for people, and what to make of it."""
+        return "\n".join([self.markdown, *self.advice])
+
+    def __str__(self) -> str:
+        return self.summary
 
     @cached_property
     def labels(self) -> dict[Case, str]:
@@ -238,10 +250,6 @@ class Comparison:
             ):
                 columns[name + ending] = pa.array(np.array(values, float), from_pandas=True)
         return pa.table(columns)
-
-    def to_pandas(self) -> Any:
-        """The table as a data frame, for which pandas must be there."""
-        return self.to_arrow().to_pandas()
 
     @cached_property
     def markdown(self) -> str:

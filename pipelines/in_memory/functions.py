@@ -8,9 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import redirect_stdout
 from dataclasses import replace
-from io import StringIO
 from types import NoneType
 from typing import Any
 
@@ -27,7 +25,6 @@ from streamveil.io import (
     check_events,
     is_stream,
     is_table,
-    read_table,
     table_of,
 )
 from streamveil.io.releases import ledger_table
@@ -41,11 +38,12 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines import collect as collecting
-from streamveil.pipelines import evaluate as evaluating
 from streamveil.pipelines import per_record as recording
 from streamveil.pipelines import release as releasing
+from streamveil.pipelines.evaluate import compared
+from streamveil.pipelines.evaluation.comparison import Comparison
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
-from streamveil.pipelines.in_memory.results import Comparison, Releases, Statistics
+from streamveil.pipelines.in_memory.results import Releases, Statistics
 from streamveil.pipelines.in_memory.steps import run_here
 from streamveil.pipelines.options import KEY_PLACES
 from streamveil.pipelines.summary import Summary
@@ -261,20 +259,17 @@ def evaluate(data: Any = None, **options: Any) -> Comparison:
     Raises:
         ConfigurationError: a ValueError, for what cannot be done or is no option.
     """
-    options = {"processes": 1, **options}
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder, words_of(evaluate):
         given = options_of("evaluate", options)
+        for name, instead in {"output": "write", "page": "write_page"}.items():
+            if getattr(given, name) is not None:
+                raise ConfigurationError(f"--{name}: leave it out, {instead}(path) writes it")
+        if given.processes is None and not given.per_record:
+            given.processes = 1
         if data is not None:
             given.input = _file_of(data, folder)
             given.name = given.name or "data"
-        if given.output is not None:
-            raise ConfigurationError(f"--output={given.output}: leave it out, to_arrow() gives it")
-        given.output = os.path.join(folder, "comparison.csv")
-        said = StringIO()
-        with redirect_stdout(said):
-            evaluating.main(given, "streamveil.evaluate")
-        lines = [line for line in said.getvalue().splitlines() if folder not in line]
-        return Comparison(read_table(given.output), "\n".join(lines))
+        return compared(given, "")
 
 
 def _without(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:

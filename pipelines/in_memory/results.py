@@ -1,11 +1,9 @@
-"""What a call releases: tables, figures, and how they show themselves in a notebook."""
+"""What a call releases: tables and figures."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,55 +19,13 @@ from streamveil.mechanisms.core.records import (
     format_time,
 )
 from streamveil.mechanisms.core.words import number_of
+from streamveil.pipelines.result import Result
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
-_MOST_ROWS = 10
-"""Rows that a notebook shows."""
 _MOST_BINS = 8
 """Bins of a plot that names none."""
-
-
-class Result(ABC):
-    """What is released, as a table; with it what there is to tell of the run."""
-
-    @abstractmethod
-    def to_arrow(self) -> pa.Table:
-        """All that is released, as a table of Arrow."""
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """A few lines about it."""
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The same as :meth:`to_arrow`, as pandas has it. Raises ImportError without pandas."""
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            raise ImportError(
-                "to_pandas() needs pandas: pip install pandas; to_arrow() needs nothing more"
-            ) from None
-        return self.to_arrow().to_pandas()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows: the lines, and the first rows."""
-        table = self.to_arrow()
-        head = "".join(f"<th>{escape(name)}</th>" for name in table.column_names)
-        rows = "".join(
-            f"<tr>{''.join(f'<td>{escape(_shown(cell))}</td>' for cell in row.values())}</tr>"
-            for row in table.slice(0, _MOST_ROWS).to_pylist()
-        )
-        more = table.num_rows - _MOST_ROWS
-        rest = f"<p>and {number_of(more, 'row')} more: .to_pandas()</p>" if more > 0 else ""
-        return (
-            f"<pre>{escape(str(self))}</pre><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{rows}</tbody></table>{rest}"
-        )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -178,26 +134,3 @@ class Statistics(Result, Sequence[PerRecordRow]):
 
     def __str__(self) -> str:
         return self.summary
-
-
-@dataclass(frozen=True, repr=False, eq=False)
-class Comparison(Result):
-    """Mechanisms side by side on the same streams. It is of true counts, and not protected."""
-
-    table: pa.Table
-    """A row for each stream, requirement and mechanism."""
-    summary: str
-    """The table for people, and which mechanism to choose."""
-
-    def to_arrow(self) -> pa.Table:
-        """A row for each stream, requirement and mechanism, with all measures."""
-        return self.table
-
-    def __str__(self) -> str:
-        return self.summary
-
-
-def _shown(cell: Any) -> str:
-    if cell is None:
-        return ""
-    return f"{cell:.6g}" if isinstance(cell, float) else str(cell)

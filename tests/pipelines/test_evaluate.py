@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import streamveil as sv
 from streamveil.io import read_table
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import evaluate, flights
@@ -98,8 +99,8 @@ def test_table_page_and_advice(command):
 
 
 def test_the_same_from_python(command):
-    found = evaluate.evaluate(
-        stream="sin", mechanisms=["pba", "ba"], users=90, slots=8, seeds=2, windows=6
+    found = sv.evaluate(
+        streams="sin", mechanisms=["pba", "ba"], users=90, slots=8, seeds=2, windows=6
     )
     path = command.path("t.csv")
     command.done("--streams=sin", "--mechanisms=pba,ba", *SMALL, f"--output={path}")
@@ -110,11 +111,11 @@ def test_the_same_from_python(command):
     assert found.to_arrow().column_names == read_table(path).column_names
     assert found.advice[0] == "Choose, by AMRE:"
     few = {"records": 200, "runs": 5, "seeds": 1, "statistics": ["count"]}
-    assert evaluate.evaluate(per_record="zipf-3", **few).to_arrow()["data"][0].as_py() == "zipf-3"
+    assert sv.evaluate(per_record="zipf-3", **few).to_arrow()["data"][0].as_py() == "zipf-3"
     with pytest.raises(ConfigurationError, match="'abp' is unknown"):
-        evaluate.evaluate(streams="sin", mechanisms="abp")
-    with pytest.raises(ConfigurationError, match="unknown option --seed=3"):
-        evaluate.evaluate(streams="sin", seed=3)
+        sv.evaluate(streams="sin", mechanisms="abp")
+    with pytest.raises(ConfigurationError, match="unknown option seed=3"):
+        sv.evaluate(streams="sin", seed=3)
 
 
 def test_local_mechanisms_stand_beside_others(command):

@@ -104,5 +104,5 @@ def test_a_comparison_on_a_table(job):
 def test_a_comparison_of_nothing_is_refused():
     with pytest.raises(sv.ConfigurationError, match="streams is missing: name some"):
         sv.evaluate()
-    with pytest.raises(sv.ConfigurationError, match=r"option streem=sin: did you mean stream\?"):
+    with pytest.raises(sv.ConfigurationError, match=r"option streem=sin: did you mean streams\?"):
         sv.evaluate(streem="sin")

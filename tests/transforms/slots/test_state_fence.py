@@ -39,7 +39,7 @@ from streamveil.transforms.slots import state_fence as fence
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import StateWentBack
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from _drill import overspent, spent
 
 REGISTRY = Registry.of({"ann": (3, 1.0), "bob": (2, 1.0)})

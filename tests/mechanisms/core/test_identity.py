@@ -47,6 +47,10 @@ def ones(values):
     return np.ones(len(values))
 
 
+# A function of a user goes by its name; this one is on record under the one that it had first.
+ones.__module__ = "tests.mechanisms.test_identity"
+
+
 TABLE = Registry.of({"ann": (3, 0.5), "bob": (1, 2.0)}, default=(Requirement(2, 1.0), 9))
 USERS = Users((Requirement(3, 0.5), Requirement(1, 1.0)), np.array([0, 1, 1], np.int32), 4)
 SOURCE = Source(BUDGET, "fare", key="zone", keys=("n", "s"), time="time", first_slot=3)

@@ -19,7 +19,7 @@ from streamveil.mechanisms.accounting.schedule import Offer
 from streamveil.mechanisms.core.requirements import asked_units
 from streamveil.mechanisms.core.units import to_epsilon
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = json.loads((GOLDEN / "dynamic_dpbd_dpba.json").read_text())["cases"]
 EXAMPLES = json.loads((GOLDEN / "examples.json").read_text())
 PROPERTY = settings(max_examples=60)
