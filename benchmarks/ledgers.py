@@ -55,8 +55,8 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
     import numpy as np
 
     from streamveil.mechanisms import DynamicStream, NoiseSource, dynamic_mechanism
+    from streamveil.mechanisms.core.budgets import asked_units
     from streamveil.mechanisms.core.cohorts import Moves
-    from streamveil.mechanisms.core.requirements import asked_units
     from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
     from streamveil.mechanisms.protocol import Setting
     from streamveil.transforms.messages import compressed

@@ -121,7 +121,6 @@ def mapper():
     values = Categories(tuple(f"value-{i:02}" for i in range(BINS)))
     columns = Columns("user", ("value",), "time")
     made = EventMapper(columns, Slots.of("1h"), values, registry, bytes(32))
-    made.warm()
     return made
 
 

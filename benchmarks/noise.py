@@ -57,7 +57,7 @@ def run(scale: float, size: int, seconds: float, opendp: bool = False) -> dict[s
 
 
 def _streamveil(scale: float, size: int):
-    from streamveil.mechanisms.core.units import to_units
+    from streamveil.mechanisms.core.budgets import to_units
     from streamveil.mechanisms.randomness.noise import NoiseSource, discrete_laplace
 
     words = NoiseSource(bytes(32)).slot(0, b"").words("benchmark")

@@ -295,7 +295,6 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
         registry,
         bytes(32),
     )
-    mapper.warm()
     layout = Layout.choose(registry, BINS, 1, timely=True)
     counter = Counter(registry, layout, partial(Bounding, 1), "", dynamic=False)
     values = pa.array(names)
@@ -389,7 +388,7 @@ def run_registry(users: int) -> dict[str, float]:
     from _events import write_requirements
 
     from streamveil.io import read_requirements
-    from streamveil.transforms.columns.user_index import UserIndex
+    from streamveil.transforms.columns.text import UserIndex
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requirements.parquet"

@@ -15,7 +15,11 @@ class RecordBatchCoder(coders.Coder):
 
     def encode(self, value: pa.RecordBatch) -> bytes:
         """Write one batch as a stream."""
-        value = _without_large_dictionaries(value)
+        # A slice has the whole dictionary of its parent, which may be far larger than its rows.
+        for index, column in enumerate(value.columns):
+            if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
+                small = pc.dictionary_encode(column.dictionary_decode()).cast(column.type)
+                value = value.set_column(index, value.schema.field(index), small)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, value.schema) as writer:
             writer.write_batch(value)
@@ -43,15 +47,6 @@ class RecordBatchCoder(coders.Coder):
 
     def __hash__(self) -> int:
         return hash(type(self))
-
-
-def _without_large_dictionaries(batch: pa.RecordBatch) -> pa.RecordBatch:
-    # A slice has the whole dictionary of its parent, which may be far larger than its rows.
-    for index, column in enumerate(batch.columns):
-        if pa.types.is_dictionary(column.type) and len(column.dictionary) > len(column):
-            small = pc.dictionary_encode(column.dictionary_decode()).cast(column.type)
-            batch = batch.set_column(index, batch.schema.field(index), small)
-    return batch
 
 
 coders.registry.register_coder(pa.RecordBatch, RecordBatchCoder)

@@ -85,7 +85,10 @@ def read_csv(
     known = dialect or CsvDialect()
     blocks = read_lines(path)
     header, rest = _header(path, known, next(blocks, Lines(1, b"\n")))
-    require_columns(path, columns, header, csv_remedy(dialect, header))
+    try:
+        require_columns(path, columns, header)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}{csv_remedy(dialect, header)}") from None
     wanted = tuple(header.index(name) for name in columns)
     parser = _Parser(known.delimiter, len(header), wanted, reject)
     for block in blocks:

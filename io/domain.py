@@ -11,8 +11,8 @@ from typing import Any
 from apache_beam.io.filesystems import FileSystems
 
 from streamveil.io.events import columns_of
+from streamveil.io.files import require_filesystem
 from streamveil.io.lines import BYTE_ORDER_MARK
-from streamveil.io.optional import require_filesystem
 from streamveil.io.public import read_public
 from streamveil.mechanisms.core.domains import (
     Categories,

@@ -273,7 +273,7 @@ class ReadEvents(beam.PTransform):
             ).with_output_types(Part)
             | "Spread" >> beam.Reshuffle()
             | "Read"
-            >> beam.ParDo(_ReadFn(self.columns, self.silent, self.again)).with_outputs(
+            >> beam.FlatMap(read_outputs, self.columns, self.silent, self.again).with_outputs(
                 REJECTED_TAG, main="batches"
             )
         )
@@ -313,16 +313,6 @@ class ReadFileFn(beam.DoFn):
             if self._silent or self._again:
                 return
             yield dead_letters(rejected_batch(path, [(None, str(error), b"")], UNREADABLE))
-
-
-class _ReadFn(beam.DoFn):
-    def __init__(self, columns: Columns, silent: bool, again: bool):
-        self._columns = columns
-        self._silent = silent
-        self._again = again
-
-    def process(self, part: Part) -> Iterator[Any]:
-        yield from read_outputs(part, self._columns, self._silent, self._again)
 
 
 def read_outputs(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import importlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, BinaryIO, cast
 
@@ -16,11 +18,18 @@ from apache_beam.io.filesystems import FileSystems
 
 import streamveil.io.coders  # noqa: F401 - batches of events travel as Arrow writes them
 from streamveil.io.formats import CsvDialect, format_of, row_word
-from streamveil.io.optional import require_filesystem
 from streamveil.mechanisms.core.records import ROW_COLUMN, SOURCE_METADATA, ConfigurationError
 
 Columns = Sequence[str]
 Patterns = str | Sequence[str]
+
+# The extra that a filesystem of Beam needs, by the scheme of a path, and a module of it.
+_FILESYSTEMS = {
+    "s3": ("aws", "boto3"),
+    "gs": ("gcp", "google.cloud.storage"),
+    "azfs": ("azure", "azure.storage.blob"),
+    "hdfs": ("hadoop", "hdfs"),
+}
 
 
 def match_files(pattern: Patterns) -> list[FileMetadata]:
@@ -79,6 +88,21 @@ def check_file(path: str, size: int, dialect: CsvDialect | None = None) -> None:
         )
 
 
+def require_filesystem(path: str) -> None:
+    """Raise ConfigurationError where a path's filesystem needs what is not installed."""
+    scheme = path.partition("://")[0] if "://" in path else ""
+    if scheme not in _FILESYSTEMS:
+        return
+    extra, module = _FILESYSTEMS[scheme]
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        raise ConfigurationError(
+            f"{path}: files of {scheme}:// need an extra that is not installed: "
+            f"python -m pip install 'streamveil[{extra}]'"
+        ) from None
+
+
 @contextlib.contextmanager
 def open_file(path: str) -> Iterator[BinaryIO]:
     """Open for reading; the bytes of a `.gz` file come decompressed."""
@@ -89,13 +113,13 @@ def open_file(path: str) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, gzip.GzipFile(fileobj=raw) if gz else raw)
 
 
+@dataclass
 class Reading:
     """Context in which any failure becomes a ConfigurationError with the file and the place."""
 
-    def __init__(self, path: str, *, row: int | None = None):
-        """`row` is where reading stands; the reader moves it on."""
-        self.path = path
-        self.row = row
+    path: str
+    row: int | None = None
+    """Where reading stands; the reader moves it on."""
 
     def __enter__(self) -> Reading:
         return self

@@ -8,29 +8,6 @@ import shutil
 
 from streamveil.mechanisms.core.records import ConfigurationError
 
-# The extra that a filesystem of Beam needs, by the scheme of a path, and a module of it.
-_FILESYSTEMS = {
-    "s3": ("aws", "boto3"),
-    "gs": ("gcp", "google.cloud.storage"),
-    "azfs": ("azure", "azure.storage.blob"),
-    "hdfs": ("hadoop", "hdfs"),
-}
-
-
-def require_filesystem(path: str) -> None:
-    """Raise ConfigurationError where a path's filesystem needs what is not installed."""
-    scheme = path.partition("://")[0] if "://" in path else ""
-    if scheme not in _FILESYSTEMS:
-        return
-    extra, module = _FILESYSTEMS[scheme]
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        raise ConfigurationError(
-            f"{path}: files of {scheme}:// need an extra that is not installed: "
-            f"python -m pip install 'streamveil[{extra}]'"
-        ) from None
-
 
 def require_google(module: str, what: str) -> None:
     """Raise ConfigurationError unless that client library of Google is installed."""

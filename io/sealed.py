@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.seal import checksum
+from streamveil.mechanisms.core.state_codec import checksum
 
 PART = ".part"
 """How the name of what is being written ends."""

@@ -381,7 +381,7 @@ class StateFolder:
         says = (
             "but no manifest.json, which says what is committed"
             if snapshot is None
-            else f"but the manifest.json there is older: it knows of {last} passes"
+            else f"but the manifest.json there is older: it is at pass {last}"
         )
         copy, manifest = newest / MANIFEST, self.path / MANIFEST
         remedy = (

@@ -24,11 +24,10 @@ from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
 from streamveil.io.delimited import NULLS, write_csv
-from streamveil.io.files import Reading, open_file
+from streamveil.io.files import Reading, open_file, require_filesystem
 from streamveil.io.formats import AVRO, CSV, PARQUET, format_of, output_format_of
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
-from streamveil.io.optional import require_filesystem
 from streamveil.io.parquet import write_parquet
 from streamveil.io.sealed import naming
 from streamveil.mechanisms.core.records import ConfigurationError

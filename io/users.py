@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from streamveil.io.tables import write_table
+from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, ConfigurationError, Requirement
-from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.core.user_table import Registry
 
 _SCHEMA = pa.schema(

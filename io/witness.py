@@ -24,7 +24,7 @@ from pathlib import Path
 
 from streamveil.io.sealed import naming, sync
 from streamveil.mechanisms.core.records import ConfigurationError, format_time
-from streamveil.mechanisms.core.seal import checksum
+from streamveil.mechanisms.core.state_codec import checksum
 
 _PURPOSE = b"streamveil witness"
 _LONGEST = 4096  # bytes; a line is a tenth of that

@@ -13,9 +13,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Lifetime, Requirement
-from streamveil.mechanisms.core.requirements import Requirements
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Requirements, Units
+from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Requirement
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 S = TypeVar("S")
@@ -50,11 +49,6 @@ class Population:
     sensitivity: int = 1
     """How much one user can change a slot's histogram in L1: contributions per slot, doubled
     when neighbouring inputs replace a user rather than add one."""
-
-    @property
-    def forever(self) -> bool:
-        """Whether users ask for one budget over the whole stream, not over windows."""
-        return any(isinstance(requirement, Lifetime) for requirement in self.requirements)
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun
+from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
@@ -22,7 +23,6 @@ from streamveil.mechanisms.core.records import (
     as_requirement,
     check_shares,
 )
-from streamveil.mechanisms.core.requirements import Requirements
 from streamveil.mechanisms.protocol import (
     DynamicMechanism,
     Mechanism,
@@ -196,7 +196,7 @@ def mechanism(text: str, population: Population) -> Mechanism[Any]:
     Raises:
         ConfigurationError: for an unknown name or option, or a value that does not fit.
     """
-    known = INFINITE_MECHANISMS if population.forever else MECHANISMS
+    known = INFINITE_MECHANISMS if population.requirements.forever else MECHANISMS
     made: Mechanism[Any] = _made(text, known, population)
     return made
 

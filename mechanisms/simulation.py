@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.budgets import Requirements, Units, asked_units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -18,8 +19,6 @@ from streamveil.mechanisms.core.records import (
     check_shares,
     leave_shares,
 )
-from streamveil.mechanisms.core.requirements import Requirements, asked_units
-from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY

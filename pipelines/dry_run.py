@@ -18,9 +18,9 @@ import pyarrow as pa
 from streamveil.io import CsvDialect, is_stream, read_events
 from streamveil.io.events import read_outputs, split_file
 from streamveil.io.files import input_files
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import Lifetime, Slots, format_time
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.core.words import number_of
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse

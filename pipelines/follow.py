@@ -35,6 +35,7 @@ from streamveil.io import (
     witness_of,
 )
 from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
@@ -43,7 +44,6 @@ from streamveil.mechanisms.core.records import (
     format_duration,
     format_time,
 )
-from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CloseBy
 from streamveil.pipelines.exporting import Exports

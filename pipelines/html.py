@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jinja2
 
-from streamveil.mechanisms.core.words import number_of
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.pipelines.charts import MINUS, whole
 
 NOTHING = "\N{EN DASH}"

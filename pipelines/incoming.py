@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from apache_beam.io.filesystem import FileMetadata
 
 from streamveil.io import InputFile, Snapshot, ends_of, list_files
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time
-from streamveil.mechanisms.core.words import number_of
 
 STOP = "stop"
 WAIT = "wait"

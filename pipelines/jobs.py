@@ -32,9 +32,9 @@ from streamveil.io import (
     source_of,
     unfinished,
 )
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of

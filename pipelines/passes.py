@@ -133,7 +133,10 @@ class PassJob:
     @property
     def _shares(self) -> bool:
         """Whether releases have shares."""
-        return isinstance(self.transform, PrivateHistograms) and self.transform.population.forever
+        return (
+            isinstance(self.transform, PrivateHistograms)
+            and self.transform.population.requirements.forever
+        )
 
     def _build(self, pipeline: beam.Pipeline) -> None:
         whole, due = self.transform, self.due

@@ -20,8 +20,8 @@ from streamveil.io import (
     source_of,
 )
 from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.budgets import budget_of, lookup_of
 from streamveil.pipelines.dry_run import preview_per_record
 from streamveil.pipelines.flags import is_true

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 from tqdm import tqdm
 
-from streamveil.mechanisms.core.words import number_of
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.pipelines.logs import is_bare, tell_aside
 
 _LOGGER = logging.getLogger("streamveil.progress")

@@ -101,7 +101,7 @@ class ReleaseJob(Job[PrivateHistograms]):
 
     @property
     def _shares(self) -> bool:
-        return self.transform.population.forever
+        return self.transform.population.requirements.forever
 
     @property
     def _dynamic(self) -> bool:
@@ -147,7 +147,7 @@ def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
     It follows from what is public. Where a public total is smaller, all is in vain. None where
     every slot is worth it.
     """
-    if not transform.population.forever:
+    if not transform.population.requirements.forever:
         return None
     gated = mechanism(transform.mechanism, transform.population)
     if not isinstance(gated, Gated):

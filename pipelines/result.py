@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from streamveil.mechanisms.core.words import number_of
+from streamveil.mechanisms.core.number_text import number_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import MICROSECONDS, STATUSES, Slots, format_time
-from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.summary import Summary
 
 STARTING = "starting"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import STATUSES, UNMEASURED
-from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.logs import tell_aside
 from streamveil.transforms import metrics
 

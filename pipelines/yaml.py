@@ -122,7 +122,7 @@ def private_histograms(
             rows=rows,
             ledger=ledger,
             error_handling=error_handling,
-            shares=transform.population.forever,
+            shares=transform.population.requirements.forever,
             dynamic=only_dynamic(transform.mechanism),
         ),
     )

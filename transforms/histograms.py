@@ -46,8 +46,7 @@ from streamveil.mechanisms.driver.saved_state import (
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
 from streamveil.transforms.checks import check_resume, settling, take_public
-from streamveil.transforms.columns.bins import DomainMap
-from streamveil.transforms.columns.event_mapper import Columns, EventMapper
+from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.changes import ChangeMapper
 from streamveil.transforms.counting.count_events import Asked, Counted, Counter, count_events
@@ -253,7 +252,7 @@ class PrivateHistograms(beam.PTransform):
         return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
-        if not self.population.forever:
+        if not self.population.requirements.forever:
             raise ConfigurationError(
                 "only one budget for ever can be granted again (--restart_budget): those of "
                 "windows come back by themselves"
@@ -268,7 +267,7 @@ class PrivateHistograms(beam.PTransform):
 
     def bounding(self) -> Bounding:
         """Which events of a user in a slot count, with the secret of the draws."""
-        return Bounding(self.max_contributions, self.keep, self._key.of_bounding())
+        return Bounding(self.max_contributions, self.keep, self._key.derived("bounding"))
 
     @property
     def context(self) -> Parts:
@@ -291,7 +290,7 @@ class PrivateHistograms(beam.PTransform):
             self.slots,
             self.domain,
             self.registry,
-            self._key.of_strangers(),
+            self._key.derived("strangers"),
             self.first_slot,
             self.last_slot,
             dynamic,
@@ -304,7 +303,7 @@ class PrivateHistograms(beam.PTransform):
             self.columns.time_zone,
             self.columns.time_unit,
             self.registry,
-            self._key.of_strangers(),
+            self._key.derived("strangers"),
             self._horizon,
             self.population.sensitivity,
         )

@@ -73,13 +73,8 @@ _HEADER = struct.Struct("<Bqii")
 class MessageCoder(coders.Coder):
     """Codes a message as its bytes."""
 
-    def encode(self, value: Message) -> bytes:
-        """The bytes."""
-        return value.to_bytes()
-
-    def decode(self, encoded: bytes) -> Message:
-        """The message."""
-        return Message.from_bytes(encoded)
+    encode = staticmethod(Message.to_bytes)
+    decode = staticmethod(Message.from_bytes)
 
     def is_deterministic(self) -> bool:
         """Equal messages have equal bytes."""

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import check_amounts, refusal
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units, to_epsilon
 
 _MAX_CELLS = 1 << 25
 _ENDED = np.iinfo(np.int64).max // 2

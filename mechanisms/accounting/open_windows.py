@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 
 # More than any budget: what a window that is not open leaves.
 NO_LIMIT = 1 << 62

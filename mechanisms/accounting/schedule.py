@@ -12,9 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.budgets import Requirements, Units, asked_units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
-from streamveil.mechanisms.core.requirements import Requirements, asked_units
-from streamveil.mechanisms.core.units import Units, to_epsilon
 
 S = TypeVar("S")
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.open_windows import FRESH
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
-from streamveil.mechanisms.core.units import Units
 
 Integers = npt.NDArray[np.int64]
 

@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
-from streamveil.mechanisms.core.requirements import Requirements
-from streamveil.mechanisms.core.units import Units, to_epsilon
+from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
+from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
 # 256 MB of recent spending; beyond that a slot is far too short for its windows.
 _MAX_CELLS = 1 << 25
@@ -79,13 +78,8 @@ class WindowFilter:
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:
         self.requirements = Requirements.of(requirements)
-        self.forever = isinstance(requirements[0], Lifetime)
+        self.forever = self.requirements.forever
         """Whether nothing ever leaves the window."""
-        if any(isinstance(one, Lifetime) != self.forever for one in requirements):
-            raise ConfigurationError(
-                "some requirements are for windows and others for the whole stream: release them "
-                "as two streams"
-            )
         count = len(requirements)
         self._windows = self.requirements.windows
         self._caps = self.requirements.budgets
@@ -146,8 +140,6 @@ class WindowFilter:
 
     def diagnostics(self) -> Mapping[str, float]:
         """What an analyst must know of a life with every release: least budget left, restarts."""
-        if not self.forever:
-            return {}
         left = float(to_epsilon((self._caps - self.in_window).min()))
         return {"budget_left": left, "restarts": float(self.restarts)}
 

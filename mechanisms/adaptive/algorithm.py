@@ -12,17 +12,20 @@ Source: our own.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
+from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
 from streamveil.mechanisms.adaptive.filter_bank import Forecast
-from streamveil.mechanisms.adaptive.slot_budget import Terms
-from streamveil.mechanisms.adaptive.weight_bias import Risk
-from streamveil.mechanisms.adaptive.weighting import Choices, Weighting
+from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
-from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.protocol import SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
@@ -45,6 +48,104 @@ ROUNDING = 1 / 12
 NO_RISK = Risk(0.0, 0.0)
 # Bias is not looked for where weights would be nearly equal even if there were none.
 WORTH_LEARNING = 0.1
+
+_BYTES_LIST = {"type": "array", "items": "bytes"}
+
+
+def schemas(accounts: Sequence[state_codec.Schema]) -> dict[int, state_codec.Schema]:
+    """Schemas of a state whose accounts are written in these fields."""
+    fields = [
+        {"name": "bank", "type": _BYTES_LIST},
+        {"name": "correlation", "type": _BYTES_LIST},
+        *accounts,
+        {"name": "slots", "type": "long"},
+        {"name": "since", "type": "long"},
+        {"name": "unseen", "type": "long"},
+        {"name": "gap", "type": "long"},
+        {"name": "patience", "type": "double"},
+        {"name": "usual_gap", "type": "double"},
+        {"name": "published_slot", "type": ["null", "long"]},
+        {"name": "epsilon", "type": "double"},
+        {"name": "dispersion", "type": "double"},
+    ]
+    return {1: {"type": "record", "name": "Adaptive", "fields": fields}}
+
+
+_PLAIN = (
+    "slots",
+    "since",
+    "unseen",
+    "gap",
+    "patience",
+    "usual_gap",
+    "published_slot",
+    "epsilon",
+    "dispersion",
+)
+
+
+@dataclass
+class AdaptiveState:
+    """What the next slot needs to know: everything in it is public."""
+
+    bank: filter_bank.BankState
+    correlation: CorrelationState
+    accounts: Any
+    """What was spent of each part of the budgets."""
+    slots: int = 0
+    since: int = 1
+    """Slots from the last scheduled release to this one: budget is saved up for so long."""
+    unseen: int = 1
+    """Slots from the last release of any kind to this one."""
+    gap: int = 1
+    """Planned slots between releases."""
+    patience: float = 0.0
+    """Expected variance of the curve between releases, in parts of that of a release."""
+    usual_gap: float = 0.0
+    """Slow average of `gap`."""
+    published_slot: int | None = None
+    epsilon: float = 0.0
+    dispersion: float = 0.0
+    """Of the weights of the last release."""
+
+
+def pack(
+    state: AdaptiveState,
+    versions: Mapping[int, state_codec.Schema],
+    accounts: Mapping[str, Any],
+) -> bytes:
+    """Bytes of a state under :func:`schemas`; figures of beliefs as 64-bit floats."""
+    record = {
+        **{name: getattr(state, name) for name in _PLAIN},
+        "bank": [part.tobytes() for part in vars(state.bank).values()],
+        "correlation": [part.tobytes() for part in vars(state.correlation).values()],
+        **accounts,
+    }
+    return state_codec.pack(versions, record)
+
+
+def unpack(
+    data: bytes,
+    versions: Mapping[int, state_codec.Schema],
+    state: AdaptiveState,
+    accounts: Callable[[dict[str, Any]], Any],
+) -> AdaptiveState:
+    """State of bytes, read into a fresh `state` of the same configuration.
+
+    Raises ConfigurationError for another number of bins or classes.
+    """
+    _, record = state_codec.unpack(versions, data)
+    scale = np.frombuffer(record["bank"][-1], dtype=np.float64)
+    state_codec.check_length(scale, state.bank.scale.size, "bins")
+    for belief in ("bank", "correlation"):
+        parts = vars(getattr(state, belief))
+        for (name, part), stored in zip(parts.items(), record[belief], strict=True):
+            read = np.frombuffer(stored, dtype=np.float64)
+            parts[name] = read.reshape(part.shape).copy()
+    state.accounts = accounts(record)
+    for name in _PLAIN:
+        setattr(state, name, record[name])
+    return state
 
 
 class AdaptiveRelease:
@@ -71,6 +172,7 @@ class AdaptiveRelease:
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
         counts, terms = slot_input.counts, self.terms(state, slot_input)
+        most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
         bank, audit, room = terms.bank, terms.audit, terms.main
         if state.slots:
             bank.advance(state.bank)
@@ -91,8 +193,14 @@ class AdaptiveRelease:
         alarmed = surprise > ALARM or not state.slots
         weighting, regular = None, np.zeros_like(room)
         if due or alarmed:
-            regular = np.minimum(room - looked, terms.accrued(state.since, state.gap))
-            offers = regular + self._from_reserve(state, terms, alarmed)
+            rate = terms.rate if state.gap > 1 else terms.full_rate
+            saved = rate * np.minimum(state.since, terms.windows)
+            regular = np.minimum(room - looked, saved)
+            offers = regular
+            if alarmed or state.gap < HASTE * state.usual_gap:
+                offers = regular + terms.from_reserve(
+                    RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
+                )
             weighting = self._weighting(state, terms, forecast, risk, offers)
         seen = self._observe(state, terms, weighting, counts, noise)
         jumped = False
@@ -124,7 +232,7 @@ class AdaptiveRelease:
         state.slots += 1
         doubt = self._bias(state, terms, state.dispersion)[1]
         return state, SlotRelease(
-            np.rint(np.clip(mean, 0, terms.most)).astype(np.int64),
+            np.rint(np.clip(mean, 0, most)).astype(np.int64),
             status,
             state.published_slot,
             state.epsilon,
@@ -141,12 +249,6 @@ class AdaptiveRelease:
             return SKIPPED, nothing, np.full_like(nothing, np.nan)
         return PREDICTED, forecast.mean, forecast.variance + forecast.white
 
-    def _from_reserve(self, state: AdaptiveState, terms: Terms, alarmed: bool) -> Units:
-        """Part of the reserve: on alarm, or when the plan turns to much shorter gaps."""
-        if not (alarmed or state.gap < HASTE * state.usual_gap):
-            return np.zeros_like(terms.rate)
-        return terms.from_reserve(RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE)
-
     def _chosen(
         self, state: AdaptiveState, terms: Terms, offers: Units, found: Choices, risk: Risk
     ) -> Weighting:
@@ -157,7 +259,7 @@ class AdaptiveRelease:
         self, state: AdaptiveState, terms: Terms, forecast: Forecast, risk: Risk, offers: Units
     ) -> Weighting | None:
         """The best weighting for the offers, or None if its release would tell nothing."""
-        found = terms.choices(offers)
+        found = choices(offers, terms.crowd, terms.assume_independent)
         if not found.thresholds.size:
             return None
         auditing = terms.audit is not None
@@ -187,7 +289,7 @@ class AdaptiveRelease:
         Returns:
             (units spent, shape (K,); surprise in noise scales above what is usual).
         """
-        found = terms.choices(offers)
+        found = choices(offers, terms.crowd, terms.assume_independent)
         if not found.thresholds.size:
             return np.zeros_like(offers), 0.0
         weighting = self._chosen(state, terms, offers, found, risk)
@@ -264,11 +366,10 @@ class AdaptiveRelease:
         return bool(forecast.variance.mean() > IMPATIENCE * state.patience * error)
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
-        if terms.plan.possible:
-            risk = terms.correlation.risk(state.correlation, state.bank.scale)
-            state.gap, state.patience = terms.plan.best_gap(
-                self._beliefs(state, terms), state.bank.scale, risk
-            )
+        risk = terms.correlation.risk(state.correlation, state.bank.scale)
+        best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk)
+        if best is not None:
+            state.gap, state.patience = best
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:

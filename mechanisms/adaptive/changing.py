@@ -16,15 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.open_windows import OpenWindows
-from streamveil.mechanisms.adaptive import adaptive_state, filter_bank
-from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
+from streamveil.mechanisms.adaptive import algorithm, filter_bank
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
+from streamveil.mechanisms.adaptive.budget_plan import Plan, Shares, Terms, audit_of, choices, part
 from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.adaptive.gap_plan import Plan
-from streamveil.mechanisms.adaptive.slot_budget import Shares, Terms, audit_of, choices, part
-from streamveil.mechanisms.adaptive.weight_bias import Correlation
-from streamveil.mechanisms.adaptive.weighting import Choices, Weighting
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Members, Setting, SlotInput
 
 # Parts of a budget: looks and releases, reserve, audits.
@@ -48,7 +45,7 @@ class DynamicAdaptive(AdaptiveRelease):
         reserve: share of the rest that waits for alarms.
     """
 
-    SCHEMAS = adaptive_state.schemas(
+    SCHEMAS = algorithm.schemas(
         [
             {
                 "name": "windows",
@@ -185,11 +182,11 @@ class DynamicAdaptive(AdaptiveRelease):
     def encode(self, state: AdaptiveState) -> bytes:
         """Bytes of the state."""
         accounts = {"windows": self.windows.record(state.accounts)}
-        return adaptive_state.pack(state, self.SCHEMAS, accounts)
+        return algorithm.pack(state, self.SCHEMAS, accounts)
 
     def decode(self, data: bytes) -> AdaptiveState:
         """State of bytes. Raises ConfigurationError for another number of bins."""
-        return adaptive_state.unpack(
+        return algorithm.unpack(
             data, self.SCHEMAS, self.start(), lambda record: self.windows.read(record["windows"])
         )
 

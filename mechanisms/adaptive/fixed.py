@@ -24,14 +24,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
-from streamveil.mechanisms.adaptive import adaptive_state, filter_bank
-from streamveil.mechanisms.adaptive.adaptive_state import AdaptiveState
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
-from streamveil.mechanisms.adaptive.gap_plan import Plan
-from streamveil.mechanisms.adaptive.slot_budget import Shares, Terms, audit_of, choices, part
-from streamveil.mechanisms.adaptive.weight_bias import Correlation
-from streamveil.mechanisms.adaptive.weighting import Choices
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.adaptive import algorithm, filter_bank
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
+from streamveil.mechanisms.adaptive.budget_plan import Plan, Shares, Terms, audit_of, choices, part
+from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Population, SlotInput
 
 
@@ -57,7 +54,7 @@ class Adaptive(AdaptiveRelease):
         reserve: share of the rest that waits for alarms.
     """
 
-    SCHEMAS = adaptive_state.schemas(
+    SCHEMAS = algorithm.schemas(
         [
             {"name": "spent", "type": WindowSums.SCHEMA},
             {"name": "reserve", "type": "WindowSums"},
@@ -141,11 +138,11 @@ class Adaptive(AdaptiveRelease):
             "spent": self._sums.record(state.accounts.main),
             "reserve": self._sums.record(state.accounts.reserve),
         }
-        return adaptive_state.pack(state, self.SCHEMAS, accounts)
+        return algorithm.pack(state, self.SCHEMAS, accounts)
 
     def decode(self, data: bytes) -> AdaptiveState:
         """State of bytes. Raises ConfigurationError for another number of bins or classes."""
-        return adaptive_state.unpack(
+        return algorithm.unpack(
             data,
             self.SCHEMAS,
             self.start(),

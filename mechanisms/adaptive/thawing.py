@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.driver.dynamic_stream import DynamicState, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.randomness.noise import digest

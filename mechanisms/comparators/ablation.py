@@ -35,9 +35,9 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.schedule import Schedule
 from streamveil.mechanisms.adaptive.filter_bank import Bank
-from streamveil.mechanisms.adaptive.weight_bias import Risk
-from streamveil.mechanisms.adaptive.weighting import Choices, Weighting, candidates
+from streamveil.mechanisms.adaptive.weighting import Choices, Risk, Weighting, candidates
 from streamveil.mechanisms.comparators.paid_schedules import Saving, Shares, Sliding
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import (
     NULLIFIED,
     PUBLISHED,
@@ -45,7 +45,6 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Requirement,
 )
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.protocol import Crowd, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise, laplace_variance
 from streamveil.mechanisms.wevent.last_publication import Publication

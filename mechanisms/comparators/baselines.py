@@ -29,9 +29,8 @@ import numpy as np
 
 from streamveil.mechanisms.comparators.randomized_response import RandomizedResponse
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
-from streamveil.mechanisms.core.requirements import Requirements
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 from streamveil.mechanisms.wevent.last_publication import FIELDS, Publication, Publisher

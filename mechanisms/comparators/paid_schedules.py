@@ -14,8 +14,8 @@ import numpy as np
 from streamveil.mechanisms.accounting.schedule import FixedBudgets, Offer
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import Requirement
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
 
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.units import Units, to_epsilon
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import SlotNoise, probability_threshold, thin, uniform
 

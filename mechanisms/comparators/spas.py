@@ -41,8 +41,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units, to_epsilon, to_units
 from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
-from streamveil.mechanisms.core.units import Units, to_epsilon, to_units
 from streamveil.mechanisms.protocol import Population, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise, discrete_laplace
 from streamveil.mechanisms.wevent.last_publication import FIELDS, Publication

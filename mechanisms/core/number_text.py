@@ -1,4 +1,4 @@
-"""One text for each number, however it is written: by its text a value is found in a list."""
+"""Numbers as text: in messages for people, and as the values that a list is searched for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ MAX_EXPONENT = 400
 """Doubles need 324; a number with a larger exponent stays as it is written."""
 
 _LITERAL = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?)0*(\d+))?")
+
+
+def number_of(number: int, noun: str) -> str:
+    """`1 slot`, `2 slots`, `1,000 slots`: the noun is one that only takes an s."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def number_text(literal: str) -> str:

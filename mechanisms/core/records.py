@@ -2,7 +2,7 @@
 
 Nothing here computes a release. Times are integers in microseconds since 1970-01-01T00:00Z;
 a slot is an integer; budgets are floats here and exact integers in
-:mod:`streamveil.mechanisms.core.units`.
+:mod:`streamveil.mechanisms.core.budgets`.
 """
 
 from __future__ import annotations

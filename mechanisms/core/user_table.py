@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -22,7 +23,6 @@ from streamveil.mechanisms.core.records import (
     as_requirement,
     check_shares,
 )
-from streamveil.mechanisms.core.requirements import Requirements
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +126,7 @@ class Registry:
             default=default,
         )
 
+    @cached_property
     def classes_with_other(self) -> npt.NDArray[np.int32]:
         """`class_of`, and last the class of users outside the table (0 if they are rejected)."""
         return np.append(self.class_of, np.int32(self.default_class or 0))

@@ -15,11 +15,11 @@ from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.open_windows import MOST_IN_HORIZON
 from streamveil.mechanisms.accounting.shared_ledgers import Interned
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.identity import encoded, of_mechanism
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units
-from streamveil.mechanisms.core.words import number_of
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
     KIND,

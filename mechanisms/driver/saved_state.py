@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.seal import checksum, seal, unseal
+from streamveil.mechanisms.core.state_codec import checksum, seal, unseal
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 Parts = Mapping[str, bytes]

@@ -81,7 +81,16 @@ class ReleaseStream:
         self._requirements = mechanism.population.requirements
         WindowFilter(self._requirements)  # refuses what cannot be accounted for
         self._noise = noise
-        parts = {**_public_facts(mechanism), **context}
+        population = mechanism.population
+        parts = {
+            KIND: encoded("fixed requirements"),
+            MECHANISM: of_mechanism(mechanism.name),
+            REQUIREMENTS: encoded(population.requirements),
+            USERS: encoded(population.sizes),
+            BINS: encoded(population.bins),
+            SENSITIVITY: encoded(population.sensitivity),
+            **context,
+        }
         self._configuration = of_parts(parts)
         self._keeper = Keeper(noise, parts)
 
@@ -138,8 +147,9 @@ class ReleaseStream:
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
         state.filter.charge(release.spent)
-        if known := state.filter.diagnostics():
-            release = replace(release, diagnostics={**release.diagnostics, **known})
+        if state.filter.forever:
+            known = {**release.diagnostics, **state.filter.diagnostics()}
+            release = replace(release, diagnostics=known)
         return StreamState(inner, state.filter, history, slot + 1), release
 
     def encode(self, state: StreamState) -> bytes:
@@ -175,15 +185,3 @@ def check_order(next_slot: int | None, slot: int) -> None:
     """Raise ValueError for a slot that is not the next one."""
     if next_slot not in (None, slot):
         raise ValueError(f"slot {slot} is out of order: {next_slot} comes next")
-
-
-def _public_facts(mechanism: Mechanism[Any]) -> Parts:
-    population = mechanism.population
-    return {
-        KIND: encoded("fixed requirements"),
-        MECHANISM: of_mechanism(mechanism.name),
-        REQUIREMENTS: encoded(population.requirements),
-        USERS: encoded(population.sizes),
-        BINS: encoded(population.bins),
-        SENSITIVITY: encoded(population.sensitivity),
-    }

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.infinite.held_distribution import (
     FIELDS,
     Held,

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import UNIT_BITS, to_units
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import UNIT_BITS, to_units
 from streamveil.mechanisms.infinite import query_pool, spending_orders
 from streamveil.mechanisms.infinite.held_distribution import (
     FIELDS,

@@ -36,8 +36,8 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, to_units
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import UNITS_PER_EPSILON, to_units
 from streamveil.mechanisms.infinite.distance import (
     GRID,
     MAX_EVENTS,

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import (
     PUBLISHED,
     SKIPPED,
@@ -17,7 +18,6 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Lifetime,
 )
-from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.protocol import Population, SlotRelease
 
 Floats = npt.NDArray[np.float64]

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.local.protocol import GRR, OUE
 from streamveil.mechanisms.randomness.noise import (
     RandomWords,

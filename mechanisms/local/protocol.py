@@ -14,9 +14,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.core.identity import encoded
-from streamveil.mechanisms.core.requirements import Requirements
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.randomness.noise import SlotNoise, digest
 
 S = TypeVar("S")

@@ -21,7 +21,7 @@ from typing import Protocol, cast
 
 import numpy as np
 
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.local.oracles import Oracle, perturb, supports
 from streamveil.mechanisms.local.protocol import GRR
 from streamveil.mechanisms.per_record.analyzer import Analyzer

@@ -17,15 +17,15 @@ from __future__ import annotations
 import decimal
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.budgets import UNIT_BITS, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import UNIT_BITS, to_epsilon
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers import CipherContext
@@ -84,15 +84,15 @@ def keyed_words(key: bytes, *numbers: Words) -> Words:
     return np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
 
 
+@dataclass(frozen=True)
 class SlotNoise:
     """The randomness of one slot: one independent stream of words for each purpose."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    key: bytes = field(repr=False)
 
     def words(self, purpose: str) -> RandomWords:
         """Start the stream of words for a purpose; asking again starts the same stream again."""
-        return RandomWords(_prf(self._key, b"purpose", purpose.encode()))
+        return RandomWords(_prf(self.key, b"purpose", purpose.encode()))
 
 
 @dataclass(frozen=True)
@@ -174,17 +174,14 @@ def derived_key(key: bytes, purpose: str) -> bytes:
     return _prf(key, b"derived", purpose.encode())
 
 
-def digest(*parts: bytes, size: int = 32) -> bytes:
-    """BLAKE2b of length-prefixed parts: `size` bytes."""
-    return _absorbed(hashlib.blake2b(digest_size=size), parts)
-
-
 def _prf(key: bytes, *parts: bytes) -> bytes:
     """Keyed BLAKE2b of length-prefixed parts: 32 bytes."""
-    return _absorbed(hashlib.blake2b(key=key, digest_size=32, person=b"streamveil noise"), parts)
+    return digest(*parts, key=key, person=b"streamveil noise")
 
 
-def _absorbed(state: hashlib.blake2b, parts: Sequence[bytes]) -> bytes:
+def digest(*parts: bytes, size: int = 32, key: bytes = b"", person: bytes = b"") -> bytes:
+    """BLAKE2b of length-prefixed parts: `size` bytes."""
+    state = hashlib.blake2b(key=key, digest_size=size, person=person)
     for part in parts:
         state.update(len(part).to_bytes(8, "little"))
         state.update(part)
@@ -278,7 +275,11 @@ def discrete_laplace(units: int, size: int, words: RandomWords) -> npt.NDArray[n
     filled = 0
     while filled < size:
         # Acceptance is at least 0.3, typically above 0.6: a second round is rare.
-        fresh = _laplace_candidates(units, (size - filled) * 7 // 4 + 16, words)
+        tries = (size - filled) * 7 // 4 + 16
+        _, fraction, whole, negative = _exponentials(UNIT_BITS, tries, words)
+        magnitude = (fraction + (whole << UNIT_BITS)) // units
+        accepted = (magnitude > 0) | ~negative  # zero has one sign only
+        fresh = np.where(negative, -magnitude, magnitude)[accepted]
         taken = min(fresh.size, size - filled)
         samples[filled : filled + taken] = fresh[:taken]
         filled += taken
@@ -331,14 +332,6 @@ def fine_laplace(
         samples[missing[filled]] = np.where(negative, -magnitude, magnitude)[accepted]
         missing = np.delete(missing, filled)
     return samples.reshape(size, rates.size)
-
-
-def _laplace_candidates(units: int, size: int, words: RandomWords) -> npt.NDArray[np.int64]:
-    """Run the sampler's loop body `size` times side by side; return what was accepted."""
-    _, fraction, whole, negative = _exponentials(UNIT_BITS, size, words)
-    magnitude = (fraction + (whole << UNIT_BITS)) // units
-    accepted = (magnitude > 0) | ~negative  # zero has one sign only
-    return np.where(negative, -magnitude, magnitude)[accepted]
 
 
 def _exponentials(

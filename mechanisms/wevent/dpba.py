@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.open_windows import NO_LIMIT, Windows
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.wevent.dpbd import DPBD, PUBLICATION
 
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.accounting.open_windows import OpenWindows, Windows
 from streamveil.mechanisms.accounting.schedule import Offer
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 
 DISSIMILARITY, PUBLICATION = 0, 1
 

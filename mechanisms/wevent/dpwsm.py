@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.schedule import DynamicSchedule
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import PUBLISHED
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.protocol import Setting, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 from streamveil.mechanisms.wevent.last_publication import Publication

@@ -16,7 +16,7 @@ import numpy as np
 
 from streamveil.mechanisms.accounting.schedule import FixedBudgets, Offer
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 
 
 @dataclass

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.units import Units, to_epsilon, to_units
+from streamveil.mechanisms.core.budgets import Units, to_epsilon, to_units
 from streamveil.mechanisms.protocol import Crowd
 from streamveil.mechanisms.randomness.noise import (
     RandomWords,

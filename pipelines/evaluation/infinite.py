@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.registry import INFINITE_MECHANISMS, infinite_mechanism, parse
 from streamveil.pipelines.evaluation.comparison import (

@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from streamveil.mechanisms.core.words import number_of
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.pipelines.charts import PALETTE, STYLE, chart
 from streamveil.pipelines.evaluation.charts import (
     SERIES,

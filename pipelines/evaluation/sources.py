@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import Requirement
-from streamveil.mechanisms.core.words import number_of
 from streamveil.mechanisms.protocol import Population, population_of
 from streamveil.pipelines.evaluation.streams import (
     BINS,

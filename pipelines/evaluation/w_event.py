@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
-from streamveil.mechanisms.core.intervals import interval
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import (
     PUBLISHED,
     ConfigurationError,
     Requirement,
     check_shares,
 )
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.tidy import interval
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.registry import (
     LOCAL_MECHANISMS,

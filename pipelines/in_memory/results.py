@@ -12,13 +12,13 @@ import pyarrow as pa
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_batch
 from streamveil.io.releases import release_schema, releases_to_batch
 from streamveil.io.tidy import LAYOUTS, TIDY, TIDY_SCHEMA, tidy_batch
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     PerRecordRow,
     Release,
     format_time,
 )
-from streamveil.mechanisms.core.words import number_of
 from streamveil.pipelines.result import Result
 
 if TYPE_CHECKING:

@@ -432,7 +432,7 @@ def test_of_two_processes_one_wins(place):
         ),
         (
             "cp ../old/manifest.json .",
-            "holds pass-00000002, but .* older: it knows of 1 passes.*cp",
+            "holds pass-00000002, but .* older: it is at pass 1.*cp",
         ),
         ("rm -r pass-00000002", "state.bin is missing.*bring pass-00000002.*back from a backup"),
         ("echo >> pass-00000002/state.bin", "state.bin is not as the pass left it, 13 bytes"),
@@ -447,7 +447,7 @@ def test_of_two_processes_one_wins(place):
             ".*--start=1970-01-01T00:00:17Z or later, another --state and another --output",
         ),
         ("mkdir pass-00000009.part; rm manifest.json", "holds pass-00000002, but no manifest.json"),
-        ("mkdir pass-00000009.part", "holds pass-00000009.part, but .* knows of 2 passes: .*bring"),
+        ("mkdir pass-00000009.part", "holds pass-00000009.part, but .* is at pass 2: .*bring"),
         ("touch pass-00000002/users.bin", "users.bin is not of the pass: move it away"),
         ("ln -s pass-00000002 pass-00000001", "pass-00000001, which is not of a state"),
         ("rm manifest.json; mkdir manifest.json", "manifest.json cannot be read .Is a directory"),

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from streamveil.io import TIDY_SCHEMA, WriteReleases, read_table
 from streamveil.io.locations import sink_of
 from streamveil.io.tidy import LAYOUTS, quoted_label
-from streamveil.mechanisms.core.intervals import interval
 from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Release, Slots
+from streamveil.mechanisms.core.tidy import interval
 from streamveil.pipelines import options
 
 DAY = 86_400_000_000

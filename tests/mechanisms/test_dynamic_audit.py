@@ -10,8 +10,8 @@ import pytest
 from streamveil.mechanisms import DYNAMIC_MECHANISMS, DynamicStream, NoiseSource, dynamic_mechanism
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.open_windows import NO_LIMIT, OpenWindows
+from streamveil.mechanisms.core.budgets import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.requirements import asked_units
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.protocol import Setting
 from tests.mechanisms.test_audit import ADJACENCY, audit, thresholds_once

@@ -324,7 +324,7 @@ def test_no_randomness_is_used_twice(monkeypatch, name):
     words = SlotNoise.words
 
     def watch(self, purpose):
-        asked.append((self._key, purpose))
+        asked.append((self.key, purpose))
         return words(self, purpose)
 
     monkeypatch.setattr(SlotNoise, "words", watch)

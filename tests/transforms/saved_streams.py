@@ -24,8 +24,8 @@ from streamveil.mechanisms import (
     Requirement,
     Slots,
 )
+from streamveil.mechanisms.core.budgets import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.requirements import asked_units
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.local.client.device import Device
 from streamveil.mechanisms.local.messages import Assignment, encode_assignment

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
-from streamveil.mechanisms.core.units import to_units
 from streamveil.transforms.counting.changes import spread, stranger_keys
 from streamveil.transforms.counting.count_events import Counter
 from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, pack

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +11,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from streamveil.mechanisms.core.arguments import column_name, column_names, refuse
-from streamveil.mechanisms.core.domains import Domain
+from streamveil.mechanisms.core.domains import (
+    Categories,
+    Domain,
+    Edges,
+    Grid,
+    WithOther,
+    check_value_columns,
+)
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.transforms.columns.bins import REASON_OF_CODE, DomainMap
 from streamveil.transforms.columns.dead_letters import (
     WRONG_TYPE,
     column_of,
@@ -24,12 +29,19 @@ from streamveil.transforms.columns.dead_letters import (
     rejected_rows,
     unread_rows,
 )
+from streamveil.transforms.columns.numbers import as_numbers
+from streamveil.transforms.columns.text import NULL_USER, TextIndex, UserIndex, as_text, user_texts
 from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
-from streamveil.transforms.columns.user_index import NULL_USER, UserIndex, user_texts
 
 NO_REQUIREMENT = "no requirement"
 OUTSIDE_RANGE = "outside the released slots"
 AHEAD = "ahead of time"
+NULL_VALUE = "null value"
+NOT_A_NUMBER = "not a number"
+OUTSIDE_DOMAIN = "outside the domain"
+
+_OUTSIDE, _NULL, _NAN = -1, -2, -3
+REASON_OF_CODE = {_OUTSIDE: OUTSIDE_DOMAIN, _NULL: NULL_VALUE, _NAN: NOT_A_NUMBER}
 
 Integers = npt.NDArray[np.int64]
 
@@ -98,6 +110,78 @@ def slots_of(batch: pa.RecordBatch, columns: Columns, slots: Slots) -> tuple[Int
     return slots.indices(micros), bad_times
 
 
+class DomainMap:
+    """Maps values to bins of a domain, vectorised."""
+
+    def __init__(self, domain: Domain, columns: tuple[str, ...]) -> None:
+        self._other = domain.bins - 1 if isinstance(domain, WithOther) else _OUTSIDE
+        check_value_columns(domain, columns)
+        self.domain = domain.domain if isinstance(domain, WithOther) else domain
+        self.columns = columns
+        self._index = TextIndex(self.domain.values if isinstance(self.domain, Categories) else ())
+
+    def bins(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
+        """Bin of each row, int64, shape (n,); a negative code is a key of `REASON_OF_CODE`.
+
+        Raises ConfigurationError for a column whose type the domain cannot hold.
+        """
+        if isinstance(self.domain, Categories):
+            text = as_text(arrays[0])
+            if text is None:
+                raise ConfigurationError(
+                    f"column {self.columns[0]!r} holds {arrays[0].type}; a list of categories "
+                    "matches text or whole numbers: convert it, or use numeric edges"
+                )
+            bins = self._index.find(text)
+            if (bins < 0).any():
+                bins[_nulls(text)] = _NULL
+        else:
+            bins = self._numeric(arrays)
+        bins[bins == _OUTSIDE] = self._other
+        return bins
+
+    def _numeric(self, arrays: list[pa.Array]) -> npt.NDArray[np.int64]:
+        numbers = [self._numbers(a, c) for a, c in zip(arrays, self.columns, strict=True)]
+        if isinstance(self.domain, Grid):
+            bins = self._cells(*numbers)
+        else:
+            assert isinstance(self.domain, Edges)
+            edges = np.array(self.domain.edges)
+            bins = np.searchsorted(edges, numbers[0], side="right") - 1
+            bins[(numbers[0] < edges[0]) | (numbers[0] >= edges[-1])] = _OUTSIDE
+        bins[np.any([np.isnan(n) for n in numbers], axis=0)] = _NAN
+        bins[np.any([_nulls(a) for a in arrays], axis=0)] = _NULL
+        return bins.astype(np.int64)
+
+    def _cells(self, longitude: Any, latitude: Any) -> npt.NDArray[np.int64]:
+        grid = self.domain
+        assert isinstance(grid, Grid)
+        with np.errstate(invalid="ignore"):  # NaN becomes a null value later
+            inside = (longitude >= grid.west) & (longitude < grid.east)
+            inside &= (latitude >= grid.south) & (latitude < grid.north)
+            x = np.where(inside, (longitude - grid.west) / (grid.east - grid.west), 0)
+            y = np.where(inside, (latitude - grid.south) / (grid.north - grid.south), 0)
+        # A value just below the far edge may round up to it.
+        column = np.minimum((x * grid.columns).astype(np.int64), grid.columns - 1)
+        row = np.minimum((y * grid.rows).astype(np.int64), grid.rows - 1)
+        return np.where(inside, row * grid.columns + column, _OUTSIDE)
+
+    def _numbers(self, array: pa.Array, column: str) -> npt.NDArray[np.float64]:
+        numbers = as_numbers(array)
+        if numbers is None:
+            raise ConfigurationError(
+                f"column {column!r} holds {array.type}; this domain needs numbers"
+            )
+        return numbers
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
+        nulls |= _nulls(array.dictionary)[array.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    return nulls
+
+
 @dataclass(frozen=True, eq=False)
 class Events:
     """Accepted events of a batch, in no particular order."""
@@ -153,17 +237,13 @@ class EventMapper:
     away: npt.NDArray[np.int32] | None = None
     """Positions of users in the registry who are rejected like those outside it, as they left."""
 
-    @cached_property
-    def _users(self) -> UserIndex:
-        return UserIndex(self.registry, self.stranger_key)
+    _users: UserIndex = field(init=False, repr=False, compare=False)
+    _bins: DomainMap = field(init=False, repr=False, compare=False)
 
-    @cached_property
-    def _bins(self) -> DomainMap:
-        return DomainMap(self.domain, self.columns.value)
-
-    def warm(self) -> None:
-        """Build the indexes now rather than in the first batch."""
-        _ = self._users, self._bins
+    def __post_init__(self) -> None:
+        """Index users and bins."""
+        object.__setattr__(self, "_users", UserIndex(self.registry, self.stranger_key))
+        object.__setattr__(self, "_bins", DomainMap(self.domain, self.columns.value))
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Raise ConfigurationError for a missing column or one of a type that cannot be read."""

@@ -1,4 +1,4 @@
-"""Text columns as integers, exactly and without a Python object per row.
+"""Columns of text and of user ids as integers, exactly and without a Python object per row.
 
 An Arrow text array becomes 64-bit words: the bytes of each text and one end mark, eight at a time,
 then zeros. Two texts are equal if and only if their words are.
@@ -15,8 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.randomness.noise import RandomWords
 
+NULL_USER = "null user"
+
+Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 # By the number of bytes left of a text, from none after the end mark (at -1, so last) to 8.
@@ -84,18 +89,15 @@ class TextIndex:
         # The multipliers only spread the texts over the table: they never show in a result.
         self._multipliers = np.frombuffer(secrets.token_bytes(8 * 16), np.uint64) | np.uint64(1)
         self._mask = np.int64((1 << max(4, (4 * len(array)).bit_length())) - 1)
-        self._table = self._build(len(array))
-
-    def _build(self, size: int) -> npt.NDArray[np.int32]:
         table = np.full(int(self._mask) + 1, -1, dtype=np.int32)
         place = self._hash(self._words)
-        waiting = np.arange(size, dtype=np.int32)
+        waiting = np.arange(len(array), dtype=np.int32)
         while waiting.size:
             free = table[place] < 0
             table[place[free]] = waiting[free]  # of several for one place, one stays
             lost = table[place] != waiting
             waiting, place = waiting[lost], (place[lost] + 1) & self._mask
-        return table
+        self._table = table
 
     def _hash(self, words: list[Words]) -> npt.NDArray[np.int64]:
         # A word of 0 adds 0: how far the longest text of a batch reaches must not matter.
@@ -198,3 +200,40 @@ def _sums_of_one(text: bytes, key: bytes) -> Words:
     halves = np.stack([words & _LOW, words >> np.uint64(32)], axis=1).reshape(-1, 1)
     total: Words = keys[0] + (halves * keys[1:]).sum(axis=0, dtype=np.uint64)
     return total
+
+
+def user_texts(array: pa.Array, name: str) -> pa.Array:
+    """User ids as text. Raises ConfigurationError for neither text nor whole numbers."""
+    text = as_text(array)
+    if text is None:
+        raise ConfigurationError(
+            f"column {name!r} holds {array.type}; user ids must be text or whole numbers: "
+            "convert the column"
+        )
+    return text
+
+
+class UserIndex:
+    """Finds users of a registry by their ids."""
+
+    def __init__(self, registry: Registry, stranger_key: bytes) -> None:
+        """Index the registry; the key is the secret of the digests, 32 bytes."""
+        self._members = TextIndex(registry.users)
+        self._key = stranger_key
+
+    def find(self, array: pa.Array, name: str) -> tuple[Integers, npt.NDArray[np.uint64], Integers]:
+        """Registry position of each row's user or -1, digests of those, and rows without user.
+
+        Raises ConfigurationError for a column that is neither text nor whole numbers.
+        """
+        text = user_texts(array, name)
+        members = self._members.find(text)
+        unknown = np.flatnonzero(members < 0)
+        if not len(unknown):
+            return members, np.zeros((0, 2), np.uint64), unknown
+        names = text.take(pa.array(unknown))
+        if pa.types.is_dictionary(names.type):
+            names = names.dictionary_decode()
+        names = pc.fill_null(names, "")
+        nameless = unknown[pc.equal(names, "").to_numpy(zero_copy_only=False)]
+        return members, keyed_digest(names, self._key), nameless

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import methodcaller
 
 import numpy as np
 import numpy.typing as npt
@@ -209,7 +210,7 @@ def _from_text(column: pa.Array, zone: str, unit: str | None) -> tuple[Micros, R
             if not len(at):
                 continue
             rows = waiting[at]
-            cast, good = _cast_all(_some(text, at), kind)
+            cast, good = _each(_some(text, at), methodcaller("cast", kind), kind)
             values, bad = _from_timestamps(cast, zone)
             reasons.update({int(rows[i]): reason for i, reason in bad.items() if good[i]})
             micros[rows[good]] = values[good]
@@ -292,11 +293,6 @@ def _from_form(column: pa.Array, zone: str, form: str) -> tuple[Micros, Reasons]
     micros, reasons = _from_text(as_iso(column, form), zone, None)
     unread = {r: UNPARSABLE_TIME for r, reason in reasons.items() if reason == NULL_TIME}
     return micros, {**reasons, **unread, **_nulls(column)}
-
-
-def _cast_all(column: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Cast what can be cast."""
-    return _each(column, lambda part: part.cast(kind), kind)
 
 
 def _each(

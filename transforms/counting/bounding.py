@@ -51,11 +51,6 @@ class Bounding:
         if self.keep not in KEEPS:
             raise ConfigurationError(f"keep {self.keep!r} is unknown: choose {' or '.join(KEEPS)}")
 
-    @property
-    def in_parts(self) -> bool:
-        """Whether parts of an input can be bounded before all of a slot is there."""
-        return self.keep == DISTINCT
-
     def __call__(
         self, visits: npt.NDArray[np.integer], repeats: Integers, visitor: Naming, rank: Naming
     ) -> Integers:

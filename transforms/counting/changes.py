@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import (
     CHANGE_COLUMNS,
     REQUIREMENT_COLUMNS,
@@ -21,7 +22,6 @@ from streamveil.mechanisms.core.records import (
     valid_epsilons,
     valid_windows,
 )
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms.columns.dead_letters import (
     WRONG_TYPE,
@@ -30,9 +30,8 @@ from streamveil.transforms.columns.dead_letters import (
     unread_rows,
 )
 from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.text import as_text
+from streamveil.transforms.columns.text import NULL_USER, UserIndex, as_text
 from streamveil.transforms.columns.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
-from streamveil.transforms.columns.user_index import NULL_USER, UserIndex
 from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, ShardKey
 from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
 

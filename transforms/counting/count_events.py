@@ -12,8 +12,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import TimestampedValue
@@ -213,7 +211,6 @@ class _MapEventsFn(beam.DoFn):
 
     def setup(self) -> None:
         self._mapper = self._make_mapper()
-        self._mapper.warm()
         self._watch = LossWatch(self._counter.max_rejected)
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
@@ -264,10 +261,6 @@ class Counter:
         """Which contributions of a user in a slot are kept."""
         return self.make_bounding()
 
-    @cached_property
-    def _class_of(self) -> npt.NDArray[np.int32]:
-        return self.registry.classes_with_other()
-
     def bound(self, key: BlockKey, messages: Iterable[Message]) -> Visits:
         """Bounded events of some of the block's users."""
         kind, _, block = key
@@ -294,15 +287,11 @@ class Counter:
 
     def told(self, key: BlockKey, visits: Visits) -> tuple[Any, Message]:
         """(stream, BlockCounts), or (shard, Visits) if dynamic."""
-        kind, shard, _ = key
+        shard, block = key[:2], key[2]
         if self.dynamic:
-            return (kind, shard), self._message(key, visits.to_bytes())
-        counts = count(kind, visits, self.layout, self._class_of)
-        return self.stream, self._message(key, counts.to_bytes())
-
-    def _message(self, key: BlockKey, payload: bytes) -> Message:
-        kind, shard, block = key
-        return self.layout.message(Kind.COUNTS, block, (kind, shard), payload)
+            return shard, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes())
+        counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
+        return self.stream, self.layout.message(Kind.COUNTS, block, shard, counts.to_bytes())
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +305,8 @@ class VisitCounter(Counter):
 
     def told(self, key: BlockKey, visits: Visits) -> tuple[Any, Message]:
         """(stream, Visits of registered users)."""
-        return self.stream, self._message(key, visits.to_bytes())
+        shard, block = key[:2], key[2]
+        return self.stream, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes())
 
 
 class _CountBlocksFn(beam.DoFn):

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import DISTINCT
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.randomness.noise import Words
 from streamveil.transforms.columns.event_mapper import Events
@@ -201,7 +202,7 @@ def _member_codes(
         wide.sort()
     starts, repeats = runs(wide)
     distinct: Codes = wide[starts]
-    if bounding.in_parts:
+    if bounding.keep == DISTINCT:  # parts of an input can be bounded before all of it is there
         repeats = bound_members(distinct, repeats, first, layout, bounding)
         distinct, repeats = distinct[repeats > 0], repeats[repeats > 0]
     dropped = len(wide) - int(repeats.sum())

@@ -25,7 +25,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
-from streamveil.mechanisms.core.seal import seal, unseal
+from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.columns.dead_letters import reasons_of, rejected_slots

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import apache_beam as beam
@@ -17,11 +17,17 @@ from apache_beam.typehints import KV
 
 from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, sum_bytes
 from streamveil.mechanisms.core.records import InputLost, Slots, format_time
-from streamveil.transforms.columns.bins import NOT_A_NUMBER, NULL_VALUE, OUTSIDE_DOMAIN
 from streamveil.transforms.columns.dead_letters import WRONG_TYPE
-from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT, OUTSIDE_RANGE, Columns
+from streamveil.transforms.columns.event_mapper import (
+    NO_REQUIREMENT,
+    NOT_A_NUMBER,
+    NULL_VALUE,
+    OUTSIDE_DOMAIN,
+    OUTSIDE_RANGE,
+    Columns,
+)
+from streamveil.transforms.columns.text import NULL_USER
 from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
-from streamveil.transforms.columns.user_index import NULL_USER
 from streamveil.transforms.messages import Message
 
 # Of a stream, before its share of lost events is told.
@@ -237,18 +243,18 @@ def _refuse(tally: bytes, limit: LossLimit) -> Iterable[tuple[str, Message]]:
     return ()
 
 
+@dataclass
 class LossWatch:
     """Warns on a worker of a stream, which cannot be refused, once most of it is lost."""
 
-    def __init__(self, max_rejected: float) -> None:
-        self._max_rejected = max_rejected
-        self._seen = EventTally()
+    max_rejected: float
+    _seen: EventTally = field(init=False, default_factory=EventTally)
 
     def see(self, tally: EventTally) -> None:
         """Take what became of some more events."""
         seen = EventTally.total([self._seen, tally])
         if seen.read >= ENOUGH:
-            if seen.all_lost > seen.read * self._max_rejected:
+            if seen.all_lost > seen.read * self.max_rejected:
                 _LOGGER.warning(
                     "of the last %d events of a stream %d were rejected: %s; see the dead letters",
                     seen.read,

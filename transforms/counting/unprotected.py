@@ -108,7 +108,7 @@ def exact(
     layout = Layout.choose(transform.registry, transform.domain.bins, 1, timely=False)
     bounding = transform.bounding()
     everything = replace(bounding, most=EVERYTHING)
-    class_of = transform.registry.classes_with_other()
+    class_of = transform.registry.classes_with_other
     parts: dict[int, dict[int, list[Packed]]] = {}
     whole: dict[int, Integers] = {}
     for events, slots, bins in _together(transform.event_mapper(), batches, rejected):

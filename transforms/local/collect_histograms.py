@@ -27,8 +27,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
 from streamveil.transforms.checks import check_resume, settling, take_public
-from streamveil.transforms.columns.bins import DomainMap
-from streamveil.transforms.columns.event_mapper import Columns, EventMapper
+from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.count_events import Asked, Counted, VisitCounter, count_events
 from streamveil.transforms.counting.event_codes import Layout
@@ -215,7 +214,7 @@ class CollectHistograms(beam.PTransform):
 
     def bounding(self) -> Bounding:
         """Which event of a user in a slot is the symbol, with the secret of the draw."""
-        return Bounding(1, self.keep, self._key.of_bounding())
+        return Bounding(1, self.keep, self._key.derived("bounding"))
 
     def event_mapper(self) -> EventMapper:
         """What maps batches of events as this transform does."""
@@ -224,7 +223,7 @@ class CollectHistograms(beam.PTransform):
             self.slots,
             self.domain,
             self.registry,
-            self._key.of_strangers(),
+            self._key.derived("strangers"),
             self.first_slot,
             self.last_slot,
             away=self._away,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry
-from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.local.protocol import LocalRelease, Tally, Users

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.thawing import thawed
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry
-from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
-from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
+from streamveil.mechanisms.protocol import Mechanism, Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
 from streamveil.transforms.counting.event_codes import (
@@ -133,9 +133,9 @@ class Configuration:
         fixed = None
         if not only_dynamic(self.mechanism):
             made = mechanism(self.mechanism, self.population)
-            fixed = ReleaseStream(made, noise, context=self.context)
+            fixed = ByClass(made, noise, self.layout, self.context)
             if not self.changing:
-                return ByClass(fixed, self.layout)
+                return fixed
         stream = DynamicStream(
             dynamic_mechanism(self.mechanism, self._setting),
             self.population.requirements.as_changing,
@@ -153,12 +153,14 @@ class Configuration:
         return Setting(population.bins, self.longest_window or longest, population.sensitivity)
 
 
-@dataclass(frozen=True)
-class ByClass:
+class ByClass(ReleaseStream):
     """Fixed requirements: counts are BlockCounts, then tables of shape (K, d)."""
 
-    stream: ReleaseStream
-    layout: Layout
+    def __init__(
+        self, mechanism: Mechanism[Any], noise: NoiseSource, layout: Layout, context: Parts
+    ) -> None:
+        super().__init__(mechanism, noise, context=context)
+        self.layout = layout
 
     @property
     def parts(self) -> int:
@@ -170,28 +172,10 @@ class ByClass:
         """Nobody was there."""
         return np.zeros((self.layout.classes, self.layout.bins), dtype=np.int64)
 
-    def start(self) -> StreamState:
-        """State before the first slot."""
-        return self.stream.start()
-
-    def encode(self, state: StreamState) -> bytes:
-        """Bytes of the state."""
-        return self.stream.encode(state)
-
-    def decode(self, data: bytes) -> StreamState:
-        """State of bytes."""
-        return self.stream.decode(data)
-
     def slots(self, block: int, parts: Iterable[Message]) -> Iterator[tuple[int, Integers | None]]:
         """Tables of a block of slots."""
         for slot, table in slot_tables(block, map(BlockCounts.of, parts), self.layout):
             yield slot, table if table.any() else None
-
-    def release(
-        self, state: StreamState, slot: int, counted: Integers
-    ) -> tuple[StreamState, SlotRelease]:
-        """Release the next slot."""
-        return self.stream.release(state, slot, counted)
 
     def next_slot(self, state: StreamState) -> int | None:
         """The slot that comes next."""
@@ -201,13 +185,9 @@ class ByClass:
         """Largest share of any class's window that is spent."""
         return state.filter.use()
 
-    def restart(self, state: StreamState) -> StreamState:
-        """Grant a budget for ever once more: see :meth:`ReleaseStream.restart`."""
-        return self.stream.restart(state)
-
     def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:
         """What the slot cost every class."""
-        population = self.stream.mechanism.population
+        population = self.mechanism.population
         return LedgerEntry(
             slot,
             population.requirements,

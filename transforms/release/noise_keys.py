@@ -84,13 +84,14 @@ class SameKey:
             )
         return keys
 
-    def of_strangers(self) -> bytes:
-        """The key of users outside the registry, whose codes must not change within a stream."""
-        return derived_key(self().first, "strangers")
+    def derived(self, purpose: str) -> bytes:
+        """The key of what must not change within a stream, from the key that comes first.
 
-    def of_bounding(self) -> bytes:
-        """The key of the draws of which of a user's events count."""
-        return derived_key(self().first, "bounding")
+        Args:
+            purpose: `strangers` for the codes of users outside the registry, `bounding` for the
+                draws of which of a user's events count.
+        """
+        return derived_key(self().first, purpose)
 
     def refuse_later(self, why: str) -> None:
         """Raise ConfigurationError if the key changes with a slot."""

@@ -127,7 +127,7 @@ class _ReleaseAtEndFn(beam.DoFn):
                 kept.append(message)
             elif message.kind is Kind.COUNTS:
                 ended.setdefault(message.slot, []).append(message)
-        slots = self._every_slot(driver, _busy(driver, ended))
+        slots = self._every_slot(driver, ended)
         state = _begun(config, driver, None)
         state = yield from _driven(config, driver, state, slots, self._time)
         next_slot = driver.next_slot(state)
@@ -139,12 +139,15 @@ class _ReleaseAtEndFn(beam.DoFn):
         return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def _every_slot(
-        self, driver: Driver, busy: Iterable[tuple[int, Any]]
+        self, driver: Driver, ended: Mapping[int, list[Message]]
     ) -> Iterator[tuple[int, Any]]:
-        """Fill the quiet slots in, from the first slot to be released to the last."""
+        """Slots of whole blocks in order, quiet ones too, from the first to release to the last."""
         quiet = driver.quiet
         next_slot, last = self._config.first_slot, self._config.last_slot
-        for slot, counted in busy:
+        told = (each for block in sorted(ended) for each in driver.slots(block, ended[block]))
+        for slot, counted in told:
+            if counted is None:
+                continue
             if next_slot is None:
                 next_slot = slot
             self._check_gap(next_slot, slot)
@@ -170,14 +173,6 @@ class _ReleaseAtEndFn(beam.DoFn):
                 "wrong time or too short a slot; give the range to release (--start and --end), "
                 "which rejects what is outside it"
             )
-
-
-def _busy(driver: Driver, ended: Mapping[int, list[Message]]) -> Iterator[tuple[int, Any]]:
-    """The slots of whole blocks that anything came of, in order."""
-    for block in sorted(ended):
-        for slot, counted in driver.slots(block, ended[block]):
-            if counted is not None:
-                yield slot, counted
 
 
 class _ReleaseInTimeFn(Fenced, beam.DoFn):

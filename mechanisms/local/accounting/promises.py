@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import refusal
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.units import Units, to_epsilon
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.local.accounting.report_history import History
 
 Longs = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.local.protocol import Ask, Users
 
 Indices = npt.NDArray[np.int32]

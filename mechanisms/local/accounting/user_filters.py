@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import check_amounts, refusal
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.local.accounting.promises import Promises
 from streamveil.mechanisms.local.accounting.report_history import ENTRY, Entry, History, Indices
 from streamveil.mechanisms.local.protocol import Ask, Users

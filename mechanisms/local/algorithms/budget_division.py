@@ -18,7 +18,7 @@ import numpy as np
 
 from streamveil.mechanisms.accounting.schedule import Offer, Schedule
 from streamveil.mechanisms.accounting.window_sums import Sums
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.local.algorithms.publication_strategy import (
     Strategy,
     personalised_frequency_oracle,

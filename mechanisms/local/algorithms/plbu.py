@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
-from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles, oracles_of
 from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.combination import combine

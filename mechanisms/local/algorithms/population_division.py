@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.requirements import Requirements
-from streamveil.mechanisms.core.units import Units, to_epsilon
 from streamveil.mechanisms.local.algorithms.population_selection import optimal_population_selection
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles
 from streamveil.mechanisms.local.algorithms.user_draws import Pool

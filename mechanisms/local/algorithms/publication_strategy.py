@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED
-from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.local.algorithms.schedule import AskSchedule, asked_by_class, oracles_of
 from streamveil.mechanisms.local.oracles import Oracle
 from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally

@@ -35,7 +35,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.local.algorithms.user_draws import Indexes, generator
 from streamveil.mechanisms.local.protocol import Users
 from streamveil.mechanisms.randomness.noise import RandomWords

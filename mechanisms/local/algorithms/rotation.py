@@ -35,8 +35,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
-from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.local.algorithms.report_groups import Changes, Former, Moved, Rota
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles, oracles_of
 from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.local.oracles import Oracle, best_oracle
 from streamveil.mechanisms.local.protocol import Ask, Users
 from streamveil.mechanisms.randomness.noise import RandomWords

@@ -19,9 +19,9 @@ import numpy as np
 
 from streamveil.mechanisms.accounting.window_filter import refusal
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import to_epsilon, to_units
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
-from streamveil.mechanisms.core.seal import seal, unseal
-from streamveil.mechanisms.core.units import to_epsilon, to_units
+from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.local.messages import (
     Assignment,
     Report,

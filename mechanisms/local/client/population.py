@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
     KIND,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.units import Units
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.local.server.projection import on_simplex
 from streamveil.mechanisms.protocol import SlotRelease

@@ -16,8 +16,7 @@ from streamveil.mechanisms import (
     schedule,
 )
 from streamveil.mechanisms.accounting.schedule import Offer
-from streamveil.mechanisms.core.requirements import asked_units
-from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.core.budgets import asked_units, to_epsilon
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CASES = json.loads((GOLDEN / "dynamic_dpbd_dpba.json").read_text())["cases"]

@@ -17,7 +17,7 @@ from streamveil.mechanisms import (
     WindowFilter,
     infinite_mechanism,
 )
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.budgets import to_units
 
 KEY = bytes(range(32))
 

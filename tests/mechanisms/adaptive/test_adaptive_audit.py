@@ -16,10 +16,10 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.adaptive import algorithm
 from streamveil.mechanisms.adaptive import weighting as weighting_module
+from streamveil.mechanisms.adaptive.budget_plan import Plan
 from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.adaptive.gap_plan import Plan
 from streamveil.mechanisms.adaptive.weighting import Weighting
-from streamveil.mechanisms.core.units import to_epsilon
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.protocol import SlotInput
 from tests.mechanisms.test_audit import ADJACENCY, audit
 

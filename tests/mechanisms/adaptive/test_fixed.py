@@ -18,10 +18,10 @@ from streamveil.mechanisms import (
     Requirement,
     mechanism,
 )
+from streamveil.mechanisms.adaptive.budget_plan import Plan
 from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.adaptive.gap_plan import Plan
 from streamveil.mechanisms.adaptive.weighting import Weighting
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.protocol import SlotInput
 
 KEY = bytes(range(32))
@@ -89,7 +89,9 @@ class Adversary:
         planned = self.random.choice(["own", "short", "long", "any"])
 
         def best_gap(plan, *beliefs):
-            own, patience = best(plan, *beliefs)
+            if (found := best(plan, *beliefs)) is None:
+                return None
+            own, patience = found
             gap = {
                 "own": own,
                 "short": int(adversary.random.integers(0, 4)),

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.adaptive.weight_bias import Correlation
+from streamveil.mechanisms.adaptive.weighting import Correlation
 
 PROPERTY = settings(max_examples=50)
 DISPERSION = 0.25

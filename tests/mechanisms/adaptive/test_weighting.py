@@ -14,8 +14,13 @@ from scipy import stats
 
 from streamveil.mechanisms import NoiseSource, Population, Requirement
 from streamveil.mechanisms.adaptive import weighting
-from streamveil.mechanisms.adaptive.weight_bias import Risk
-from streamveil.mechanisms.adaptive.weighting import MOST_CANDIDATES, Choices, Weighting, candidates
+from streamveil.mechanisms.adaptive.weighting import (
+    MOST_CANDIDATES,
+    Choices,
+    Risk,
+    Weighting,
+    candidates,
+)
 
 FLAKINESS = 1e-6
 SIGMAS = stats.norm.isf(FLAKINESS / 2)

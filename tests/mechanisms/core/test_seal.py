@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.seal import checksum, seal, unseal
+from streamveil.mechanisms.core.state_codec import checksum, seal, unseal
 from streamveil.mechanisms.randomness.noise import derived_key, digest
 
 KEY = bytes(range(32))

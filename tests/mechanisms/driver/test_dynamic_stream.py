@@ -15,8 +15,8 @@ from streamveil.mechanisms import (
     simulate_dynamic,
 )
 from streamveil.mechanisms.accounting.shared_ledgers import Interned
+from streamveil.mechanisms.core.budgets import asked_units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
-from streamveil.mechanisms.core.requirements import asked_units
 from streamveil.mechanisms.driver import dynamic_stream
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.protocol import Setting

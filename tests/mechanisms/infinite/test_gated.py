@@ -17,7 +17,7 @@ from streamveil.mechanisms import (
     infinite_mechanism,
     simulate_infinite,
 )
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.infinite import gated
 from streamveil.mechanisms.infinite.distance import (
     GRID,

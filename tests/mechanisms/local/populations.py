@@ -3,8 +3,8 @@
 import numpy as np
 from hypothesis import strategies as st
 
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import Requirement
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.protocol import Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.randomness.noise import NoiseSource
 

@@ -1,6 +1,6 @@
 """What each user spent and was promised, written down and added up naively."""
 
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.budgets import to_units
 
 
 class Recount:

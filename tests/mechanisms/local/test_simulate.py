@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streamveil.mechanisms import LOCAL_MECHANISMS, ConfigurationError, Requirement, simulate_local
-from streamveil.mechanisms.core.units import to_units
+from streamveil.mechanisms.core.budgets import to_units
 from tests.mechanisms.local.populations import check_windows
 
 KEY = bytes(range(32))

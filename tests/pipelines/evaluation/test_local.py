@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.protocol import Ask, Tally, Users
 from streamveil.mechanisms.local.server.stream import LocalStream
 from streamveil.mechanisms.protocol import Population

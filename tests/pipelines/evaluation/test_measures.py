@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED, Requirement
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.pipelines.evaluation.w_event import (
     WEvent,

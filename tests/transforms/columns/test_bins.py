@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import Categories, ConfigurationError, Edges, Grid
-from streamveil.transforms.columns.bins import (
+from streamveil.transforms.columns.event_mapper import (
     NOT_A_NUMBER,
     NULL_VALUE,
     OUTSIDE_DOMAIN,

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, SOURCE_METADATA
-from streamveil.mechanisms.core.units import to_units
 from streamveil.transforms.counting.changes import (
     ChangeMapper,
     Changes,

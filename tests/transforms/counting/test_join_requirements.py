@@ -20,9 +20,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS
-from streamveil.mechanisms.core.units import to_units
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.changes import spread

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import Categories, Registry, Slots
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PUBLISHED, SKIPPED
-from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.registry import MECHANISMS
 from streamveil.mechanisms.wevent.pwsm import PWSM
 from streamveil.transforms import Columns, PrivateHistograms

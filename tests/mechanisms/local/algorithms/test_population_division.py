@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
+from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import to_epsilon
 from streamveil.mechanisms.local.algorithms.plpa import Absorption
 from streamveil.mechanisms.local.algorithms.plpd import Distribution
 from streamveil.mechanisms.local.algorithms.population_division import Plan

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, simulate_local
+from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Requirement
-from streamveil.mechanisms.core.units import to_units
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamveil.mechanisms import Requirement
+from streamveil.mechanisms.core.budgets import Requirements, asked_units, to_units
 from streamveil.mechanisms.core.identity import encoded
-from streamveil.mechanisms.core.requirements import Requirements, asked_units
-from streamveil.mechanisms.core.units import to_units
 
 ASKED = (Requirement(3, 0.5), Requirement(7, 0.3))
 

@@ -1,23 +1,79 @@
-"""What the adaptive mechanism may spend in a slot, and on whom."""
+"""What the adaptive mechanism may spend in a slot and on whom, and when it releases next.
+
+The gap to the next release is the one that the filters expect to lower the error most. A longer
+gap saves budget: the noise variance falls with its square, faster than the curve drifts. Everything
+here is computed from public requirements and from releases.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.filter_bank import Bank
-from streamveil.mechanisms.adaptive.gap_plan import Plan
-from streamveil.mechanisms.adaptive.weight_bias import Correlation, Risk
-from streamveil.mechanisms.adaptive.weighting import Choices, Weighting
+from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Risk, Weighting
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.units import Units
 from streamveil.mechanisms.protocol import Crowd
+
+Floats = npt.NDArray[np.float64]
+
+
+class Plan:
+    """The releases that are possible after gaps.
+
+    Args:
+        after: what a release can be after a gap, one of `filter_bank.GAPS`; asked once for each.
+    """
+
+    def __init__(self, after: Callable[[int], Choices]) -> None:
+        self.choices = cache(after)
+
+    def error_after(self, since: int, scale: float, risk: Risk) -> float:
+        """Expected squared error of a count in a release after `since` slots; inf if impossible."""
+        place = min(int(np.searchsorted(filter_bank.GAPS, since)), len(filter_bank.GAPS) - 1)
+        found = self.choices(int(filter_bank.GAPS[place])).errors(scale, risk)
+        return float(found.min(initial=np.inf))
+
+    def best_gap(self, beliefs: Floats, scale: Floats, risk: Risk) -> tuple[int, float] | None:
+        """Choose the gap.
+
+        Args:
+            beliefs: in each member of the bank, shape (members,).
+            scale: s of each bin, shape (d,).
+            risk: of bias.
+
+        Returns:
+            (gap, expected variance of the curve between releases in parts of a release's error),
+            or None unless a release is possible after any gap.
+        """
+        found = [self.choices(gap) for gap in filter_bank.GAPS.tolist()]
+        if not all(one.thresholds.size for one in found):
+            return None
+        errors = [choices.errors(float(scale.mean()), risk) for choices in found]
+        best = [int(one.argmin()) for one in errors]
+        noise = np.array([c.noise[i] for c, i in zip(found, best, strict=True)])
+        # What is not noise is taken to be proportional to s.
+        other = np.array([one[i] for one, i in zip(errors, best, strict=True)]) - noise
+        # Bins of about the same scale are planned for together.
+        exponents, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
+        scales = 2 ** (exponents / 2)
+        ratios = noise[:, None] / scales + other[:, None] / float(scale.mean())
+        expected, curve = filter_bank.expected_error(beliefs, ratios)
+        weight = scales * bins
+        place = int(np.argmin(expected @ weight))
+        patience = float(curve[place] @ weight / (ratios[place] @ weight))
+        return int(filter_bank.GAPS[place]), patience
+
 
 # Share of the budget for the gate, for few bins and for many.
 GATE_FEW_BINS, GATE_MANY_BINS, MANY_BINS = 0.2, 0.1, 10
-# Squared beta (see `weight_bias.py`) that audits are made for.
+# Squared beta (see `weighting.py`) that audits are made for.
 AUDITED_BIAS = 0.05
 _STEPS = 20
 _MOST = np.iinfo(np.int64).max
@@ -85,16 +141,6 @@ class Terms:
     correlation: Correlation
     plan: Plan
 
-    @property
-    def most(self) -> int:
-        """Largest count that there can be."""
-        return int(self.crowd.sizes.sum()) * self.crowd.sensitivity
-
-    def accrued(self, since: int, gap: int) -> Units:
-        """What classes saved up in so many slots; there is no gate when every slot is released."""
-        rate = self.rate if gap > 1 else self.full_rate
-        return rate * np.minimum(since, self.windows)
-
     def from_reserve(self, divisor: int) -> Units:
         """A part of the reserve: as many slots' worth for all, so that weights stay the same."""
         some = self.reserve // divisor
@@ -103,10 +149,6 @@ class Terms:
             return np.zeros_like(some)
         slots = (some[able] / self.rate[able]).min()
         return np.minimum(slots * self.rate, some).astype(np.int64)
-
-    def choices(self, offers: Units) -> Choices:
-        """What a release can be for offers of shape (K,)."""
-        return choices(offers, self.crowd, self.assume_independent)
 
     def capped(self, threshold: int, offers: Units) -> Weighting:
         """Weights at a threshold."""

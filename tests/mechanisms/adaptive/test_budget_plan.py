@@ -5,9 +5,8 @@ import pytest
 
 from streamveil.mechanisms import Population, Requirement
 from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.gap_plan import Plan
-from streamveil.mechanisms.adaptive.weight_bias import Risk
-from streamveil.mechanisms.adaptive.weighting import Choices
+from streamveil.mechanisms.adaptive.budget_plan import Plan
+from streamveil.mechanisms.adaptive.weighting import Choices, Risk
 
 NONE = Risk(0.0, 0.0)
 UNIT = 2**40
@@ -94,5 +93,7 @@ def test_error_after_falls_with_waiting():
 # Without any budget in a slot there is nothing to plan.
 def test_no_plan_without_budget():
     people = Population((Requirement(4, 1.0),), np.array([0]), 2)
-    assert not Plan(lambda gap: Choices.of(np.array([UNIT]), people)).possible
-    assert plan_of(1.0).possible
+    nothing = Plan(lambda gap: Choices.of(np.array([UNIT]), people))
+    beliefs, scale = member(drift=0.1), np.full(3, 1024.0)
+    assert nothing.best_gap(beliefs, scale, NONE) is None
+    assert plan_of(1.0).best_gap(beliefs, scale, NONE) is not None
