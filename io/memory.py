@@ -50,7 +50,7 @@ def table_of(data: Any, name: str) -> pa.Table:
             return pa.RecordBatchReader.from_stream(data).read_all()
         batches = [data] if hasattr(data, _ARRAY) else data
         return pa.Table.from_batches([pa.record_batch(batch) for batch in batches])
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())
         raise ConfigurationError(
             f"{name} cannot be read as a table of Arrow: {why}: give a table, of the columns that "

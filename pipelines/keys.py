@@ -132,7 +132,7 @@ def noise_key(
     key: Callable[[], bytes | NoiseKeys] | None = None
     if isinstance(places, bytes):
         key = GivenKey(_key_of(places, "the noise key that was given"))
-    elif places:
+    elif places is not None:
         (_, first), *later = key_places(places, slots)
         key = one = _source_of(first)
         if later:

@@ -238,6 +238,10 @@ def key_places(text: str, slots: Slots | None) -> list[tuple[int, str]]:
 
 
 def _key_place(place: str) -> str:
+    if not place:
+        raise ConfigurationError(
+            f"--noise_key is empty: write {KEY_PLACES}, or leave it out for fresh randomness"
+        )
     kind, _, name = place.partition(":")
     if kind not in _KEY_KINDS or not name:
         raise ConfigurationError(

@@ -282,6 +282,8 @@ def _text(value: Any) -> str | None:
 
 def _typed(value: Any, kind: pa.DataType) -> Any:
     """A cell of a declared type, None where none is given. Raises as Arrow does, and TypeError."""
+    if isinstance(value, _Missing):
+        raise TypeError
     if isinstance(value, Timestamp) and kind == _INSTANT:
         return value.micros
     if value is None or (value != value and not pa.types.is_floating(kind)):  # as pandas has it

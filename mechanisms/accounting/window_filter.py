@@ -157,7 +157,7 @@ class WindowFilter:
     def decode(cls, data: bytes, requirements: Sequence[Requirement]) -> WindowFilter:
         """The filter of bytes, window sums added up anew.
 
-        Raises ConfigurationError for those of other classes.
+        Raises ConfigurationError for those of other classes, or of another longest window.
         """
         made = cls(requirements)
         count = len(made.requirements)
@@ -169,6 +169,7 @@ class WindowFilter:
             made.in_window = np.array(record["spent"], dtype=np.int64)
             return made
         rows = state_codec.rows_of(record["rows"], count)
+        state_codec.check_length(rows, min(made.slots, len(made.ring)), "slots of spending")
         made.ring[np.arange(made.slots - len(rows), made.slots) % len(made.ring)] = rows
         for k, window in enumerate(made._windows):
             made.in_window[k] = rows[-window:, k].sum()

@@ -59,10 +59,11 @@ class WindowSums:
         return {"slots": sums.slots, "rows": state_codec.runs_of(rows)}
 
     def read(self, record: dict[str, Any]) -> Sums:
-        """Sums of a record, added up anew."""
+        """Sums of a record, added up anew. Raises ConfigurationError for another window."""
         rows = state_codec.rows_of(record["rows"], len(self._windows))
         sums = self.start()
         sums.slots = record["slots"]
+        state_codec.check_length(rows, min(sums.slots, self._depth), "slots of spending")
         sums.ring[np.arange(sums.slots - len(rows), sums.slots) % self._depth] = rows
         for k, window in enumerate(self._windows.tolist()):
             sums.recent[k] = rows[max(len(rows) - window + 1, 0) :, k].sum()

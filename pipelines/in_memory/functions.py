@@ -356,6 +356,11 @@ def _events(
     """What reads the data, wherever it is. Raises ConfigurationError and TypeError."""
     names = tuple(columns)
     if is_table(data):
+        if dialect is not None and dialect.any_name:
+            raise ConfigurationError(
+                f"--delimiter and --columns are about CSV files, and {name} is a table: leave them "
+                "out"
+            )
         return ReadTable(table_of(data, name), name, columns=names, silent=silent)
     path = _path(data, name)
     check_events(path, names, silent=silent, dialect=dialect)

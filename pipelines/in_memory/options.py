@@ -74,7 +74,7 @@ def words_of(function: Callable[..., Any]) -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        raise type(error)(in_words_of(function, str(error))) from error
+        raise type(error)(in_words_of(function, str(error))) from None
 
 
 def in_words_of(function: Callable[..., Any], text: str) -> str:

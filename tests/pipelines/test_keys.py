@@ -116,6 +116,12 @@ def test_no_key():
     assert noise_key(None) is None
 
 
+def test_a_place_that_is_empty_is_not_fresh_randomness():
+    """A variable of the shell that is not set, say: the next run would release something else."""
+    with pytest.raises(ConfigurationError, match=r"--noise_key is empty: .* or leave it out"):
+        noise_key("")
+
+
 def test_long_keys_count_whole(job):
     long = secrets.token_hex(64)
     one, other = noise_key(job.key(long)), noise_key(job.key(f"{long[:-1]}x", "key2"))

@@ -30,8 +30,9 @@ from streamveil.transforms import (
     ValueBudget,
     row_batches,
 )
+from streamveil.transforms.columns.dead_letters import FAULT_COLUMN
 from streamveil.transforms.columns.event_mapper import EventMapper
-from streamveil.transforms.row_batches import _batch, _BatchRowsFn
+from streamveil.transforms.row_batches import _batch, _BatchRowsFn, _cells
 
 HOUR = 3_600_000_000
 NAMES = ("user", "value", "time")
@@ -129,6 +130,13 @@ def test_what_cannot_be_read_is_a_dead_letter(run):
         assert letter["detail"].startswith(words)
     assert ran.counters["rejected: wrong type"] == len(bad)
     assert sum(release.counts.sum() for release in ran.releases) == 1
+
+
+def test_why_a_cell_is_missing_never_takes_its_place():
+    columns = {"user": pa.string()}
+    found = _batch(columns, [_cells("ann", columns)]).to_pylist()
+    assert [row["user"] for row in found] == [None]
+    assert "the element is no row" in found[0][FAULT_COLUMN]
 
 
 class Change(NamedTuple):

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.window_filter import refusal
+from streamveil.mechanisms.accounting.window_filter import check_amounts, refusal
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -135,7 +135,9 @@ class UserFilters:
 
         Raises:
             BudgetExceeded: when it would overspend a window of any user.
+            ValueError: for what cannot be booked: see :meth:`check`.
         """
+        self.check(ask)
         classes, count = self.users.class_of[ask.users], len(self.caps)
         order = np.argsort(classes.astype(np.min_scalar_type(count)), kind="stable")
         users, counts = ask.users[order], np.bincount(classes, minlength=count)
@@ -156,6 +158,19 @@ class UserFilters:
         self.in_window[users] += amounts
         self.promises.book(users, amounts)
         return users, counts
+
+    def check(self, ask: Ask) -> None:
+        """Refuse, whatever is left, an ask that would be booked for less than it costs.
+
+        Raises ValueError for users who are not ascending, each once; for prices that nothing can
+        have; and for a slot before the last one, whose reports have left the windows.
+        """
+        users, size = ask.users, self.in_window.size
+        if users.size and not (users[0] >= 0 and users[-1] < size and (np.diff(users) > 0).all()):
+            raise ValueError(f"those asked must be ascending users from 0 to {size - 1}")
+        check_amounts(ask.epsilons, len(self.caps))
+        if self.slot is not None and ask.slot < self.slot:
+            raise ValueError(f"slot {ask.slot} is out of order: slot {self.slot} was charged")
 
     def advance(self, slot: int) -> None:
         """Go on to a slot: earlier ones leave the windows."""

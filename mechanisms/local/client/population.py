@@ -210,21 +210,19 @@ class Devices:
             )
         if ask.round not in (1, 2):
             raise ValueError(f"round {ask.round} of slot {ask.slot} is neither 1 nor 2")
-        users = ask.users
-        if users.size and not (users[0] >= 0 and users[-1] < size and (np.diff(users) > 0).all()):
-            raise ValueError(f"those asked must be ascending users from 0 to {size - 1}")
         if ask.epsilons.shape != (classes,) or len(ask.oracles) != classes:
             raise ValueError(
                 f"an ask of {classes} classes has {len(ask.epsilons)} prices and "
                 f"{len(ask.oracles)} oracles: give one of each for every class"
             )
+        self._filters.check(ask)
         if values.shape != (size,) or not np.issubdtype(values.dtype, np.integer):
             raise ValueError(
                 f"values must be {size} whole numbers, one for each user; got {values.dtype} of "
                 f"shape {values.shape}"
             )
-        check_symbols(values[users], self.users.symbols)
-        asked = np.unique(self.users.class_of[users]).tolist()
+        check_symbols(values[ask.users], self.users.symbols)
+        asked = np.unique(self.users.class_of[ask.users]).tolist()
         prices = ask.epsilons.tolist()
         return {k: Oracle.of(ask.oracles[k], prices[k], self.users.symbols) for k in asked}
 

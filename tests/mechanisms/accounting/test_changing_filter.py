@@ -103,3 +103,16 @@ def test_what_was_broken_before_costs_nothing_more():
 def test_too_many_histories_are_refused():
     with pytest.raises(ConfigurationError, match=r"33 histories .*\(--longest_window\)"):
         ChangingFilter(1 << 20).regroup(np.full(33, -1))
+
+
+def test_what_is_assumed_to_be_spent_before_the_first_slot_counts():
+    """Until the window that looks back has left it behind."""
+    books, asked = ChangingFilter(3, 1), np.array([[3, 10, 3, 100]])
+    books.assume(np.array([8]))
+    with pytest.raises(BudgetExceeded):
+        books.charge(np.array([3]), asked)
+    books.charge(np.array([2]), asked)
+    with pytest.raises(BudgetExceeded):
+        books.charge(np.array([1]), asked)
+    books.charge(np.array([0]), asked)
+    books.charge(np.array([8]), asked)

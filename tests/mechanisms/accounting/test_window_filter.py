@@ -173,3 +173,13 @@ def test_state_of_other_classes_is_refused():
     books.charge(np.ones(2, np.int64))
     with pytest.raises(ConfigurationError, match=r"for 2 classes of users, not 1: .*begin anew"):
         WindowFilter.decode(books.encode(), [Requirement(2, 1.0)])
+
+
+@pytest.mark.parametrize("window", [2, 4])
+def test_state_of_another_window_is_refused(window):
+    """A longer one would take what is not remembered for nothing spent."""
+    books = WindowFilter([Requirement(3, 1.0)])
+    for _ in range(5):
+        books.charge(amounts(2**38))
+    with pytest.raises(ConfigurationError, match=rf"3 slots of spending, not {window}"):
+        WindowFilter.decode(books.encode(), [Requirement(window, 1.0)])

@@ -78,3 +78,12 @@ def test_a_record_of_other_classes_is_refused():
     record = two.record(two.add(two.start(), np.array([1, 2])))
     with pytest.raises(ConfigurationError, match="for 2 classes of users, not 1"):
         WindowSums(np.array([2])).read(record)
+
+
+def test_a_record_of_another_window_is_refused():
+    three, four = (WindowSums(np.array([window])) for window in (3, 4))
+    sums = three.start()
+    for _ in range(5):
+        sums = three.add(sums, np.array([7]))
+    with pytest.raises(ConfigurationError, match="3 slots of spending, not 4"):
+        four.read(three.record(sums))

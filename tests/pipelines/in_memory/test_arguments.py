@@ -176,6 +176,9 @@ REFUSED = {
     "a number": ({"max_contributions": 1.5}, ["max_contributions=1.5", "such as 2"]),
     "a choice": ({"guarantee": "none"}, ["guarantee", "'none'", "w-event"]),
     "a key": ({"noise_key": "hunter2"}, ["noise_key is not the key", "file:PATH"]),
+    "a key of nothing": ({"noise_key": ""}, ["noise_key is empty", "file:PATH", "leave it out"]),
+    "a delimiter of a table": ({"delimiter": ";"}, ["delimiter", "data is a table"]),
+    "columns of a table": ({"columns": ["user", "x"]}, ["columns", "data is a table"]),
     "a short key": ({"noise_key": b"hunter2"}, ["7 bytes", "needs 32"]),
     "a budget": ({"epsilon": 1}, ["epsilon=1", "give guarantee=infinite"]),
     "a bin for others": (
@@ -205,6 +208,7 @@ def test_what_is_wrong_is_told_in_one_line(asked, table, case):
         sv.release(table, **{**asked, **more})
     message = str(caught.value)
     assert isinstance(caught.value, sv.ConfigurationError)
+    assert caught.value.__suppress_context__  # else it is told twice, first in other words
     assert "\n" not in message
     assert "hunter2" not in message
     assert "--" not in message
@@ -233,6 +237,7 @@ def test_what_is_for_the_command_alone_keeps_its_dashes(asked, table):
     [
         pa.array(["u1", "u2"]),
         pd.DataFrame({"user": ["u1", 2.5], "value": ["A", "B"]}),
+        pd.DataFrame({"user": [2**70], "value": ["A"]}),
         [pa.record_batch({"user": ["u1"]}), pa.record_batch({"value": ["A"]})],
     ],
 )

@@ -191,7 +191,7 @@ PEOPLE = Users((Requirement(2, 1.0), Requirement(3, 2.0)), np.array([0, 1, 1], n
         (ask(5, [-1], [1, 1]), [0, 0, 0], "ascending users from 0 to 2"),
         (ask(5, [0], [1]), [0, 0, 0], "an ask of 2 classes has 1 prices and 1 oracles"),
         (ask(5, [0], [0, 1]), [0, 0, 0], "no oracle 'grr' for 0 units"),
-        (ask(5, [0], [-1, 1]), [0, 0, 0], "no oracle 'grr' for -1 units"),
+        (ask(5, [0], [-1, 1]), [0, 0, 0], "amounts, none negative"),
         (ask(5, [0], [1, 1], oracles=("x", GRR)), [0, 0, 0], "no oracle 'x'"),
         (ask(5, [0], [1, 1]), [0, 0], "values must be 3 whole numbers"),
         (ask(5, [0], [1, 1]), [0.5, 0, 0], "values must be 3 whole numbers"),

@@ -67,6 +67,28 @@ def test_no_window_of_any_user_is_overspent_and_nothing_else_is_refused(slots, w
         assert books.use() == max(sums[k::3].max() / CAPS[k] for k in range(3))
 
 
+@pytest.mark.parametrize(
+    ("users", "price", "slot", "words"),
+    [
+        ([0, 0], 2**38, 4, "ascending users"),
+        ([3, 0], 2**38, 4, "ascending users"),
+        ([-1], 2**38, 4, "ascending users"),
+        ([12], 2**38, 4, "ascending users"),
+        ([0], -(2**38), 4, "none negative"),
+        ([0], 2**38, 3, "slot 3 is out of order: slot 4"),
+    ],
+)
+def test_what_would_be_booked_for_less_than_it_costs_is_refused(users, price, slot, words):
+    """The last door trusts no mechanism: whoever is asked twice at once would pay once."""
+    books = UserFilters(people(12), longest_window=9)
+    books.charge(Ask(4, 1, np.array([0], np.int32), np.full(3, 2**39), (GRR,) * 3), "slot 4:")
+    before = books.encode()
+    ask = Ask(slot, 2, np.array(users, np.int32), np.full(3, price), (GRR,) * 3)
+    with pytest.raises(ValueError, match=words):
+        books.charge(ask, f"slot {slot}:")
+    assert books.encode() == before
+
+
 # ---- the stream --------------------------------------------------------------------------------
 
 
