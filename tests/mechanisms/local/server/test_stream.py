@@ -113,6 +113,26 @@ def run(stream, slots=12, rewrite=False):
     return released
 
 
+@pytest.mark.parametrize("name", LOCAL_MECHANISMS)
+def test_every_ask_of_a_slot_is_booked(name):
+    """The charges, recomputed from what was asked, are what the filter remembers."""
+    stream = stream_of(name)
+    users, slots, rounds = stream.users, 12, 0
+    windows = np.array([r.window for r in CLASSES])[users.class_of]
+    spent = np.zeros((slots, users.class_of.size), np.int64)
+    devices, state = Devices(users, bytes(32)), stream.start()
+    for slot in range(slots):
+        values = np.full(users.class_of.size, slot % 4)  # all move, so that something is published
+        state, answer = stream.begin(state, slot)
+        while not isinstance(answer, LocalRelease):
+            rounds = max(rounds, answer.round)
+            spent[slot, answer.users] += answer.epsilons[users.class_of[answer.users]]
+            state, answer = stream.take(state, devices.report(answer, values))
+        booked = [spent[max(slot - w + 1, 0) : slot + 1, u].sum() for u, w in enumerate(windows)]
+        assert state.filter.in_window.tolist() == booked
+    assert rounds == (1 if name in ("plbu", "lbu", "rotation") else 2)
+
+
 @pytest.mark.parametrize("name", [name for name in LOCAL_MECHANISMS if name[:3] in ("rot", "plp")])
 def test_state_may_be_written_at_any_time(name):
     assert run(stream_of(name), rewrite=True) == run(stream_of(name))
