@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,15 @@ def cpu_seconds(process: int) -> float:
     """User and system seconds of a process so far, from /proc; raises FileNotFoundError."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def begin(main: Callable[[], None], run: Callable[..., dict[str, Any]]) -> None:
+    """Run the benchmark; or its one case, in a process that `measure_case` started."""
+    case = asked_case()
+    if case is None:
+        main()
+    else:
+        print(json.dumps(run(**case)))
 
 
 def asked_case() -> dict[str, Any] | None:

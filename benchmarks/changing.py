@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 from utility import BUDGETS, EPSILONS, STREAMS, TYPES, USERS, WINDOWS, probabilities, user_types
 
 NAMES = ("dpbd", "dpba", "adaptive")
@@ -104,8 +103,4 @@ def run(name: str, stream: str, budget: float, key: int, slots: int) -> dict[str
 
 
 if __name__ == "__main__":
-    asked_for = asked_case()
-    if asked_for is None:
-        main()
-    else:
-        print(json.dumps(run(**asked_for)))
+    begin(main, run)

@@ -10,12 +10,11 @@ release that all bins are alike.
 from __future__ import annotations
 
 import hashlib
-import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 BUDGETS = (0.5, 2.0, 10.0)
 UNIT = 1e-6
@@ -193,10 +192,4 @@ def _key(number: int) -> bytes:
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    elif "bins" in asked:
-        print(json.dumps(run_long(**asked)))
-    else:
-        print(json.dumps(run(**asked)))
+    begin(main, lambda **case: run_long(**case) if "bins" in case else run(**case))

@@ -6,10 +6,9 @@ python benchmarks/ledgers.py
 from __future__ import annotations
 
 import itertools
-import json
 import time
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 WINDOW = 120
 BINS = 25
@@ -107,8 +106,4 @@ def run(name: str, stream: str, users: int, slots: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    found = asked_case()
-    if found is None:
-        main()
-    else:
-        print(json.dumps(run(**found)))
+    begin(main, run)

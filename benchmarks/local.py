@@ -12,13 +12,12 @@ and slots. Every number is of simulated devices that report one by one, with the
 from __future__ import annotations
 
 import hashlib
-import json
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 WINDOWS = (40, 80, 120)
 EPSILONS = (1.5, 2.0, 2.5)
@@ -272,10 +271,4 @@ def _key(number: int) -> bytes:
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    elif "many" in asked:
-        print(json.dumps(run_many(**asked)))
-    else:
-        print(json.dumps(run(**asked)))
+    begin(main, lambda **case: run_many(**case) if "many" in case else run(**case))

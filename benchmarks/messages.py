@@ -9,7 +9,7 @@ import json
 import time
 from functools import cache
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 FORMATS = ("json", "jsonl", "arrow", "avro")
 NAMES = ("user", "value", "time")
@@ -207,8 +207,4 @@ def run_odd(odd: str) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    else:
-        print(json.dumps(run_odd(**asked) if "odd" in asked else run_format(**asked)))
+    begin(main, lambda **case: run_odd(**case) if "odd" in case else run_format(**case))

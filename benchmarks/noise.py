@@ -6,10 +6,9 @@ python benchmarks/noise.py
 from __future__ import annotations
 
 import importlib.util
-import json
 import time
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 SECONDS = 0.5
 
@@ -75,8 +74,4 @@ def _opendp(scale: float, size: int):
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    else:
-        print(json.dumps(run(**asked)))
+    begin(main, run)

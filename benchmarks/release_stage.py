@@ -6,10 +6,9 @@ python benchmarks/release_stage.py
 from __future__ import annotations
 
 import itertools
-import json
 import time
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 CLASSES = 25
 BINS = 100
@@ -99,8 +98,4 @@ def run(
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    else:
-        print(json.dumps(run(**asked)))
+    begin(main, run)

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from _cost_model import Pieces, Service
-from _measure import asked_case, data_folder, measure, measure_case, parser, save, table
+from _measure import begin, data_folder, measure, measure_case, parser, save, table
 
 BINS = 100
 CLASSES = 9
@@ -471,8 +471,4 @@ CASES = {
 }
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    else:
-        print(json.dumps(CASES[asked.pop("kind")](**asked)))
+    begin(main, lambda kind, **case: CASES[kind](**case))

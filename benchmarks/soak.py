@@ -5,13 +5,12 @@ python benchmarks/soak.py
 
 from __future__ import annotations
 
-import json
 import resource
 import sys
 import time
 from functools import partial
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 USERS = 10_000
 PRESENT = 500
@@ -231,8 +230,4 @@ def peak_mb() -> float:
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    else:
-        print(json.dumps(run(**asked)))
+    begin(main, run)

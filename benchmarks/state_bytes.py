@@ -5,9 +5,7 @@ python benchmarks/state_bytes.py
 
 from __future__ import annotations
 
-import json
-
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 from streamveil.mechanisms.wevent.last_publication import Publication
 
@@ -84,8 +82,4 @@ def publish_if_allowed(stream, state, slot: int, wanted: bool, random):
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    else:
-        print(json.dumps(run(**asked)))
+    begin(main, run)

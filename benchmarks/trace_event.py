@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import sys
 import tempfile
 import threading
 from collections import defaultdict
 from pathlib import Path
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 GOAL_FUNCTIONS, GOAL_MODULES = 250, 40
 KEY = "0123456789" * 4
@@ -128,8 +127,4 @@ def run(mechanism: str | None) -> dict[str, dict[str, list[str]]]:
 
 
 if __name__ == "__main__":
-    case = asked_case()
-    if case is None:
-        main()
-    else:
-        print(json.dumps(run(**case)))
+    begin(main, run)

@@ -17,13 +17,12 @@ comes near the reference; it was found by trying the first six.
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from _measure import asked_case, measure_case, parser, save, table
+from _measure import begin, measure_case, parser, save, table
 
 USERS = 10_000
 TYPES = 1
@@ -196,8 +195,4 @@ def as_first_published(name: str, counts, budget: float, window: int, random):
 
 
 if __name__ == "__main__":
-    asked = asked_case()
-    if asked is None:
-        main()
-    else:
-        print(json.dumps(run(**asked)))
+    begin(main, run)
