@@ -28,15 +28,7 @@ class ChangingFilter:
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "ChangingFilter",
-            "fields": [
-                {"name": "slots", "type": "long"},
-                {"name": "ledgers", "type": "long"},
-                {"name": "rows", "type": "bytes"},
-            ],
-        }
+        1: state_codec.record_schema("ChangingFilter", slots="long", ledgers="long", rows="bytes")
     }
 
     def __init__(self, horizon: int, ledgers: int = 0) -> None:

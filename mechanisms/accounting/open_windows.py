@@ -56,11 +56,7 @@ class OpenWindows:
         rates: R, figures of a window of which the smallest is asked for.
     """
 
-    FIELDS: tuple[state_codec.Schema, ...] = (
-        {"name": "slots", "type": "long"},
-        {"name": "ledgers", "type": "long"},
-        {"name": "rows", "type": "bytes"},
-    )
+    FIELDS: dict[str, Any] = {"slots": "long", "ledgers": "long", "rows": "bytes"}
 
     def __init__(self, horizon: int, parts: int, rates: int) -> None:
         self.horizon = horizon

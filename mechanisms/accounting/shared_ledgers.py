@@ -6,7 +6,7 @@ The counting side names cohorts (`cohorts.py`); several of them may have come to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,12 +32,12 @@ class Interned:
     asked: Units
     """What each ledger asks for now (`Moves.requirements`), shape (L, 4)."""
 
-    FIELDS = (
-        {"name": "cohorts", "type": state_codec.LONGS},
-        {"name": "ledgers", "type": state_codec.LONGS},
-        {"name": "users", "type": state_codec.LONGS},
-        {"name": "asked", "type": state_codec.LONGS},
-    )
+    FIELDS: ClassVar[dict[str, Any]] = {
+        "cohorts": state_codec.LONGS,
+        "ledgers": state_codec.LONGS,
+        "users": state_codec.LONGS,
+        "asked": state_codec.LONGS,
+    }
 
     @classmethod
     def of_classes(cls, asked: Units, sizes: Integers) -> Interned:

@@ -54,26 +54,11 @@ class WindowFilter:
             or when there would be too much to remember.
     """
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "WindowFilter",
-            "fields": [
-                {"name": "slots", "type": "long"},
-                {"name": "rows", "type": state_codec.RUNS},
-            ],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("WindowFilter", slots="long", rows=state_codec.RUNS)}
     LIFETIME_SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "LifetimeFilter",
-            "fields": [
-                {"name": "slots", "type": "long"},
-                {"name": "restarts", "type": "long"},
-                {"name": "spent", "type": state_codec.LONGS},
-            ],
-        }
+        1: state_codec.record_schema(
+            "LifetimeFilter", slots="long", restarts="long", spent=state_codec.LONGS
+        )
     }
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:

@@ -27,14 +27,7 @@ class Sums:
 class WindowSums:
     """What each class spent in the w_k - 1 slots before the next one."""
 
-    SCHEMA = {
-        "type": "record",
-        "name": "WindowSums",
-        "fields": [
-            {"name": "slots", "type": "long"},
-            {"name": "rows", "type": state_codec.RUNS},
-        ],
-    }
+    SCHEMA = state_codec.record_schema("WindowSums", slots="long", rows=state_codec.RUNS)
 
     def __init__(self, windows: npt.NDArray[np.int64]) -> None:
         self._windows = windows

@@ -12,7 +12,7 @@ Source: our own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,23 +52,25 @@ WORTH_LEARNING = 0.1
 _BYTES_LIST = {"type": "array", "items": "bytes"}
 
 
-def schemas(accounts: Sequence[state_codec.Schema]) -> dict[int, state_codec.Schema]:
-    """Schemas of a state whose accounts are written in these fields."""
-    fields = [
-        {"name": "bank", "type": _BYTES_LIST},
-        {"name": "correlation", "type": _BYTES_LIST},
-        *accounts,
-        {"name": "slots", "type": "long"},
-        {"name": "since", "type": "long"},
-        {"name": "unseen", "type": "long"},
-        {"name": "gap", "type": "long"},
-        {"name": "patience", "type": "double"},
-        {"name": "usual_gap", "type": "double"},
-        {"name": "published_slot", "type": ["null", "long"]},
-        {"name": "epsilon", "type": "double"},
-        {"name": "dispersion", "type": "double"},
-    ]
-    return {1: {"type": "record", "name": "Adaptive", "fields": fields}}
+def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
+    """Schemas of a state whose accounts are written in fields of these types."""
+    return {
+        1: state_codec.record_schema(
+            "Adaptive",
+            bank=_BYTES_LIST,
+            correlation=_BYTES_LIST,
+            **accounts,
+            slots="long",
+            since="long",
+            unseen="long",
+            gap="long",
+            patience="double",
+            usual_gap="double",
+            published_slot=["null", "long"],
+            epsilon="double",
+            dispersion="double",
+        )
+    }
 
 
 _PLAIN = (

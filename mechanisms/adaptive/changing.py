@@ -21,6 +21,7 @@ from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveSt
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Shares, Terms, audit_of, choices, part
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
+from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Members, Setting, SlotInput
 
@@ -46,16 +47,7 @@ class DynamicAdaptive(AdaptiveRelease):
     """
 
     SCHEMAS = algorithm.schemas(
-        [
-            {
-                "name": "windows",
-                "type": {
-                    "type": "record",
-                    "name": "OpenWindows",
-                    "fields": list(OpenWindows.FIELDS),
-                },
-            }
-        ]
+        windows=state_codec.record_schema("OpenWindows", **OpenWindows.FIELDS)
     )
 
     def __init__(

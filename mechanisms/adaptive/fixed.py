@@ -54,12 +54,7 @@ class Adaptive(AdaptiveRelease):
         reserve: share of the rest that waits for alarms.
     """
 
-    SCHEMAS = algorithm.schemas(
-        [
-            {"name": "spent", "type": WindowSums.SCHEMA},
-            {"name": "reserve", "type": "WindowSums"},
-        ]
-    )
+    SCHEMAS = algorithm.schemas(spent=WindowSums.SCHEMA, reserve="WindowSums")
 
     def __init__(
         self,

@@ -54,13 +54,7 @@ class Periodic:
     Where `publisher` cannot publish, every slot is skipped and nothing is spent.
     """
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Periodic",
-            "fields": [{"name": "slots", "type": "long"}, *FIELDS],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("Periodic", slots="long", **FIELDS)}
 
     def __init__(
         self, name: str, population: Population, publisher: Publisher, price: Units, period: int

@@ -50,14 +50,7 @@ class Sliding(FixedBudgets):
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Sliding",
-            "fields": [
-                {"name": "spent", "type": WindowSums.SCHEMA},
-                {"name": "saved", "type": state_codec.LONGS},
-            ],
-        }
+        1: state_codec.record_schema("Sliding", spent=WindowSums.SCHEMA, saved=state_codec.LONGS)
     }
 
     def __init__(self, requirements: Sequence[Requirement]) -> None:

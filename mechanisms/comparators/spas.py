@@ -83,18 +83,18 @@ class SPAS:
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Spas",
-            "fields": [
-                *({"name": n, "type": "long"} for n in ("slots", "planned", "left")),
-                {"name": "threshold_noise", "type": "long"},
-                *({"name": n, "type": "double"} for n in ("drift", "elapsed")),
-                {"name": "halves", "type": state_codec.LONGS},
-                {"name": "recent", "type": state_codec.LONGS},
-                *FIELDS,
-            ],
-        }
+        1: state_codec.record_schema(
+            "Spas",
+            slots="long",
+            planned="long",
+            left="long",
+            threshold_noise="long",
+            drift="double",
+            elapsed="double",
+            halves=state_codec.LONGS,
+            recent=state_codec.LONGS,
+            **FIELDS,
+        )
     }
 
     def __init__(self, name: str, population: Population) -> None:

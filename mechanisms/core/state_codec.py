@@ -27,15 +27,15 @@ Schema = dict[str, Any]
 
 LONGS: Schema = {"type": "array", "items": "long"}
 
+
+def record_schema(name: str, /, **types: Any) -> Schema:
+    """Schema of a record with fields of these types, written in this order."""
+    fields = [{"name": field, "type": kind} for field, kind in types.items()]
+    return {"type": "record", "name": name, "fields": fields}
+
+
 # Rows of a table of amounts, equal neighbours written once.
-RUNS: Schema = {
-    "type": "array",
-    "items": {
-        "type": "record",
-        "name": "Run",
-        "fields": [{"name": "repeat", "type": "long"}, {"name": "row", "type": LONGS}],
-    },
-}
+RUNS: Schema = {"type": "array", "items": record_schema("Run", repeat="long", row=LONGS)}
 
 CHECKSUM_BYTES = 16
 

@@ -84,17 +84,14 @@ class DynamicStream:
     """
 
     SCHEMAS = {
-        2: {
-            "type": "record",
-            "name": "DynamicStream",
-            "fields": [
-                {"name": "next_slot", "type": ["null", "long"]},
-                {"name": "history", "type": "bytes"},
-                {"name": "filter", "type": "bytes"},
-                {"name": "mechanism", "type": "bytes"},
-                *Interned.FIELDS,
-            ],
-        }
+        2: state_codec.record_schema(
+            "DynamicStream",
+            next_slot=["null", "long"],
+            history="bytes",
+            filter="bytes",
+            mechanism="bytes",
+            **Interned.FIELDS,
+        )
     }
 
     def __init__(

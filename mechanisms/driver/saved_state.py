@@ -48,14 +48,9 @@ class Keeper:
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Saved",
-            "fields": [
-                {"name": "parts", "type": {"type": "map", "values": "bytes"}},
-                {"name": "state", "type": "bytes"},
-            ],
-        }
+        1: state_codec.record_schema(
+            "Saved", parts={"type": "map", "values": "bytes"}, state="bytes"
+        )
     }
 
     def __init__(self, noise: NoiseSource, parts: Parts) -> None:

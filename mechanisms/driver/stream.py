@@ -54,16 +54,9 @@ class ReleaseStream:
     """
 
     SCHEMAS = {
-        3: {
-            "type": "record",
-            "name": "Stream",
-            "fields": [
-                {"name": "next_slot", "type": ["null", "long"]},
-                {"name": "history", "type": "bytes"},
-                {"name": "filter", "type": "bytes"},
-                {"name": "mechanism", "type": "bytes"},
-            ],
-        }
+        3: state_codec.record_schema(
+            "Stream", next_slot=["null", "long"], history="bytes", filter="bytes", mechanism="bytes"
+        )
     }
 
     def __init__(

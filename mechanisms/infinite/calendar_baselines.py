@@ -38,13 +38,7 @@ class Planned:
     together are at most epsilon. Adjacency and sensitivity are those of `gated.py`.
     """
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Planned",
-            "fields": [*FIELDS, {"name": "slots", "type": "long"}],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("Planned", **FIELDS, slots="long")}
 
     _SHRINK = "none"
 

@@ -96,17 +96,14 @@ class DPI:
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "DPI",
-            "fields": [
-                *FIELDS,
-                {"name": "taken", "type": state_codec.LONGS},
-                {"name": "slots", "type": "long"},
-                {"name": "losses", "type": "bytes"},
-                {"name": "query_gains", "type": "bytes"},
-            ],
-        }
+        1: state_codec.record_schema(
+            "DPI",
+            **FIELDS,
+            taken=state_codec.LONGS,
+            slots="long",
+            losses="bytes",
+            query_gains="bytes",
+        )
     }
 
     def __init__(

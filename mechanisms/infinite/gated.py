@@ -121,19 +121,16 @@ class Gated:
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Gated",
-            "fields": [
-                *FIELDS,
-                {"name": "recent", "type": {"type": "array", "items": "bytes"}},
-                {"name": "total", "type": "long"},
-                {"name": "epoch", "type": "long"},
-                {"name": "slots", "type": "long"},
-                {"name": "since", "type": "long"},
-                {"name": "threshold", "type": "long"},
-            ],
-        }
+        1: state_codec.record_schema(
+            "Gated",
+            **FIELDS,
+            recent={"type": "array", "items": "bytes"},
+            total="long",
+            epoch="long",
+            slots="long",
+            since="long",
+            threshold="long",
+        )
     }
 
     def __init__(

@@ -23,13 +23,13 @@ from streamveil.mechanisms.protocol import Population, SlotRelease
 Floats = npt.NDArray[np.float64]
 
 # The fields of what is held in a mechanism's record.
-FIELDS: list[state_codec.Schema] = [
-    {"name": "shares", "type": "bytes"},
-    {"name": "stderr", "type": "bytes"},
-    {"name": "counts", "type": "bytes"},
-    {"name": "measured_slot", "type": ["null", "long"]},
-    {"name": "epsilon", "type": "double"},
-]
+FIELDS: dict[str, Any] = {
+    "shares": "bytes",
+    "stderr": "bytes",
+    "counts": "bytes",
+    "measured_slot": ["null", "long"],
+    "epsilon": "double",
+}
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,7 @@ _ONES = 3
 _BITS = 4
 
 _DOUBLES = {"type": "array", "items": "double"}
-_NOISY = {
-    "type": "record",
-    "name": "Noisy",
-    "fields": [{"name": "totals", "type": _DOUBLES}, {"name": "variances", "type": _DOUBLES}],
-}
+_NOISY = state_codec.record_schema("Noisy", totals=_DOUBLES, variances=_DOUBLES)
 
 
 @dataclass(frozen=True)
@@ -73,20 +69,17 @@ class RunningTotal:
     """Releases the running total of a statistic, tick by tick, without bound."""
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "RunningTotal",
-            "fields": [
-                {"name": "configuration", "type": "bytes"},
-                {"name": "ticks", "type": "long"},
-                {"name": "epoch", "type": "long"},
-                {"name": "leaf", "type": "long"},
-                {"name": "history", "type": "bytes"},
-                {"name": "roots", "type": ["null", _NOISY]},
-                {"name": "parts", "type": {"type": "array", "items": "bytes"}},
-                {"name": "noisy", "type": {"type": "array", "items": "Noisy"}},
-            ],
-        }
+        1: state_codec.record_schema(
+            "RunningTotal",
+            configuration="bytes",
+            ticks="long",
+            epoch="long",
+            leaf="long",
+            history="bytes",
+            roots=["null", _NOISY],
+            parts={"type": "array", "items": "bytes"},
+            noisy={"type": "array", "items": "Noisy"},
+        )
     }
 
     def __init__(self, statistic: Additive, *, context: bytes = b"") -> None:

@@ -30,7 +30,7 @@ class DPBD:
         horizon: the longest window, in slots.
     """
 
-    SCHEMAS = {1: {"type": "record", "name": "Dynamic", "fields": list(OpenWindows.FIELDS)}}
+    SCHEMAS = {1: state_codec.record_schema("Dynamic", **OpenWindows.FIELDS)}
 
     def __init__(self, horizon: int) -> None:
         self.windows = OpenWindows(horizon, parts=2, rates=1)

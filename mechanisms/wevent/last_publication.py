@@ -15,12 +15,12 @@ from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 # The fields of a publication in a mechanism's record.
-FIELDS: list[state_codec.Schema] = [
-    {"name": "counts", "type": state_codec.LONGS},
-    {"name": "stderr", "type": {"type": "array", "items": "double"}},
-    {"name": "published_slot", "type": ["null", "long"]},
-    {"name": "epsilon", "type": "double"},
-]
+FIELDS: dict[str, Any] = {
+    "counts": state_codec.LONGS,
+    "stderr": {"type": "array", "items": "double"},
+    "published_slot": ["null", "long"],
+    "epsilon": "double",
+}
 
 
 class Publisher(Protocol):

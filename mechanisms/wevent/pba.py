@@ -40,16 +40,7 @@ class PBA(FixedBudgets):
     as integers.
     """
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Absorption",
-            "fields": [
-                {"name": "since", "type": "long"},
-                {"name": "shares", "type": state_codec.LONGS},
-            ],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("Absorption", since="long", shares=state_codec.LONGS)}
 
     def start(self) -> AbsorptionState:
         """Nothing published yet."""

@@ -64,13 +64,7 @@ class PWSM(Generic[S]):
     both within the window, and the filter checks the sum.
     """
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Publication",
-            "fields": [{"name": "schedule", "type": "bytes"}, *FIELDS],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("Publication", schedule="bytes", **FIELDS)}
 
     def __init__(
         self,

@@ -57,13 +57,7 @@ class Cohorts:
     asked for already moves nobody. Who leaves is forgotten after `horizon` slots.
     """
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Cohorts",
-            "fields": [{"name": "made", "type": "long"}, {"name": "arrays", "type": "bytes"}],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("Cohorts", made="long", arrays="bytes")}
 
     kind: int
     """MEMBERS or STRANGERS."""

@@ -70,16 +70,7 @@ class PlayedState:
 class PlayedDevices:
     """Drives the devices of all users, who report one symbol each in a slot."""
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Edge",
-            "fields": [
-                {"name": "server", "type": "bytes"},
-                {"name": "devices", "type": "bytes"},
-            ],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("Edge", server="bytes", devices="bytes")}
 
     name: str
     """Of the stream."""

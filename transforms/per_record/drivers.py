@@ -159,14 +159,7 @@ class KeyDriver(Generic[S]):
     """Drives the windows of one key: a `SlotDriver` of `transforms/release/drivers.py`."""
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "PerRecord",
-            "fields": [
-                {"name": "next_pane", "type": ["null", "long"]},
-                {"name": "windows", "type": "bytes"},
-            ],
-        }
+        1: state_codec.record_schema("PerRecord", next_pane=["null", "long"], windows="bytes")
     }
 
     key: str | None

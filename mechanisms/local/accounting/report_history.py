@@ -20,18 +20,15 @@ Indices = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 
-ENTRY: state_codec.Schema = {
-    "type": "record",
-    "name": "Entry",
-    "fields": [
-        {"name": "slot", "type": "long"},
-        {"name": "current", "type": "boolean"},
-        {"name": "prices", "type": state_codec.LONGS},
-        {"name": "everybody", "type": {"type": "array", "items": "boolean"}},
-        {"name": "counts", "type": state_codec.LONGS},
-        {"name": "users", "type": "bytes"},
-    ],
-}
+ENTRY: state_codec.Schema = state_codec.record_schema(
+    "Entry",
+    slot="long",
+    current="boolean",
+    prices=state_codec.LONGS,
+    everybody={"type": "array", "items": "boolean"},
+    counts=state_codec.LONGS,
+    users="bytes",
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ Source: the filter of `device`, for a single client, on arrays.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,10 +28,10 @@ from streamveil.mechanisms.local.protocol import Ask, Users
 _ALWAYS = np.iinfo(np.int64).min // 2
 
 
-_ASKED = [
-    {"name": "slot", "type": ["null", "long"]},
-    {"name": "history", "type": {"type": "array", "items": ENTRY}},
-]
+_ASKED: dict[str, Any] = {
+    "slot": ["null", "long"],
+    "history": {"type": "array", "items": ENTRY},
+}
 _UNCHANGED = {
     "longest": None,
     "class_of": b"",
@@ -55,18 +56,15 @@ class UserFilters:
     """
 
     SCHEMAS = {
-        1: {"type": "record", "name": "UserFilters", "fields": _ASKED},
-        2: {
-            "type": "record",
-            "name": "UserFilters",
-            "fields": [
-                *_ASKED,
-                {"name": "longest", "type": ["null", "long"]},
-                {"name": "class_of", "type": "bytes"},
-                {"name": "since", "type": "bytes"},
-                {"name": "promises", "type": "bytes"},
-            ],
-        },
+        1: state_codec.record_schema("UserFilters", **_ASKED),
+        2: state_codec.record_schema(
+            "UserFilters",
+            **_ASKED,
+            longest=["null", "long"],
+            class_of="bytes",
+            since="bytes",
+            promises="bytes",
+        ),
     }
 
     def __init__(self, users: Users, longest_window: int | None = None) -> None:

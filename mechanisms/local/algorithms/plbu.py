@@ -39,13 +39,7 @@ class UniformState:
 class Uniform:
     """Every user reports in every slot at the same price; PFO publishes every slot."""
 
-    SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "LocalUniform",
-            "fields": [{"name": "slot", "type": ["null", "long"]}, *FIELDS],
-        }
-    }
+    SCHEMAS = {1: state_codec.record_schema("LocalUniform", slot=["null", "long"], **FIELDS)}
 
     def __init__(self, name: str, users: Users, prices: Units, project: bool) -> None:
         self.name = name

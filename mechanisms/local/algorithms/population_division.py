@@ -125,15 +125,12 @@ class PopulationDivision(Generic[S]):
     """The schedule of population division: a plan, and how many users publications get."""
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "PopulationDivision",
-            "fields": [
-                {"name": "first", "type": ["null", "long"]},
-                {"name": "pool", "type": "bytes"},
-                {"name": "publications", "type": state_codec.LONGS},
-            ],
-        }
+        1: state_codec.record_schema(
+            "PopulationDivision",
+            first=["null", "long"],
+            pool="bytes",
+            publications=state_codec.LONGS,
+        )
     }
 
     def __init__(self, users: Users, plan: Plan, publications: Publications[S]) -> None:

@@ -72,16 +72,13 @@ class Strategy(Generic[S]):
     """A schedule and an estimator, joined by the comparison of dissimilarity and error."""
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Strategy",
-            "fields": [
-                {"name": "schedule", "type": "bytes"},
-                *FIELDS,
-                ASKED,
-                {"name": "diagnostics", "type": {"type": "map", "values": "double"}},
-            ],
-        }
+        1: state_codec.record_schema(
+            "Strategy",
+            schedule="bytes",
+            **FIELDS,
+            asked=ASKED,
+            diagnostics={"type": "map", "values": "double"},
+        )
     }
 
     def __init__(

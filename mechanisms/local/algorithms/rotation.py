@@ -90,21 +90,18 @@ class Rotation:
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Rotation",
-            "fields": [
-                {"name": "bank", "type": {"type": "array", "items": "bytes"}},
-                *FIELDS,
-                {"name": "seed", "type": ["null", "bytes"]},
-                {"name": "first", "type": "long"},
-                {"name": "moved", "type": {"type": "array", "items": "bytes"}},
-                {"name": "former", "type": {"type": "array", "items": "bytes"}},
-                {"name": "slot", "type": ["null", "long"]},
-                {"name": "observed", "type": ["null", "long"]},
-                {"name": "reached", "type": ["null", "long"]},
-            ],
-        }
+        1: state_codec.record_schema(
+            "Rotation",
+            bank={"type": "array", "items": "bytes"},
+            **FIELDS,
+            seed=["null", "bytes"],
+            first="long",
+            moved={"type": "array", "items": "bytes"},
+            former={"type": "array", "items": "bytes"},
+            slot=["null", "long"],
+            observed=["null", "long"],
+            reached=["null", "long"],
+        )
     }
 
     def __init__(

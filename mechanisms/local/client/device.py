@@ -47,46 +47,27 @@ class Device:
     """
 
     SCHEMAS = {
-        1: {
-            "type": "record",
-            "name": "Device",
-            "fields": [
-                {"name": "stream", "type": "string"},
-                {"name": "symbols", "type": "long"},
-                {"name": "window", "type": "long"},
-                {"name": "epsilon", "type": "double"},
-                {"name": "since", "type": "long"},
-                {"name": "longest_window", "type": "long"},
-                {"name": "slot", "type": ["null", "long"]},
-                {
-                    "name": "answers",
-                    "doc": "By round of that slot: digest of the assignment, and the report.",
-                    "type": {
-                        "type": "array",
-                        "items": {
-                            "type": "record",
-                            "name": "Answer",
-                            "fields": [
-                                {"name": "round", "type": "int"},
-                                {"name": "token", "type": "bytes"},
-                                {"name": "assignment", "type": "bytes"},
-                                {"name": "report", "type": "bytes"},
-                            ],
-                        },
-                    },
-                },
-                {
-                    "name": "spending",
-                    "doc": "Slot and units of every report that windows still need.",
-                    "type": {"type": "array", "items": state_codec.LONGS},
-                },
-                {
-                    "name": "promises",
-                    "doc": "Window, units, first slot in force, last slot of its last window.",
-                    "type": {"type": "array", "items": state_codec.LONGS},
-                },
-            ],
-        }
+        1: state_codec.record_schema(
+            "Device",
+            stream="string",
+            symbols="long",
+            window="long",
+            epsilon="double",
+            since="long",
+            longest_window="long",
+            slot=["null", "long"],
+            # By round of that slot: digest of the assignment, and the report.
+            answers={
+                "type": "array",
+                "items": state_codec.record_schema(
+                    "Answer", round="int", token="bytes", assignment="bytes", report="bytes"
+                ),
+            },
+            # Slot and units of every report that windows still need.
+            spending={"type": "array", "items": state_codec.LONGS},
+            # Window, units, first slot in force, last slot of its last window.
+            promises={"type": "array", "items": state_codec.LONGS},
+        )
     }
 
     def __init__(

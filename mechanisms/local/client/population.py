@@ -53,18 +53,15 @@ class Devices:
     """
 
     SCHEMAS = {
-        2: {
-            "type": "record",
-            "name": "Devices",
-            "fields": [
-                {"name": "slot", "type": ["null", "long"]},
-                {"name": "round", "type": "long"},
-                {"name": "spent", "type": "bytes"},
-                {"name": "since", "type": "bytes"},
-                {"name": "promises", "type": "bytes"},
-                {"name": "history", "type": {"type": "array", "items": ENTRY}},
-            ],
-        }
+        2: state_codec.record_schema(
+            "Devices",
+            slot=["null", "long"],
+            round="long",
+            spent="bytes",
+            since="bytes",
+            promises="bytes",
+            history={"type": "array", "items": ENTRY},
+        )
     }
 
     def __init__(

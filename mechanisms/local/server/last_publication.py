@@ -16,12 +16,12 @@ from streamveil.mechanisms.local.server.projection import on_simplex
 from streamveil.mechanisms.protocol import SlotRelease
 
 # The fields of a publication in a mechanism's record.
-FIELDS: list[state_codec.Schema] = [
-    {"name": "frequencies", "type": {"type": "array", "items": "double"}},
-    {"name": "stderr", "type": {"type": "array", "items": "double"}},
-    {"name": "published_slot", "type": ["null", "long"]},
-    {"name": "epsilon", "type": "double"},
-]
+FIELDS: dict[str, Any] = {
+    "frequencies": {"type": "array", "items": "double"},
+    "stderr": {"type": "array", "items": "double"},
+    "published_slot": ["null", "long"],
+    "epsilon": "double",
+}
 
 
 @dataclass(frozen=True, eq=False)

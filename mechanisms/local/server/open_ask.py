@@ -9,23 +9,17 @@ import numpy as np
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.local.protocol import Ask
 
-ASKED: state_codec.Schema = {
-    "name": "asked",
-    "type": [
-        "null",
-        {
-            "type": "record",
-            "name": "Asked",
-            "fields": [
-                {"name": "slot", "type": "long"},
-                {"name": "round", "type": "int"},
-                {"name": "users", "type": "bytes"},
-                {"name": "epsilons", "type": state_codec.LONGS},
-                {"name": "oracles", "type": {"type": "array", "items": "string"}},
-            ],
-        },
-    ],
-}
+ASKED: list[str | state_codec.Schema] = [
+    "null",
+    state_codec.record_schema(
+        "Asked",
+        slot="long",
+        round="int",
+        users="bytes",
+        epsilons=state_codec.LONGS,
+        oracles={"type": "array", "items": "string"},
+    ),
+]
 
 
 def asked_record(asked: Ask | None) -> dict[str, Any] | None:

@@ -56,16 +56,13 @@ class LocalStream:
     """
 
     SCHEMAS = {
-        2: {
-            "type": "record",
-            "name": "LocalStream",
-            "fields": [
-                {"name": "next_slot", "type": ["null", "long"]},
-                {"name": "filter", "type": "bytes"},
-                {"name": "mechanism", "type": "bytes"},
-                ASKED,
-            ],
-        }
+        2: state_codec.record_schema(
+            "LocalStream",
+            next_slot=["null", "long"],
+            filter="bytes",
+            mechanism="bytes",
+            asked=ASKED,
+        )
     }
 
     def __init__(
