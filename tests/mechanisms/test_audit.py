@@ -108,6 +108,14 @@ def thresholds_once():
         yield
 
 
+def outcome_of(release, others) -> int:
+    """Whether a release is published, with which of two bins above the others; or nullified."""
+    if release.status == "published":
+        high = release.counts > others
+        return 2 + 2 * int(high[0]) + int(high[1])
+    return int(release.status == "nullified")
+
+
 def world(
     name, requirements, adjacency, target_bin, others, runs=RUNS, first=0, slots=None
 ) -> np.ndarray:
@@ -132,11 +140,7 @@ def world(
         state = stream.start()
         for slot in range(slots):
             state, release = stream.release(state, slot, counts[slot])
-            if release.status == "published":
-                high = release.counts > others
-                outcomes[run, slot] = 2 + 2 * high[0] + high[1]
-            else:
-                outcomes[run, slot] = release.status == "nullified"
+            outcomes[run, slot] = outcome_of(release, others)
     return outcomes
 
 

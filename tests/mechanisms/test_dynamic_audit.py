@@ -14,7 +14,7 @@ from streamveil.mechanisms.core.budgets import asked_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.protocol import Setting
-from tests.mechanisms.test_audit import ADJACENCY, audit, thresholds_once
+from tests.mechanisms.test_audit import ADJACENCY, audit, outcome_of, thresholds_once
 
 KEY = bytes(range(32))
 RUNS = 800
@@ -53,11 +53,7 @@ def world(name, target_bin):
             counts = CohortCounts(*np.array(cells).T)
             moves = change if slot == 1 else Moves.none()
             state, release = stream.release(state, slot, counts, moves)
-            if release.status == "published":
-                high = release.counts > others
-                outcomes[run, slot] = 2 + 2 * high[0] + high[1]
-            else:
-                outcomes[run, slot] = release.status == "nullified"
+            outcomes[run, slot] = outcome_of(release, others)
     return outcomes
 
 

@@ -1,17 +1,11 @@
-"""The mechanisms by their names: budgets on every path, replays, and what steers them.
-
-Every test of a distribution accepts correct code with probability 1 - 1e-6 (FLAKINESS); keys are
-fixed, so a result stays what it is.
-"""
+"""The mechanisms by their names: budgets on every path, replays, and what steers them."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from streamveil.mechanisms import (
     MECHANISMS,
@@ -32,24 +26,22 @@ from streamveil.mechanisms.wevent import pwsm
 from streamveil.mechanisms.wevent.obs import keep_probability
 from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
 from streamveil.mechanisms.wevent.pwsm import PWSM
+from tests.mechanisms.streams import (
+    KEY,
+    SIGMAS,
+    assert_within_budget,
+    windows_and_epsilons,
+)
+from tests.mechanisms.streams import people as population
 
-FLAKINESS = 1e-6
-SIGMAS = stats.norm.isf(FLAKINESS / 2)
 # Kurtosis of Laplace noise: the variance of n squared samples is (6 - 1) sigma**4 / n.
 LAPLACE_KURTOSIS = 6
 
-KEY = bytes(range(32))
 NAMES = pytest.mark.parametrize("name", list(MECHANISMS))
 SCHEDULED = pytest.mark.parametrize("name", list(SCHEDULES))
 PROPERTY = settings(max_examples=60)
 
 ALWAYS, NEVER = math.inf, -math.inf
-
-
-def population(requirements, sizes=None, bins=2, sensitivity=1) -> Population:
-    requirements = tuple(Requirement(w, e) for w, e in requirements)
-    sizes = np.array(sizes or [10] * len(requirements), dtype=np.int64)
-    return Population(requirements, sizes, bins, sensitivity)
 
 
 def stream_of(name, people, key=KEY, stream="", **context) -> ReleaseStream:
@@ -111,15 +103,6 @@ def counts_of(seed, slots, classes, bins, jumps=False) -> np.ndarray:
     return (rng.random((slots, classes, bins)) * scale).astype(np.int64)
 
 
-def assert_within_budget(releases, requirements) -> None:
-    """Add up every window of every class, in exact integers."""
-    for k, requirement in enumerate(requirements):
-        cap = math.floor(Fraction(requirement.epsilon) * 2**40)
-        spent = [int(release.spent[k]) for release in releases]
-        for end in range(1, len(spent) + 1):
-            assert sum(spent[max(0, end - requirement.window) : end]) <= cap
-
-
 # ---- budgets --------------------------------------------------------------------------------
 
 
@@ -128,11 +111,7 @@ def assert_within_budget(releases, requirements) -> None:
 @SCHEDULED
 @PROPERTY
 @given(
-    requirements=st.lists(
-        st.tuples(st.integers(1, 8), st.builds(lambda x: 10**x, st.floats(-6, 1))),
-        min_size=1,
-        max_size=4,
-    ),
+    requirements=windows_and_epsilons(),
     sensitivity=st.integers(1, 3),
     forced=st.sampled_from(["data", "always", "never", "random"]),
     seed=st.integers(0, 2**32),

@@ -123,6 +123,17 @@ class Job:
         path.chmod(0o600)
         return f"file:{path}"
 
+    def kept(self):
+        """Flags of a job that reads the files of a folder and keeps its state."""
+        return {
+            "input": self.path("in/*.csv"),
+            "state": self.path("state"),
+            "start": "2024-01-01",
+            "ledger": self.path("ledger.jsonl"),
+            "rejected": self.path("rejected.jsonl"),
+            "noise_key": self.key(),
+        }
+
     def arguments(self, *extra, **flags):
         """Command line; a flag that is None is left out."""
         given = {**self.flags, **flags}

@@ -45,15 +45,7 @@ class Stream:
         job.requirements(USERS)
         os.unlink(job.path("events.csv"))
         (self.folder / "in").mkdir()
-        self.flags = {
-            "input": job.path("in/*.csv"),
-            "state": job.path("state"),
-            "start": "2024-01-01",
-            "ledger": job.path("ledger.jsonl"),
-            "rejected": job.path("rejected.jsonl"),
-            "noise_key": job.key(),
-            "clock_file": job.path("clock"),
-        }
+        self.flags = {**job.kept(), "clock_file": job.path("clock")}
 
     def clock(self, time):
         beside = self.folder / "clock.new"  # whoever follows reads it at any time

@@ -39,14 +39,7 @@ class Stream:
         job.requirements(TABLE)
         for n in range(1, 10):
             job.events(visits(n), f"in/{n}.csv")
-        self.flags = {
-            "input": job.path("in/*.csv"),
-            "state": job.path("state"),
-            "start": "2024-01-01",
-            "ledger": job.path("ledger.jsonl"),
-            "rejected": job.path("rejected.jsonl"),
-            "noise_key": job.key(),
-        }
+        self.flags = job.kept()
 
     def given(self, until, **flags):
         resume = True if os.path.exists(self.job.path("state/manifest.json")) else None

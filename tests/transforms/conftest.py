@@ -25,6 +25,7 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import Columns, PrivateHistograms
+from tests.transforms.stand_ins import Given
 
 HOUR = 3_600_000_000
 
@@ -197,17 +198,6 @@ class Timeline(beam.PTransform):
         made = pipeline | self._stream
         self.transform.heartbeat = Given(made["ticks"])
         return made["events"]
-
-
-class Given(beam.PTransform):
-    """A PCollection that is there already, as if made from the pipeline."""
-
-    def __init__(self, elements):
-        super().__init__()
-        self._elements = elements
-
-    def expand(self, pipeline):
-        return self._elements | beam.Map(lambda slot: slot)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from streamveil.transforms.release.release_steps import (
 )
 from streamveil.transforms.slots import arrivals
 from streamveil.transforms.slots.clock import Clock
+from tests.transforms.stand_ins import Bag, Cell
 
 KEY = bytes(range(32))
 SECOND = 1_000_000
@@ -37,33 +38,6 @@ REGISTRY = Registry.of({u: (1 + i % 4, 0.5 + i % 2) for i, u in enumerate(USERS)
 
 
 # ---- the release stage, driven by hand ---------------------------------------------------------
-
-
-class Cell:
-    """State of one stage: a bag, a value or a timer, as a runner would keep it."""
-
-    def __init__(self):
-        self.value, self.bag, self.time = None, [], None
-
-    def read(self):
-        return self.value
-
-    def write(self, value):
-        self.value = value
-
-    def set(self, time):
-        self.time = time
-
-
-class Bag(Cell):
-    def read(self):
-        return list(self.bag)
-
-    def add(self, item):
-        self.bag.append(item)
-
-    def clear(self):
-        self.bag = []
 
 
 def at_end(config, elements):

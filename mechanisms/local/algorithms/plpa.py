@@ -14,16 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamveil.mechanisms.local.algorithms.population_division import (
+    ForTheStrictest,
+    OverChosenWindow,
+    OverLongestWindow,
     Plan,
-    PopulationDivision,
-    PopulationState,
 )
-from streamveil.mechanisms.local.algorithms.publication_strategy import (
-    Strategy,
-    personalised_frequency_oracle,
-)
-from streamveil.mechanisms.local.algorithms.pue import personalised_utility_enhancement
-from streamveil.mechanisms.local.protocol import Users
 
 
 @dataclass(frozen=True)
@@ -73,30 +68,19 @@ class Absorption:
         return replace(state, shares=record[0], since=record[1])
 
 
-class PLPA(Strategy[PopulationState[Absorbed]]):
+class PLPA(OverLongestWindow):
     """Population absorption over the longest window, reports combined by PFO."""
 
-    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        schedule = PopulationDivision(users, Plan.longest(users), Absorption())
-        super().__init__(name, schedule, personalised_frequency_oracle, project)
+    publications = Absorption()
 
 
-class PLPAPlus(Strategy[PopulationState[Absorbed]]):
+class PLPAPlus(OverChosenWindow):
     """Population absorption over the window that OPS chooses, reports enhanced by PUE."""
 
-    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        schedule = PopulationDivision(users, Plan.optimal(users), Absorption())
-        super().__init__(name, schedule, personalised_utility_enhancement, project)
+    publications = Absorption()
 
 
-class LPA(Strategy[PopulationState[Absorbed]]):
-    """LDP population absorption: PLPA when everybody asks for the strictest. For comparison only.
+class LPA(ForTheStrictest):
+    """LDP population absorption: PLPA, when everybody asks for the strictest."""
 
-    Guarantee: PLPA's under the strictest requirement, which implies everybody's own.
-    Source: Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
-    """
-
-    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        plan = Plan.longest(users, users.classes.strictest)
-        schedule = PopulationDivision(users, plan, Absorption())
-        super().__init__(name, schedule, personalised_frequency_oracle, project)
+    publications = Absorption()

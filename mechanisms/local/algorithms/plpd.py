@@ -13,16 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from streamveil.mechanisms.local.algorithms.population_division import (
+    ForTheStrictest,
+    OverChosenWindow,
+    OverLongestWindow,
     Plan,
-    PopulationDivision,
-    PopulationState,
 )
-from streamveil.mechanisms.local.algorithms.publication_strategy import (
-    Strategy,
-    personalised_frequency_oracle,
-)
-from streamveil.mechanisms.local.algorithms.pue import personalised_utility_enhancement
-from streamveil.mechanisms.local.protocol import Users
 
 # n_min of the paper: a publication of fewer users is not worth it.
 FEWEST_USERS = 10
@@ -70,30 +65,19 @@ class Distribution:
         return replace(state, asked=tuple(zip(record[::2], record[1::2], strict=True)))
 
 
-class PLPD(Strategy[PopulationState[Distributed]]):
+class PLPD(OverLongestWindow):
     """Population distribution over the longest window, reports combined by PFO."""
 
-    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        schedule = PopulationDivision(users, Plan.longest(users), Distribution())
-        super().__init__(name, schedule, personalised_frequency_oracle, project)
+    publications = Distribution()
 
 
-class PLPDPlus(Strategy[PopulationState[Distributed]]):
+class PLPDPlus(OverChosenWindow):
     """Population distribution over the window that OPS chooses, reports enhanced by PUE."""
 
-    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        schedule = PopulationDivision(users, Plan.optimal(users), Distribution())
-        super().__init__(name, schedule, personalised_utility_enhancement, project)
+    publications = Distribution()
 
 
-class LPD(Strategy[PopulationState[Distributed]]):
-    """LDP population distribution: PLPD when everybody asks for the strictest. For comparison only.
+class LPD(ForTheStrictest):
+    """LDP population distribution: PLPD, when everybody asks for the strictest."""
 
-    Guarantee: PLPD's under the strictest requirement, which implies everybody's own.
-    Source: Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
-    """
-
-    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
-        plan = Plan.longest(users, users.classes.strictest)
-        schedule = PopulationDivision(users, plan, Distribution())
-        super().__init__(name, schedule, personalised_frequency_oracle, project)
+    publications = Distribution()

@@ -15,12 +15,17 @@ of ceil(w_opt) slots are more than half of all, floor(n / (2 gap)) are asked in 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.local.algorithms.population_selection import optimal_population_selection
+from streamveil.mechanisms.local.algorithms.publication_strategy import (
+    Strategy,
+    personalised_frequency_oracle,
+)
+from streamveil.mechanisms.local.algorithms.pue import personalised_utility_enhancement
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles
 from streamveil.mechanisms.local.algorithms.user_draws import Pool
 from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, Users
@@ -194,3 +199,38 @@ class PopulationDivision(Generic[S]):
         state_codec.check_length(pool.last, len(start.pool.last), "users")
         publications = self._publications.of_record(start.publications, record["publications"])
         return PopulationState(pool, publications, record["first"])
+
+
+class OverLongestWindow(Strategy[PopulationState[Any]]):
+    """Population division over the longest window, reports combined by PFO."""
+
+    publications: Publications[Any]
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        schedule = PopulationDivision(users, Plan.longest(users), self.publications)
+        super().__init__(name, schedule, personalised_frequency_oracle, project)
+
+
+class OverChosenWindow(Strategy[PopulationState[Any]]):
+    """Population division over the window that OPS chooses, reports enhanced by PUE."""
+
+    publications: Publications[Any]
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        schedule = PopulationDivision(users, Plan.optimal(users), self.publications)
+        super().__init__(name, schedule, personalised_utility_enhancement, project)
+
+
+class ForTheStrictest(Strategy[PopulationState[Any]]):
+    """Population division as if everybody asked for the strictest. For comparison only.
+
+    Guarantee: that under the strictest requirement, which implies everybody's own.
+    Source: Ren et al., "LDP-IDS: local differential privacy for infinite data streams" (2022).
+    """
+
+    publications: Publications[Any]
+
+    def __init__(self, name: str, users: Users, *, project: bool = False) -> None:
+        plan = Plan.longest(users, users.classes.strictest)
+        schedule = PopulationDivision(users, plan, self.publications)
+        super().__init__(name, schedule, personalised_frequency_oracle, project)

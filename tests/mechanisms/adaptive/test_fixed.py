@@ -13,7 +13,6 @@ from streamveil.mechanisms import (
     BudgetExceeded,
     ConfigurationError,
     NoiseSource,
-    Population,
     ReleaseStream,
     Requirement,
     mechanism,
@@ -23,8 +22,8 @@ from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.protocol import SlotInput
+from tests.mechanisms.streams import KEY, people
 
-KEY = bytes(range(32))
 PROPERTY = settings(max_examples=70)
 SLOTS = 90
 
@@ -53,13 +52,6 @@ REQUIREMENTS = st.lists(
     min_size=1,
     max_size=5,
 )
-
-
-def people(requirements, sizes, bins=2, sensitivity=1) -> Population:
-    requirements = tuple(
-        one if isinstance(one, Requirement) else Requirement(*one) for one in requirements
-    )
-    return Population(requirements, np.array(sizes, dtype=np.int64), bins, sensitivity)
 
 
 # ---- adversaries ----------------------------------------------------------------------------

@@ -1,8 +1,4 @@
-"""Weighted releases: what they cost exactly, what they estimate, whose noise is whose.
-
-Every test of a distribution accepts correct code with probability 1 - 1e-6 (FLAKINESS); keys are
-fixed, so a result stays what it is.
-"""
+"""Weighted releases: what they cost exactly, what they estimate, whose noise is whose."""
 
 import math
 
@@ -21,10 +17,8 @@ from streamveil.mechanisms.adaptive.weighting import (
     Weighting,
     candidates,
 )
+from tests.mechanisms.streams import FLAKINESS, KEY, SIGMAS
 
-FLAKINESS = 1e-6
-SIGMAS = stats.norm.isf(FLAKINESS / 2)
-KEY = bytes(range(32))
 UNIT = 2**40
 PROPERTY = settings(max_examples=200)
 

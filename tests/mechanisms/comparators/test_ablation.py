@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,8 +11,6 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import (
     ConfigurationError,
     NoiseSource,
-    Population,
-    ReleaseStream,
     Requirement,
     mechanism,
 )
@@ -22,8 +19,14 @@ from streamveil.mechanisms.comparators.paid_schedules import Saving, Shares, Sli
 from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.sources import Synthetic
 from streamveil.pipelines.evaluation.w_event import WEvent
+from tests.mechanisms.streams import (
+    KEY,
+    assert_within_budget,
+    people,
+    released,
+    windows_and_epsilons,
+)
 
-KEY = bytes(range(32))
 UNIT = 2**40
 ALL = [
     f"ablation:release={release}:ledger={ledger}:rule={rule}"
@@ -33,29 +36,11 @@ ALL = [
 ]
 
 
-def people(requirements, sizes, bins=2, sensitivity=1):
-    requirements = tuple(Requirement(w, e) for w, e in requirements)
-    return Population(requirements, np.array(sizes, dtype=np.int64), bins, sensitivity)
-
-
-def releases(name, population, counts):
-    stream = ReleaseStream(mechanism(name, population), NoiseSource(KEY))
-    state, found = stream.start(), []
-    for slot, table in enumerate(counts):
-        state, release = stream.release(state, slot, np.asarray(table, dtype=np.int64))
-        found.append(release)
-    return found
-
-
 # The filter never refuses, and no window overspends in exact integers, whatever the counts do.
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=8)
 @given(
-    requirements=st.lists(
-        st.tuples(st.integers(1, 8), st.builds(lambda x: 10**x, st.floats(-6, 1.5))),
-        min_size=1,
-        max_size=4,
-    ),
+    requirements=windows_and_epsilons(1.5),
     sensitivity=st.integers(1, 3),
     scale=st.sampled_from([0, 3, 10**6]),
     seed=st.integers(0, 2**32),
@@ -66,12 +51,7 @@ def test_no_window_overspends(name, requirements, sensitivity, scale, seed):
     population = people(requirements, sizes, 2, sensitivity)
     scale = min(scale, 300) if "weighted" not in name else scale
     counts = (rng.random((30, len(requirements), 2)) * scale).astype(np.int64)
-    spent = np.array([release.spent for release in releases(name, population, counts)])
-    assert (spent >= 0).all()
-    for k, (window, epsilon) in enumerate(requirements):
-        cap = math.floor(Fraction(epsilon) * UNIT)
-        for end in range(1, len(spent) + 1):
-            assert spent[max(0, end - window) : end, k].sum() <= cap
+    assert_within_budget(released(population, name, counts), population.requirements)
 
 
 # Ledgers on all paths of decisions and costs, whatever a mechanism would do with them.

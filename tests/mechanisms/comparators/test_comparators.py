@@ -1,8 +1,4 @@
-"""The mechanisms for comparison: prices, distributions, and what SPAS books.
-
-Every test of a distribution accepts correct code with probability 1 - 1e-6 (FLAKINESS); keys are
-fixed, so a result stays what it is.
-"""
+"""The mechanisms for comparison: prices, distributions, and what SPAS books."""
 
 import math
 from fractions import Fraction
@@ -17,36 +13,24 @@ from streamveil.mechanisms import (
     MECHANISMS,
     SCHEDULES,
     NoiseSource,
-    Population,
-    ReleaseStream,
-    Requirement,
-    mechanism,
     simulate,
 )
 from streamveil.mechanisms.comparators.randomized_response import RandomizedResponse
 from streamveil.mechanisms.comparators.spas import SPAS, booked, most_bookings
 from streamveil.mechanisms.randomness import noise
+from tests.mechanisms.streams import (
+    FLAKINESS,
+    KEY,
+    SIGMAS,
+    assert_within_budget,
+    people,
+    released,
+    windows_and_epsilons,
+)
 
-FLAKINESS = 1e-6
-SIGMAS = stats.norm.isf(FLAKINESS / 2)
-KEY = bytes(range(32))
 UNIT = 2**40
 COMPARATORS = ("uniform", "sample", "spas", "lbu", "plbu")
 NAMES = pytest.mark.parametrize("name", COMPARATORS)
-
-
-def people(requirements, sizes, bins=2, sensitivity=1) -> Population:
-    requirements = tuple(Requirement(w, e) for w, e in requirements)
-    return Population(requirements, np.array(sizes, dtype=np.int64), bins, sensitivity)
-
-
-def run(population, name, counts, key=KEY):
-    stream = ReleaseStream(mechanism(name, population), NoiseSource(key))
-    state, releases = stream.start(), []
-    for slot, table in enumerate(counts):
-        state, release = stream.release(state, slot, np.asarray(table, dtype=np.int64))
-        releases.append(release)
-    return releases
 
 
 def slot_noise(name=""):
@@ -65,11 +49,7 @@ def test_they_are_registered():
 @NAMES
 @settings(max_examples=40)
 @given(
-    requirements=st.lists(
-        st.tuples(st.integers(1, 8), st.builds(lambda x: 10**x, st.floats(-6, 1))),
-        min_size=1,
-        max_size=4,
-    ),
+    requirements=windows_and_epsilons(),
     sensitivity=st.integers(1, 3),
     scale=st.sampled_from([0, 3, 200]),
     seed=st.integers(0, 2**32),
@@ -80,12 +60,7 @@ def test_no_window_overspends(name, requirements, sensitivity, scale, seed):
         requirements, rng.choice([0, 1, 50, 300], len(requirements)), 2, sensitivity
     )
     counts = (rng.random((40, len(requirements), 2)) * scale).astype(np.int64)
-    spent = np.array([release.spent for release in run(population, name, counts)])
-    assert (spent >= 0).all()
-    for k, (window, epsilon) in enumerate(requirements):
-        cap = math.floor(Fraction(epsilon) * UNIT)
-        for end in range(1, len(spent) + 1):
-            assert spent[max(0, end - window) : end, k].sum() <= cap
+    assert_within_budget(released(population, name, counts), population.requirements)
 
 
 MIXED = [(3, 1.0), (7, 0.3), (1, 5.0)]
@@ -100,7 +75,7 @@ MIXED = [(3, 1.0), (7, 0.3), (1, 5.0)]
     ],
 )
 def test_even_prices(name, prices):
-    releases = run(people(MIXED, [20, 30, 10]), name, np.ones((10, 3, 2)))
+    releases = released(people(MIXED, [20, 30, 10]), name, np.ones((10, 3, 2)))
     assert {release.status for release in releases} == {"published"}
     assert all(release.spent.tolist() == prices for release in releases)
     assert [release.published_slot for release in releases] == list(range(10))
@@ -109,7 +84,7 @@ def test_even_prices(name, prices):
 # Whole budgets every seventh slot, the longest window; the slots between repeat and are free.
 def test_sample_publishes_once_a_window():
     counts = np.arange(16)[:, None, None] * np.ones((1, 3, 2))
-    releases = run(people(MIXED, [20, 30, 10]), "sample", counts)
+    releases = released(people(MIXED, [20, 30, 10]), "sample", counts)
     whole = [UNIT, math.floor(Fraction(0.3) * UNIT), 5 * UNIT]
     for slot, release in enumerate(releases):
         due = slot % 7 == 0
@@ -131,7 +106,7 @@ def test_stderr_is_calibrated(name, sensitivity, epsilon):
     bins, slots = 40, 300
     population = people([(1, epsilon)], [500], bins, sensitivity)
     counts = np.tile(np.arange(bins) % 20, (slots, 1, 1))
-    releases = run(population, name, counts)
+    releases = released(population, name, counts)
     error = np.array([release.counts for release in releases]) - counts[:, 0]
     expected = np.array([release.stderr for release in releases])
     assert (np.abs(error.mean(axis=0)) < SIGMAS * expected.mean(axis=0) / math.sqrt(slots)).all()
@@ -144,7 +119,7 @@ def test_stderr_is_calibrated(name, sensitivity, epsilon):
 def test_uniform_tells_its_bias():
     population = people([(1, 0.05), (1, 6.0)], [10, 1000], 50)
     counts = np.tile(np.array([[[5], [500]]]), (100, 1, 50))
-    releases = run(population, "uniform", counts)
+    releases = released(population, "uniform", counts)
     error = np.array([release.counts for release in releases]) - 505
     expected = np.array([release.stderr for release in releases])
     assert -5.1 < error.mean() < -4.9
@@ -295,7 +270,7 @@ def test_spas_over_time():
     moving = steady + np.arange(400)[:, None, None] * 40
     told = {}
     for name, counts in (("steady", steady), ("moving", moving)):
-        releases = run(people([(window, 4.0)], [1000], 30), "spas", counts)
+        releases = released(people([(window, 4.0)], [1000], 30), "spas", counts)
         statuses = [release.status for release in releases]
         assert set(statuses[:window]) == {"published"}
         assert all(r.spent[0] == 2 * UNIT // window for r in releases[:window])

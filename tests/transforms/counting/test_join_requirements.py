@@ -43,6 +43,7 @@ from streamveil.transforms.counting.join_requirements import (
 from streamveil.transforms.messages import REJECTED, TALLIES, Kind
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import StateWentBack
+from tests.transforms.stand_ins import Bag, Cell
 
 HOUR = 3_600_000_000
 HORIZON = 4
@@ -284,33 +285,6 @@ def at_end(kit, registry, events, changes):
         shards[key].append(message)
     outputs = [o for element in shards.items() for o in _JoinAtEndFn(config).process(element)]
     return split(outputs)
-
-
-class Cell:
-    """State of one shard: a bag, a value or a timer, as a runner would keep it."""
-
-    def __init__(self):
-        self.value, self.bag, self.time = None, [], None
-
-    def read(self):
-        return self.value
-
-    def write(self, value):
-        self.value = value
-
-    def set(self, time):
-        self.time = time
-
-
-class Bag(Cell):
-    def read(self):
-        return list(self.bag)
-
-    def add(self, item):
-        self.bag.append(item)
-
-    def clear(self):
-        self.bag = []
 
 
 class Shard:

@@ -39,6 +39,7 @@ from streamveil.transforms.local.rounds import (
 from streamveil.transforms.messages import Kind, Message
 from streamveil.transforms.release.release_steps import Publish
 from streamveil.transforms.slots.state_fence import StateWentBack
+from tests.transforms.stand_ins import Given
 
 KEY = bytes(range(60, 92))
 N = 40
@@ -141,17 +142,8 @@ class Line(beam.PTransform):
         for tag in ("reports", "ticks"):
             self._stream.advance_watermark_to_infinity(tag=tag)
         made = pipeline | self._stream
-        self._transform.heartbeat = _Made(made["ticks"])
+        self._transform.heartbeat = Given(made["ticks"])
         return made["reports"]
-
-
-class _Made(beam.PTransform):
-    def __init__(self, elements):
-        super().__init__()
-        self._elements = elements
-
-    def expand(self, pipeline):
-        return self._elements | beam.Map(lambda slot: slot)
 
 
 def line_of(transform, slots, extra=None):

@@ -15,6 +15,7 @@ from apache_beam.transforms.window import TimestampedValue
 from streamveil.mechanisms import Slots
 from streamveil.mechanisms.per_record import Inverse
 from streamveil.transforms import ColumnsBudget, ValueBudget
+from tests.transforms.stand_ins import Given
 
 HOUR = 3_600_000_000
 NOISY = ValueBudget("amount", Inverse(20.0, 200.0, 100.0))
@@ -98,17 +99,6 @@ class Timeline(beam.PTransform):
         made = pipeline | self._stream
         self.transform.heartbeat = Given(made["ticks"])
         return made["records"]
-
-
-class Given(beam.PTransform):
-    """A PCollection that is there already, as if made from the pipeline."""
-
-    def __init__(self, elements):
-        super().__init__()
-        self._elements = elements
-
-    def expand(self, pipeline):
-        return self._elements | beam.Map(lambda hour: hour)
 
 
 @dataclass

@@ -1,0 +1,43 @@
+"""What stands in for a runner: the state of a step driven by hand, and elements made before."""
+
+import apache_beam as beam
+
+
+class Cell:
+    """A value or a timer, as a runner would keep it."""
+
+    def __init__(self):
+        self.value, self.bag, self.time = None, [], None
+
+    def read(self):
+        return self.value
+
+    def write(self, value):
+        self.value = value
+
+    def set(self, time):
+        self.time = time
+
+
+class Bag(Cell):
+    """A bag of elements."""
+
+    def read(self):
+        return list(self.bag)
+
+    def add(self, item):
+        self.bag.append(item)
+
+    def clear(self):
+        self.bag = []
+
+
+class Given(beam.PTransform):
+    """A PCollection that is there already, as if made from the pipeline."""
+
+    def __init__(self, elements):
+        super().__init__()
+        self._elements = elements
+
+    def expand(self, pipeline):
+        return self._elements | beam.Map(lambda element: element)
