@@ -17,21 +17,17 @@ from streamveil.mechanisms.accounting.shared_ledgers import Interned
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.identity import encoded, of_mechanism
+from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.driver.saved_state import (
-    BINS,
-    KIND,
     LONGEST_WINDOW,
-    MECHANISM,
     NOTHING_MORE,
-    REQUIREMENTS,
     SENSITIVITY,
-    USERS,
     Keeper,
     Parts,
     of_parts,
+    public_facts,
 )
 from streamveil.mechanisms.driver.stream import check_order
 from streamveil.mechanisms.protocol import DynamicMechanism, Members, SlotInput, SlotRelease
@@ -111,11 +107,13 @@ class DynamicStream:
         self._default = default
         self._noise = noise
         parts = {
-            KIND: encoded("changing requirements"),
-            MECHANISM: of_mechanism(mechanism.name),
-            REQUIREMENTS: encoded(asked),
-            USERS: encoded((sizes, default)),
-            BINS: encoded(self.setting.bins),
+            **public_facts(
+                "changing requirements",
+                mechanism.name,
+                asked,
+                encoded((sizes, default)),
+                self.setting.bins,
+            ),
             SENSITIVITY: encoded(self.setting.sensitivity),
             LONGEST_WINDOW: encoded(self.setting.horizon),
             **context,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.identity import encoded, of_mechanism
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.state_codec import checksum, seal, unseal
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
@@ -28,6 +30,19 @@ STREAM = "name of the stream"
 SENSITIVITY = "sensitivity"
 LONGEST_WINDOW = "longest window"
 KEEP = "choice of the events that are kept"
+
+
+def public_facts(
+    kind: str, mechanism: str, requirements: Any, users: bytes, bins: int
+) -> dict[str, bytes]:
+    """The parts that a stream of any kind has; `users` is their identity."""
+    return {
+        KIND: encoded(kind),
+        MECHANISM: of_mechanism(mechanism),
+        REQUIREMENTS: encoded(requirements),
+        USERS: users,
+        BINS: encoded(bins),
+    }
 
 
 def of_parts(parts: Parts) -> bytes:

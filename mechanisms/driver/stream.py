@@ -14,18 +14,14 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.identity import encoded, of_mechanism
+from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.driver.saved_state import (
-    BINS,
-    KIND,
-    MECHANISM,
     NOTHING_MORE,
-    REQUIREMENTS,
     SENSITIVITY,
-    USERS,
     Keeper,
     Parts,
     of_parts,
+    public_facts,
 )
 from streamveil.mechanisms.protocol import Mechanism, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
@@ -76,11 +72,13 @@ class ReleaseStream:
         self._noise = noise
         population = mechanism.population
         parts = {
-            KIND: encoded("fixed requirements"),
-            MECHANISM: of_mechanism(mechanism.name),
-            REQUIREMENTS: encoded(population.requirements),
-            USERS: encoded(population.sizes),
-            BINS: encoded(population.bins),
+            **public_facts(
+                "fixed requirements",
+                mechanism.name,
+                population.requirements,
+                encoded(population.sizes),
+                population.bins,
+            ),
             SENSITIVITY: encoded(population.sensitivity),
             **context,
         }

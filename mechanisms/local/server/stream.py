@@ -13,18 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.identity import encoded, of_mechanism
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.driver.saved_state import (
-    BINS,
-    KIND,
-    MECHANISM,
     NOTHING_MORE,
-    REQUIREMENTS,
-    USERS,
     Keeper,
     Parts,
     of_parts,
+    public_facts,
 )
 from streamveil.mechanisms.driver.stream import check_order
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
@@ -83,10 +78,13 @@ class LocalStream:
             longest_window: of any requirement, at any time, in slots; None while none changes.
         """
         self.mechanism = mechanism
-        self.users = mechanism.users
+        self.users = users = mechanism.users
         self._longest = longest_window
         self._noise = noise
-        parts = {**_public_facts(mechanism), **context}
+        facts = public_facts(
+            "server of devices", mechanism.name, users.classes, users.identity(), users.symbols
+        )
+        parts = {**facts, **context}
         self._configuration = of_parts(parts)
         self._keeper = Keeper(noise, parts)
 
@@ -227,14 +225,3 @@ class LocalStream:
 def _book(booked: UserFilters, ask: Ask) -> None:
     """Book an ask, or refuse it. Raises BudgetExceeded when it would break any requirement."""
     booked.charge(ask, f"round {ask.round} of slot {ask.slot} was not asked:")
-
-
-def _public_facts(mechanism: LocalMechanism[Any]) -> Parts:
-    users = mechanism.users
-    return {
-        KIND: encoded("server of devices"),
-        MECHANISM: of_mechanism(mechanism.name),
-        REQUIREMENTS: encoded(users.classes),
-        USERS: users.identity(),
-        BINS: encoded(users.symbols),
-    }
