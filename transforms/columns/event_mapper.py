@@ -30,7 +30,7 @@ from streamveil.transforms.columns.dead_letters import (
     unread_rows,
 )
 from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.text import NULL_USER, TextIndex, UserIndex, as_text, user_texts
+from streamveil.transforms.columns.text import NULL_USER, TextIndex, as_text, find_users, user_texts
 from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
 
 NO_REQUIREMENT = "no requirement"
@@ -237,12 +237,12 @@ class EventMapper:
     away: npt.NDArray[np.int32] | None = None
     """Positions of users in the registry who are rejected like those outside it, as they left."""
 
-    _users: UserIndex = field(init=False, repr=False, compare=False)
+    _users: TextIndex = field(init=False, repr=False, compare=False)
     _bins: DomainMap = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Index users and bins."""
-        object.__setattr__(self, "_users", UserIndex(self.registry, self.stranger_key))
+        object.__setattr__(self, "_users", TextIndex(self.registry.users))
         object.__setattr__(self, "_bins", DomainMap(self.domain, self.columns.value))
 
     def check(self, batch: pa.RecordBatch) -> None:
@@ -292,7 +292,8 @@ class EventMapper:
         self, batch: pa.RecordBatch, read: _Read, latest: int | None
     ) -> tuple[Events, pa.RecordBatch]:
         slots, bins = read.slots, read.bins
-        members, strangers, nameless = self._users.find(read.users, self.columns.user)
+        users = user_texts(read.users, self.columns.user)
+        members, strangers, nameless = find_users(users, self._users, self.stranger_key)
 
         # What is wrong with each bad row; the first fault found is the one reported.
         faults = dict(read.bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)

@@ -129,14 +129,14 @@ class _ReleaseAtEndFn(beam.DoFn):
                 ended.setdefault(message.slot, []).append(message)
         slots = self._every_slot(driver, ended)
         state = _begun(config, driver, None)
-        state = yield from _driven(config, driver, state, slots, self._time)
+        ends = config.clock.slots.end
+        state = yield from _driven(
+            config, driver, state, slots, lambda slot: Timestamp(micros=ends(slot) - 1)
+        )
         next_slot = driver.next_slot(state)
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
-
-    def _time(self, slot: int) -> Timestamp:
-        return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def _every_slot(
         self, driver: Driver, ended: Mapping[int, list[Message]]
