@@ -82,7 +82,7 @@ def encoded(value: Any) -> bytes:
     if isinstance(value, (bool, np.bool_)):
         return _framed(b"b", bytes([bool(value)]))
     if isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer()):
-        whole = int(value)
+        whole = int(value)  # type: ignore[call-overload]
         return _framed(b"i", whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True))
     if isinstance(value, Real):
         return _framed(b"f", _DOUBLE.pack(value))

@@ -295,26 +295,23 @@ class EventMapper:
         users = user_texts(read.users, self.columns.user)
         members, strangers, nameless = find_users(users, self._users, self.stranger_key)
 
-        # What is wrong with each bad row; the first fault found is the one reported.
-        faults = dict(read.bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
-
-        def fault(rows: Integers, reason: str) -> None:
-            for row in rows.tolist():
-                faults.setdefault(row, reason)
-
-        fault(nameless, NULL_USER)
+        bad = [(nameless, NULL_USER)]
         if (bins < 0).any():
-            for code, reason in REASON_OF_CODE.items():
-                fault(np.flatnonzero(bins == code), reason)
+            bad += [(np.flatnonzero(bins == code), why) for code, why in REASON_OF_CODE.items()]
         if self.registry.default_class is None and not self.dynamic:
-            fault(np.flatnonzero(members < 0), NO_REQUIREMENT)
+            bad.append((np.flatnonzero(members < 0), NO_REQUIREMENT))
         if self.away is not None and self.away.size:
-            fault(np.flatnonzero(np.isin(members, self.away)), NO_REQUIREMENT)
+            bad.append((np.flatnonzero(np.isin(members, self.away)), NO_REQUIREMENT))
         if latest is not None:
-            fault(np.flatnonzero(slots > latest), AHEAD)
+            bad.append((np.flatnonzero(slots > latest), AHEAD))
         for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
             if bound is not None:
-                fault(np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE)
+                bad.append((np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE))
+        # What is wrong with each bad row; the first fault found is the one reported.
+        faults = dict(read.bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
+        for rows, reason in bad:
+            for row in rows.tolist():
+                faults.setdefault(row, reason)
 
         events = Events(slots, bins, members, strangers)
         if faults:

@@ -120,30 +120,25 @@ class TextIndex:
             if array.null_count:
                 found[array.is_null().to_numpy(zero_copy_only=False)] = -1
             return found
-        if array.null_count:
-            found = self.find(pc.fill_null(array, ""))
-            found[array.is_null().to_numpy(zero_copy_only=False)] = -1
-            return found
-        long = longer(array, self._longest)  # not there, and as words they would cost all others
-        if not long.any():
-            return self._find_words(text_words(array), len(array))
         found = np.full(len(array), -1, dtype=np.int64)
-        found[~long] = self.find(array.filter(pa.array(~long)))
-        return found
-
-    def _find_words(self, words: list[Words], size: int) -> npt.NDArray[np.int64]:
-        found = np.full(size, -1, dtype=np.int64)
-        place = self._hash(words)
-        asking = np.arange(size)
+        # Texts that are too long are not there, and as words they would cost all others.
+        looked_up = ~longer(array, self._longest)
+        if array.null_count:
+            looked_up &= array.is_valid().to_numpy(zero_copy_only=False)
+        if not looked_up.all():
+            found[looked_up] = self.find(array.filter(pa.array(looked_up)))
+            return found
+        words = text_words(array)
+        place, asking = self._hash(words), np.arange(len(array))
         while asking.size:
             candidate = self._table.take(place)
             some = candidate >= 0
             if not some.all():
                 asking, place, candidate = asking[some], place[some], candidate[some]
-            equal = np.ones(asking.size, dtype=bool)
+            equal, all_ask = np.ones(asking.size, dtype=bool), asking.size == len(array)
             for mine, theirs in itertools.zip_longest(words, self._words):
                 # The side with fewer columns has zeros from there on.
-                mine = _NO_WORD if mine is None else mine if asking.size == size else mine[asking]
+                mine = _NO_WORD if mine is None else mine if all_ask else mine[asking]
                 equal &= mine == (_NO_WORD if theirs is None else theirs.take(candidate))
             found[asking[equal]] = candidate[equal]
             missed = np.flatnonzero(~equal)
