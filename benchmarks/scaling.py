@@ -388,13 +388,13 @@ def run_registry(users: int) -> dict[str, float]:
     from _events import write_requirements
 
     from streamveil.io import read_requirements
-    from streamveil.transforms.columns.text import UserIndex
+    from streamveil.transforms.columns.text import TextIndex
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "requirements.parquet"
         write_requirements(path, users)
         before = time.process_time()
-        index = UserIndex(read_requirements(str(path)), bytes(32))
+        index = TextIndex(read_requirements(str(path)).users)
         assert index is not None
         return {"load": time.process_time() - before}
 

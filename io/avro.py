@@ -18,7 +18,7 @@ import pyarrow as pa
 from fastavro.schema import SchemaParseException, expand_schema
 
 from streamveil.io.cells import Faults, as_utf8, sound_batch
-from streamveil.io.files import Columns, Reading, open_file, plain_values, require_columns
+from streamveil.io.files import Columns, open_file, plain_values, reading, require_columns
 from streamveil.io.lines import Reject
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -79,7 +79,7 @@ BLOCK = fastavro.parse_schema(
 
 def avro_schema_of(path: str) -> dict[str, Any]:
     """Record schema of a file; raises ConfigurationError when the header cannot be read."""
-    with Reading(path), open_file(path) as handle:
+    with reading(path), open_file(path) as handle:
         schema: Any = expand_schema(fastavro.reader(handle).writer_schema or "null")
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigurationError(f"{path}: the Avro file does not hold records: {schema!r}")
@@ -106,7 +106,7 @@ def read_avro(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
     stored = stored_schema(schema)
     projection = _narrower(stored, [f for f in stored["fields"] if f["name"] in columns])
     row = 0
-    with Reading(path, row=row) as place, open_file(path) as handle:
+    with reading(path, row=row) as place, open_file(path) as handle:
         records: Any = fastavro.reader(
             _as_stored(handle), projection, handle_unicode_errors="replace"
         )
@@ -255,7 +255,7 @@ def _narrower(schema: dict[str, Any], fields: list[Any]) -> dict[str, Any] | Non
 
 def avro_metadata(path: str) -> dict[str, str]:
     """Metadata that the writer of a file left in its header."""
-    with Reading(path), open_file(path) as handle:
+    with reading(path), open_file(path) as handle:
         metadata = fastavro.reader(handle).metadata
     return {key: value for key, value in metadata.items() if not key.startswith("avro.")}
 

@@ -7,7 +7,6 @@ import gzip
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -114,28 +113,25 @@ def open_file(path: str) -> Iterator[BinaryIO]:
 
 
 @dataclass
-class Reading:
-    """Context in which any failure becomes a ConfigurationError with the file and the place."""
-
-    path: str
-    row: int | None = None
+class Place:
     """Where reading stands; the reader moves it on."""
 
-    def __enter__(self) -> Reading:
-        return self
+    row: int | None
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not isinstance(error, Exception) or isinstance(error, ConfigurationError):
-            return
+
+@contextlib.contextmanager
+def reading(path: str, row: int | None = None) -> Iterator[Place]:
+    """Context in which any failure becomes a ConfigurationError with the file and the place."""
+    place = Place(row)
+    try:
+        yield place
+    except ConfigurationError:
+        raise
+    except Exception as error:
         why = " ".join(str(error).split())
-        place = "" if self.row is None else f" from {row_word(self.path)} {self.row} on"
+        where = "" if place.row is None else f" from {row_word(path)} {place.row} on"
         raise ConfigurationError(
-            f"{self.path}: the file cannot be read{place}: {type(error).__name__}: {why}: "
+            f"{path}: the file cannot be read{where}: {type(error).__name__}: {why}: "
             "check that it is complete and of the format that its name says"
         ) from error
 

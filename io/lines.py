@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.io.files import Reading, open_file
+from streamveil.io.files import open_file, reading
 from streamveil.io.formats import row_word
 from streamveil.mechanisms.core.records import ConfigurationError
 
@@ -96,7 +96,7 @@ def read_lines(path: str) -> Iterator[Lines]:
     A UTF-8 byte order mark is dropped. Raises ConfigurationError when the file cannot be read.
     """
     first, rest = 1, b""
-    with Reading(path, row=first) as place, open_file(path) as handle:
+    with reading(path, row=first) as place, open_file(path) as handle:
         data = handle.read(BLOCK_BYTES)
         while data:
             following = handle.read(BLOCK_BYTES)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from streamveil.io.cells import sound_batch
-from streamveil.io.files import Columns, Reading, open_file, require_columns
+from streamveil.io.files import Columns, open_file, reading, require_columns
 from streamveil.io.formats import CsvDialect
 from streamveil.io.lines import Reject
 
@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
 def parquet_columns(path: str) -> list[str]:
     """Names of the columns; raises ConfigurationError when the footer cannot be read."""
-    with Reading(path), open_file(path) as handle, pq.ParquetFile(handle) as file:
+    with reading(path), open_file(path) as handle, pq.ParquetFile(handle) as file:
         return list(file.schema_arrow.names)
 
 
@@ -46,7 +46,7 @@ def split_parquet(path: str, columns: Columns) -> list[Part]:
 
     Raises ConfigurationError when the footer cannot be read or a column is missing.
     """
-    with Reading(path), open_file(path) as handle, pq.ParquetFile(handle) as file:
+    with reading(path), open_file(path) as handle, pq.ParquetFile(handle) as file:
         schema, metadata = file.schema_arrow, file.metadata
     require_columns(path, columns, schema.names)
     parts: list[Part] = []
@@ -90,7 +90,7 @@ def read_parquet(part: Part, columns: Columns, reject: Reject) -> Iterator[pa.Re
     """
     row = part.first_row
     names = list(columns)
-    with Reading(part.path, row=row) as place, open_file(part.path) as handle:
+    with reading(part.path, row=row) as place, open_file(part.path) as handle:
         metadata = pq.read_metadata(handle)
         rows = sum(metadata.row_group(group).num_rows for group in part.groups)
         file = pq.ParquetFile(

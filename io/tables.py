@@ -24,7 +24,7 @@ from apache_beam.transforms.window import GlobalWindows
 
 from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
 from streamveil.io.delimited import NULLS, write_csv
-from streamveil.io.files import Reading, open_file, require_filesystem
+from streamveil.io.files import open_file, reading, require_filesystem
 from streamveil.io.formats import AVRO, CSV, PARQUET, format_of, output_format_of
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
@@ -263,7 +263,7 @@ def read_table(path: str) -> pa.Table:
             .select(names)
             .replace_schema_metadata(avro_metadata(path))
         )
-    with Reading(path), open_file(path) as handle:
+    with reading(path), open_file(path) as handle:
         if kind == PARQUET:
             return pq.read_table(handle, use_threads=False)
         return _read_text(handle, kind)

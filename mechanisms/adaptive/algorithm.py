@@ -255,7 +255,7 @@ class AdaptiveRelease:
         self, state: AdaptiveState, terms: Terms, offers: Units, found: Choices, risk: Risk
     ) -> Weighting:
         errors = found.errors(float(state.bank.scale.mean()), risk)
-        return terms.capped(int(found.thresholds[errors.argmin()]), offers)
+        return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
 
     def _weighting(
         self, state: AdaptiveState, terms: Terms, forecast: Forecast, risk: Risk, offers: Units
@@ -268,7 +268,7 @@ class AdaptiveRelease:
         weighting = self._chosen(state, terms, offers, found, NO_RISK if auditing else risk)
         if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
             # What an audit shows is learnt of the most unequal weights.
-            weighting = terms.capped(int(found.thresholds[-1]), offers)
+            weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
         doubt = float((forecast.variance + forecast.white).mean())
         return weighting if weighting.noise_variance <= USELESS * doubt else None
 
@@ -298,7 +298,7 @@ class AdaptiveRelease:
         scale, dispersion = state.bank.scale, weighting.dispersion
         bias, doubt = self._bias(state, terms, dispersion)
         target = np.rint((forecast.mean + bias) / weighting.factor).astype(np.int64)
-        distance = np.abs(weighting.histogram(counts) - target).sum(keepdims=True)
+        distance = np.abs(weighting.weights @ counts - target).sum(keepdims=True)
         noisy = weighting.add_noise(distance, noise, "gate", target.tobytes())
         deviation = float(noisy[0]) * weighting.factor
         spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)

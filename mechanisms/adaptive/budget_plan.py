@@ -150,10 +150,6 @@ class Terms:
         slots = (some[able] / self.rate[able]).min()
         return np.minimum(slots * self.rate, some).astype(np.int64)
 
-    def capped(self, threshold: int, offers: Units) -> Weighting:
-        """Weights at a threshold."""
-        return Weighting.at(threshold, offers // self.crowd.sensitivity, self.crowd)
-
 
 def choices(offers: Units, crowd: Crowd, assume_independent: bool) -> Choices:
     """What a release can be: as weighted as is best, or all alike."""
@@ -170,4 +166,4 @@ def audit_of(shares: Units, crowd: Crowd, assume_independent: bool) -> Weighting
         return None
     scale = float(crowd.sizes.sum()) / 10
     errors = found.errors(scale, Risk(AUDITED_BIAS * scale**2, 0.0))
-    return Weighting.at(int(found.thresholds[errors.argmin()]), shares // crowd.sensitivity, crowd)
+    return Weighting.at(int(found.thresholds[errors.argmin()]), shares, crowd)

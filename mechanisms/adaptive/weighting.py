@@ -70,9 +70,10 @@ class Weighting:
 
     @classmethod
     def at(cls, threshold: int, offers: Units, population: Crowd) -> Weighting:
-        """Weights for offers (K,) in units per unit of sensitivity, capped at the threshold."""
+        """Weights for offers (K,) in units; per unit of sensitivity, the threshold caps them."""
+        each = offers // population.sensitivity
         unit = max(1, threshold >> STEP_BITS)
-        return cls(np.minimum(offers, threshold) // unit, unit, population)
+        return cls(np.minimum(each, threshold) // unit, unit, population)
 
     @property
     def spent(self) -> Units:
@@ -102,14 +103,9 @@ class Weighting:
         spread = sizes.sum() * (sizes * self.weights.astype(np.float64) ** 2).sum()
         return float(max(spread / (sizes * self.weights).sum() ** 2 - 1, 0.0))
 
-    def histogram(self, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The private integer histogram of counts (K, d): shape (d,)."""
-        table: npt.NDArray[np.int64] = self.weights @ counts
-        return table
-
     def release(self, counts: npt.NDArray[np.int64], noise: SlotNoise, purpose: str) -> Floats:
-        """Estimated counts of all users, shape (d,)."""
-        noisy = self.add_noise(self.histogram(counts), noise, purpose)
+        """Estimated counts of all users, shape (d,), of counts (K, d)."""
+        noisy = self.add_noise(self.weights @ counts, noise, purpose)
         return noisy.astype(np.float64) * self.factor
 
     def add_noise(

@@ -182,17 +182,17 @@ class Weighted(Way):
     @classmethod
     def choose(cls, offers: Units, estimate: Counts, population: Population) -> Way:
         """At the threshold of the least expected error."""
-        each = offers // population.sensitivity
-        choices = Choices.of(each, population)
+        choices = Choices.of(offers // population.sensitivity, population)
         if not choices.thresholds.size:
             return Sampled.choose(np.zeros_like(offers), estimate, population)
         errors = choices.errors(float(_scale(estimate, population).mean()), Risk(0.0, 0.0))
         threshold = int(choices.thresholds[errors.argmin()])
-        return cls(Weighting.at(threshold, each, population))
+        return cls(Weighting.at(threshold, offers, population))
 
     def histogram(self, counts: Counts, noise: SlotNoise, purpose: str) -> Counts:
         """Weighted counts."""
-        return self.weighting.histogram(counts)
+        table: Counts = self.weighting.weights @ counts
+        return table
 
     def add_noise(self, values: Counts, noise: SlotNoise, purpose: str) -> Counts:
         """Noise at the unit of the weights."""

@@ -81,8 +81,11 @@ def encoded(value: Any) -> bytes:
         return _framed(b"s", value.encode("utf-8", "surrogatepass"))
     if isinstance(value, (bool, np.bool_)):
         return _framed(b"b", bytes([bool(value)]))
+    if isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer()):
+        whole = int(value)  # type: ignore[call-overload]
+        return _framed(b"i", whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True))
     if isinstance(value, Real):
-        return _number(value)
+        return _framed(b"f", _DOUBLE.pack(value))
     if isinstance(value, np.ndarray):
         kind = value.dtype.newbyteorder(">")
         data = np.ascontiguousarray(value, kind).tobytes()
@@ -115,13 +118,6 @@ def _of_function(function: Callable[..., Any]) -> bytes:
         return encoded(name_of(function))
     values = {one.name: getattr(function, one.name) for one in fields(function)}
     return encoded((name_of(function), values))
-
-
-def _number(value: Any) -> bytes:
-    if isinstance(value, Integral) or float(value).is_integer():
-        whole = int(value)
-        return _framed(b"i", whole.to_bytes(whole.bit_length() // 8 + 1, "big", signed=True))
-    return _framed(b"f", _DOUBLE.pack(value))
 
 
 def _framed(kind: bytes, data: bytes) -> bytes:

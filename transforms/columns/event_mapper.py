@@ -30,7 +30,7 @@ from streamveil.transforms.columns.dead_letters import (
     unread_rows,
 )
 from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.text import NULL_USER, TextIndex, UserIndex, as_text, user_texts
+from streamveil.transforms.columns.text import NULL_USER, TextIndex, as_text, find_users, user_texts
 from streamveil.transforms.columns.times import Reasons, check_reading, is_number, to_micros
 
 NO_REQUIREMENT = "no requirement"
@@ -237,12 +237,12 @@ class EventMapper:
     away: npt.NDArray[np.int32] | None = None
     """Positions of users in the registry who are rejected like those outside it, as they left."""
 
-    _users: UserIndex = field(init=False, repr=False, compare=False)
+    _users: TextIndex = field(init=False, repr=False, compare=False)
     _bins: DomainMap = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Index users and bins."""
-        object.__setattr__(self, "_users", UserIndex(self.registry, self.stranger_key))
+        object.__setattr__(self, "_users", TextIndex(self.registry.users))
         object.__setattr__(self, "_bins", DomainMap(self.domain, self.columns.value))
 
     def check(self, batch: pa.RecordBatch) -> None:
@@ -292,28 +292,26 @@ class EventMapper:
         self, batch: pa.RecordBatch, read: _Read, latest: int | None
     ) -> tuple[Events, pa.RecordBatch]:
         slots, bins = read.slots, read.bins
-        members, strangers, nameless = self._users.find(read.users, self.columns.user)
+        users = user_texts(read.users, self.columns.user)
+        members, strangers, nameless = find_users(users, self._users, self.stranger_key)
 
-        # What is wrong with each bad row; the first fault found is the one reported.
-        faults = dict(read.bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
-
-        def fault(rows: Integers, reason: str) -> None:
-            for row in rows.tolist():
-                faults.setdefault(row, reason)
-
-        fault(nameless, NULL_USER)
+        bad = [(nameless, NULL_USER)]
         if (bins < 0).any():
-            for code, reason in REASON_OF_CODE.items():
-                fault(np.flatnonzero(bins == code), reason)
+            bad += [(np.flatnonzero(bins == code), why) for code, why in REASON_OF_CODE.items()]
         if self.registry.default_class is None and not self.dynamic:
-            fault(np.flatnonzero(members < 0), NO_REQUIREMENT)
+            bad.append((np.flatnonzero(members < 0), NO_REQUIREMENT))
         if self.away is not None and self.away.size:
-            fault(np.flatnonzero(np.isin(members, self.away)), NO_REQUIREMENT)
+            bad.append((np.flatnonzero(np.isin(members, self.away)), NO_REQUIREMENT))
         if latest is not None:
-            fault(np.flatnonzero(slots > latest), AHEAD)
+            bad.append((np.flatnonzero(slots > latest), AHEAD))
         for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
             if bound is not None:
-                fault(np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE)
+                bad.append((np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE))
+        # What is wrong with each bad row; the first fault found is the one reported.
+        faults = dict(read.bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
+        for rows, reason in bad:
+            for row in rows.tolist():
+                faults.setdefault(row, reason)
 
         events = Events(slots, bins, members, strangers)
         if faults:

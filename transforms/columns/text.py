@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.randomness.noise import RandomWords
 
 NULL_USER = "null user"
@@ -121,30 +120,25 @@ class TextIndex:
             if array.null_count:
                 found[array.is_null().to_numpy(zero_copy_only=False)] = -1
             return found
-        if array.null_count:
-            found = self.find(pc.fill_null(array, ""))
-            found[array.is_null().to_numpy(zero_copy_only=False)] = -1
-            return found
-        long = longer(array, self._longest)  # not there, and as words they would cost all others
-        if not long.any():
-            return self._find_words(text_words(array), len(array))
         found = np.full(len(array), -1, dtype=np.int64)
-        found[~long] = self.find(array.filter(pa.array(~long)))
-        return found
-
-    def _find_words(self, words: list[Words], size: int) -> npt.NDArray[np.int64]:
-        found = np.full(size, -1, dtype=np.int64)
-        place = self._hash(words)
-        asking = np.arange(size)
+        # Texts that are too long are not there, and as words they would cost all others.
+        looked_up = ~longer(array, self._longest)
+        if array.null_count:
+            looked_up &= array.is_valid().to_numpy(zero_copy_only=False)
+        if not looked_up.all():
+            found[looked_up] = self.find(array.filter(pa.array(looked_up)))
+            return found
+        words = text_words(array)
+        place, asking = self._hash(words), np.arange(len(array))
         while asking.size:
             candidate = self._table.take(place)
             some = candidate >= 0
             if not some.all():
                 asking, place, candidate = asking[some], place[some], candidate[some]
-            equal = np.ones(asking.size, dtype=bool)
+            equal, all_ask = np.ones(asking.size, dtype=bool), asking.size == len(array)
             for mine, theirs in itertools.zip_longest(words, self._words):
                 # The side with fewer columns has zeros from there on.
-                mine = _NO_WORD if mine is None else mine if asking.size == size else mine[asking]
+                mine = _NO_WORD if mine is None else mine if all_ask else mine[asking]
                 equal &= mine == (_NO_WORD if theirs is None else theirs.take(candidate))
             found[asking[equal]] = candidate[equal]
             missed = np.flatnonzero(~equal)
@@ -213,27 +207,23 @@ def user_texts(array: pa.Array, name: str) -> pa.Array:
     return text
 
 
-class UserIndex:
-    """Finds users of a registry by their ids."""
+def find_users(
+    text: pa.Array, registered: TextIndex, stranger_key: bytes
+) -> tuple[Integers, Words, Integers]:
+    """Registry position of each row's user or -1, digests of those, and rows without user.
 
-    def __init__(self, registry: Registry, stranger_key: bytes) -> None:
-        """Index the registry; the key is the secret of the digests, 32 bytes."""
-        self._members = TextIndex(registry.users)
-        self._key = stranger_key
-
-    def find(self, array: pa.Array, name: str) -> tuple[Integers, npt.NDArray[np.uint64], Integers]:
-        """Registry position of each row's user or -1, digests of those, and rows without user.
-
-        Raises ConfigurationError for a column that is neither text nor whole numbers.
-        """
-        text = user_texts(array, name)
-        members = self._members.find(text)
-        unknown = np.flatnonzero(members < 0)
-        if not len(unknown):
-            return members, np.zeros((0, 2), np.uint64), unknown
-        names = text.take(pa.array(unknown))
-        if pa.types.is_dictionary(names.type):
-            names = names.dictionary_decode()
-        names = pc.fill_null(names, "")
-        nameless = unknown[pc.equal(names, "").to_numpy(zero_copy_only=False)]
-        return members, keyed_digest(names, self._key), nameless
+    Args:
+        text: ids as text.
+        registered: index of the registry's users.
+        stranger_key: secret of the digests, 32 bytes.
+    """
+    members = registered.find(text)
+    unknown = np.flatnonzero(members < 0)
+    if not len(unknown):
+        return members, np.zeros((0, 2), np.uint64), unknown
+    names = text.take(pa.array(unknown))
+    if pa.types.is_dictionary(names.type):
+        names = names.dictionary_decode()
+    names = pc.fill_null(names, "")
+    nameless = unknown[pc.equal(names, "").to_numpy(zero_copy_only=False)]
+    return members, keyed_digest(names, stranger_key), nameless

@@ -30,7 +30,7 @@ from streamveil.transforms.columns.dead_letters import (
     unread_rows,
 )
 from streamveil.transforms.columns.numbers import as_numbers
-from streamveil.transforms.columns.text import NULL_USER, UserIndex, as_text
+from streamveil.transforms.columns.text import NULL_USER, TextIndex, as_text, find_users
 from streamveil.transforms.columns.times import EARLIEST, LATEST, UNPARSABLE_TIME, to_micros
 from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, ShardKey
 from streamveil.transforms.messages import arrays_from_bytes, arrays_to_bytes
@@ -132,8 +132,8 @@ class ChangeMapper:
     sensitivity: int = 1
 
     @cached_property
-    def _users(self) -> UserIndex:
-        return UserIndex(self.registry, self.stranger_key)
+    def _users(self) -> TextIndex:
+        return TextIndex(self.registry.users)
 
     def warm(self) -> None:
         """Build the index now rather than in the first batch."""
@@ -156,11 +156,13 @@ class ChangeMapper:
         """
         faults = _Faults(dict.fromkeys(unread_rows(batch), WRONG_TYPE))
         users = _column(batch, "user")
-        readable = as_text(users) is not None
-        members, digests, nameless = self._users.find(
-            users if readable else pa.nulls(len(users), pa.string()), "user"
+        text = as_text(users)
+        members, digests, nameless = find_users(
+            pa.nulls(len(users), pa.string()) if text is None else text,
+            self._users,
+            self.stranger_key,
         )
-        faults.add(nameless, NULL_USER if readable else UNREADABLE_USER)
+        faults.add(nameless, UNREADABLE_USER if text is None else NULL_USER)
         slots = self._slots(batch, faults)
         requirements = self._requirements(batch, faults)
 

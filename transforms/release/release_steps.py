@@ -83,12 +83,6 @@ class Publish:
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
 
 
-def _begun(config: ReleaseConfig, driver: Driver, written: bytes | None) -> Any:
-    """The state that was written, or that of an earlier run or a stream's start."""
-    written = written or config.resume
-    return driver.start() if written is None else driver.decode(written)
-
-
 def _driven(
     config: ReleaseConfig,
     driver: Driver,
@@ -128,15 +122,15 @@ class _ReleaseAtEndFn(beam.DoFn):
             elif message.kind is Kind.COUNTS:
                 ended.setdefault(message.slot, []).append(message)
         slots = self._every_slot(driver, ended)
-        state = _begun(config, driver, None)
-        state = yield from _driven(config, driver, state, slots, self._time)
+        state = driver.start() if config.resume is None else driver.decode(config.resume)
+        ends = config.clock.slots.end
+        state = yield from _driven(
+            config, driver, state, slots, lambda slot: Timestamp(micros=ends(slot) - 1)
+        )
         next_slot = driver.next_slot(state)
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
-
-    def _time(self, slot: int) -> Timestamp:
-        return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def _every_slot(
         self, driver: Driver, ended: Mapping[int, list[Message]]
@@ -266,7 +260,8 @@ class _ReleaseInTimeFn(Fenced, beam.DoFn):
     def _state(self, driver: Driver, arrivals: Arrivals, stream: Any) -> Any:
         """The state after the last slot. Raises StateWentBack for one of another time."""
         written = stream.read()
-        state = _begun(self._config, driver, written)
+        last = written or self._config.resume
+        state = driver.start() if last is None else driver.decode(last)
         at = None if written is None else driver.next_slot(state)
         if at != (None if arrivals.next_slot == arrivals.first else arrivals.next_slot):
             raise went_back(f"slot {arrivals.next_slot} comes next, and in the ledger slot {at}")

@@ -43,15 +43,15 @@ def noisy_releases(adjacency, target_bin, runs) -> np.ndarray:
     """
     offers = np.array([UNIT, 2 * UNIT])
     population = people((Requirement(1, 1.0), Requirement(1, 2.0)), adjacency, 2 * runs)
-    each = offers // population.sensitivity
-    chosen = Weighting.at(int(each.max()), each, population)
+    most = int(offers.max()) // population.sensitivity
+    chosen = Weighting.at(most, offers, population)
     assert chosen.spent.tolist() == offers.tolist()
     counts = np.zeros((2, runs, 2), dtype=np.int64)
     if target_bin is not None:
         counts[0, :, target_bin] = 1
     slot = NoiseSource(KEY, f"{adjacency} {target_bin}").slot(0, b"")
     released = chosen.release(counts.reshape(2, -1), slot, "release") / chosen.factor
-    cut = chosen.histogram(np.array([[1], [0]]))[0]
+    cut = chosen.weights[0]
     return (np.rint(released) >= cut).astype(np.int64).reshape(runs, 2)
 
 
