@@ -62,9 +62,12 @@ def proven_of_releases(adjacency, runs=300_000) -> float:
 
 def all_weigh_alike(patch) -> None:
     """Break the weights: everybody counts fully, but is charged by weight."""
-    patch.setattr(
-        Weighting, "histogram", lambda self, counts: self.weights.max() * counts.sum(axis=0)
-    )
+
+    def release(self, counts, noise, purpose):
+        alike = self.weights.max() * counts.sum(axis=0)
+        return self.add_noise(alike, noise, purpose) * self.factor
+
+    patch.setattr(Weighting, "release", release)
 
 
 def half_the_noise(patch) -> None:
