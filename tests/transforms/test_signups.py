@@ -16,6 +16,7 @@ from streamveil.mechanisms import ConfigurationError, Registry, Requirement
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.cohorts import GONE
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
+from streamveil.transforms.columns.text import find_users
 from streamveil.transforms.counting.changes import spread, stranger_keys
 from streamveil.transforms.counting.count_events import Counter
 from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, pack
@@ -201,7 +202,8 @@ def spending(transform, piece):
     place = np.cumsum(interned.sizes > 0) - 1
     config = after.join_config(layout, Clock(after.slots), keeps=True)
     states = {layout.key(message.shard): message.payload for message in after._kept}
-    members, digests, _ = after.change_mapper()._users.find(pa.array(PEOPLE), "user")
+    mapper = after.change_mapper()
+    members, digests, _ = find_users(pa.array(PEOPLE), mapper._users, mapper.stranger_key)
     assert members.tolist() == [*range(len(USERS)), *[-1] * len(STRANGE)]
     keys = {user: (MEMBERS, i, np.uint64(i)) for i, user in enumerate(USERS)}
     strange = zip(STRANGE, stranger_keys(digests), digests[:, 0], strict=True)

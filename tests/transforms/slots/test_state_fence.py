@@ -32,7 +32,6 @@ from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.release_steps import (
     Publish,
     ReleaseConfig,
-    _begun,
     _ReleaseInTimeFn,
 )
 from streamveil.transforms.slots import state_fence as fence
@@ -368,7 +367,8 @@ def test_without_a_fence_the_same_runner_does_harm(stage, threads, monkeypatch):
 
 def test_without_the_checks_of_the_other_cells_it_does_harm(stage, threads, monkeypatch):
     def state(self, driver, arrivals, stream):
-        return _begun(self._config, driver, stream.read())
+        written = stream.read()
+        return driver.start() if written is None else driver.decode(written)
 
     monkeypatch.setattr(_ReleaseInTimeFn, "_state", state)
     assert convicted(stage, threads, "torn") >= {"otherwise"}
