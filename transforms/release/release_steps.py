@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -83,20 +82,6 @@ class Publish:
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
 
 
-def _driven(
-    config: ReleaseConfig,
-    driver: Driver,
-    state: Any,
-    slots: Iterable[tuple[int, Any]],
-    time_of: Callable[[int], Timestamp],
-) -> Generator[Any, None, Any]:
-    """Release slots, given in order with their counts; returns the state after them."""
-    for slot, counted in slots:
-        state, release = driver.release(state, slot, counted)
-        yield from config.emit(driver, state, slot, release, time_of(slot))
-    return state
-
-
 class _ReleaseAtEndFn(beam.DoFn):
     """Releases a bounded input whose counts are gathered, quiet slots included; without state.
 
@@ -121,12 +106,11 @@ class _ReleaseAtEndFn(beam.DoFn):
                 kept.append(message)
             elif message.kind is Kind.COUNTS:
                 ended.setdefault(message.slot, []).append(message)
-        slots = self._every_slot(driver, ended)
         state = driver.start() if config.resume is None else driver.decode(config.resume)
-        ends = config.clock.slots.end
-        state = yield from _driven(
-            config, driver, state, slots, lambda slot: Timestamp(micros=ends(slot) - 1)
-        )
+        for slot, counted in self._every_slot(driver, ended):
+            state, release = driver.release(state, slot, counted)
+            at = Timestamp(micros=config.clock.slots.end(slot) - 1)
+            yield from config.emit(driver, state, slot, release, at)
         next_slot = driver.next_slot(state)
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
@@ -225,13 +209,11 @@ class _ReleaseInTimeFn(Fenced, beam.DoFn):
                 len(some) != arrivals.parts for some in parts.values()
             ):
                 raise went_back(f"{len(there)} parts wait where {arrivals.waiting} came")
-            state = yield from _driven(
-                config,
-                driver,
-                self._state(driver, arrivals, stream),
-                _counted(driver, parts),
-                partial(_time_now, config.clock, now),
-            )
+            state = self._state(driver, arrivals, stream)
+            for slot, counted in _counted(driver, parts):
+                state, release = driver.release(state, slot, counted)
+                at = _time_now(config.clock, now, slot)
+                yield from config.emit(driver, state, slot, release, at)
             stream.write(driver.encode(state))
             arrivals.take(whole, driver.next_slot(state))
             waiting.clear()
