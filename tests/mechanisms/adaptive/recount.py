@@ -12,20 +12,22 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from streamveil.mechanisms import DynamicStream, NoiseSource, ReleaseStream
-from streamveil.mechanisms.adaptive import weighting
+from streamveil.mechanisms import DynamicStream, ReleaseStream, adaptive
 from streamveil.mechanisms.adaptive.budget_plan import Plan
+from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
-KEY = bytes(range(32))
 ANSWERS = ("quiet", "wild", "true", "noisy")
 PLANS = ("own", "short", "long", "any")
 
@@ -84,7 +86,8 @@ class Tape:
         same = known.purpose, known.unit, known.integers.shape
         if same != (self.purpose, unit, integers.shape):
             raise Looked(f"slot {self.slot}: {same} became {self.purpose, unit, integers.shape}")
-        moved = sum(abs(a - b) for a, b in zip(integers.tolist(), known.integers.tolist()))
+        pairs = zip(integers.tolist(), known.integers.tolist(), strict=True)
+        moved = sum(distance(one, other) for one, other in pairs)
         self.losses.append((self.purpose.split()[0], moved * unit))
         return known.answer.copy()
 
@@ -102,6 +105,11 @@ class Tape:
         size = 1 / to_epsilon(unit) if kind == "noisy" else 10.0 ** random.integers(0, 13)
         noise = random.laplace(0, min(size, 1e15), integers.shape).astype(np.int64)
         return noise if kind == "wild" else integers + noise
+
+
+def distance(one: int, other: int) -> int:
+    """Of two integers that wrap round at 64 bits, as their answers do."""
+    return min((one - other) % 2**64, (other - one) % 2**64)
 
 
 class _Noise:
@@ -141,11 +149,21 @@ def on(tape: Tape):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SlotNoise, "words", named)
-        patch.setattr(
-            weighting, "discrete_laplace", lambda unit, size, words: _Noise(tape, unit, size)
-        )
+        for module in _drawing_noise():
+            patch.setattr(
+                module, "discrete_laplace", lambda unit, size, words: _Noise(tape, unit, size)
+            )
         patch.setattr(Plan, "best_gap", best_gap)
         yield
+
+
+def _drawing_noise() -> list[ModuleType]:
+    """Modules of the mechanism that draw noise by themselves."""
+    modules = [
+        import_module(f"{adaptive.__name__}.{module.name}")
+        for module in iter_modules(adaptive.__path__)
+    ]
+    return [module for module in modules if hasattr(module, "discrete_laplace")]
 
 
 # ---- worlds ---------------------------------------------------------------------------------
@@ -164,27 +182,35 @@ class Slot:
 
 
 class World:
-    """A stream of either kind, slot by slot; what was booked for each cohort in every slot."""
+    """A stream, slot by slot; what was booked for each cohort in every slot.
 
-    def __init__(self, stream: ReleaseStream | DynamicStream, slots: list[Slot], tape: Tape):
-        self.stream, self.slots, self.tape = stream, slots, tape
+    Of fixed requirements, of such that change, or of first the former and then the latter.
+    """
+
+    def __init__(self, streams: list[ReleaseStream | DynamicStream], slots: list[Slot], tape: Tape):
+        self.streams, self.slots, self.tape = streams, slots, tape
+        """The stream of each slot."""
         self.booked: list[dict[int, int]] = []
         self.saved: list[bytes] = []
         """State before each slot."""
 
     def run(self, restarts: np.random.Generator) -> World:
         """Release all slots; now and then from a saved state, as after a kill."""
-        state = self.stream.start()
+        state = self.streams[0].start()
         with on(self.tape):
             for number, slot in enumerate(self.slots):
-                self.saved.append(self.stream.encode(state))
+                state = self._thawed(state, number)
+                self.saved.append(self.streams[number].encode(state))
                 if restarts.random() < 0.15:
-                    state = self.stream.decode(self.saved[-1])
+                    state = self.streams[number].decode(self.saved[-1])
                 self.tape.begin(number, False)
                 state, booked = self._release(state, number, slot)
                 self.booked.append(booked)
-        self.saved.append(self.stream.encode(state))
         return self
+
+    def _thawed(self, state: Any, number: int) -> Any:
+        before, after = self.streams[max(number - 1, 0)], self.streams[number]
+        return state if before is after else thawed(before, state, after)
 
     def losses(self, events: dict[int, tuple[int, np.ndarray]]) -> list[tuple[str, int]]:
         """What a neighbour loses who has some events: (cohort, events (d,)) by slot.
@@ -193,10 +219,12 @@ class World:
         """
         self.tape.losses.clear()
         first, last = min(events), max(events)
-        state = self.stream.decode(self.saved[first])
+        state = self.streams[first].decode(self.saved[first])
         with on(self.tape):
             for number in range(first, len(self.slots)):
                 slot = self.slots[number]
+                if number > first:
+                    state = self._thawed(state, number)
                 if number in events:
                     slot = slot.with_events(*events[number])
                 self.tape.begin(number, True)
@@ -204,29 +232,29 @@ class World:
                 self.tape.end()
                 if booked != self.booked[number]:
                     raise Looked(f"slot {number}: {self.booked[number]} became {booked}")
-                if number >= last and self._forgotten(state, number + 1):
+                if number >= last and self._forgotten(state, number):
                     break
         return self.tape.losses
 
     def _forgotten(self, state: Any, number: int) -> bool:
-        """Whether nothing is left of the events in the state."""
-        saved = self.stream.decode(self.saved[number]).mechanism
-        encode = self.stream.mechanism.encode
+        """Whether nothing is left of the events in the state after a slot."""
+        stream = self.streams[number]
+        if number + 1 == len(self.slots) or self.streams[number + 1] is not stream:
+            return False
+        encode = stream.mechanism.encode
+        saved = stream.decode(self.saved[number + 1]).mechanism
         return encode(saved) == encode(state.mechanism)
 
     def _release(self, state: Any, number: int, slot: Slot) -> tuple[Any, dict[int, int]]:
-        if isinstance(self.stream, ReleaseStream):
+        stream = self.streams[number]
+        if isinstance(stream, ReleaseStream):
             table = np.stack([slot.counts[k] for k in range(len(slot.counts))])
-            state, release = self.stream.release(state, number, table)
+            state, release = stream.release(state, number, table)
             return state, dict(enumerate(release.spent.tolist()))
         cohorts = np.array(list(slot.counts), np.int64)
-        cells = np.array(list(slot.counts.values()), np.int64).reshape(-1, self.stream.setting.bins)
+        cells = np.array(list(slot.counts.values()), np.int64).reshape(-1, stream.setting.bins)
         where, bins = np.nonzero(cells)
         counts = CohortCounts(cohorts[where], bins, cells[where, bins])
-        state, release = self.stream.release(state, number, counts, slot.moves)
+        state, release = stream.release(state, number, counts, slot.moves)
         spent = release.spent[state.interned.ledgers_of(cohorts)]
         return state, dict(zip(cohorts.tolist(), spent.tolist(), strict=True))
-
-
-def noise() -> NoiseSource:
-    return NoiseSource(KEY)

@@ -37,6 +37,8 @@ SAMPLE = 6
 SLOTS = 28
 PICKS = 10
 HORIZON = 12
+# The cohort that moves in slot t is FIRST_MOVED + t.
+FIRST_MOVED = 1000
 
 
 @dataclass
@@ -66,65 +68,58 @@ def counts(random, cohorts, bins) -> dict[int, np.ndarray]:
     return {k: (random.random(bins) * most).astype(np.int64) for k in cohorts}
 
 
-def fixed_case(random, tape, options) -> Case:
-    classes, bins = int(random.integers(1, 5)), int(random.integers(1, 5))
-    sensitivity = int(random.integers(1, 4))
-    pairs = [requirement(random) for _ in range(classes)]
-    sizes = random.choice([0, 1, 50, 10**4, 10**6], classes)
-    requirements = tuple(Requirement(*pair) for pair in pairs)
-    machine = Adaptive("adaptive", Population(requirements, sizes, bins, sensitivity), **options)
-    slots = [Slot(counts(random, range(classes), bins)) for _ in range(SLOTS)]
-    stream = ReleaseStream(machine, NoiseSource(KEY))
-    asked = {k: (w, Fraction(e), w, Fraction(e)) for k, (w, e) in enumerate(pairs)}
-    return Case(World(stream, slots, tape), [asked] * SLOTS, {}, sensitivity, bins)
-
-
-def changing_case(random, tape, options) -> Case:
-    """Cohorts move, or some of their users; some leave, and ask for nothing."""
-    classes, bins = int(random.integers(1, 5)), int(random.integers(1, 5))
-    sensitivity = int(random.integers(1, 4))
-
-    def wish():
-        if random.random() < 0.1:
-            return (0, 0.0, 0, 0.0)
-        if random.random() < 0.5:
-            return requirement(random) * 2
-        return (*requirement(random), *requirement(random))
-
-    asks = {k: requirement(random) * 2 for k in range(classes)}
-    users = {k: int(random.choice([1, 50, 10**4])) for k in range(classes)}
-    sizes, parents, slots, asked = np.array(list(users.values())), {}, [], []
-    first = asked_units(np.array(list(asks.values())))
-    for slot in range(SLOTS):
-        rows = []
-        if slot and random.random() < 0.3:
-            parent = int(random.choice([k for k in users if users[k]]))
-            child, some = 1000 + slot, int(random.integers(1, users[parent] + 1))
-            asks[child], parents[child], users[child] = wish(), parent, some
-            users[parent] -= some
-            rows.append((parent, child, some, asks[child]))
-        moves = Moves.none()
-        if rows:
-            columns = [np.array([row[i] for row in rows]) for i in range(3)]
-            moves = Moves(*columns, asked_units(np.array([row[3] for row in rows])))
-        here = [k for k in users if users[k] and asks[k][2]]
-        slots.append(Slot(counts(random, here, bins), moves))
-        asked.append(
-            {k: (a, Fraction(b), c, Fraction(d)) for k, (a, b, c, d) in asks.items() if k in here}
-        )
-    machine = DynamicAdaptive("adaptive", Setting(bins, HORIZON, sensitivity), **options)
-    stream = DynamicStream(machine, first, sizes, NoiseSource(KEY))
-    return Case(World(stream, slots, tape), asked, parents, sensitivity, bins)
+def population(random):
+    """Bins, sensitivity, what classes ask for, and their sizes."""
+    bins, sensitivity = int(random.integers(1, 5)), int(random.integers(1, 4))
+    pairs = [requirement(random) for _ in range(random.integers(1, 5))]
+    return bins, sensitivity, pairs, random.choice([0, 1, 50, 10**4, 10**6], len(pairs))
 
 
 def case_of(seed: int) -> Case:
-    """A random configuration, its slots released."""
+    """A random configuration, its slots released.
+
+    Requirements are fixed, or change from the first slot on, or from a later one. Then cohorts
+    move, or some of their users; some leave, and ask for nothing.
+    """
     random = np.random.default_rng(seed)
     tape = Tape(seed, random.choice([*ANSWERS, "mixed", "mixed"]), random.choice(PLANS))
     options = OPTIONS[random.choice([0, 0, 0, *range(len(OPTIONS))])]
-    case = (fixed_case if seed % 2 else changing_case)(random, tape, options)
-    case.world.run(random)
-    return case
+    bins, sensitivity, pairs, sizes = population(random)
+    changing = (SLOTS, 0, int(random.integers(1, SLOTS)))[seed % 3]
+    people = Population(tuple(Requirement(*pair) for pair in pairs), sizes, bins, sensitivity)
+    source = NoiseSource(KEY)
+    fixed = ReleaseStream(Adaptive("adaptive", people, **options), source)
+    setting = Setting(bins, HORIZON, sensitivity)
+    dynamic = DynamicStream(
+        DynamicAdaptive("adaptive", setting, **options), people.requirements.as_changing, sizes, source
+    )
+    asks = {k: pair * 2 for k, pair in enumerate(pairs)}
+    users, parents, slots, asked = dict(enumerate(sizes.tolist())), {}, [], []
+    for slot in range(SLOTS):
+        moves = Moves.none()
+        if slot >= changing and random.random() < 0.3 and any(users.values()):
+            parent = int(random.choice([k for k in users if users[k]]))
+            child, some = FIRST_MOVED + slot, int(random.integers(1, users[parent] + 1))
+            asks[child], parents[child], users[child] = wish(random), parent, some
+            users[parent] -= some
+            columns = (np.array([one]) for one in (parent, child, some))
+            moves = Moves(*columns, asked_units(np.array([asks[child]])))
+        # Under fixed requirements there are classes without users; they are charged as others.
+        here = [k for k in users if slot < changing or (users[k] and asks[k][2])]
+        slots.append(Slot(counts(random, here, bins), moves))
+        exact = {k: (asks[k][0], Fraction(asks[k][1]), asks[k][2], Fraction(asks[k][3])) for k in here}
+        asked.append(exact)
+    streams = [fixed] * changing + [dynamic] * (SLOTS - changing)
+    world = World(streams, slots, tape).run(random)
+    return Case(world, asked, parents, sensitivity, bins)
+
+
+def wish(random) -> tuple[int, float, int, float]:
+    """What a user asks for from now on; now and then to leave."""
+    if random.random() < 0.1:
+        return (0, 0.0, 0, 0.0)
+    back = requirement(random)
+    return (*back, *(back if random.random() < 0.5 else requirement(random)))
 
 
 def events(random, case, there=None) -> np.ndarray:
@@ -173,7 +168,7 @@ def window_loses_no_more(case: Case, random) -> None:
     slot, cohort, path = start, int(random.choice(list(case.asked[start]))), {}
     _, _, ahead, cap = case.asked[start][cohort]
     while slot < min(start + ahead, SLOTS):
-        child = 1000 + slot
+        child = FIRST_MOVED + slot
         if slot > start and case.parents.get(child) == cohort:
             stays = cohort in case.asked[slot] and random.random() < 0.3
             cohort = cohort if stays else child
@@ -190,7 +185,7 @@ def assert_within(case: Case) -> None:
     for last in {k for slot in asked for k in slot}:
         column, rows, cohort = [], [], last
         for slot in reversed(range(SLOTS)):
-            if cohort >= 1000 and slot < cohort - 1000:
+            if slot < cohort - FIRST_MOVED:
                 cohort = case.parents[cohort]
             column.insert(0, booked[slot].get(cohort, 0))
             rows.insert(0, asked[slot].get(cohort))
