@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DynamicStream, ReleaseStream, adaptive
-from streamveil.mechanisms.adaptive.budget_plan import Plan
+from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
+from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
@@ -29,7 +30,8 @@ from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 ANSWERS = ("quiet", "wild", "true", "noisy")
-PLANS = ("own", "short", "long", "any")
+GAPS = ("own", "short", "long", "any")
+KINDS = ("own", "points", "sums", "any")
 
 
 class Looked(AssertionError):
@@ -51,8 +53,14 @@ class Tape:
     """Answers in the place of noise: made up in one world, played in its neighbours."""
 
     seed: int
-    kind: str
-    plan: str
+    says: str
+    """One of `ANSWERS`, or any of them."""
+    gaps: str
+    """What is planned, one of `GAPS`."""
+    kinds: str
+    """What gaps end with, one of `KINDS`."""
+    last: int
+    """From this slot on gaps end at once, so that no sum is left over."""
     slots: list[list[Question]] = field(default_factory=list)
     losses: list[tuple[str, int]] = field(default_factory=list)
     """Purpose and loss of every question asked in a neighbouring world."""
@@ -97,7 +105,7 @@ class Tape:
 
     def _made_up(self, unit: int, integers: np.ndarray, number: int) -> np.ndarray:
         random = self.random(number)
-        kind = self.kind if self.kind != "mixed" else random.choice(ANSWERS)
+        kind = self.says if self.says in ANSWERS else random.choice(ANSWERS)
         if kind == "quiet":
             return np.zeros_like(integers)
         if kind == "true":
@@ -136,16 +144,23 @@ def on(tape: Tape):
         return words(noise, purpose)
 
     def best_gap(plan, *beliefs):
+        if tape.slot >= tape.last:
+            return Planned(1, POINT, 0.0)
         if (found := best(plan, *beliefs)) is None:
             return None
-        random, (gap, patience) = tape.random(99), found
+        random = tape.random(99)
         gaps = {
-            "own": gap,
+            "own": found.gap,
             "short": int(random.integers(0, 4)),
-            "long": int(random.integers(8, 80)),
+            "long": int(random.integers(3, 30)),
             "any": int(10 ** (6 * random.random())),
         }
-        return gaps[tape.plan], float(random.choice([patience, 0.0, 1e-12, 1e12]))
+        kinds = {"own": found.kind, "points": POINT, "sums": SUM}
+        return found._replace(
+            gap=gaps[tape.gaps],
+            kind=kinds.get(tape.kinds, int(random.choice([POINT, SUM]))),
+            patience=float(random.choice([found.patience, 0.0, 1e-12, 1e12])),
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SlotNoise, "words", named)
