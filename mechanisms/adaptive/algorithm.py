@@ -397,7 +397,7 @@ class AdaptiveRelease:
             # What an audit shows is learnt of the most unequal weights.
             weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
         doubt = float((here.forecast.variance + here.forecast.white).mean())
-        if weighting.noise_variance > USELESS * doubt:
+        if weighting.noise_variance > USELESS * doubt and not alarmed:
             return None
         from_main = np.minimum(weighting.spent, regular)
         bill.main = bill.main + from_main
