@@ -51,6 +51,8 @@ SLOPE_OF_JUMP = 0.7
 LAST_SLOT = np.ones(1)
 # The least log-likelihood beside the largest that is told apart.
 _LEAST_SCORE = -1e4
+# No belief is further from 0: there are single-precision figures for it, and for a multiple.
+_MOST = 1e36
 
 
 @dataclass
@@ -337,7 +339,10 @@ def _learnt(
 def _kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
     """The state of beliefs, rounded here and nowhere else: bytes of it lose nothing."""
     likely = np.maximum(scores - scores.max(axis=0), _LEAST_SCORE)
-    parts = {name: part.astype(np.float32) for name, part in vars(beliefs).items()}
+    parts = {
+        name: np.clip(part, -_MOST, _MOST).astype(np.float32)
+        for name, part in vars(beliefs).items()
+    }
     return BankState(**parts, scores=likely.astype(np.float16), scale=scale.astype(np.float32))
 
 
