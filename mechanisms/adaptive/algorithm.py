@@ -48,6 +48,8 @@ LONGEST = int(GAPS[-1])
 USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
 IMPATIENCE = 3.0
+# What a look compares with is an integer of 64 bits on every machine.
+MOST_EXPECTED = 2.0**61
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
 NO_RISK = Risk(0.0, 0.0)
@@ -427,7 +429,8 @@ class AdaptiveRelease:
         weighting = self._chosen(state, terms, offers, found, here.risk)
         scale, dispersion = state.bank.scale, weighting.dispersion
         bias, doubt = self._bias(state, terms, dispersion)
-        target = np.rint((forecast.mean + bias) / weighting.factor).astype(np.int64)
+        expected = np.clip((forecast.mean + bias) / weighting.factor, -MOST_EXPECTED, MOST_EXPECTED)
+        target = np.rint(expected).astype(np.int64)
         distance = np.abs(weighting.weights @ here.counts - target).sum(keepdims=True)
         noisy = weighting.add_noise(distance, here.noise, "gate", target.tobytes())
         deviation = float(noisy[0]) * weighting.factor
