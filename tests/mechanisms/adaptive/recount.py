@@ -34,7 +34,7 @@ GAPS = ("own", "short", "long", "any")
 KINDS = ("own", "points", "sums", "any")
 
 
-class Looked(AssertionError):
+class LookedError(AssertionError):
     """A question depends on events."""
 
 
@@ -78,7 +78,9 @@ class Tape:
     def end(self) -> None:
         """All that was asked in this slot must have been asked."""
         if self.asked != len(self.slots[self.slot]):
-            raise Looked(f"slot {self.slot}: {self.asked} of {len(self.slots[self.slot])} asked")
+            raise LookedError(
+                f"slot {self.slot}: {self.asked} of {len(self.slots[self.slot])} asked"
+            )
 
     def answer(self, unit: int, integers: np.ndarray) -> np.ndarray:
         """Note a question, or find it."""
@@ -89,11 +91,13 @@ class Tape:
             here.append(Question(self.purpose, unit, integers.copy(), said))
             return said
         if number >= len(here):
-            raise Looked(f"slot {self.slot}: {self.purpose} is asked in one world only")
+            raise LookedError(f"slot {self.slot}: {self.purpose} is asked in one world only")
         known = here[number]
         same = known.purpose, known.unit, known.integers.shape
         if same != (self.purpose, unit, integers.shape):
-            raise Looked(f"slot {self.slot}: {same} became {self.purpose, unit, integers.shape}")
+            raise LookedError(
+                f"slot {self.slot}: {same} became {self.purpose, unit, integers.shape}"
+            )
         pairs = zip(integers.tolist(), known.integers.tolist(), strict=True)
         moved = sum(distance(one, other) for one, other in pairs)
         self.losses.append((self.purpose.split()[0], moved * unit))
@@ -246,7 +250,7 @@ class World:
                 state, booked = self._release(state, number, slot)
                 self.tape.end()
                 if booked != self.booked[number]:
-                    raise Looked(f"slot {number}: {self.booked[number]} became {booked}")
+                    raise LookedError(f"slot {number}: {self.booked[number]} became {booked}")
                 if number >= last and self._forgotten(state, number):
                     break
         return self.tape.losses

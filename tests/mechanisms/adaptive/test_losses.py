@@ -65,8 +65,8 @@ def requirement(random) -> tuple[int, float]:
 
 
 def counts(random, cohorts, bins) -> dict[int, np.ndarray]:
-    """Of a slot: from nothing to a million."""
-    most = random.choice([0, 3, 1000, 10**6])
+    """Of a slot: from nothing to so many that a sum of them wraps round."""
+    most = random.choice([0, 3, 1000, 10**6, 2**44])
     return {k: (random.random(bins) * most).astype(np.int64) for k in cohorts}
 
 
@@ -77,7 +77,7 @@ def population(random):
     return bins, sensitivity, pairs, random.choice([0, 1, 50, 10**4, 10**6], len(pairs))
 
 
-def case_of(seed: int) -> Case:
+def case_of(seed: int, kinds: str | None = None) -> Case:
     """A random configuration, its slots released.
 
     Requirements are fixed, or change from the first slot on, or from a later one. Then cohorts
@@ -85,7 +85,7 @@ def case_of(seed: int) -> Case:
     """
     random = np.random.default_rng(seed)
     says = random.choice([*ANSWERS, "any", "any"])
-    tape = Tape(seed, says, random.choice(GAPS), random.choice(KINDS), SLOTS)
+    tape = Tape(seed, says, random.choice(GAPS), kinds or random.choice(KINDS), SLOTS)
     options = OPTIONS[random.choice([0, 0, 0, *range(len(OPTIONS))])]
     bins, sensitivity, pairs, sizes = population(random)
     changing = (ALL_SLOTS, 0, int(random.integers(1, SLOTS)))[seed % 3]
@@ -94,7 +94,10 @@ def case_of(seed: int) -> Case:
     fixed = ReleaseStream(Adaptive("adaptive", people, **options), source)
     setting = Setting(bins, HORIZON, sensitivity)
     dynamic = DynamicStream(
-        DynamicAdaptive("adaptive", setting, **options), people.requirements.as_changing, sizes, source
+        DynamicAdaptive("adaptive", setting, **options),
+        people.requirements.as_changing,
+        sizes,
+        source,
     )
     asks = {k: pair * 2 for k, pair in enumerate(pairs)}
     users, parents, slots, asked = dict(enumerate(sizes.tolist())), {}, [], []
@@ -110,7 +113,9 @@ def case_of(seed: int) -> Case:
         # Under fixed requirements there are classes without users; they are charged as others.
         here = [k for k in users if slot < changing or (users[k] and asks[k][2])]
         slots.append(Slot(counts(random, here, bins), moves))
-        exact = {k: (asks[k][0], Fraction(asks[k][1]), asks[k][2], Fraction(asks[k][3])) for k in here}
+        exact = {
+            k: (asks[k][0], Fraction(asks[k][1]), asks[k][2], Fraction(asks[k][3])) for k in here
+        }
         asked.append(exact)
     streams = [fixed] * changing + [dynamic] * (ALL_SLOTS - changing)
     world = World(streams, slots, tape).run(random)
@@ -131,9 +136,9 @@ def events(random, case, there=None) -> np.ndarray:
     if there is not None and size % 2 == 0 and bins > 1 and random.random() < 0.5:
         of, to = random.permutation(bins)[:2]
         if there[of] >= size // 2:
-            return np.eye(bins, dtype=np.int64)[to] * (size // 2) - np.eye(
-                bins, dtype=np.int64
-            )[of] * (size // 2)
+            return np.eye(bins, dtype=np.int64)[to] * (size // 2) - np.eye(bins, dtype=np.int64)[
+                of
+            ] * (size // 2)
     if random.random() < 0.5:
         return size * np.eye(bins, dtype=np.int64)[random.integers(bins)]
     return random.multinomial(size, np.full(bins, 1 / bins)).astype(np.int64)
@@ -201,10 +206,11 @@ def assert_within(case: Case) -> None:
                 assert Fraction(sum(column[max(0, t - back + 1) : t + 1]), 2**40) <= back_cap
 
 
-def check(seeds) -> Counter:
+def check(seeds, kinds: str | None = None) -> Counter:
+    """Recount the configurations of some seeds, with what gaps end with, or any of them."""
     seen = Counter()
     for seed in seeds:
-        case = case_of(seed)
+        case = case_of(seed, kinds)
         assert_within(case)
         seen += recount(case, seed)
     return seen
