@@ -87,6 +87,7 @@ class Tape:
         here, number = self.slots[self.slot], self.asked
         self.asked += 1
         if not self.playing:
+            assert self.purpose not in [question.purpose for question in here]
             said = self._made_up(unit, integers, number)
             here.append(Question(self.purpose, unit, integers.copy(), said))
             return said
