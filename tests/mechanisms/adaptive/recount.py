@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DynamicStream, ReleaseStream, adaptive
+from streamveil.mechanisms.adaptive import algorithm
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.thawing import thawed
@@ -32,6 +33,8 @@ from streamveil.mechanisms.randomness.noise import SlotNoise
 ANSWERS = ("quiet", "wild", "true", "noisy")
 GAPS = ("own", "short", "long", "any")
 KINDS = ("own", "points", "sums", "any")
+# Slots without a jump after which gate and reserve are halved: there are not many.
+CALM = 4
 
 
 class LookedError(AssertionError):
@@ -168,6 +171,7 @@ def on(tape: Tape):
         )
 
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(algorithm, "CALM", CALM)
         patch.setattr(SlotNoise, "words", named)
         for module in _drawing_noise():
             patch.setattr(

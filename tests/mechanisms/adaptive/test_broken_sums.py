@@ -10,7 +10,7 @@ import pytest
 
 from streamveil.mechanisms import BudgetExceeded, NoiseSource, Population, Requirement
 from streamveil.mechanisms.adaptive import running_sum
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, _Bill
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.fixed import Adaptive
@@ -34,6 +34,18 @@ CLAIM, WINDOW = 3.0, 3
 # ---- what may go wrong ----------------------------------------------------------------------
 
 
+def charged(patch, pays) -> None:
+    """Let slots of sums enter their price in the bill only if, or for classes which, they pay."""
+
+    def add(self, state, here, bill):
+        full = replace(bill)
+        ADD_SLOT(self, state, here, full)
+        bill.main = np.where(pays(state, here), full.main, bill.main)
+        bill.reserve = np.where(pays(state, here), full.reserve, bill.reserve)
+
+    patch.setattr(AdaptiveRelease, "_add", add)
+
+
 def booked_at_the_end_only(patch) -> None:
     """As if the gap were a point: the last slot pays what all have saved, the others nothing."""
 
@@ -43,11 +55,7 @@ def booked_at_the_end_only(patch) -> None:
 
     patch.setattr(RunningSum, "weighting", saved_up)
 
-    def add(self, state, here, room):
-        spent = ADD_SLOT(self, state, here, room)
-        return spent if state.since >= state.gap else np.zeros_like(spent)
-
-    patch.setattr(AdaptiveRelease, "_add", add)
+    charged(patch, lambda state, here: state.since >= state.gap)
 
 
 def longer_than_booked(patch) -> None:
@@ -56,15 +64,11 @@ def longer_than_booked(patch) -> None:
     What is free may weigh twice as much.
     """
 
-    def add_slot(self, state, here, room):
-        free = state.since > here.terms.windows
-        return np.where(free, 0, ADD_SLOT(self, state, here, room))
-
     def add(running, weighting, counts):
         twice = 1 + (len(running.totals) >= WINDOW)
         ADD(running, replace(weighting, weights=twice * weighting.weights), counts)
 
-    patch.setattr(AdaptiveRelease, "_add", add_slot)
+    charged(patch, lambda state, here: state.since <= here.terms.windows)
     patch.setattr(RunningSum, "add", add)
 
 
@@ -100,7 +104,7 @@ def with_the_slot_of_the_alarm(patch) -> None:
 
     def sum_up(self, state, here, alarmed):
         if alarmed:
-            ADD_SLOT(self, state, here, here.terms.main)
+            ADD_SLOT(self, state, here, _Bill(*3 * [np.zeros_like(here.terms.main)]))
         return SUM_UP(self, state, here, False)
 
     patch.setattr(AdaptiveRelease, "_sum_up", sum_up)
