@@ -12,7 +12,7 @@ Source: our own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.filter_bank import Forecast
+from streamveil.mechanisms.adaptive.filter_bank import Forecast, weights_of
+from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
-from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
 from streamveil.mechanisms.protocol import SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
@@ -54,22 +55,23 @@ _BYTES_LIST = {"type": "array", "items": "bytes"}
 
 def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
     """Schemas of a state whose accounts are written in fields of these types."""
+    first = {
+        "bank": _BYTES_LIST,
+        "correlation": _BYTES_LIST,
+        **accounts,
+        "slots": "long",
+        "since": "long",
+        "unseen": "long",
+        "gap": "long",
+        "patience": "double",
+        "usual_gap": "double",
+        "published_slot": ["null", "long"],
+        "epsilon": "double",
+        "dispersion": "double",
+    }
     return {
-        1: state_codec.record_schema(
-            "Adaptive",
-            bank=_BYTES_LIST,
-            correlation=_BYTES_LIST,
-            **accounts,
-            slots="long",
-            since="long",
-            unseen="long",
-            gap="long",
-            patience="double",
-            usual_gap="double",
-            published_slot=["null", "long"],
-            epsilon="double",
-            dispersion="double",
-        )
+        1: state_codec.record_schema("Adaptive", **first),
+        2: state_codec.record_schema("Adaptive", **first, ring=["null", Ring.SCHEMA]),
     }
 
 
@@ -109,6 +111,8 @@ class AdaptiveState:
     epsilon: float = 0.0
     dispersion: float = 0.0
     """Of the weights of the last release."""
+    ring: Ring | None = None
+    """What revisions need; None without any."""
 
 
 def pack(
@@ -121,6 +125,7 @@ def pack(
         **{name: getattr(state, name) for name in _PLAIN},
         "bank": [part.tobytes() for part in vars(state.bank).values()],
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
+        "ring": state.ring and state.ring.record(),
         **accounts,
     }
     return state_codec.pack(versions, record)
@@ -147,6 +152,8 @@ def unpack(
     state.accounts = accounts(record)
     for name in _PLAIN:
         setattr(state, name, record[name])
+    ring = record.get("ring")
+    state.ring = Ring.read(ring, state.bank.scale.size) if ring else None
     return state
 
 
@@ -155,6 +162,9 @@ class AdaptiveRelease:
 
     A subclass says what a slot may spend (`terms`) and books what it did (`book`).
     """
+
+    revise = 0
+    """How many slots later a slot is revised; 0 for never."""
 
     def __init__(self, name: str, bins: int) -> None:
         self.name = name
@@ -176,11 +186,14 @@ class AdaptiveRelease:
         counts, terms = slot_input.counts, self.terms(state, slot_input)
         most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
         bank, audit, room = terms.bank, terms.audit, terms.main
+        if not self.revise:
+            state.ring = None
         if state.slots:
             bank.advance(state.bank)
         else:
             state.bank = bank.start()
             state.correlation = terms.correlation.start(state.bank.scale)
+            state.ring = Ring.start(state.bank, slot_input.slot) if self.revise else None
         forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         due = (
@@ -213,7 +226,12 @@ class AdaptiveRelease:
             estimate, laplace, other = seen
             started = state.published_slot is not None
             gap = state.unseen if started else 0
+            scale = state.bank.scale
             jumps = bank.observe(state.bank, estimate, laplace, other, gap)
+            opened = jumps * (estimate - forecast.mean) ** 2
+            if self.revise:
+                error = laplace + other
+                self._remember(state, slot_input.slot, gap, estimate, error, opened, scale)
             jumped = started and bool(jumps.any())
             mean, variance = bank.estimate(state.bank, estimate, laplace + other)
             state.published_slot = slot_input.slot
@@ -233,6 +251,10 @@ class AdaptiveRelease:
             state.gap = min(state.gap, AFTER_JUMP)
         state.slots += 1
         doubt = self._bias(state, terms, state.dispersion)[1]
+        revisions: tuple[Revised, ...] = ()
+        if state.ring:
+            state.ring.passed(slot_input.slot, most, doubt)
+            revisions = tuple(self._revised(state, slot_input.slot - self.revise))
         return state, SlotRelease(
             np.rint(np.clip(mean, 0, most)).astype(np.int64),
             status,
@@ -242,7 +264,38 @@ class AdaptiveRelease:
             spent=looked + spent + audited,
             alarm=jumped,
             diagnostics=self._diagnostics(state, terms, surprise),
+            revisions=revisions,
         )
+
+    def rest(self, state: AdaptiveState) -> tuple[Revised, ...]:
+        """The slots that are still to be revised, with what there is: the stream ends."""
+        return tuple(self._revised(state, state.ring.last_slot if state.ring else 0))
+
+    def _remember(
+        self,
+        state: AdaptiveState,
+        slot: int,
+        gap: int,
+        counts: Floats,
+        error: Floats,
+        opened: Floats,
+        scale: Floats,
+    ) -> None:
+        """Keep for revisions a release that the bank has observed."""
+        if state.ring is None:  # they were not asked for before: those of the slots that follow
+            state.ring = Ring.start(state.bank, slot + 1)
+        else:
+            state.ring.note(slot, 1, gap, counts, error, opened, scale)
+
+    def _revised(self, state: AdaptiveState, until: int) -> Iterator[Revised]:
+        """Revise all slots up to one that have not been."""
+        ring = state.ring
+        while ring is not None and ring.next_slot <= until:
+            slot, mean, variance = ring.revise(weights_of(state.bank.scores), state.bank.scale)
+            if state.published_slot is None:
+                mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
+            counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)
+            yield Revised(slot, counts, np.sqrt(variance + ring.doubt + ROUNDING))
 
     def _predicted(self, state: AdaptiveState, forecast: Forecast) -> tuple[str, Floats, Floats]:
         """Status, mean and variance of a slot without a release; nothing is known before one."""

@@ -113,9 +113,7 @@ class Bank:
 
     def weights(self, state: BankState) -> Floats:
         """Belief in each member in each bin, shape (members, d)."""
-        weights = np.exp(state.scores - state.scores.max(axis=0))
-        shares: Floats = weights / weights.sum(axis=0)
-        return shares
+        return weights_of(state.scores)
 
     def forecast(self, state: BankState) -> Forecast:
         """Mix the members."""
@@ -191,6 +189,13 @@ class Bank:
         mean = (self.weights(state) * state.level).sum(axis=0)
         state.scale = self.scale(mean)
         return jumped
+
+
+def weights_of(scores: Floats) -> Floats:
+    """Belief in each member in each bin, of their scores, both of shape (members, d)."""
+    weights = np.exp(scores - scores.max(axis=0))
+    shares: Floats = weights / weights.sum(axis=0)
+    return shares
 
 
 def surprisal(missed: Floats, variance: Floats) -> Floats:
