@@ -58,6 +58,7 @@ LOG_FORMATS = ("text", "json")
 METRICS = ("public", "raw")
 
 TABLE_OPTIONS = ("requirements", "requirement_columns", "default_requirement")
+REVISE_OPTIONS = ("revise", "revisions")
 CHANGE_OPTIONS = ("requirement_changes", "longest_window")
 METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
 FOLLOW_OPTIONS = (
@@ -312,6 +313,19 @@ def add_log_options(parser: Parser) -> None:
 
 def add_release_options(parser: Parser) -> None:
     """Add what only `streamveil release` can."""
+    add = section(parser, RESULTS)
+    add(
+        "--revise",
+        type=int,
+        metavar="LAG",
+        help="revise every slot once, so many slots later, by what was learnt since; costs no "
+        "budget, and its release stays as it is; of mechanisms adaptive can (default: never)",
+    )
+    add(
+        "--revisions",
+        metavar="PLACE",
+        help="with --revise: the revised rows, to a place as of --output",
+    )
     add = section(parser, PRIVACY)
     add(
         "--requirement_changes",
