@@ -3,12 +3,12 @@
 All of it is post-processing of releases, as the filters are: it costs no budget, and the first
 release of a slot stays as it is. A slot is revised once, so many slots later. The members'
 recursion is run again over the releases from that slot on, and back: the adjoint of each innovation
-is carried to the slot, and corrects level and variance there. Members are mixed as they are
-believed in when the slot is revised.
+is carried to the slot, and corrects level and slope there. Members are mixed as they are believed
+in when the slot is revised.
 
-A release measures a slot, or the mean of all slots since the release before. Between two releases
-means and covariances follow in closed form, so only releases are remembered: the members' beliefs
-after one of them, and what the others measured.
+A release measures a mean of the slots since the one before. Between two releases means and
+covariances follow in closed form, so only releases are remembered: the members' beliefs after one
+of them, and what the others measured.
 
 Source: Bierman, Fixed interval smoothing with discrete measurements, International Journal of
 Control 18 (1973): the modified Bryson-Frazier form, which inverts no covariance.
@@ -28,6 +28,7 @@ from streamveil.mechanisms.adaptive.filter_bank import (
     DRIFT,
     MEMBERS,
     SLOPE_OF_JUMP,
+    SLOPED,
     TRENDING,
     WHITE,
     BankState,
@@ -37,10 +38,9 @@ from streamveil.mechanisms.core import state_codec
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
-# Places in a state: the level, the slope, the sum of the levels since the last release.
+# Places in a state: the level, the slope, and what has been measured since the last release: the
+# sum of the levels, each times the share that its slot has in the next release.
 LEVEL, SLOPE, SUM = range(3)
-# What is kept of beliefs: means of level and slope, their variances and covariance.
-_KEPT = ("level", "slope", "level_var", "covariance", "slope_var")
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,9 @@ class Measured:
     """A release as the bank took it; figures of bins have the shape (d,)."""
 
     slot: int
-    spans: int
-    """Slots whose mean it measures, up to its own."""
-    gap: int
-    """Slots since the release before; 0 for the first one."""
+    shares: Singles
+    """What each slot since the release before contributes, up to its own, shape (slots,); none of
+    a further release of a slot, which measures that slot alone."""
     counts: Singles
     error: Singles
     """Variance of all its errors."""
@@ -62,9 +61,24 @@ class Measured:
 
     SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
         "Measured",
-        **dict.fromkeys(("slot", "spans", "gap"), "long"),
-        **dict.fromkeys(("counts", "error", "opened", "scale"), "bytes"),
+        slot="long",
+        **dict.fromkeys(("shares", "counts", "error", "opened", "scale"), "bytes"),
     )
+
+    @property
+    def measures(self) -> Floats:
+        """What of a state is measured, shape (3,)."""
+        return np.array([0.0 if len(self.shares) else 1.0, 0.0, 1.0])
+
+    @property
+    def white(self) -> Floats:
+        """Variance that the slots' own deviations give to it, shape (members, d)."""
+        shares = self.shares.astype(np.float64)
+        return (float(shares @ shares) if len(shares) else 1.0) * WHITE * self.scale
+
+    def share(self, slot: int) -> float:
+        """What a slot since the release before contributes."""
+        return float(self.shares[slot - self.slot - 1]) if len(self.shares) else 1.0
 
 
 @dataclass(frozen=True)
@@ -97,40 +111,46 @@ class _Beliefs:
             np.float32,
         )
 
-    def after(self, slots: int, scale: Floats) -> _Beliefs:
-        """Some slots later, without a release."""
-        moves = _moves(slots)
-        # Steps of level and slope in the last slot, in the one before it, and so on.
-        age = np.arange(slots)
-        one = np.ones(slots)
-        of_level = np.array([one, 0 * one, age + 1])
-        of_slope = np.array([age, one, age * (age + 1) / 2])
+    def after(self, shares: Floats, scale: Floats) -> _Beliefs:
+        """Some slots later, which have these shares in the next release, shape (slots,)."""
+        slots = len(shares)
+        moves, one = _moves(shares), np.ones(slots)
+        # What a step of the level, or of the slope, in each slot adds up to.
+        by_step = np.cumsum(shares[::-1])[::-1]
+        by_bend = np.cumsum(by_step[::-1])[::-1] - by_step
+        of_level = np.array([one, 0 * one, by_step])
+        of_slope = np.array([np.arange(slots)[::-1], one, by_bend])
         drift, bend = of_level @ of_level.T, of_slope @ of_slope.T
         steps = drift[:, :, None, None] * DRIFT + bend[:, :, None, None] * BEND
         return _Beliefs(_times(moves, self.mean), _between(moves, self.covariance) + steps * scale)
 
     def opened(self, release: Measured) -> _Beliefs:
-        """With the uncertainty that a jump brought."""
+        """With the uncertainty that a jump brought, as the bank has it."""
         if not release.opened.any():
             return self
-        jump = release.opened.astype(np.float64)
-        covariance = self.covariance.copy()
+        jump, covariance = release.opened.astype(np.float64), self.covariance.copy()
+        slots = len(release.shares)
+        measured = 1.0 if slots else 0.0
         covariance[LEVEL, LEVEL] += jump
-        if release.gap:
-            bent = SLOPE_OF_JUMP * TRENDING * jump / release.gap
+        covariance[LEVEL, SUM] += measured * jump
+        covariance[SUM, LEVEL] += measured * jump
+        covariance[SUM, SUM] += measured * jump
+        if slots:
+            bent = SLOPE_OF_JUMP * TRENDING * jump / slots
+            part = _moves(release.shares.astype(np.float64))[SUM, SLOPE] / slots
             covariance[LEVEL, SLOPE] += bent
             covariance[SLOPE, LEVEL] += bent
-            covariance[SLOPE, SLOPE] += bent / release.gap
-        if release.spans > 1:
-            covariance[LEVEL, SUM] += release.spans * jump
-            covariance[SUM, LEVEL] += release.spans * jump
-            covariance[SUM, SUM] += release.spans**2 * jump
+            covariance[SLOPE, SLOPE] += bent / slots
+            covariance[SLOPE, SUM] += part * bent
+            covariance[SUM, SLOPE] += part * bent
         return _Beliefs(self.mean, covariance)
 
 
-def _moves(slots: int) -> Floats:
-    """What a state becomes some slots later, a matrix (3, 3)."""
-    return np.array([[1, slots, 0], [0, 1, 0], [slots, slots * (slots + 1) / 2, 1]], np.float64)
+def _moves(shares: Floats) -> Floats:
+    """What a state becomes over slots with these shares, a matrix (3, 3)."""
+    slots = len(shares)
+    reach = float(shares @ np.arange(1, slots + 1))
+    return np.array([[1, slots, 0], [0, 1, 0], [shares.sum(), reach, 1]], np.float64)
 
 
 def _times(matrix: Floats, states: Floats) -> Floats:
@@ -154,39 +174,26 @@ class _Update:
     """One over that variance."""
     gain: Floats
 
-    @property
-    def place(self) -> int:
-        """What of the state is measured."""
-        return LEVEL if self.release.spans == 1 else SUM
-
 
 def _updated(before: _Beliefs, release: Measured) -> tuple[_Beliefs, _Update]:
     """Beliefs after a release, from those of its slot before it."""
-    spans = release.spans
-    place = LEVEL if spans == 1 else SUM
-    blurred = release.error + WHITE * release.scale / spans
-    measured = before.covariance[:, place] / spans
-    weight = 1 / (measured[place] / spans + blurred)
-    missed = release.counts - before.mean[place] / spans
-    gain = measured * weight
+    measures = release.measures
+    by_state = _times(measures, before.covariance)
+    weight = 1 / (_times(measures, by_state) + release.error + release.white)
+    missed = release.counts - _times(measures, before.mean)
+    gain = by_state * weight
     gain[SUM] = 0  # it begins anew
     mean = before.mean + gain * missed
-    mean[SUM] = 0
-    covariance = before.covariance - gain[:, None] * measured[None]
-    covariance[SUM] = covariance[:, SUM] = 0
-    if spans == 1:  # a product: what is left may be much smaller than what is taken off
-        kept = blurred * weight
-        covariance[LEVEL] = before.covariance[LEVEL] * kept
-        covariance[LEVEL, SUM] = 0
-        covariance[SLOPE, LEVEL] = covariance[LEVEL, SLOPE]
-    for variance in (covariance[LEVEL, LEVEL], covariance[SLOPE, SLOPE]):
-        np.maximum(variance, 0, out=variance)
+    covariance = before.covariance - gain[:, None] * by_state[None]
+    mean[SUM] = covariance[SUM] = covariance[:, SUM] = 0
+    for place in (LEVEL, SLOPE):
+        covariance[place, place] = np.maximum(covariance[place, place], 0)
     return _Beliefs(mean, covariance), _Update(release, missed * weight, weight, gain)
 
 
 @dataclass(frozen=True)
 class _Adjoint:
-    """How later releases pull at the state of a slot."""
+    """How releases from some point on pull at the state there."""
 
     pull: Floats
     """How far, shape (3, members, d)."""
@@ -195,43 +202,36 @@ class _Adjoint:
 
     @classmethod
     def none(cls, beliefs: _Beliefs) -> _Adjoint:
-        """Of the last release on."""
+        """After the last release."""
         return cls(np.zeros_like(beliefs.mean), np.zeros_like(beliefs.covariance))
 
     def before(self, update: _Update) -> tuple[_Adjoint, _Own]:
-        """As of the moment before a release, and how it pulls at what it measures."""
-        place, share = update.place, 1 / update.release.spans
-        held = (self.firmness * update.gain[None]).sum(axis=1)
-        own = _Own(
-            update.pull - (update.gain * self.pull).sum(axis=0),
-            update.weight + (update.gain * held).sum(axis=0),
-            -held,
-        )
+        """Before a release, and how it and all later ones pull at what it measures."""
+        measures = update.release.measures[:, None, None]
+        # After a release the sum begins anew: nothing later pulls at what it was.
         pull, firmness = self.pull.copy(), self.firmness.copy()
-        # The sum begins anew with a release: nothing later pulls at it.
-        pull[SUM] = 0
-        firmness[SUM] = firmness[:, SUM] = 0
-        held[SUM] = 0
-        pull[place] += share * own.pull
-        firmness[:, place] -= share * held
-        firmness[place] -= share * held
-        firmness[place, place] += share**2 * own.firmness
-        own.tie[SUM] = 0
-        own.tie[place] += share * own.firmness
-        return _Adjoint(pull, firmness), own
+        pull[SUM] = firmness[SUM] = firmness[:, SUM] = 0
+        held = (firmness * update.gain[None]).sum(axis=1)
+        own = update.pull - (update.gain * pull).sum(axis=0)
+        firm = update.weight + (update.gain * held).sum(axis=0)
+        tie = measures * firm - held
+        pull += measures * own
+        firmness += tie[:, None] * measures[None] - measures[:, None] * held[None]
+        return _Adjoint(pull, firmness), _Own(own, firm, tie)
 
-    def earlier(self, slots: int) -> _Adjoint:
-        """As of some slots before, without a release."""
-        back = _moves(slots).T
+    def earlier(self, shares: Floats) -> _Adjoint:
+        """Before some slots, which have these shares in the next release."""
+        back = _moves(shares).T
         return _Adjoint(_times(back, self.pull), _between(back, self.firmness))
 
 
 @dataclass(frozen=True)
 class _Own:
-    """How a release and all later ones pull at what it measures, and how firmly."""
+    """How a release and all later ones pull at what it measures."""
 
     pull: Floats
     firmness: Floats
+    """Both of shape (members, d)."""
     tie: Floats
     """Firmness between that and the state, (3, members, d)."""
 
@@ -242,42 +242,46 @@ def smoothed(
     """Mean and variance of a slot's counts by every member, both of shape (members, d).
 
     Args:
-        kept: beliefs after the release of slot `since`, or before the first slot.
-        since: before `slot`.
+        kept: beliefs after a release of slot `since`, or before the first slot.
+        since: up to `slot`.
         slot: whose counts.
-        releases: all that came after `since`, in order, none between it and `slot`.
+        releases: all that came after those beliefs, in order: the first of them not before `slot`.
         scale: the bank's after the last of them, shape (d,).
     """
-    now = releases[0].scale.astype(np.float64) if releases else scale
     begun = _Beliefs.of(kept)
-    there = begun.after(slot - since, now)
-    white = np.broadcast_to(WHITE * now, there.mean[LEVEL].shape)
     if not releases:
-        return there.mean[LEVEL], there.covariance[LEVEL, LEVEL] + white
-    updates: list[_Update] = []
-    beliefs, at = begun, since
+        there = begun.after(np.zeros(slot - since), scale)
+        return there.mean[LEVEL], there.covariance[LEVEL, LEVEL] + WHITE * scale
+    first, updates = releases[0], []
+    shares = first.shares.astype(np.float64)
+    there = begun.after(shares[: slot - since], first.scale.astype(np.float64))
+    if first.slot == slot:
+        there = there.opened(first)
+    beliefs = begun
     for release in releases:
-        before = beliefs.after(release.slot - at, release.scale.astype(np.float64)).opened(release)
-        if release.slot == slot:
-            there = before
-        beliefs, update = _updated(before, release)
+        beliefs, update = _passed(beliefs, release)
         updates.append(update)
-        at = release.slot
     adjoint = _Adjoint.none(beliefs)
-    for i in range(len(updates) - 1, 0, -1):
-        adjoint, _ = adjoint.before(updates[i])
-        adjoint = adjoint.earlier(updates[i].release.slot - updates[i - 1].release.slot)
-    first = releases[0]
+    for update in reversed(updates[1:]):
+        adjoint, _ = adjoint.before(update)
+        adjoint = adjoint.earlier(update.release.shares.astype(np.float64))
     adjoint, own = adjoint.before(updates[0])
-    adjoint = adjoint.earlier(first.slot - slot)
-    covered = slot > first.slot - first.spans
-    share = white / first.spans if covered else np.zeros_like(white)
+    left = shares[slot - since :]
+    adjoint = adjoint.earlier(left)
+    tie = _times(_moves(left).T, own.tie)
+    white = WHITE * first.scale.astype(np.float64)
+    part = first.share(slot) * white
     spread = there.covariance[LEVEL]
-    tie = _times(_moves(first.slot - slot).T, own.tie)
-    mean = there.mean[LEVEL] + (spread * adjoint.pull).sum(axis=0) + share * own.pull
+    mean = there.mean[LEVEL] + (spread * adjoint.pull).sum(axis=0) + part * own.pull
     told = (spread[:, None] * spread[None] * adjoint.firmness).sum(axis=(0, 1))
-    told += 2 * share * (spread * tie).sum(axis=0) + share**2 * own.firmness
+    told += 2 * part * (spread * tie).sum(axis=0) + part**2 * own.firmness
     return mean, np.maximum(spread[LEVEL] + white - told, 0)
+
+
+def _passed(beliefs: _Beliefs, release: Measured) -> tuple[_Beliefs, _Update]:
+    """Beliefs after a release, from those after the one before."""
+    shares, scale = release.shares.astype(np.float64), release.scale.astype(np.float64)
+    return _updated(beliefs.after(shares, scale).opened(release), release)
 
 
 @dataclass
@@ -292,7 +296,8 @@ class Ring:
     since: int
     """The slot of the last release before it, or the one before the first slot."""
     kept: Singles
-    """The members' beliefs after it, shape (5, members, d)."""
+    """The members' beliefs after that release: means of level and slope, variance of the level,
+    covariance, variance of the slope, shape (5, members, d)."""
     releases: list[Measured] = field(default_factory=list)
     """All later ones."""
     last_slot: int = 0
@@ -315,22 +320,37 @@ class Ring:
 
     @classmethod
     def start(cls, state: BankState, slot: int) -> Ring:
-        """Of a bank that has released nothing since the slot before this one."""
-        return cls(slot, slot - 1, np.array([getattr(state, name) for name in _KEPT], np.float32))
+        """Slots are revised from this one on, the present one, where nothing was learnt yet."""
+        kept = np.zeros((5, *state.level.shape), np.float32)
+        kept[0], kept[2] = state.level, state.level_var
+        kept[1, SLOPED], kept[3, SLOPED] = state.slope, state.covariance
+        kept[4, SLOPED] = state.slope_var
+        return cls(slot, slot - state.elapsed, kept)
 
     def note(
         self,
         slot: int,
-        spans: int,
-        gap: int,
+        elapsed: int,
+        shares: Floats,
         counts: Floats,
         error: Floats,
         opened: Floats,
-        scale: Floats,
+        scale: Singles,
     ) -> None:
-        """Remember a release: see :class:`Measured`."""
-        figures = (each.astype(np.float32) for each in (counts, error, opened, scale))
-        self.releases.append(Measured(slot, spans, gap, *figures))
+        """Remember a release: see :class:`Measured`.
+
+        Args:
+            slot: the present one.
+            elapsed: slots since the release before.
+            shares: as :meth:`Bank.observe` takes them.
+            counts: the release, shape (d,), like the rest.
+            error: variance of all its errors.
+            opened: variance by which a jump opened the level.
+            scale: the bank's before it.
+        """
+        each = np.append(np.zeros(elapsed - len(shares)), shares) if elapsed else np.zeros(0)
+        figures = (part.astype(np.float32) for part in (each, counts, error, opened, scale))
+        self.releases.append(Measured(slot, *figures))
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
         """A slot was released."""
@@ -344,19 +364,21 @@ class Ring:
             scale: the bank's now, shape (d,).
         """
         slot = self.next_slot
+        while len(self.releases) > 1 and self.releases[1].slot == slot:
+            self._pass()  # of several releases of a slot the last one measures it
         each, spread = smoothed(self.kept, self.since, slot, self.releases, scale)
         mean = (weights * each).sum(axis=0)
         variance = (weights * (spread + (each - mean) ** 2)).sum(axis=0)
         self.next_slot += 1
         if self.releases and self.releases[0].slot == slot:
-            self._pass(self.releases.pop(0))
+            self._pass()
         return slot, mean, variance
 
-    def _pass(self, release: Measured) -> None:
-        """Go on from the beliefs after a release."""
-        scale = release.scale.astype(np.float64)
-        before = _Beliefs.of(self.kept).after(release.slot - self.since, scale).opened(release)
-        self.kept, self.since = _updated(before, release)[0].kept, release.slot
+    def _pass(self) -> None:
+        """Go on from the beliefs after the first release."""
+        release = self.releases.pop(0)
+        beliefs, _ = _passed(_Beliefs.of(self.kept), release)
+        self.kept, self.since = beliefs.kept, release.slot
 
     def record(self) -> dict[str, Any]:
         """Of `SCHEMA`."""
@@ -367,7 +389,7 @@ class Ring:
     def read(cls, record: dict[str, Any], bins: int) -> Ring:
         """What :meth:`record` gave."""
         ring = cls(**_read(record))
-        ring.kept = ring.kept.reshape(len(_KEPT), MEMBERS, bins)
+        ring.kept = ring.kept.reshape(5, MEMBERS, bins)
         ring.releases = [Measured(**_read(one)) for one in record["releases"]]
         return ring
 
