@@ -67,6 +67,7 @@ FOLLOW_OPTIONS = (
 )
 MISSING_INPUT = ("stop", "wait", "ignore")
 SLOTS_PER_PASS = 10_000
+DEMO_LAG = 7
 
 # Of each command, names that options had before, which help and hints do not show.
 OLD_NAMES: Mapping[str, Mapping[str, str]] = {
@@ -504,6 +505,12 @@ def add_demo_options(parser: Parser) -> None:
         metavar="FOLDER",
         help="where releases, ledger and page go (default streamveil-demo); "
         "an earlier demo there is replaced",
+    )
+    add(
+        "--revise",
+        type=int,
+        metavar="LAG",
+        help=f"revise every slot so many slots later (default {DEMO_LAG}, of mechanisms that can)",
     )
     add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
     add_switch(section(parser, TIME), "--hourly", "slots of an hour instead of a day")
