@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements, Units
-from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Requirement, Revised
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 S = TypeVar("S")
@@ -96,6 +96,8 @@ class SlotRelease(Estimate):
 
     spent: Units
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
+    revisions: tuple[Revised, ...] = ()
+    """Of earlier slots, each of which is revised once."""
 
 
 class Mechanism(Protocol[S]):
@@ -119,6 +121,17 @@ class Mechanism(Protocol[S]):
 
     def decode(self, data: bytes) -> S:
         """State of bytes."""
+
+
+@runtime_checkable
+class Revising(Protocol):
+    """A mechanism of either kind that can revise earlier slots when it knows more of them."""
+
+    revise: int
+    """How many slots later it revises a slot: `step` gives them; 0 for never."""
+
+    def rest(self, state: Any) -> tuple[Revised, ...]:
+        """The slots that are still to be revised, with what there is: the stream ends."""
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,13 @@ from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Requirement,
+    Revised,
     as_requirement,
     check_shares,
     leave_shares,
 )
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
@@ -57,6 +58,10 @@ class Simulation:
     """Expected standard error, shape (T, d)."""
     alarm: npt.NDArray[np.bool_]
     """Where the mechanism saw a jump, shape (T,)."""
+    revised: npt.NDArray[np.int64] | None = None
+    """Counts of each slot as revised later, shape (T, d); None unless that was asked for."""
+    revised_stderr: npt.NDArray[np.float64] | None = None
+    """Their expected standard error, shape (T, d)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +116,7 @@ def simulate(
     key: bytes,
     *,
     sensitivity: int = 1,
+    revise: int = 0,
 ) -> Simulation:
     """Run a mechanism over a whole stream.
 
@@ -121,18 +127,22 @@ def simulate(
         sizes: public number of users of each class, shape (K,).
         key: 32 secret bytes; the same key and counts give the same result.
         sensitivity: how much one user can change a slot's histogram in L1.
+        revise: how many slots later each slot is revised, those at the end with what there is; 0
+            for never.
 
     Raises:
-        ConfigurationError: for an unknown name, requirements or sizes out of range.
+        ConfigurationError: for an unknown name, requirements or sizes out of range, or a mechanism
+            that cannot revise.
         ValueError: for counts that are not (T, K, d), or a key that is not 32 bytes.
     """
     table = _checked(counts, len(requirements))
     bins = table.shape[2]
     population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
     check_shares(population.requirements, sensitivity)
-    stream = ReleaseStream(mechanism(name, population), NoiseSource(key))
-    releases = _released(stream, table)
-    return _simulation(releases, [release.spent for release in releases])
+    stream = ReleaseStream(mechanism(name, population, revise=revise), NoiseSource(key))
+    state, releases = _released(stream, table)
+    rest = stream.rest(state) if revise else None
+    return _simulation(releases, [release.spent for release in releases], rest)
 
 
 def simulate_dynamic(
@@ -143,6 +153,7 @@ def simulate_dynamic(
     key: bytes,
     *,
     sensitivity: int = 1,
+    revise: int = 0,
 ) -> Simulation:
     """Run a mechanism over requirements that change over a whole stream.
 
@@ -155,6 +166,8 @@ def simulate_dynamic(
         sizes: public number of users of each class, shape (K,).
         key: 32 secret bytes; the same key and counts give the same result.
         sensitivity: how much one user can change a slot's histogram in L1.
+        revise: how many slots later each slot is revised, those at the end with what there is; 0
+            for never.
 
     Raises as :func:`simulate` does, and ValueError for a class without users.
     """
@@ -176,7 +189,7 @@ def simulate_dynamic(
     units = np.broadcast_to(units, (slots, classes, 4))
     horizon = int(units[:, :, [0, 2]].max(initial=1))
     stream = DynamicStream(
-        dynamic_mechanism(name, Setting(bins, horizon, sensitivity)),
+        dynamic_mechanism(name, Setting(bins, horizon, sensitivity), revise=revise),
         units[0],
         people,
         NoiseSource(key),
@@ -192,7 +205,7 @@ def simulate_dynamic(
         state, release = stream.release(state, slot, cells, moves)
         releases.append(release)
         spent.append(release.spent[state.interned.ledgers_of(cohorts)])
-    return _simulation(releases, spent)
+    return _simulation(releases, spent, stream.rest(state) if revise else None)
 
 
 def simulate_infinite(
@@ -226,7 +239,7 @@ def simulate_infinite(
     text = with_options(name, options)
     mechanism = infinite_mechanism(text, table.shape[1], epsilon, sensitivity=sensitivity)
     stream = ReleaseStream(mechanism, NoiseSource(key))
-    releases = _released(stream, table.astype(np.int64)[:, None])
+    _, releases = _released(stream, table.astype(np.int64)[:, None])
     return InfiniteSimulation(
         np.array([release.shares for release in releases]).reshape(table.shape),
         np.array([release.counts for release in releases]).reshape(table.shape),
@@ -330,13 +343,15 @@ def run_slot(
         asked.append(answer)
 
 
-def _released(stream: ReleaseStream, tables: Iterable[npt.NDArray[np.int64]]) -> list[SlotRelease]:
-    """Release slots of counts (K, d)."""
+def _released(
+    stream: ReleaseStream, tables: Iterable[npt.NDArray[np.int64]]
+) -> tuple[StreamState, list[SlotRelease]]:
+    """Release slots of counts (K, d); gives the state after them as well."""
     state, releases = stream.start(), []
     for slot, counted in enumerate(tables):
         state, release = stream.release(state, slot, counted)
         releases.append(release)
-    return releases
+    return state, releases
 
 
 def _checked(counts: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:
@@ -348,17 +363,32 @@ def _checked(counts: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:
     return table.astype(np.int64)
 
 
-def _simulation(releases: Sequence[SlotRelease], spent: Sequence[Units]) -> Simulation:
+def _simulation(
+    releases: Sequence[SlotRelease],
+    spent: Sequence[Units],
+    rest: Sequence[Revised] | None,
+) -> Simulation:
+    """With what is still to be revised after the last slot; None if nothing is revised."""
+
     def column(name: str) -> list[Any]:
         return [getattr(release, name) for release in releases]
 
+    released = np.array(column("counts"))
+    revised: list[Any] = []
+    if rest is not None:
+        rows = [one for release in releases for one in release.revisions] + list(rest)
+        revised = [
+            np.array([one.counts for one in rows]).reshape(released.shape),
+            np.array([one.stderr for one in rows]).reshape(released.shape),
+        ]
     return Simulation(
-        np.array(column("counts")),
+        released,
         np.array(column("status")),
         to_epsilon(np.array(spent)),
         np.array(column("epsilon")),
         np.array(column("stderr")),
         np.array(column("alarm")),
+        *revised,
     )
 
 

@@ -18,6 +18,7 @@ from apache_beam import coders
 REJECTED = "rejected"
 TALLIES = "tallies"
 LEDGER = "ledger"
+REVISIONS = "revisions"
 STATE = "state"
 ASKS = "asks"
 WAITING = "waiting"

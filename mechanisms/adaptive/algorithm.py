@@ -13,7 +13,7 @@ Source: our own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +22,14 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
+from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Forecast, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
+from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
-from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
+from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
 from streamveil.mechanisms.protocol import SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
@@ -101,6 +102,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             bank=filter_bank.SCHEMA,
             correlation=_BYTES_LIST,
             running=["null", RunningSum.SCHEMA],
+            ring=["null", Ring.SCHEMA],
             **accounts,
             **_KEPT,
         ),
@@ -117,6 +119,8 @@ class AdaptiveState:
     """What was spent of each part of the budgets."""
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
+    ring: Ring | None = None
+    """What revisions need; None without any."""
     slots: int = 0
     since: int = 1
     """Slots of the gap up to this one."""
@@ -155,6 +159,7 @@ def pack(
         "bank": filter_bank.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
         "running": state.running.record() if state.running else None,
+        "ring": state.ring.record() if state.ring else None,
         **accounts,
     }
     return state_codec.pack(versions, record)
@@ -174,7 +179,7 @@ def unpack(
     if version == 1:
         filter_bank.read_former(state.bank, record["bank"])
         state.bank.elapsed = 1 if record["slots"] else 0
-        record |= {"kind": POINT, "running": None, "suspicion": 0.0, "leaps": 0}
+        record |= {"kind": POINT, "running": None, "suspicion": 0.0, "leaps": 0, "ring": None}
     else:
         filter_bank.read(state.bank, record["bank"])
     parts = vars(state.correlation)
@@ -182,6 +187,8 @@ def unpack(
         parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
+    if record["ring"]:
+        state.ring = Ring.read(record["ring"], len(state.bank.scale))
     state.accounts = accounts(record)
     for name in _KEPT:
         setattr(state, name, record[name])
@@ -221,6 +228,9 @@ class AdaptiveRelease:
     A subclass says what a slot may spend (`terms`) and books what it did (`book`).
     """
 
+    revise = 0
+    """How many slots later a slot is revised; 0 for never."""
+
     def __init__(self, name: str, bins: int) -> None:
         self.name = name
         # Counts of a complete histogram add up: one of them is known from the others.
@@ -242,6 +252,10 @@ class AdaptiveRelease:
         if not state.slots:
             state.bank = terms.bank.start()
             state.correlation = terms.correlation.start(state.bank.scale)
+        if not self.revise:
+            state.ring = None
+        elif state.ring is None:
+            state.ring = Ring.start(state.bank, slot_input.slot)
         forecast = terms.bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
@@ -337,13 +351,18 @@ class AdaptiveRelease:
         bias, _ = self._bias(state, here.terms, found.dispersion)
         shares = np.append(found.shares, 0.0) if alarmed else found.shares
         error = found.scatter * state.bank.scale
-        return [here.terms.bank.observe(state.bank, found.mean - bias, found.noise, error, shares)]
+        return [self._observe(state, here, found.mean - bias, found.noise, error, shares)]
 
     def _release(
-        self, state: AdaptiveState, here: _Slot, weighting: Weighting | None, summed: bool, alarmed: bool
+        self,
+        state: AdaptiveState,
+        here: _Slot,
+        weighting: Weighting | None,
+        summed: bool,
+        alarmed: bool,
     ) -> list[Observed]:
         """Make the releases of this slot alone, and learn from them."""
-        terms, bank, audit = here.terms, state.bank, here.terms.audit
+        terms, audit = here.terms, here.terms.audit
         if weighting is None and audit is None:
             return []
         released = weighting.release(here.counts, here.noise, "release") if weighting else None
@@ -362,7 +381,24 @@ class AdaptiveRelease:
             state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
         elif audit and not summed:
             state.epsilon, state.dispersion = audit.epsilon, 0.0
-        return [terms.bank.observe(bank, *found, alarmed=alarmed)]
+        return [self._observe(state, here, *found, alarmed=alarmed)]
+
+    def _observe(
+        self,
+        state: AdaptiveState,
+        here: _Slot,
+        counts: Floats,
+        noise: float,
+        error: Floats,
+        shares: Floats = LAST_SLOT,
+        alarmed: bool = False,
+    ) -> Observed:
+        """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
+        elapsed, scale = state.bank.elapsed, state.bank.scale
+        seen = here.terms.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
+        if state.ring:
+            state.ring.note(here.slot, elapsed, shares, counts, noise + error, seen.opened, scale)
+        return seen
 
     def _compared(
         self,
@@ -537,6 +573,10 @@ class AdaptiveRelease:
             variance = forecast.variance + forecast.white
         most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
         doubt = self._bias(state, terms, state.dispersion)[1]
+        revisions: tuple[Revised, ...] = ()
+        if state.ring:
+            state.ring.passed(here.slot, most, doubt)
+            revisions = tuple(self._revised(state, here.slot - self.revise))
         return SlotRelease(
             np.rint(np.clip(mean, 0, most)).astype(np.int64),
             status,
@@ -546,7 +586,23 @@ class AdaptiveRelease:
             spent=bill.main + bill.reserve + bill.audit,
             alarm=jumped,
             diagnostics=self._diagnostics(state, terms, surprise),
+            revisions=revisions,
         )
+
+    def rest(self, state: AdaptiveState) -> tuple[Revised, ...]:
+        """The slots that are still to be revised, with what there is: the stream ends."""
+        return tuple(self._revised(state, state.ring.last_slot)) if state.ring else ()
+
+    def _revised(self, state: AdaptiveState, until: int) -> Iterator[Revised]:
+        """Revise all slots up to one that have not been."""
+        ring, bank = state.ring, state.bank
+        weights = filter_bank.Bank(1.0, len(bank.scale)).weights(bank)
+        while ring is not None and ring.next_slot <= until:
+            slot, mean, variance = ring.revise(weights, bank.scale.astype(np.float64))
+            if state.published_slot is None:
+                mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
+            counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)
+            yield Revised(slot, counts, np.sqrt(variance + ring.doubt + ROUNDING))
 
     def _diagnostics(self, state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
         beliefs = self._beliefs(state, terms)

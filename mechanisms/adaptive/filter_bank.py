@@ -145,6 +145,8 @@ class Observed:
 
     jumped: npt.NDArray[np.bool_]
     """Where the counts jumped."""
+    opened: Floats
+    """Variance by which the jump opened the level, 0 without one."""
     mean: Floats
     """Of the present slot's own counts."""
     variance: Floats
@@ -240,8 +242,9 @@ class Bank:
         if alarmed:
             jump, jump_of_noise = EXPECTED_JUMP, EXPECTED_JUMP_OF_NOISE
         jumped = surprise > jump**2 * (variance + error) + jump_of_noise**2 * noise
+        opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
-            now, window = _opened(now, window, np.where(jumped, surprise, 0.0), state.elapsed)
+            now, window = _opened(now, window, opened, state.elapsed)
             scores[:, jumped] = BELIEF
         missed = counts - window.mean
         blurred = noise + error + deviation
@@ -256,7 +259,7 @@ class Bank:
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
         vars(state).update(vars(_kept(after, scores, scale)) | {"elapsed": 0})
-        return Observed(jumped, *_mixed(weights, each, left))
+        return Observed(jumped, opened, *_mixed(weights, each, left))
 
 
 def present(state: BankState) -> Beliefs:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.records import Revised
 from streamveil.mechanisms.driver.saved_state import (
     NOTHING_MORE,
     SENSITIVITY,
@@ -23,7 +24,7 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.protocol import Mechanism, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import Mechanism, Revising, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 _LOG = logging.getLogger(__name__)
@@ -143,6 +144,13 @@ class ReleaseStream:
             release = replace(release, diagnostics=known)
         return StreamState(inner, state.filter, history, slot + 1), release
 
+    def rest(self, state: StreamState) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised, with what there is: the stream ends.
+
+        There are none where the mechanism does not revise. The state remembers that it was done.
+        """
+        return rest_of(self.mechanism, state.mechanism)
+
     def encode(self, state: StreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
         return self._keeper.write(
@@ -170,6 +178,11 @@ class ReleaseStream:
             record["history"],
             record["next_slot"],
         )
+
+
+def rest_of(mechanism: Any, state: Any) -> tuple[Revised, ...]:
+    """What is still to be revised of a mechanism with this state."""
+    return mechanism.rest(state) if isinstance(mechanism, Revising) else ()
 
 
 def check_order(next_slot: int | None, slot: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
@@ -79,6 +79,10 @@ class Central:
         """Release the next slot. Raises BudgetExceeded when the filter refuses."""
         self._state, release = self._stream.release(self._state, slot, counts)
         return release
+
+    def rest(self) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised after the last one."""
+        return self._stream.rest(self._state)
 
 
 class Local:

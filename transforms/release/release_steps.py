@@ -15,10 +15,17 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.core.records import ConfigurationError, Release, Slots, format_time
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    Release,
+    Revised,
+    Revision,
+    Slots,
+    format_time,
+)
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
-from streamveil.transforms.messages import LEDGER, STATE, Kind, Message, MessageCoder
+from streamveil.transforms.messages import LEDGER, REVISIONS, STATE, Kind, Message, MessageCoder
 from streamveil.transforms.release.drivers import Driver, DriverOf
 from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.slots.clock import Clock
@@ -38,6 +45,9 @@ _PROGRESS = logging.getLogger("streamveil.progress")
 Emit = Callable[[Any, Any, int, Any, Timestamp], Iterator[Any]]
 """What the stage gives of a release: of the driver, its state, the slot, the release and the event
 time."""
+
+EmitRest = Callable[[Any, Any, Timestamp], Iterator[Any]]
+"""What the stage gives at the end of a stream: of the driver, its state, and the event time."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +70,13 @@ class ReleaseConfig:
     """Whether the state after the last slot of a bounded input is told, for a run that goes on."""
     secret_parts: bool = False
     """Whether even that a part comes again with other content is secret."""
+    emit_rest: EmitRest | None = None
+    """What is given after the last slot of the stream, if anything is."""
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Gives a release and, on the side, what it cost; and tells the counters."""
+    """Gives a release and, on the side, what it cost and what it revises; tells the counters."""
 
     slots: Slots
     mechanism: str
@@ -72,7 +84,7 @@ class Publish:
     def __call__(
         self, driver: Any, state: Any, slot: int, release: SlotRelease, at: Timestamp
     ) -> Iterator[Any]:
-        """A `Release`, and a ledger entry."""
+        """A `Release`, a ledger entry, and each `Revision`."""
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(driver.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
@@ -80,6 +92,18 @@ class Publish:
         yield TimestampedValue(told, at)
         entry = driver.entry(state, slot, release)
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
+        yield from self._revisions(release.revisions, slot, at)
+
+    def rest(self, driver: Any, state: Any, at: Timestamp) -> Iterator[Any]:
+        """Each `Revision` that is still to be made when the stream ends."""
+        revised = driver.rest(state)
+        if revised:
+            yield from self._revisions(revised, driver.next_slot(state) - 1, at)
+
+    def _revisions(self, revised: Iterable[Revised], slot: int, at: Timestamp) -> Iterator[Any]:
+        for one in revised:
+            told = Revision.of(one, slot, self.slots, self.mechanism)
+            yield beam.pvalue.TaggedOutput(REVISIONS, TimestampedValue(told, at))
 
 
 class _ReleaseAtEndFn(beam.DoFn):
@@ -109,12 +133,16 @@ class _ReleaseAtEndFn(beam.DoFn):
         state = driver.start() if config.resume is None else driver.decode(config.resume)
         for slot, counted in self._every_slot(driver, ended):
             state, release = driver.release(state, slot, counted)
-            at = Timestamp(micros=config.clock.slots.end(slot) - 1)
-            yield from config.emit(driver, state, slot, release, at)
+            yield from config.emit(driver, state, slot, release, self._time(slot))
         next_slot = driver.next_slot(state)
+        if config.emit_rest and next_slot is not None:
+            yield from config.emit_rest(driver, state, self._time(next_slot - 1))
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
+
+    def _time(self, slot: int) -> Timestamp:
+        return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def _every_slot(
         self, driver: Driver, ended: Mapping[int, list[Message]]
@@ -214,6 +242,8 @@ class _ReleaseInTimeFn(Fenced, beam.DoFn):
                 state, release = driver.release(state, slot, counted)
                 at = _time_now(config.clock, now, slot)
                 yield from config.emit(driver, state, slot, release, at)
+                if config.emit_rest and slot == config.last_slot:
+                    yield from config.emit_rest(driver, state, at)
             stream.write(driver.encode(state))
             arrivals.take(whole, driver.next_slot(state))
             waiting.clear()
