@@ -137,7 +137,14 @@ REGISTRY = (
     Spec("constant", INFINITE, "infinite.calendar_baselines:Constant", compared=True),
     Spec("doubling", INFINITE, "infinite.calendar_baselines:Doubling", compared=True),
     Spec("horizon", INFINITE, "infinite.calendar_baselines:Horizon", compared=True, finite=True),
-    Spec("rotation", LOCAL, "local.algorithms.rotation:Rotation", default=True, follows=True),
+    Spec(
+        "rotation",
+        LOCAL,
+        "local.algorithms.rotation:Rotation",
+        default=True,
+        follows=True,
+        revises=True,
+    ),
     Spec("plpa+", LOCAL, "local.algorithms.plpa:PLPAPlus"),
     Spec("plpd+", LOCAL, "local.algorithms.plpd:PLPDPlus"),
     Spec("plpa", LOCAL, "local.algorithms.plpa:PLPA"),
@@ -235,12 +242,13 @@ def dynamic_mechanism(text: str, setting: Setting, *, revise: int = 0) -> Dynami
     return cast("DynamicMechanism[Any]", _revising(made, text, revise))
 
 
-def check_revise(text: str, revise: int) -> None:
+def check_revise(text: str, revise: int, *, local: bool = False) -> None:
     """Refuse a mechanism that cannot revise, and a lag out of range: raises ConfigurationError.
 
     Args:
         text: the mechanism, with its options.
         revise: how many slots later a slot is revised; 0 for never.
+        local: whether it asks devices.
     """
     if not revise:
         return
@@ -250,7 +258,9 @@ def check_revise(text: str, revise: int) -> None:
             "that"
         )
     if not can_revise(text):
-        able = dict.fromkeys(spec.name for spec in REGISTRY if spec.revises)
+        able = dict.fromkeys(
+            spec.name for spec in REGISTRY if spec.revises and (spec.family == LOCAL) == local
+        )
         raise ConfigurationError(
             f"mechanism {text!r} cannot revise (--revise={revise}): choose {' or '.join(able)}, "
             "or leave --revise out"
@@ -262,23 +272,24 @@ def can_revise(text: str) -> bool:
     return any(spec.revises for spec in REGISTRY if spec.name == text.partition(":")[0])
 
 
-def _revising(made: Any, text: str, revise: int) -> Any:
-    check_revise(text, revise)
+def _revising(made: Any, text: str, revise: int, *, local: bool = False) -> Any:
+    check_revise(text, revise, local=local)
     if revise:
         made.revise = revise
     return made
 
 
-def local_mechanism(text: str, users: Users) -> LocalMechanism[Any]:
+def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechanism[Any]:
     """Make a local mechanism.
 
     Args:
         text: a key of `LOCAL_MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
         users: the public population.
+        revise: how many slots later a slot is revised; 0 for never.
 
     Raises:
         ConfigurationError: for an unknown name or option, a value that does not fit, or a
-            population that the mechanism cannot ask.
+            population that the mechanism cannot ask, or a mechanism that cannot revise.
     """
     parse(text, LOCAL_MECHANISMS)
     if not users.class_of.size:
@@ -289,7 +300,7 @@ def local_mechanism(text: str, users: Users) -> LocalMechanism[Any]:
         )
     check_shares(users.classes)
     made: LocalMechanism[Any] = _made(text, LOCAL_MECHANISMS, users)
-    return made
+    return cast("LocalMechanism[Any]", _revising(made, text, revise, local=True))
 
 
 def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Statistic:

@@ -25,7 +25,13 @@ from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
-from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Users
+from streamveil.mechanisms.local.protocol import (
+    Ask,
+    LocalMechanism,
+    LocalRelease,
+    Users,
+    rest_of,
+)
 from streamveil.mechanisms.protocol import Setting, SlotRelease, population_of
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, derived_key
 from streamveil.mechanisms.registry import (
@@ -97,6 +103,10 @@ class LocalSimulation:
     """The population: users in the order of their requirements."""
     class_of: tuple[npt.NDArray[np.int32], ...]
     """Class of each user in each of T slots, each of shape (n,): it changes with requirements."""
+    revised: npt.NDArray[np.float64] | None = None
+    """Frequencies of each slot as revised later, shape (T, d); None unless that was asked for."""
+    revised_stderr: npt.NDArray[np.float64] | None = None
+    """Their expected standard error, shape (T, d)."""
 
     @cached_property
     def spent(self) -> npt.NDArray[np.float64]:
@@ -257,6 +267,7 @@ def simulate_local(
     key: bytes,
     *,
     changes: Changes | None = None,
+    revise: int = 0,
     **options: bool | float | int | str,
 ) -> LocalSimulation:
     """Run a local mechanism over a whole stream, with a device for every user.
@@ -269,11 +280,14 @@ def simulate_local(
         key: 32 secret bytes; the same key and values give the same result.
         changes: by slot, what users ask for from it on: None leaves. For mechanisms that follow
             requirements that change, such as `rotation`.
+        revise: how many slots later each slot is revised, those at the end with what there is; 0
+            for never.
         options: those of the mechanism, such as project=True.
 
     Raises:
         ConfigurationError: for an unknown name or option, requirements out of range, windows that
-            leave nobody to ask, or changes that the mechanism does not follow.
+            leave nobody to ask, changes that the mechanism does not follow, or a mechanism that
+            cannot revise.
         ValueError: for values that are not (T, n) whole numbers from 0 to bins - 1, fewer than 2
             bins, or a key that is not 32 bytes.
     """
@@ -282,7 +296,7 @@ def simulate_local(
     asked_for = _by_slot(requirements, changes)
     users = _population(requirements, asked_for, bins)
     table = _checked_values(values, users)
-    mechanism = local_mechanism(with_options(name, options), users)
+    mechanism = local_mechanism(with_options(name, options), users, revise=revise)
     if asked_for and not isinstance(mechanism, Rotation):
         raise ConfigurationError(
             f"{name} does not follow requirements that change: use the mechanism rotation"
@@ -303,6 +317,8 @@ def simulate_local(
         asks.append(asked)
         followed.append(class_of)
     shape = (len(releases), users.symbols)
+    revised = [one for release in releases for one in release.revisions]
+    revised += rest_of(mechanism, state)
     return LocalSimulation(
         np.array([release.frequencies for release in releases]).reshape(shape),
         np.array([release.status for release in releases], dtype=np.str_),
@@ -310,6 +326,11 @@ def simulate_local(
         tuple(asks),
         users,
         tuple(followed),
+        *(
+            np.array([getattr(one, what) for one in revised]).reshape(shape)
+            for what in ("frequencies", "stderr")
+            if revise
+        ),
     )
 
 

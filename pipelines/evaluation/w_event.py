@@ -23,7 +23,7 @@ from streamveil.mechanisms.core.records import (
     check_shares,
 )
 from streamveil.mechanisms.core.tidy import interval
-from streamveil.mechanisms.protocol import Population, SlotRelease
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.registry import (
     LOCAL_MECHANISMS,
     MECHANISMS,
@@ -117,7 +117,9 @@ class WEvent(Family):
         public = source.population(*task.setting)
         users = int(public.sizes.sum())
         drivers = [
-            Local(name, public, key) if is_local(name) else self._central(name, public, key)
+            Local(name, public, key, self._lag(name))
+            if is_local(name)
+            else Central(mechanism(name, public, revise=self._lag(name)), key)
             for name in task.mechanisms
         ]
         meters = [WindowMeter(public.requirements, users) for _ in drivers]
@@ -129,15 +131,15 @@ class WEvent(Family):
         for name, driver, meter, lane in zip(task.mechanisms, drivers, meters, lanes, strict=True):
             figures = {**meter.figures(), "seconds": lane.seconds}
             if self.revise:
-                meter.revise(driver.rest() if isinstance(driver, Central) else ())
+                meter.revise(driver.rest())
                 figures |= meter.revised_figures()
             if isinstance(driver, Local):  # users of a class spend at different times
                 figures["window_use"] = driver.window_use
             runs.append(Run({**case, "mechanism": name, **sizes}, task.seed, figures))
         return runs
 
-    def _central(self, name: str, public: Population, key: bytes) -> Central:
-        return Central(mechanism(name, public, revise=self.revise if can_revise(name) else 0), key)
+    def _lag(self, name: str) -> int:
+        return self.revise if can_revise(name) else 0
 
     def remarks(self, runs: Sequence[Run]) -> Mapping[tuple[Case, str], str]:
         """Which mechanism to choose in a case, which is tied with it, which only errs less."""
