@@ -37,8 +37,6 @@ Floats = npt.NDArray[np.float64]
 
 # An alarm is a deviation so many noise scales and standard deviations above the expected one.
 ALARM = 3.0
-# So are smaller ones that add up to so much, less so much in each slot.
-SUSPICION, DRIFT = 5.0, 0.75
 # The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
 RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
 HASTE = 0.6
@@ -48,9 +46,11 @@ REPLAN_EVERY = 4
 # No sum is of more slots.
 LONGEST = int(GAPS[-1])
 # After so many slots without a jump half of gate and reserve goes to the releases; in steps.
-CALM, ALERTS = 500, 8
+CALM, ALERTS = 400, 8
+# A look costs what the whole share of the gate saves up in so many slots.
+LOOKS = 2
 # A jump of so many noise scales of the gate is one that it would show.
-LEAP = 2.0
+LEAP = 2.4
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
@@ -72,7 +72,7 @@ _KEPT = {
     "published_slot": ["null", "long"],
     "epsilon": "double",
     "dispersion": "double",
-    "suspicion": "double",
+    "unwatched": "long",
     "leaps": "long",
 }
 
@@ -134,16 +134,21 @@ class AdaptiveState:
     epsilon: float = 0.0
     dispersion: float = 0.0
     """Of the weights of the last release."""
-    suspicion: float = 0.0
-    """Surprise that has added up."""
+    unwatched: int = 1
+    """Slots from the last look, or the last release of a slot, to this one."""
     leaps: int = 0
     """Jumps that a look with the whole share of the gate would have shown."""
 
     @property
     def alert(self) -> float:
         """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
-        wary = CALM * (1 + 2 * self.leaps) / (CALM + self.slots)
-        return min(np.ceil(ALERTS * wary) / ALERTS, 1.0)
+        often = CALM * (1 + 2 * self.leaps) / max(self.slots, 1)
+        return float(min(np.ceil(ALERTS * often**2) / ALERTS, 1.0))
+
+    @property
+    def watch(self) -> int:
+        """Slots from one look to the next: few good ones show more than many bad ones."""
+        return 1 if self.leaps and self.alert == 1 else int(LOOKS / self.alert)
 
 
 def pack(
@@ -177,7 +182,7 @@ def unpack(
     if version == 1:
         filter_bank.read_former(state.bank, record["bank"])
         state.bank.elapsed = 1 if record["slots"] else 0
-        record |= {"kind": POINT, "running": None, "suspicion": 0.0, "leaps": 0, "ring": None}
+        record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
     parts = vars(state.correlation)
@@ -185,7 +190,7 @@ def unpack(
         parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
-    if record["ring"]:
+    if record.get("ring"):
         state.ring = Ring.read(record["ring"], len(state.bank.scale))
     state.accounts = accounts(record)
     for name in _KEPT:
@@ -257,7 +262,7 @@ class AdaptiveRelease:
         forecast = terms.bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
-        started = state.published_slot is not None
+        started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if seen:
@@ -266,8 +271,8 @@ class AdaptiveRelease:
             self._replan(state, terms)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         if jumped:  # to a new level or on a new slope: the next release tells
+            state.leaps += self._leapt(state, here, seen, kind)
             state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
-            state.leaps += self._leapt(state, here, seen)
         state.slots += 1
         state.bank.elapsed += 1
         return state, self._told(state, here, seen, bill, surprise, jumped)
@@ -286,10 +291,12 @@ class AdaptiveRelease:
         summing = self._summing(state, here)
         nothing = np.zeros_like(terms.main)
         bill, surprise = _Bill(nothing, nothing, nothing), 0.0
-        if terms.audit is None and (summing or not due):
-            bill.main, surprise = self._look(state, here, np.minimum(terms.rates.gate, terms.main))
-        state.suspicion = max(state.suspicion + surprise - DRIFT, 0.0)
-        alarmed = surprise > ALARM or state.suspicion > SUSPICION or not state.slots
+        if terms.audit is None and (summing or not due) and state.unwatched >= state.watch:
+            offers = np.minimum(terms.rates.gate * state.watch, terms.main)
+            bill.main, surprise = self._look(state, here, offers)
+            state.unwatched = 0
+        state.unwatched += 1
+        alarmed = surprise > ALARM or not state.slots
         seen: list[Observed] = []
         ended = False
         if summing:
@@ -297,8 +304,6 @@ class AdaptiveRelease:
                 self._add(state, here, bill)
             if ended := due or alarmed:
                 seen += self._sum_up(state, here, alarmed)
-        if alarmed:
-            state.suspicion = 0.0
         weighting = None
         if alarmed or (due and not summing):
             saved = 1 if summing else state.since
@@ -331,9 +336,14 @@ class AdaptiveRelease:
         bill.add(weighting.spent, main)
 
     def _saved(self, terms: Terms, bill: _Bill, slots: int, *, looks: bool) -> tuple[Units, Units]:
-        """What so many slots have saved up of main part and reserve, as far as there is room."""
-        main, lent = terms.rates.saved(np.minimum(slots, terms.windows), looks)
-        return np.minimum(main, terms.main - bill.main), np.minimum(lent, terms.reserve)
+        """What so many slots have saved up of main part and reserve, as far as there is room.
+
+        As many looks must remain possible.
+        """
+        slots_saved = np.minimum(slots, terms.windows)
+        main, lent = terms.rates.saved(slots_saved, looks)
+        room = terms.main - bill.main - terms.rates.gate * (slots_saved - 1) * looks
+        return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)
 
     def _sum_up(self, state: AdaptiveState, here: _Slot, alarmed: bool) -> list[Observed]:
         """End the sum and learn from it, unless nobody had any weight.
@@ -477,7 +487,9 @@ class AdaptiveRelease:
         errors = found.errors(float(state.bank.scale.mean()), risk)
         return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
 
-    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed]) -> bool:
+    def _leapt(
+        self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int
+    ) -> bool:
         """Whether a jump was of a size that a look with all of the gate's share would show."""
         terms, last = here.terms, seen[-1]
         found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
@@ -486,6 +498,8 @@ class AdaptiveRelease:
         noise_scale = float(np.sqrt(found.noise.min() / 2)) * state.alert
         jumped = np.any([one.jumped for one in seen], axis=0)
         size = float(np.abs(last.mean - here.forecast.mean)[jumped].sum())
+        if kind == SUM:  # half of it happened before, on average
+            size *= 2
         return size > LEAP * noise_scale
 
     def _bias(self, state: AdaptiveState, terms: Terms, dispersion: float) -> tuple[Floats, Floats]:
@@ -537,7 +551,13 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        kinds = (POINT, SUM) if state.since == 1 else (SUM if state.running else POINT,)
+        if state.since > 1:
+            kinds: tuple[int, ...] = (SUM if state.running else POINT,)
+        elif state.leaps and state.alert == 1:
+            # A jump is met with what is saved up for the next release: sums save nothing.
+            kinds = (POINT,)
+        else:
+            kinds = (POINT, SUM)
         best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
         if best is not None:
             state.gap, state.kind, state.patience = best
