@@ -366,8 +366,11 @@ class Ring:
     def read(cls, record: dict[str, Any], bins: int) -> Ring:
         """What :meth:`record` gave."""
         releases = [Measured(**_read(one)) for one in record["releases"]]
-        parts = [np.frombuffer(part, np.float32).reshape(-1, bins) for part in record["kept"]]
-        kept = BankState(*parts, np.zeros(0, np.float16), np.zeros(0, np.float32))
+        parts = {
+            name: np.frombuffer(part, np.float32).reshape(-1, bins)
+            for name, part in zip(_PARTS, record["kept"], strict=True)
+        }
+        kept = BankState(**parts, scores=np.zeros(0, np.float16), scale=np.zeros(0, np.float32))
         return cls(**_read({**record, "kept": kept, "releases": releases}))
 
 
