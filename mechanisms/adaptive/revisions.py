@@ -366,7 +366,7 @@ class Ring:
     def read(cls, record: dict[str, Any], bins: int) -> Ring:
         """What :meth:`record` gave."""
         releases = [Measured(**_read(one)) for one in record["releases"]]
-        parts = {
+        parts: dict[str, Any] = {
             name: np.frombuffer(part, np.float32).reshape(-1, bins)
             for name, part in zip(_PARTS, record["kept"], strict=True)
         }
