@@ -180,9 +180,15 @@ def unpack(
         record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
-    parts = vars(state.correlation)
-    for (name, part), stored in zip(parts.items(), record["correlation"], strict=True):
-        parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
+    beliefs = vars(state.correlation)
+    shapes = [(part.dtype, part.shape) for part in beliefs.values()]
+    if version == 1:
+        shapes = [(np.dtype(np.float64), shape) for _, shape in shapes]
+    read = [
+        np.frombuffer(stored, dtype).reshape(shape).copy()
+        for stored, (dtype, shape) in zip(record["correlation"], shapes, strict=True)
+    ]
+    state.correlation = (CorrelationState.of if version == 1 else CorrelationState)(*read)
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
     state.accounts = accounts(record)
@@ -348,7 +354,12 @@ class AdaptiveRelease:
         return [here.terms.bank.observe(state.bank, found.mean - bias, found.noise, error, shares)]
 
     def _release(
-        self, state: AdaptiveState, here: _Slot, weighting: Weighting | None, summed: bool, alarmed: bool
+        self,
+        state: AdaptiveState,
+        here: _Slot,
+        weighting: Weighting | None,
+        summed: bool,
+        alarmed: bool,
     ) -> list[Observed]:
         """Make the releases of this slot alone, and learn from them."""
         terms, bank, audit = here.terms, state.bank, here.terms.audit
@@ -451,9 +462,7 @@ class AdaptiveRelease:
         errors = found.errors(float(state.bank.scale.mean()), risk)
         return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
 
-    def _leapt(
-        self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int
-    ) -> bool:
+    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int) -> bool:
         """Whether a jump was of a size that a look with all of the gate's share would show."""
         terms, last = here.terms, seen[-1]
         found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
