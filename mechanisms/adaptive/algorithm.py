@@ -411,7 +411,7 @@ class AdaptiveRelease:
         elapsed, scale = state.bank.elapsed, state.bank.scale
         seen = here.terms.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
         if state.ring:
-            state.ring.note(here.slot, elapsed, shares, counts, noise + error, seen.opened, scale)
+            state.ring.note(here.slot, elapsed, scale, seen.taken)
         return seen
 
     def _compared(
@@ -619,7 +619,8 @@ class AdaptiveRelease:
         ring, bank = state.ring, state.bank
         weights = filter_bank.Bank(1.0, len(bank.scale)).weights(bank)
         while ring is not None and ring.next_slot <= until:
-            slot, mean, variance = ring.revise(weights, bank.scale.astype(np.float64))
+            slot, known = ring.revise(weights, bank.scale.astype(np.float64))
+            mean, variance = known.mean, known.variance + known.white
             if state.published_slot is None:
                 mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
             counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)

@@ -140,16 +140,28 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What a bank took a release for; arrays of shape (d,) but for the shares."""
+
+    counts: Floats
+    error: Floats
+    """Variance of all its errors."""
+    shares: Floats
+    """What each of the last slots contributes to it."""
+    opened: Floats
+    """Variance by which a jump opened the level, 0 without one."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """What is known after an observation, arrays of shape (d,)."""
 
     jumped: npt.NDArray[np.bool_]
     """Where the counts jumped."""
-    opened: Floats
-    """Variance by which the jump opened the level, 0 without one."""
     mean: Floats
     """Of the present slot's own counts."""
     variance: Floats
+    taken: Taken
 
 
 @dataclass(frozen=True)
@@ -259,7 +271,8 @@ class Bank:
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
         vars(state).update(vars(_kept(after, scores, scale)) | {"elapsed": 0})
-        return Observed(jumped, opened, *_mixed(weights, each, left))
+        taken = Taken(counts, noise + error, shares, opened)
+        return Observed(jumped, *_mixed(weights, each, left), taken)
 
 
 def present(state: BankState) -> Beliefs:

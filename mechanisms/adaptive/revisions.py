@@ -29,13 +29,18 @@ from streamveil.mechanisms.adaptive.filter_bank import (
     MEMBERS,
     SLOPED,
     WHITE,
+    Bank,
     BankState,
-    Beliefs,
+    Forecast,
+    Taken,
     _kept,
     _learnt,
     _opened,
+    _slopes,
     _window,
     present,
+    read,
+    record,
 )
 from streamveil.mechanisms.core import state_codec
 
@@ -197,9 +202,9 @@ def _with_sum(state: BankState, shares: Floats) -> Floats:
     by_step = np.cumsum(shares[::-1])[::-1]
     by_bend = np.cumsum(by_step[::-1])[::-1] - by_step
     to_go = np.arange(slots)[::-1]
+    _, together, slope_var = _slopes(state)
     covariance: Floats = part * state.level_var + reach * DRIFT * state.scale
-    covariance[SLOPED] += (part * slots + reach) * state.covariance
-    covariance[SLOPED] += slots * reach * state.slope_var
+    covariance[SLOPED] += (part * slots + reach) * together + slots * reach * slope_var
     covariance[SLOPED] += float(by_bend @ to_go) * BEND[SLOPED] * state.scale
     return covariance
 
@@ -260,7 +265,7 @@ class Ring:
     since: int
     """The slot of the last release before it, or the one before the first slot."""
     kept: BankState
-    """Beliefs after that release, without scores."""
+    """Beliefs after that release; their scores are not used."""
     releases: list[Measured] = field(default_factory=list)
     """All later ones."""
     last_slot: int = 0
@@ -277,7 +282,7 @@ class Ring:
     SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
         "Ring",
         **dict.fromkeys(("next_slot", "since", "last_slot", "most"), "long"),
-        kept={"type": "array", "items": "bytes"},
+        kept="Bank",  # a name that the schema of the whole state explains
         releases={"type": "array", "items": Measured.SCHEMA},
         doubt="bytes",
     )
@@ -287,38 +292,28 @@ class Ring:
         """Slots are revised from this one on, the present one, where nothing was learnt yet."""
         return cls(slot, slot - state.elapsed, BankState(**vars(state)))
 
-    def note(
-        self,
-        slot: int,
-        elapsed: int,
-        shares: Floats,
-        counts: Floats,
-        error: Floats,
-        opened: Floats,
-        scale: Singles,
-    ) -> None:
-        """Remember a release: see :class:`Measured`.
+    def note(self, slot: int, elapsed: int, scale: Singles, taken: Taken) -> None:
+        """Remember a release.
 
         Args:
             slot: the present one.
             elapsed: slots since the release before.
-            shares: as :meth:`Bank.observe` takes them.
-            counts: the release, shape (d,), like the rest.
-            error: variance of all its errors.
-            opened: variance by which a jump opened the level.
-            scale: the bank's before it.
+            scale: the bank's before it, shape (d,).
+            taken: what the bank took it for.
         """
-        each = np.append(np.zeros(elapsed - len(shares)), shares) if elapsed else np.zeros(0)
-        figures = (part.astype(np.float32) for part in (each, counts, error, opened, scale))
-        self.releases.append(Measured(slot, *figures))
+        shares = np.zeros(elapsed)
+        if elapsed:
+            shares[-len(taken.shares) :] = taken.shares
+        figures = (shares, taken.counts, taken.error, taken.opened, scale)
+        self.releases.append(Measured(slot, *(each.astype(np.float32) for each in figures)))
         self._later = None
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
         """A slot was released."""
         self.last_slot, self.most, self.doubt = slot, most, doubt.astype(np.float32)
 
-    def revise(self, weights: Floats, scale: Floats) -> tuple[int, Floats, Floats]:
-        """The next slot, and mean and variance of its counts, both of shape (d,).
+    def revise(self, weights: Floats, scale: Floats) -> tuple[int, Forecast]:
+        """The next slot, and what is expected of it now.
 
         Args:
             weights: belief in each member in each bin, shape (members, d).
@@ -328,13 +323,16 @@ class Ring:
         self._learn()
         while len(self.releases) > 1 and self.releases[1].slot == slot:
             self._pass()  # of several releases of a slot the last one measures it
+        if self.releases:
+            scale = self.releases[0].scale.astype(np.float64)
         each, spread = self._smoothed(slot, scale)
         mean = (weights * each).sum(axis=0)
         variance = (weights * (spread + (each - mean) ** 2)).sum(axis=0)
+        white = np.minimum((weights * WHITE).sum(axis=0) * scale, variance)
         self.next_slot += 1
         if self.releases and self.releases[0].slot == slot:
             self._pass()
-        return slot, mean, variance
+        return slot, Forecast(mean, variance - white, white)
 
     def _learn(self) -> None:
         """Learn from the releases that came since."""
@@ -358,23 +356,16 @@ class Ring:
 
     def record(self) -> dict[str, Any]:
         """Of `SCHEMA`."""
-        parts = [getattr(self.kept, name).tobytes() for name in _PARTS]
         releases = [_written(release) for release in self.releases]
-        return {**_written(self), "kept": parts, "releases": releases}
+        return {**_written(self), "kept": record(self.kept), "releases": releases}
 
     @classmethod
-    def read(cls, record: dict[str, Any], bins: int) -> Ring:
+    def read(cls, written: dict[str, Any], bins: int) -> Ring:
         """What :meth:`record` gave."""
-        releases = [Measured(**_read(one)) for one in record["releases"]]
-        parts: dict[str, Any] = {
-            name: np.frombuffer(part, np.float32).reshape(-1, bins)
-            for name, part in zip(_PARTS, record["kept"], strict=True)
-        }
-        kept = BankState(**parts, scores=np.zeros(0, np.float16), scale=np.zeros(0, np.float32))
-        return cls(**_read({**record, "kept": kept, "releases": releases}))
-
-
-_PARTS = tuple(Beliefs.__dataclass_fields__)
+        kept = Bank(1.0, bins).start()
+        read(kept, written["kept"])
+        releases = [Measured(**_read(one)) for one in written["releases"]]
+        return cls(**_read({**written, "kept": kept, "releases": releases}))
 
 
 def _pulling(releases: Sequence[Measured], updates: Sequence[_Update], bins: int) -> _Adjoint:
@@ -393,8 +384,8 @@ def _written(what: Ring | Measured) -> dict[str, Any]:
     }
 
 
-def _read(record: dict[str, Any]) -> dict[str, Any]:
+def _read(written: dict[str, Any]) -> dict[str, Any]:
     return {
         name: np.frombuffer(value, np.float32) if isinstance(value, bytes) else value
-        for name, value in record.items()
+        for name, value in written.items()
     }

@@ -19,6 +19,7 @@ from streamveil.mechanisms.adaptive.filter_bank import (
     MEMBERS,
     WHITE,
     Bank,
+    Taken,
 )
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.protocol import Setting
@@ -27,7 +28,7 @@ from tests.mechanisms.streams import KEY, people
 
 SCALE = 50.0
 LEVEL, SLOPE = 80.0, 1.0
-LEVEL_VAR, BOTH, SLOPE_VAR = 400.0, 10.0, 4.0
+LEVEL_VAR, BOTH, SLOPE_VAR = 400.0, 10.0, 4.0  # a correlation of 1/4
 LAST = 10
 
 
@@ -88,32 +89,33 @@ RELEASES = {
 def test_a_slot_is_revised_to_what_is_expected_given_all_releases(releases):
     state = Bank(1000, 1).start()
     figures = {"level": LEVEL, "level_var": LEVEL_VAR}
-    sloped = {"slope": SLOPE, "covariance": BOTH, "slope_var": SLOPE_VAR}
+    correlation = BOTH / (LEVEL_VAR * SLOPE_VAR) ** 0.5
+    sloped = {"slope": SLOPE, "correlation": correlation, "slope_var": SLOPE_VAR}
     for name, figure in {**figures, **sloped}.items():
         getattr(state, name)[:] = figure
     ring = Ring.start(state, 0)
     scale, before = np.array([SCALE]), -1
     for slot, shares, count, error in releases:
-        figures = (np.array([count]), np.array([error]), np.zeros(1), scale)
-        ring.note(slot, slot - before, shares, *figures)
+        taken = Taken(np.array([count]), np.array([error]), shares, np.zeros(1))
+        ring.note(slot, slot - before, scale, taken)
         before = slot
     expected = [posterior(releases, m) for m in range(MEMBERS)]
     evenly_believed = np.full((MEMBERS, 1), 1 / MEMBERS)
     for slot in range(LAST + 1):
         means, variances = np.array([(m[slot], v[slot]) for m, v in expected]).T
-        revised, mean, variance = ring.revise(evenly_believed, scale)
+        revised, known = ring.revise(evenly_believed, scale)
         assert revised == slot
-        np.testing.assert_allclose(mean, means.mean(), rtol=1e-4)
+        np.testing.assert_allclose(known.mean, means.mean(), rtol=1e-4)
         mixed = variances.mean() + means.var()
-        np.testing.assert_allclose(variance, mixed, rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(known.variance + known.white, mixed, rtol=1e-3, atol=1e-3)
     assert not ring.releases
 
 
 def observed(bank, state, ring, slot, counts, noise, shares=LAST_SLOT):
     """Let the bank and the ring have a release."""
-    elapsed, scale, error = state.elapsed, state.scale, np.zeros(bank.bins)
-    seen = bank.observe(state, counts, noise, error, shares)
-    ring.note(slot, elapsed, shares, counts, noise + error, seen.opened, scale)
+    elapsed, scale = state.elapsed, state.scale
+    seen = bank.observe(state, counts, noise, np.zeros(bank.bins), shares)
+    ring.note(slot, elapsed, scale, seen.taken)
     return seen
 
 
@@ -134,7 +136,7 @@ def test_the_ring_believes_what_the_bank_does():
         state.elapsed += 1
         ring.passed(slot, 10_000, np.zeros(3))
         ring.revise(bank.weights(state), state.scale.astype(float))
-        for name in ("level", "level_var", "slope", "covariance", "slope_var"):
+        for name in ("level", "level_var", "slope", "slope_var"):
             both = getattr(ring.kept, name), getattr(now.kept, name)
             np.testing.assert_allclose(*both, rtol=2e-3, atol=1e-3)
         assert ring.since == now.since
