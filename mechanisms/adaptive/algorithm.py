@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CycleState, CyclicBank
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
@@ -91,6 +92,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             bank=filter_bank.SCHEMA,
             correlation=_BYTES_LIST,
             running=["null", RunningSum.SCHEMA],
+            cycle=CycleState.SCHEMA,
             **accounts,
             **_KEPT,
         ),
@@ -99,12 +101,14 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
 
 @dataclass
 class AdaptiveState:
-    """What the next slot needs to know: everything in it is public but a running sum."""
+    """What the next slot needs to know: everything in it is public but running sums."""
 
     bank: filter_bank.BankState
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
+    cycle: CycleState
+    """Its running sums are SECRET, too."""
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
     slots: int = 0
@@ -135,6 +139,7 @@ def pack(
         "bank": filter_bank.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
         "running": state.running.record() if state.running else None,
+        "cycle": state.cycle.record(),
         **accounts,
     }
     return state_codec.pack(versions, record)
@@ -160,6 +165,8 @@ def unpack(
     parts = vars(state.correlation)
     for (name, part), stored in zip(parts.items(), record["correlation"], strict=True):
         parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
+    if version > 1:
+        state.cycle.read(record["cycle"])
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
     state.accounts = accounts(record)
@@ -176,6 +183,7 @@ class _Slot:
     counts: npt.NDArray[np.int64]
     noise: SlotNoise
     terms: Terms
+    bank: Bank | CyclicBank
     forecast: Forecast
     risk: Risk
 
@@ -195,8 +203,9 @@ class AdaptiveRelease:
     A subclass says what a slot may spend (`terms`) and books what it did (`book`).
     """
 
-    def __init__(self, name: str, bins: int) -> None:
+    def __init__(self, name: str, bins: int, cycle: Cycle) -> None:
         self.name = name
+        self.cycle = cycle
         # Counts of a complete histogram add up: one of them is known from the others.
         self._freedom = bins / np.sqrt(max(bins - 1, 1))
 
@@ -212,15 +221,20 @@ class AdaptiveRelease:
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
-        terms = self.terms(state, slot_input)
+        usual = self.terms(state, slot_input)
+        terms = usual.less(self.cycle.share(state.cycle))
         if not state.slots:
             state.bank = terms.bank.start()
             state.correlation = terms.correlation.start(state.bank.scale)
-        forecast = terms.bank.forecast(state.bank)
+        slot, counts = slot_input.slot, slot_input.counts
+        bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
+        forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
+        here = _Slot(slot, counts, noise, terms, bank, forecast, risk)
         started = state.published_slot is not None
         seen, bill, surprise = self._seen(state, here)
+        in_cycle = CycleSlot(slot, counts, noise, usual.rate, terms)
+        bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if seen:
             state.published_slot = slot_input.slot
@@ -301,7 +315,7 @@ class AdaptiveRelease:
         bias, _ = self._bias(state, here.terms, found.dispersion)
         shares = np.append(found.shares, 0.0) if alarmed else found.shares
         error = found.scatter * state.bank.scale
-        return [here.terms.bank.observe(state.bank, found.mean - bias, found.noise, error, shares)]
+        return [here.bank.observe(state.bank, found.mean - bias, found.noise, error, shares)]
 
     def _release(
         self, state: AdaptiveState, here: _Slot, weighting: Weighting | None, summed: bool
@@ -321,12 +335,12 @@ class AdaptiveRelease:
             if weighting is not None and released is not None:
                 found = self._compared(state, terms, weighting, released, audited, laplace)
             elif summed:
-                self._learn_of_sums(state, terms, audited, laplace)
+                self._learn_of_sums(state, here, audited, laplace)
         if weighting:
             state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
         elif audit and not summed:
             state.epsilon, state.dispersion = audit.epsilon, 0.0
-        return [terms.bank.observe(bank, *found)]
+        return [here.bank.observe(bank, *found)]
 
     def _compared(
         self,
@@ -361,10 +375,10 @@ class AdaptiveRelease:
         return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
 
     def _learn_of_sums(
-        self, state: AdaptiveState, terms: Terms, audited: Floats, laplace: float
+        self, state: AdaptiveState, here: _Slot, audited: Floats, laplace: float
     ) -> None:
         """Learn the bias of sums: what is believed after them, uncorrected, beside an audit."""
-        now = terms.bank.forecast(state.bank)
+        terms, now = here.terms, here.bank.forecast(state.bank)
         bias, _ = self._bias(state, terms, state.dispersion)
         terms.correlation.learn(
             state.correlation,
@@ -461,8 +475,12 @@ class AdaptiveRelease:
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         kinds = (POINT, SUM) if state.since == 1 else (SUM if state.running else POINT,)
         best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
+        if best is not None and state.since == 1 and self.cycle.spans(state.cycle, best.gap):
+            best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, (SUM,))
         if best is not None:
             state.gap, state.kind, state.patience = best
+            if state.kind == SUM:
+                state.gap = self.cycle.whole(state.cycle, state.gap)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:

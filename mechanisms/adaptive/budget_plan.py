@@ -9,7 +9,7 @@ Everything here is computed from public requirements and from releases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -172,6 +172,11 @@ class Terms:
     bank: Bank
     correlation: Correlation
     plan: Plan
+
+    def less(self, share: float) -> Terms:
+        """What is left when a share of the rate is spent on something else."""
+        taken = part(self.rate, share)
+        return replace(self, rate=self.rate - taken, full_rate=self.full_rate - taken)
 
     def fair(self, offers: Units) -> Units:
         """What may be used of the offers: as much of all if they must weigh alike."""

@@ -19,6 +19,7 @@ from streamveil.mechanisms.accounting.open_windows import OpenWindows
 from streamveil.mechanisms.adaptive import algorithm, filter_bank
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Shares, Terms, audit_of, choices, part
+from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
@@ -44,6 +45,7 @@ class DynamicAdaptive(AdaptiveRelease):
         gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
         audit: share of the budget for audits, one in every `horizon` slots.
         reserve: share of the rest that waits for alarms.
+        cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
 
     SCHEMAS = algorithm.schemas(
@@ -59,8 +61,9 @@ class DynamicAdaptive(AdaptiveRelease):
         gate: float = -1.0,
         audit: float = 0.1,
         reserve: float = 0.15,
+        cycle: str = NONE,
     ) -> None:
-        super().__init__(name, setting.bins)
+        super().__init__(name, setting.bins, Cycle.of(name, cycle, setting.slot_length))
         self.setting = setting
         self.assume_independent = assume_independent
         self.shares = Shares.of(
@@ -72,7 +75,7 @@ class DynamicAdaptive(AdaptiveRelease):
         """Nothing released yet, and no ledger."""
         bank = filter_bank.Bank(1.0, self.setting.bins).start()
         correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
-        return AdaptiveState(bank, correlation, self.windows.start())
+        return AdaptiveState(bank, correlation, self.windows.start(), self.cycle.start())
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""
