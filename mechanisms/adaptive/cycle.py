@@ -152,7 +152,7 @@ class Candidate:
         evidence="double",
         weight="double",
         share="double",
-        running=["null", RunningSum.SCHEMA],
+        running=["null", "RunningSum"],  # a name that the schema of the whole state explains
     )
 
     @classmethod
