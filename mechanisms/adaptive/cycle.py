@@ -348,6 +348,8 @@ class CyclicBank:
         noise: float,
         error: Floats,
         shares: Floats = LAST_SLOT,
+        *,
+        alarmed: bool = False,
     ) -> Observed:
         """As the bank's."""
         parts = shares * self.ratios[-len(shares) :]
@@ -359,6 +361,7 @@ class CyclicBank:
             noise / scale**2,
             error / scale,
             parts / whole if whole > 0 else shares,
+            alarmed=alarmed,
         )
         doubt = self.variance * seen.mean**2
         return Observed(seen.jumped, seen.mean * ratio, seen.variance * ratio**2 + doubt)

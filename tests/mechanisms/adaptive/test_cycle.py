@@ -65,7 +65,7 @@ def followed(cycle: Cycle, counts, population=None, key=KEY):
     for slot, table in enumerate(counts):
         terms = usual.less(cycle.share(state))
         shares.append([(one.length, one.share) for one in state.looked_at])
-        here = CycleSlot(slot, table, source.slot(slot, b""), usual.rate, terms)
+        here = CycleSlot(slot, table, source.slot(slot, b""), usual.rates.main, terms)
         costs.append(cycle.step(state, here, terms.main))
     return state, np.array(costs), shares, usual
 
@@ -118,7 +118,7 @@ def test_slots_without_days_and_weeks_have_nothing_to_look_for(slot_length):
 def test_every_slot_of_a_span_pays_its_share(sensitivity):
     counts = waves(24, 150)
     _, costs, shares, usual = followed(Cycle((24,), True), counts, people(None, sensitivity))
-    offers = np.array([[part(usual.rate, share) for _, share in slot] for slot in shares])
+    offers = np.array([[part(usual.rates.main, share) for _, share in slot] for slot in shares])
     assert (costs <= offers.sum(axis=1)).all()
     assert (costs > 0.99 * offers.sum(axis=1)).all()
     assert (costs % sensitivity == 0).all()
@@ -151,7 +151,7 @@ def test_a_slot_without_room_costs_nothing():
     cycle.share(state)
     room = usual.main
     for slot, left in enumerate([room, room // 10**9, 0 * room, room]):
-        here = CycleSlot(slot, waves(7, 1)[0], source.slot(slot, b""), usual.rate, usual)
+        here = CycleSlot(slot, waves(7, 1)[0], source.slot(slot, b""), usual.rates.main, usual)
         spent = cycle.step(state, here, left)
         assert (spent <= left).all()
         assert spent.any() == (slot in (0, 3))
@@ -236,7 +236,7 @@ def test_auto_finds_none_where_there_is_none(kind):
     assert state.chosen is None
     paid = np.array([sum(share for _, share in slot) for slot in shares])
     assert paid.mean() < 1.5 * LOOKED_FOR
-    assert (costs.mean(axis=0) < 1.5 * LOOKED_FOR * usual.rate).all()
+    assert (costs.mean(axis=0) < 1.5 * LOOKED_FOR * usual.rates.mains.main).all()
 
 
 # A cycle that ends is lost again, and looked for anew.
