@@ -246,10 +246,10 @@ class AdaptiveRelease:
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
         usual = self.terms(state, slot_input)
-        terms = usual.less(self.cycle.share(state.cycle))
         if not state.slots:
-            state.bank = terms.bank.start()
-            state.correlation = terms.correlation.start(state.bank.scale)
+            state.bank = usual.bank.start()
+            state.correlation = usual.correlation.start(state.bank.scale)
+        terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
         slot, counts = slot_input.slot, slot_input.counts
         bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         forecast = bank.forecast(state.bank)

@@ -83,7 +83,9 @@ class DynamicAdaptive(AdaptiveRelease):
         """Nothing released yet, and no ledger."""
         bank = filter_bank.Bank(1.0, self.setting.bins).start()
         correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
-        return AdaptiveState(bank, correlation, self.windows.start(), self.cycle.start())
+        return AdaptiveState(
+            bank, correlation, self.windows.start(), self.cycle.start(self.setting.bins)
+        )
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""

@@ -16,7 +16,7 @@ Lengths, shares, spans and what is looked for are functions of noisy results: se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,8 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
 
 NO_RISK = Risk(0.0, 0.0)
 NONE, AUTO = "none", "auto"
@@ -49,12 +51,12 @@ USUAL = (7, 24)
 SLOTS_OF_WEEK = 28
 
 # Share of a slot's budget for a cycle that is given, or looked for, as long as it is not seen.
-GIVEN, LOOKED_FOR = 0.2, 0.05
+GIVEN, LOOKED_FOR = 0.1, 0.05
 # Least and largest share.
-LEAST, MOST = 0.02, 0.3
+LEAST, MOST = 0.01, 0.3
 # What each standard deviation of evidence beyond the first adds to a share, in parts of it.
 EAGERNESS = 1.0
-# Share for each part of a phase's variance that is noise: it falls as the profile becomes known.
+# Share for each part of the error that is left to gain: it falls as the profile becomes known.
 PER_DOUBT = 2.0
 # Standard deviations of evidence that a cycle takes to be found, and below which it is lost.
 FOUND, LOST = 3.0, 1.0
@@ -69,6 +71,8 @@ LONG, COARSE = 12, 4
 KNOWN, WITHIN = 0.9, 0.25
 # A slot that has less of the mean than this tells no more of the level.
 FAINT = 0.05
+# Variance of a bin's depth, and of its step from release to release.
+DEPTHS, DEPTH_STEP = 0.25, 5e-4
 # The longest span, in cycles and in slots.
 MOST_CYCLES, MOST_SLOTS = 64, 1536
 
@@ -270,21 +274,68 @@ class Candidate:
 
 
 @dataclass
+class Depths:
+    """How deep the cycle goes in each bin, arrays of shape (d,): 1 is as deep as in the total.
+
+    A bin's ratio is 1 + depth (r - 1), r being that of the total. Depths are learnt from releases
+    alone: those of parts of a cycle show them, sums of whole cycles do not.
+    """
+
+    mean: Singles
+    variance: Singles
+
+    SCHEMA = state_codec.record_schema("Depths", mean="bytes", variance="bytes")
+
+    @classmethod
+    def start(cls, bins: int) -> Depths:
+        """As in the total, perhaps."""
+        return cls(np.ones(bins, np.float32), np.full(bins, DEPTHS, np.float32))
+
+    def ratios(self, ratio: float) -> Floats:
+        """Of each bin where the total has this one."""
+        return np.maximum(1 + self.mean.astype(np.float64) * (ratio - 1), FAINT)
+
+    def doubt(self, ratio: float) -> Floats:
+        """Variance of :meth:`ratios`."""
+        return self.variance.astype(np.float64) * (ratio - 1) ** 2
+
+    def learn(self, missed: Floats, lever: Floats, error: Floats, able: Flags) -> None:
+        """Learn from a release.
+
+        Args:
+            missed: by what was expected of it, shape (d,).
+            lever: what a depth that is 1 more adds to it.
+            error: variance of `missed` without the depth's.
+            able: which bins learn from it.
+        """
+        gain = self.variance * lever / (self.variance * lever**2 + error)
+        self.mean = np.where(able, self.mean + gain * missed, self.mean).astype(np.float32)
+        left = np.minimum(self.variance * (1 - gain * lever) + DEPTH_STEP, DEPTHS)
+        self.variance = np.where(able, left, self.variance).astype(np.float32)
+
+
+@dataclass
 class CycleState:
     """Candidates, and which of them has been found."""
 
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[Candidate]
+    depths: Depths
     found: int | None = None
 
     SCHEMA = state_codec.record_schema(
         "Cycle",
         candidates={"type": "array", "items": Candidate.SCHEMA},
+        depths=Depths.SCHEMA,
         found=["null", "long"],
     )
 
     def record(self) -> dict[str, Any]:
         """Avro record of the state, under `SCHEMA`."""
-        return {"candidates": [one.record() for one in self.candidates], "found": self.found}
+        return {
+            "candidates": [one.record() for one in self.candidates],
+            "depths": {name: part.tobytes() for name, part in vars(self.depths).items()},
+            "found": self.found,
+        }
 
     def read(self, written: dict[str, Any]) -> None:
         """Read a record into a fresh state.
@@ -300,6 +351,8 @@ class CycleState:
                 "which spends the users' budgets again"
             )
         self.candidates, self.found = read, written["found"]
+        parts = (np.frombuffer(part, np.float32).copy() for part in written["depths"].values())
+        self.depths = Depths(*parts)
 
     @property
     def chosen(self) -> Candidate | None:
@@ -334,12 +387,14 @@ class CyclicBank:
     """Of the slots since the last observation, up to the present one."""
     variance: float
     """Of the present slot's ratio."""
+    depths: Depths
 
     def forecast(self, state: BankState) -> Forecast:
         """As the bank's."""
         level, ratio = self.bank.forecast(state), float(self.ratios[-1])
-        doubt = self.variance * level.mean**2
-        return Forecast(level.mean * ratio, level.variance * ratio**2 + doubt, level.white * ratio)
+        each = self.depths.ratios(ratio)
+        doubt = (self.variance + self.depths.doubt(ratio)) * level.mean**2
+        return Forecast(level.mean * each, level.variance * each**2 + doubt, level.white * each)
 
     def observe(
         self,
@@ -353,18 +408,23 @@ class CyclicBank:
     ) -> Observed:
         """As the bank's."""
         parts = shares * self.ratios[-len(shares) :]
-        whole = float(parts.sum())
-        scale, ratio = max(whole, FAINT), float(self.ratios[-1])
+        whole, ratio = float(parts.sum()), float(self.ratios[-1])
+        scale, level = self.depths.ratios(whole), self.bank.forecast(state)
+        doubt = self.depths.doubt(whole) * level.mean**2
         seen = self.bank.observe(
             state,
             counts / scale,
             noise / scale**2,
-            error / scale,
+            error / scale + doubt / scale**2,
             parts / whole if whole > 0 else shares,
             alarmed=alarmed,
         )
-        doubt = self.variance * seen.mean**2
-        return Observed(seen.jumped, seen.mean * ratio, seen.variance * ratio**2 + doubt)
+        usual = noise + error + level.variance * scale**2 + level.white * float(shares @ shares)
+        missed = counts - level.mean * scale
+        self.depths.learn(missed, level.mean * (whole - 1), usual, ~seen.jumped)
+        each = self.depths.ratios(ratio)
+        doubt = (self.variance + self.depths.doubt(ratio)) * seen.mean**2
+        return Observed(seen.jumped, seen.mean * each, seen.variance * each**2 + doubt)
 
 
 class Cycle:
@@ -385,9 +445,9 @@ class Cycle:
         """As an option asks: see :func:`lengths_of`. Raises ConfigurationError."""
         return cls(lengths_of(name, cycle, slot_length), cycle not in (NONE, AUTO))
 
-    def start(self) -> CycleState:
-        """Nothing known."""
-        return CycleState([Candidate.of(length) for length in self.lengths])
+    def start(self, bins: int) -> CycleState:
+        """Nothing known, of so many bins."""
+        return CycleState([Candidate.of(n) for n in self.lengths], Depths.start(bins))
 
     def over(self, state: CycleState, bank: Bank, slot: int, elapsed: int) -> Bank | CyclicBank:
         """The bank as it sees a slot.
@@ -402,7 +462,8 @@ class Cycle:
             return bank
         profile, length = state.chosen.profile(), state.chosen.length
         slots = (slot - np.arange(max(elapsed, 1))[::-1]) % length
-        return CyclicBank(bank, profile.ratios[slots], float(profile.variance[slot % length]))
+        doubt = float(profile.variance[slot % length])
+        return CyclicBank(bank, profile.ratios[slots], doubt, state.depths)
 
     def spans(self, state: CycleState, gap: int) -> bool:
         """Whether a gap is about a cycle or longer."""
@@ -416,20 +477,36 @@ class Cycle:
             return gap
         return min(max(round(gap / length), 1), LONGEST // length) * length
 
-    def share(self, state: CycleState) -> float:
-        """Share of the slot's budget, for all candidates together."""
-        live = state.looked_at
-        for one in live:
-            if one.running is None:
-                one.share = self._share(state, one)
-        return sum(one.share for one in live)
+    def share(self, state: CycleState, bank: Bank, beliefs: BankState) -> float:
+        """Share of the slot's budget, for all candidates together.
 
-    def _share(self, state: CycleState, one: Candidate) -> float:
-        """Share that the next span of a candidate pays."""
+        Args:
+            state: spans that begin here are given their share.
+            bank: of levels.
+            beliefs: its state.
+        """
+        beginning = [one for one in state.looked_at if one.running is None]
+        if beginning:
+            level = bank.forecast(beliefs)
+            worth = float((level.mean**2).mean() / (level.variance + level.white).mean())
+            for one in beginning:
+                one.share = self._share(state, one, worth)
+        return sum(one.share for one in state.looked_at)
+
+    def _share(self, state: CycleState, one: Candidate, worth: float) -> float:
+        """Share that the next span of a candidate pays.
+
+        Args:
+            state: belief.
+            one: the candidate.
+            worth: squared error of not knowing a ratio of 1, in parts of the error that is made.
+        """
         if state.chosen is not None:
-            return float(np.clip(PER_DOUBT * (1 - one.certainty), LEAST, MOST))
-        eager = self.usual * (1 + EAGERNESS * max(one.sure - 1, 0.0))
-        return min(eager, MOST) / len(state.candidates)
+            at_stake = min(float(one.profile().ratios.var()) * worth, 1.0)
+            share = PER_DOUBT * (1 - one.certainty) * at_stake
+            return float(np.clip(share, LEAST, MOST))
+        eager = self.usual * (1 + EAGERNESS * max(one.sure - 1, 0.0)) * min(worth, 1.0)
+        return float(np.clip(eager, LEAST, MOST)) / len(state.candidates)
 
     def step(self, state: CycleState, here: CycleSlot, room: Units) -> Units:
         """Add a slot to all spans, and release those that it ends.

@@ -120,7 +120,12 @@ class Adaptive(AdaptiveRelease):
         """Nothing released yet."""
         bank = self.bank.start()
         accounts = Spending(self._sums.start(), self._sums.start())
-        return AdaptiveState(bank, self.correlation.start(bank.scale), accounts, self.cycle.start())
+        return AdaptiveState(
+            bank,
+            self.correlation.start(bank.scale),
+            accounts,
+            self.cycle.start(self.population.bins),
+        )
 
     def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
         """What is left of every part in the window of each class."""

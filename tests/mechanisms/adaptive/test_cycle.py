@@ -27,6 +27,7 @@ from streamveil.mechanisms.adaptive.cycle import (
     Cycle,
     CycleSlot,
     CyclicBank,
+    Depths,
     lengths_of,
 )
 from streamveil.mechanisms.adaptive.filter_bank import Bank
@@ -55,15 +56,23 @@ def waves(length, slots, depth=0.8, seed=1) -> np.ndarray:
     return rng.binomial(SIZES[:, None], np.broadcast_to(chances, (slots, 3, 3)))
 
 
+def levels_of(bank: Bank, counts):
+    """What filters believe once they know the mean counts well."""
+    state = bank.start()
+    bank.observe(state, counts.sum(axis=1).mean(axis=0), 1.0, np.zeros(bank.bins))
+    return state
+
+
 def followed(cycle: Cycle, counts, population=None, key=KEY):
     """A cycle's state after counts, what each slot cost, and its budget."""
     population = population or people()
     adaptive = Adaptive("adaptive", population)
-    source, state = NoiseSource(key), cycle.start()
+    source, state = NoiseSource(key), cycle.start(population.bins)
     usual = adaptive.terms(adaptive.start(), SlotInput(0, counts[0]))
+    beliefs = levels_of(usual.bank, counts)
     costs, shares = [], []
     for slot, table in enumerate(counts):
-        terms = usual.less(cycle.share(state))
+        terms = usual.less(cycle.share(state, usual.bank, beliefs))
         shares.append([(one.length, one.share) for one in state.looked_at])
         here = CycleSlot(slot, table, source.slot(slot, b""), usual.rates.main, terms)
         costs.append(cycle.step(state, here, terms.main))
@@ -147,8 +156,8 @@ def test_phases_are_summed_with_the_weights_that_were_paid(monkeypatch):
 # Nothing is spent beyond the room that is left.
 def test_a_slot_without_room_costs_nothing():
     cycle, usual = Cycle((7,), True), followed(Cycle((7,), True), waves(7, 1))[3]
-    state, source = cycle.start(), NoiseSource(KEY)
-    cycle.share(state)
+    state, source = cycle.start(3), NoiseSource(KEY)
+    cycle.share(state, usual.bank, levels_of(usual.bank, waves(7, 9)))
     room = usual.main
     for slot, left in enumerate([room, room // 10**9, 0 * room, room]):
         here = CycleSlot(slot, waves(7, 1)[0], source.slot(slot, b""), usual.rates.main, usual)
@@ -236,7 +245,7 @@ def test_auto_finds_none_where_there_is_none(kind):
     assert state.chosen is None
     paid = np.array([sum(share for _, share in slot) for slot in shares])
     assert paid.mean() < 1.5 * LOOKED_FOR
-    assert (costs.mean(axis=0) < 1.5 * LOOKED_FOR * usual.rates.mains.main).all()
+    assert (costs.mean(axis=0) < 1.5 * LOOKED_FOR * usual.rates.main).all()
 
 
 # A cycle that ends is lost again, and looked for anew.
@@ -250,18 +259,36 @@ def test_a_cycle_that_ends_is_lost():
     assert {len(slot) for slot in shares} == {1, 2}
 
 
-# The dearest and the cheapest share are those of the module, whatever the evidence.
+# A share is what there is to gain by it: less when the profile is known, when levels are less known
+# than the profile, and when the cycle is shallow.
 def test_shares_follow_what_is_known():
-    cycle, state = Cycle((7,), True), None
-    state = cycle.start()
-    assert cycle.share(state) == pytest.approx(GIVEN)
-    assert Cycle(USUAL, False).share(Cycle(USUAL, False).start()) == pytest.approx(LOOKED_FOR)
-    assert Cycle((), False).share(Cycle((), False).start()) == 0
+    bank = Bank(1000.0, 3)
+    known, unknown = levels_of(bank, waves(7, 9)), bank.start()
+
+    def share(cycle, state=None, beliefs=known):
+        return cycle.share(state or cycle.start(3), bank, beliefs)
+
+    assert share(Cycle((7,), True)) == pytest.approx(GIVEN)
+    assert share(Cycle(USUAL, False)) == pytest.approx(LOOKED_FOR)
+    assert share(Cycle(USUAL, False), None, unknown) < 0.5 * LOOKED_FOR
+    assert share(Cycle((), False)) == 0
+    cycle = Cycle((7,), True)
+    state = cycle.start(3)
     state.found, one = 0, state.candidates[0]
-    one.mean = np.arange(7.0) + 1
-    for noise, share in [(0.0, LEAST), (1e-3, LEAST), (0.2, 0.086), (3.0, MOST), (90.0, MOST)]:
+    one.mean, shares = np.arange(7.0) + 1, []
+    for noise in (0.0, 0.2, 1.0, 3.0, 4.6):
         one.variance = np.full(7, noise)
-        assert cycle.share(state) == pytest.approx(share, abs=0.01)
+        shares.append(share(cycle, state))
+    assert shares[0] == LEAST
+    assert shares[2] > shares[1] > shares[0]
+    assert shares[-1] <= MOST
+    one.mean, one.variance = 100 + np.arange(7.0), np.full(7, 0.2)
+    assert share(cycle, state) < shares[1]
+
+
+def alike(bins) -> Depths:
+    """All bins follow the total."""
+    return Depths(np.ones(bins, np.float32), np.zeros(bins, np.float32))
 
 
 # Filters see levels: what they forecast is multiplied by the ratio, what they see divided by it.
@@ -270,14 +297,14 @@ def test_filters_follow_the_level_of_a_cycle():
     bank = Bank(1000.0, 2)
     state = bank.start()
     for slot in range(60):
-        seen = CyclicBank(bank, ratios[[slot % 3]], 0.0)
+        seen = CyclicBank(bank, ratios[[slot % 3]], 0.0, alike(2))
         counts = np.array([50.0, 20.0]) * ratios[slot % 3]
         seen.observe(state, counts, 1.0, np.zeros(2))
         state.elapsed += 1
     forecast = bank.forecast(state)
     assert forecast.mean == pytest.approx([50, 20], rel=0.05)
     for ratio in ratios:
-        scaled = CyclicBank(bank, np.array([ratio]), 0.0).forecast(state)
+        scaled = CyclicBank(bank, np.array([ratio]), 0.0, alike(2)).forecast(state)
         assert scaled.mean == pytest.approx(forecast.mean * ratio)
         assert scaled.variance == pytest.approx(forecast.variance * ratio**2)
 
@@ -289,9 +316,30 @@ def test_a_sum_of_busy_slots_is_no_rise():
     for slots, mean in [([2, 3], 60.0), ([0, 1], 20.0), ([1, 2], 40.0)]:
         state = bank.start()
         state.elapsed = 2
-        seen = CyclicBank(bank, ratios[slots], 0.0)
+        seen = CyclicBank(bank, ratios[slots], 0.0, alike(1))
         seen.observe(state, np.array([mean]), 0.01, np.zeros(1), shares)
         assert bank.forecast(state).mean == pytest.approx(40, abs=1)
+
+
+# A bin that goes deeper than the total, and one that does not follow it at all, are learnt from
+# releases alone; sums of whole cycles say nothing of that.
+def test_each_bin_has_a_depth_of_its_own():
+    rng = np.random.default_rng(7)
+    ratios, true = np.array([0.6, 1.4, 1.0, 0.8, 1.2]), np.array([0.0, 1.0, 1.6])
+    bank, depths = Bank(1000.0, 3), Depths.start(3)
+    state = bank.start()
+    for slot in range(200):
+        counts = 80 * (1 + true * (ratios[slot % 5] - 1)) + rng.normal(0, 3, 3)
+        CyclicBank(bank, ratios[[slot % 5]], 0.0, depths).observe(state, counts, 9.0, np.zeros(3))
+        state.elapsed += 1
+    assert depths.mean == pytest.approx(true, abs=0.15)
+    assert (depths.variance < 0.05).all()
+    assert depths.ratios(1.0) == pytest.approx(1)
+    before = depths.mean.copy()
+    state.elapsed = 5
+    whole = CyclicBank(bank, ratios, 0.0, depths)
+    whole.observe(state, np.array([50.0, 90.0, 120.0]), 9.0, np.zeros(3), np.full(5, 0.2))
+    assert depths.mean == pytest.approx(before)
 
 
 # ---- whole streams --------------------------------------------------------------------------
