@@ -38,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 # An alarm is a deviation so many noise scales and standard deviations above the expected one.
 ALARM = 3.0
 # So are smaller ones that add up to so much, less so much in each slot.
-SUSPICION, DRIFT = 5.0, 0.75
+SUSPICION, DRIFT = 6.0, 1.0
 # The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
 RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
 HASTE = 0.6
@@ -50,7 +50,7 @@ LONGEST = int(GAPS[-1])
 # After so many slots without a jump half of gate and reserve goes to the releases; in steps.
 CALM, ALERTS = 500, 8
 # A jump of so many noise scales of the gate is one that it would show.
-LEAP = 2.0
+LEAP = 1.5
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
@@ -255,7 +255,7 @@ class AdaptiveRelease:
         forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         here = _Slot(slot, counts, noise, terms, bank, forecast, risk)
-        started = state.published_slot is not None
+        started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
         in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
         bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
@@ -266,8 +266,8 @@ class AdaptiveRelease:
             self._replan(state, terms)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         if jumped:  # to a new level or on a new slope: the next release tells
+            state.leaps += self._leapt(state, here, seen, kind)
             state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
-            state.leaps += self._leapt(state, here, seen)
         state.slots += 1
         state.bank.elapsed += 1
         return state, self._told(state, here, seen, bill, surprise, jumped)
@@ -331,9 +331,14 @@ class AdaptiveRelease:
         bill.add(weighting.spent, main)
 
     def _saved(self, terms: Terms, bill: _Bill, slots: int, *, looks: bool) -> tuple[Units, Units]:
-        """What so many slots have saved up of main part and reserve, as far as there is room."""
-        main, lent = terms.rates.saved(np.minimum(slots, terms.windows), looks)
-        return np.minimum(main, terms.main - bill.main), np.minimum(lent, terms.reserve)
+        """What so many slots have saved up of main part and reserve, as far as there is room.
+
+        As many looks must remain possible.
+        """
+        slots_saved = np.minimum(slots, terms.windows)
+        main, lent = terms.rates.saved(slots_saved, looks)
+        room = terms.main - bill.main - terms.rates.gate * (slots_saved - 1) * looks
+        return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)
 
     def _sum_up(self, state: AdaptiveState, here: _Slot, alarmed: bool) -> list[Observed]:
         """End the sum and learn from it, unless nobody had any weight.
@@ -460,7 +465,9 @@ class AdaptiveRelease:
         errors = found.errors(float(state.bank.scale.mean()), risk)
         return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
 
-    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed]) -> bool:
+    def _leapt(
+        self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int
+    ) -> bool:
         """Whether a jump was of a size that a look with all of the gate's share would show."""
         terms, last = here.terms, seen[-1]
         found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
@@ -469,6 +476,8 @@ class AdaptiveRelease:
         noise_scale = float(np.sqrt(found.noise.min() / 2)) * state.alert
         jumped = np.any([one.jumped for one in seen], axis=0)
         size = float(np.abs(last.mean - here.forecast.mean)[jumped].sum())
+        if kind == SUM:  # half of it happened before, on average
+            size *= 2
         return size > LEAP * noise_scale
 
     def _bias(self, state: AdaptiveState, terms: Terms, dispersion: float) -> tuple[Floats, Floats]:
@@ -520,7 +529,13 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        kinds = (POINT, SUM) if state.since == 1 else (SUM if state.running else POINT,)
+        if state.since > 1:
+            kinds: tuple[int, ...] = (SUM if state.running else POINT,)
+        elif state.leaps and state.alert == 1:
+            # A jump is met with what is saved up for the next release: sums save nothing.
+            kinds = (POINT,)
+        else:
+            kinds = (POINT, SUM)
         best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
         if best is not None and state.since == 1 and self.cycle.spans(state.cycle, best.gap):
             best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, (SUM,))
