@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements
+from streamveil.mechanisms.adaptive.cycle import AUTO
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.registry import DEFAULT, with_options
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     CONTRIBUTIONS,
@@ -30,6 +32,8 @@ from streamveil.pipelines.summary import Summary
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.counting.unprotected import exact_counts
 
+# Of hours: nights are quiet.
+CYCLIC = with_options(DEFAULT, {"cycle": AUTO})
 _OUTPUTS = ("releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html")
 
 
@@ -53,7 +57,7 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
             domain=Categories(DESTINATIONS),
             slots=slots,
             columns=Columns(USER, (VALUE,), TIME),
-            mechanism=given.mechanism,
+            mechanism=given.mechanism or (CYCLIC if hourly else DEFAULT),
             max_contributions=CONTRIBUTIONS["hour" if hourly else "day"],
             noise_key=noise_key(None),
             first_slot=slots.index(parse_time(YEAR[0])),

@@ -470,9 +470,7 @@ class AdaptiveRelease:
         errors = found.errors(float(state.bank.scale.mean()), risk)
         return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
 
-    def _leapt(
-        self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int
-    ) -> bool:
+    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int) -> bool:
         """Whether a jump was of a size that a look with all of the gate's share would show."""
         terms, last = here.terms, seen[-1]
         found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
