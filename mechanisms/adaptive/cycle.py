@@ -239,8 +239,10 @@ class Candidate:
     def _offsets(self, first: int) -> Floats:
         """Slots from the middle of a cycle that begins with `first`, by phase: shape (phases,)."""
         slots = np.arange(self.length)
-        offsets: Floats = np.bincount(self.phase(first + slots), slots - slots.mean())
-        return offsets / self._widths
+        offsets: Floats = (
+            np.bincount(self.phase(first + slots), slots - slots.mean()) / self._widths
+        )
+        return offsets
 
     def _compare(self, totals: Floats, noise: Floats) -> None:
         """Learn whether, and how, phases differ as they did before."""
