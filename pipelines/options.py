@@ -517,7 +517,6 @@ def add_demo_options(parser: Parser) -> None:
     add = section(parser, PRIVACY)
     add(
         "--mechanism",
-        default=DEFAULT,
         metavar="NAME",
-        help=f"mechanism (default {DEFAULT})",
+        help=f"mechanism (default {DEFAULT}), of hours {DEFAULT}:cycle=auto",
     )

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Forecast, Observed
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CycleState, CyclicBank
+from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Bank, Forecast, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
@@ -100,6 +101,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             bank=filter_bank.SCHEMA,
             correlation=_BYTES_LIST,
             running=["null", RunningSum.SCHEMA],
+            cycle=CycleState.SCHEMA,
             ring=["null", Ring.SCHEMA],
             **accounts,
             **_KEPT,
@@ -109,12 +111,14 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
 
 @dataclass
 class AdaptiveState:
-    """What the next slot needs to know: everything in it is public but a running sum."""
+    """What the next slot needs to know: everything in it is public but running sums."""
 
     bank: filter_bank.BankState
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
+    cycle: CycleState
+    """Its running sums are SECRET, too."""
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
     ring: Ring | None = None
@@ -162,6 +166,7 @@ def pack(
         "bank": filter_bank.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
         "running": state.running.record() if state.running else None,
+        "cycle": state.cycle.record(),
         "ring": state.ring.record() if state.ring else None,
         **accounts,
     }
@@ -194,6 +199,8 @@ def unpack(
         for stored, (dtype, shape) in zip(record["correlation"], shapes, strict=True)
     ]
     state.correlation = (CorrelationState.of if version == 1 else CorrelationState)(*read)
+    if version > 1:
+        state.cycle.read(record["cycle"])
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
     if record.get("ring"):
@@ -212,6 +219,7 @@ class _Slot:
     counts: npt.NDArray[np.int64]
     noise: SlotNoise
     terms: Terms
+    bank: Bank | CyclicBank
     forecast: Forecast
     risk: Risk
 
@@ -240,8 +248,9 @@ class AdaptiveRelease:
     revise = 0
     """How many slots later a slot is revised; 0 for never."""
 
-    def __init__(self, name: str, bins: int) -> None:
+    def __init__(self, name: str, bins: int, cycle: Cycle) -> None:
         self.name = name
+        self.cycle = cycle
         # Counts of a complete histogram add up: one of them is known from the others.
         self._freedom = bins / np.sqrt(max(bins - 1, 1))
 
@@ -257,19 +266,24 @@ class AdaptiveRelease:
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
-        terms = self.terms(state, slot_input)
+        usual = self.terms(state, slot_input)
         if not state.slots:
-            state.bank = terms.bank.start()
-            state.correlation = terms.correlation.start(state.bank.scale)
+            state.bank = usual.bank.start()
+            state.correlation = usual.correlation.start(state.bank.scale)
         if not self.revise:
             state.ring = None
         elif state.ring is None:
             state.ring = Ring.start(state.bank, slot_input.slot)
-        forecast = terms.bank.forecast(state.bank)
+        terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
+        slot, counts = slot_input.slot, slot_input.counts
+        bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
+        forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
+        here = _Slot(slot, counts, noise, terms, bank, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
+        in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
+        bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if seen:
             state.published_slot = slot_input.slot
@@ -390,7 +404,7 @@ class AdaptiveRelease:
             if weighting is not None and released is not None:
                 found = self._compared(state, terms, weighting, released, audited, laplace)
             elif summed:
-                self._learn_of_sums(state, terms, audited, laplace)
+                self._learn_of_sums(state, here, audited, laplace)
         if weighting:
             state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
         elif audit and not summed:
@@ -409,7 +423,7 @@ class AdaptiveRelease:
     ) -> Observed:
         """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
         elapsed, scale = state.bank.elapsed, state.bank.scale
-        seen = here.terms.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
+        seen = here.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
         if state.ring:
             state.ring.note(here.slot, elapsed, scale, seen.taken)
         return seen
@@ -447,10 +461,10 @@ class AdaptiveRelease:
         return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
 
     def _learn_of_sums(
-        self, state: AdaptiveState, terms: Terms, audited: Floats, laplace: float
+        self, state: AdaptiveState, here: _Slot, audited: Floats, laplace: float
     ) -> None:
         """Learn the bias of sums: what is believed after them, uncorrected, beside an audit."""
-        now = terms.bank.forecast(state.bank)
+        terms, now = here.terms, here.bank.forecast(state.bank)
         bias, _ = self._bias(state, terms, state.dispersion)
         terms.correlation.learn(
             state.correlation,
@@ -563,8 +577,12 @@ class AdaptiveRelease:
         else:
             kinds = (POINT, SUM)
         best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
+        if best is not None and state.since == 1 and self.cycle.spans(state.cycle, best.gap):
+            best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, (SUM,))
         if best is not None:
             state.gap, state.kind, state.patience = best
+            if state.kind == SUM:
+                state.gap = self.cycle.whole(state.cycle, state.gap)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:
@@ -616,10 +634,14 @@ class AdaptiveRelease:
 
     def _revised(self, state: AdaptiveState, until: int) -> Iterator[Revised]:
         """Revise all slots up to one that have not been."""
-        ring, bank = state.ring, state.bank
-        weights = filter_bank.Bank(1.0, len(bank.scale)).weights(bank)
+        ring, scale = state.ring, state.bank.scale.astype(np.float64)
+        levels = Bank(1.0, len(scale))
+        weights = levels.weights(state.bank)
         while ring is not None and ring.next_slot <= until:
-            slot, known = ring.revise(weights, bank.scale.astype(np.float64))
+            slot, known = ring.revise(weights, scale)
+            bank = self.cycle.over(state.cycle, levels, slot, 1)
+            if isinstance(bank, CyclicBank):
+                known = bank.of_level(known)
             mean, variance = known.mean, known.variance + known.white
             if state.published_slot is None:
                 mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)

@@ -225,7 +225,7 @@ class Bank:
         self,
         state: BankState,
         counts: Floats,
-        noise: float,
+        noise: float | Floats,
         error: Floats,
         shares: Floats = LAST_SLOT,
         *,
@@ -236,7 +236,7 @@ class Bank:
         Args:
             state: changed in place.
             counts: released estimate of a mean of the last slots' counts, shape (d,).
-            noise: variance of its Laplace noise.
+            noise: variance of its Laplace noise, one for all bins or of shape (d,).
             error: variance of its other errors, shape (d,).
             shares: what each slot contributes to it, up to the present one: they add up to 1, and
                 there are at most `elapsed` of them, or one.

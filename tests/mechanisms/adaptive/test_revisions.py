@@ -279,3 +279,16 @@ def test_what_cannot_revise_says_which_can():
     for lag in (-1, 2.5, True, LONGEST_LAG + 1):
         with pytest.raises(ConfigurationError, match=f"revise is {lag}"):
             simulate("adaptive", counts_of(3), REQUIREMENTS, SIZES, KEY, revise=lag)
+
+
+def test_a_cycle_is_in_revisions_as_in_forecasts():
+    """Of counts that rise and fall by two thirds, revised counts are no further from the truth."""
+    rng = np.random.default_rng(5)
+    phases = 1 + 2 / 3 * np.sin(2 * np.pi * np.arange(240) / 8)
+    level = 800 + np.cumsum(rng.normal(0, 6, (240, 1, 4)), axis=0)
+    counts = np.rint(level * phases[:, None, None]).astype(np.int64)
+    found = simulate("adaptive:cycle=8", counts, [(40, 1.0)], [10_000], KEY, revise=7)
+    true, late = counts.sum(axis=1), slice(80, None)
+    errors = [((one - true)[late] ** 2).mean() for one in (found.revised, found.released)]
+    assert errors[0] < 0.95 * errors[1]
+    assert errors[1] < 0.1 * ((true[late] - true[late].mean(axis=0)) ** 2).mean()
