@@ -49,6 +49,8 @@ class Population:
     sensitivity: int = 1
     """How much one user can change a slot's histogram in L1: contributions per slot, doubled
     when neighbouring inputs replace a user rather than add one."""
+    slot_length: int | None = None
+    """Length of a slot in microseconds, where it is known."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -143,6 +145,8 @@ class Setting:
     horizon: int
     """The longest window that may be asked for, in slots."""
     sensitivity: int = 1
+    """As in :class:`Population`."""
+    slot_length: int | None = None
     """As in :class:`Population`."""
 
     def __post_init__(self) -> None:

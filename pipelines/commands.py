@@ -232,7 +232,7 @@ def _check_per_record(given: Any) -> None:
 
 def _check_demo(given: Any) -> None:
     is_true("hourly", given.hourly)
-    parse(given.mechanism)
+    parse(given.mechanism or DEFAULT)
 
 
 def _check_evaluate(given: Any) -> None:

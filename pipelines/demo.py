@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import read_ledger, read_releases, read_requirements, read_revisions
+from streamveil.mechanisms.adaptive.cycle import AUTO
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
-from streamveil.mechanisms.registry import can_revise, check_revise
+from streamveil.mechanisms.registry import DEFAULT, can_revise, check_revise, with_options
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     CONTRIBUTIONS,
@@ -34,6 +35,8 @@ from streamveil.pipelines.summary import Summary
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.counting.unprotected import exact_counts
 
+# Of hours: nights are quiet.
+CYCLIC = with_options(DEFAULT, {"cycle": AUTO})
 _OUTPUTS = (
     *("releases.parquet", "revisions.parquet", "ledger.parquet"),
     *("rejected.jsonl", "index.html"),
@@ -43,7 +46,8 @@ _OUTPUTS = (
 def main(given: argparse.Namespace, options: PipelineOptions) -> int:
     """Run the command with its options and those of Beam; returns the exit code."""
     hourly = is_true("hourly", given.hourly)
-    lag = demo_lag(given)
+    mechanism = given.mechanism or (CYCLIC if hourly else DEFAULT)
+    lag = _lag(mechanism, given.revise)
     folder = Path(given.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +65,7 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
             domain=Categories(DESTINATIONS),
             slots=slots,
             columns=Columns(USER, (VALUE,), TIME),
-            mechanism=given.mechanism,
+            mechanism=mechanism,
             max_contributions=CONTRIBUTIONS["hour" if hourly else "day"],
             noise_key=noise_key(None),
             first_slot=slots.index(parse_time(YEAR[0])),
@@ -94,12 +98,12 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
     return 0
 
 
-def demo_lag(given: argparse.Namespace) -> int:
+def _lag(mechanism: str, asked: int | None) -> int:
     """How many slots later slots are revised; 0 for never. Raises ConfigurationError."""
-    if given.revise is None:
-        return DEMO_LAG if can_revise(given.mechanism) else 0
-    check_revise(given.mechanism, whole("revise", given.revise))
-    return int(given.revise)
+    if asked is None:
+        return DEMO_LAG if can_revise(mechanism) else 0
+    check_revise(mechanism, whole("revise", asked))
+    return asked
 
 
 def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:

@@ -510,14 +510,13 @@ def add_demo_options(parser: Parser) -> None:
         "--revise",
         type=int,
         metavar="LAG",
-        help=f"revise every slot so many slots later (default {DEMO_LAG}, of mechanisms that can)",
+        help=f"revise every slot so many slots later, of mechanisms that can (default {DEMO_LAG})",
     )
     add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
     add_switch(section(parser, TIME), "--hourly", "slots of an hour instead of a day")
     add = section(parser, PRIVACY)
     add(
         "--mechanism",
-        default=DEFAULT,
         metavar="NAME",
-        help=f"mechanism (default {DEFAULT})",
+        help=f"mechanism (default {DEFAULT}), of hours {DEFAULT}:cycle=auto",
     )

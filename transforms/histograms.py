@@ -273,7 +273,13 @@ class PrivateHistograms(beam.PTransform):
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
-        return Population(self.registry.classes, self.registry.sizes, self.domain.bins, sensitivity)
+        return Population(
+            self.registry.classes,
+            self.registry.sizes,
+            self.domain.bins,
+            sensitivity,
+            self.slots.length,
+        )
 
     def bounding(self) -> Bounding:
         """Which events of a user in a slot count, with the secret of the draws."""

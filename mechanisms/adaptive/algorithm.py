@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Forecast, Observed
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CycleState, CyclicBank
+from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Bank, Forecast, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
@@ -37,20 +38,22 @@ Floats = npt.NDArray[np.float64]
 
 # An alarm is a deviation so many noise scales and standard deviations above the expected one.
 ALARM = 3.0
-# So are smaller ones that add up to so much, less so much in each slot.
-SUSPICION, DRIFT = 5.0, 0.75
 # The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
 RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
 HASTE = 0.6
 AFTER_JUMP = 1
 SLOW = 0.02
 REPLAN_EVERY = 4
+# Slots that the first gap may have; each may then be as long as all before.
+SOON = 2
 # No sum is of more slots.
 LONGEST = int(GAPS[-1])
 # After so many slots without a jump half of gate and reserve goes to the releases; in steps.
-CALM, ALERTS = 500, 8
+CALM, ALERTS = 400, 8
+# A look costs what the whole share of the gate saves up in so many slots.
+LOOKS = 2
 # A jump of so many noise scales of the gate is one that it would show.
-LEAP = 2.0
+LEAP = 2.4
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
@@ -74,7 +77,7 @@ _KEPT = {
     "published_slot": ["null", "long"],
     "epsilon": "double",
     "dispersion": "double",
-    "suspicion": "double",
+    "unwatched": "long",
     "leaps": "long",
 }
 
@@ -102,6 +105,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             bank=filter_bank.SCHEMA,
             correlation=_BYTES_LIST,
             running=["null", RunningSum.SCHEMA],
+            cycle=CycleState.SCHEMA,
             ring=["null", Ring.SCHEMA],
             **accounts,
             **_KEPT,
@@ -111,12 +115,14 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
 
 @dataclass
 class AdaptiveState:
-    """What the next slot needs to know: everything in it is public but a running sum."""
+    """What the next slot needs to know: everything in it is public but running sums."""
 
     bank: filter_bank.BankState
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
+    cycle: CycleState
+    """Its running sums are SECRET, too."""
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
     ring: Ring | None = None
@@ -136,16 +142,21 @@ class AdaptiveState:
     epsilon: float = 0.0
     dispersion: float = 0.0
     """Of the weights of the last release."""
-    suspicion: float = 0.0
-    """Surprise that has added up."""
+    unwatched: int = 1
+    """Slots from the last look to this one."""
     leaps: int = 0
     """Jumps that a look with the whole share of the gate would have shown."""
 
     @property
     def alert(self) -> float:
         """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
-        wary = CALM * (1 + 2 * self.leaps) / (CALM + self.slots)
-        return min(np.ceil(ALERTS * wary) / ALERTS, 1.0)
+        often = CALM * (1 + 2 * self.leaps) / max(self.slots, 1)
+        return float(min(np.ceil(ALERTS * often**2) / ALERTS, 1.0))
+
+    @property
+    def watch(self) -> int:
+        """Slots from one look to the next: few good ones show more than many bad ones."""
+        return 1 if self.leaps and self.alert == 1 else int(LOOKS / self.alert)
 
 
 def pack(
@@ -159,6 +170,7 @@ def pack(
         "bank": filter_bank.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
         "running": state.running.record() if state.running else None,
+        "cycle": state.cycle.record(),
         "ring": state.ring.record() if state.ring else None,
         **accounts,
     }
@@ -179,15 +191,23 @@ def unpack(
     if version == 1:
         filter_bank.read_former(state.bank, record["bank"])
         state.bank.elapsed = 1 if record["slots"] else 0
-        record |= {"kind": POINT, "running": None, "suspicion": 0.0, "leaps": 0, "ring": None}
+        record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
-    parts = vars(state.correlation)
-    for (name, part), stored in zip(parts.items(), record["correlation"], strict=True):
-        parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
+    beliefs = vars(state.correlation)
+    shapes = [(part.dtype, part.shape) for part in beliefs.values()]
+    if version == 1:
+        shapes = [(np.dtype(np.float64), shape) for _, shape in shapes]
+    read = [
+        np.frombuffer(stored, dtype).reshape(shape).copy()
+        for stored, (dtype, shape) in zip(record["correlation"], shapes, strict=True)
+    ]
+    state.correlation = (CorrelationState.of if version == 1 else CorrelationState)(*read)
+    if version > 1:
+        state.cycle.read(record["cycle"])
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
-    if record["ring"]:
+    if record.get("ring"):
         state.ring = Ring.read(record["ring"], len(state.bank.scale))
     state.accounts = accounts(record)
     for name in _KEPT:
@@ -203,6 +223,7 @@ class _Slot:
     counts: npt.NDArray[np.int64]
     noise: SlotNoise
     terms: Terms
+    bank: Bank | CyclicBank
     forecast: Forecast
     risk: Risk
 
@@ -231,8 +252,9 @@ class AdaptiveRelease:
     revise = 0
     """How many slots later a slot is revised; 0 for never."""
 
-    def __init__(self, name: str, bins: int) -> None:
+    def __init__(self, name: str, bins: int, cycle: Cycle) -> None:
         self.name = name
+        self.cycle = cycle
         # Counts of a complete histogram add up: one of them is known from the others.
         self._freedom = bins / np.sqrt(max(bins - 1, 1))
 
@@ -248,19 +270,24 @@ class AdaptiveRelease:
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
-        terms = self.terms(state, slot_input)
+        usual = self.terms(state, slot_input)
         if not state.slots:
-            state.bank = terms.bank.start()
-            state.correlation = terms.correlation.start(state.bank.scale)
+            state.bank = usual.bank.start()
+            state.correlation = usual.correlation.start(state.bank.scale)
         if not self.revise:
             state.ring = None
         elif state.ring is None:
             state.ring = Ring.start(state.bank, slot_input.slot)
-        forecast = terms.bank.forecast(state.bank)
+        terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
+        slot, counts = slot_input.slot, slot_input.counts
+        bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
+        forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
-        started = state.published_slot is not None
+        here = _Slot(slot, counts, noise, terms, bank, forecast, risk)
+        started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
+        in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
+        bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if seen:
             state.published_slot = slot_input.slot
@@ -268,8 +295,8 @@ class AdaptiveRelease:
             self._replan(state, terms)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         if jumped:  # to a new level or on a new slope: the next release tells
+            state.leaps += self._leapt(state, here, seen, kind)
             state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
-            state.leaps += self._leapt(state, here, seen)
         state.slots += 1
         state.bank.elapsed += 1
         return state, self._told(state, here, seen, bill, surprise, jumped)
@@ -288,10 +315,12 @@ class AdaptiveRelease:
         summing = self._summing(state, here)
         nothing = np.zeros_like(terms.main)
         bill, surprise = _Bill(nothing, nothing, nothing), 0.0
-        if terms.audit is None and (summing or not due):
-            bill.main, surprise = self._look(state, here, np.minimum(terms.rates.gate, terms.main))
-        state.suspicion = max(state.suspicion + surprise - DRIFT, 0.0)
-        alarmed = surprise > ALARM or state.suspicion > SUSPICION or not state.slots
+        if terms.audit is None and (summing or not due) and state.unwatched >= state.watch:
+            offers = np.minimum(terms.rates.gate * state.watch, terms.main)
+            bill.main, surprise = self._look(state, here, offers)
+            state.unwatched = 0
+        state.unwatched += 1
+        alarmed = surprise > ALARM or not state.slots
         seen: list[Observed] = []
         ended = False
         if summing:
@@ -299,8 +328,6 @@ class AdaptiveRelease:
                 self._add(state, here, bill)
             if ended := due or alarmed:
                 seen += self._sum_up(state, here, alarmed)
-        if alarmed:
-            state.suspicion = 0.0
         weighting = None
         if alarmed or (due and not summing):
             saved = 1 if summing else state.since
@@ -333,9 +360,14 @@ class AdaptiveRelease:
         bill.add(weighting.spent, main)
 
     def _saved(self, terms: Terms, bill: _Bill, slots: int, *, looks: bool) -> tuple[Units, Units]:
-        """What so many slots have saved up of main part and reserve, as far as there is room."""
-        main, lent = terms.rates.saved(np.minimum(slots, terms.windows), looks)
-        return np.minimum(main, terms.main - bill.main), np.minimum(lent, terms.reserve)
+        """What so many slots have saved up of main part and reserve, as far as there is room.
+
+        As many looks must remain possible.
+        """
+        slots_saved = np.minimum(slots, terms.windows)
+        main, lent = terms.rates.saved(slots_saved, looks)
+        room = terms.main - bill.main - terms.rates.gate * (slots_saved - 1) * looks
+        return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)
 
     def _sum_up(self, state: AdaptiveState, here: _Slot, alarmed: bool) -> list[Observed]:
         """End the sum and learn from it, unless nobody had any weight.
@@ -376,7 +408,7 @@ class AdaptiveRelease:
             if weighting is not None and released is not None:
                 found = self._compared(state, terms, weighting, released, audited, laplace)
             elif summed:
-                self._learn_of_sums(state, terms, audited, laplace)
+                self._learn_of_sums(state, here, audited, laplace)
         if weighting:
             state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
         elif audit and not summed:
@@ -395,9 +427,9 @@ class AdaptiveRelease:
     ) -> Observed:
         """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
         elapsed, scale = state.bank.elapsed, state.bank.scale
-        seen = here.terms.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
+        seen = here.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
         if state.ring:
-            state.ring.note(here.slot, elapsed, shares, counts, noise + error, seen.opened, scale)
+            state.ring.note(here.slot, elapsed, scale, seen.taken)
         return seen
 
     def _compared(
@@ -433,10 +465,10 @@ class AdaptiveRelease:
         return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
 
     def _learn_of_sums(
-        self, state: AdaptiveState, terms: Terms, audited: Floats, laplace: float
+        self, state: AdaptiveState, here: _Slot, audited: Floats, laplace: float
     ) -> None:
         """Learn the bias of sums: what is believed after them, uncorrected, beside an audit."""
-        now = terms.bank.forecast(state.bank)
+        terms, now = here.terms, here.bank.forecast(state.bank)
         bias, _ = self._bias(state, terms, state.dispersion)
         terms.correlation.learn(
             state.correlation,
@@ -479,7 +511,7 @@ class AdaptiveRelease:
         errors = found.errors(float(state.bank.scale.mean()), risk)
         return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
 
-    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed]) -> bool:
+    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int) -> bool:
         """Whether a jump was of a size that a look with all of the gate's share would show."""
         terms, last = here.terms, seen[-1]
         found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
@@ -488,6 +520,8 @@ class AdaptiveRelease:
         noise_scale = float(np.sqrt(found.noise.min() / 2)) * state.alert
         jumped = np.any([one.jumped for one in seen], axis=0)
         size = float(np.abs(last.mean - here.forecast.mean)[jumped].sum())
+        if kind == SUM:  # half of it happened before, on average
+            size *= 2
         return size > LEAP * noise_scale
 
     def _bias(self, state: AdaptiveState, terms: Terms, dispersion: float) -> tuple[Floats, Floats]:
@@ -540,10 +574,22 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        kinds = (POINT, SUM) if state.since == 1 else (SUM if state.running else POINT,)
+        if state.since > 1:
+            kinds: tuple[int, ...] = (SUM if state.running else POINT,)
+        elif state.leaps and state.alert == 1:
+            # A jump is met with what is saved up for the next release: sums save nothing.
+            kinds = (POINT,)
+        else:
+            kinds = (POINT, SUM)
         best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
+        if best is not None and state.since == 1 and self.cycle.spans(state.cycle, best.gap):
+            best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, (SUM,))
         if best is not None:
             state.gap, state.kind, state.patience = best
+            # Plans are for streams that have settled: until then releases must follow soon.
+            state.gap = min(state.gap, state.slots + SOON)
+            if state.kind == SUM:
+                state.gap = self.cycle.whole(state.cycle, state.gap)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:
@@ -595,10 +641,15 @@ class AdaptiveRelease:
 
     def _revised(self, state: AdaptiveState, until: int) -> Iterator[Revised]:
         """Revise all slots up to one that have not been."""
-        ring, bank = state.ring, state.bank
-        weights = filter_bank.Bank(1.0, len(bank.scale)).weights(bank)
+        ring, scale = state.ring, state.bank.scale.astype(np.float64)
+        levels = Bank(1.0, len(scale))
+        weights = levels.weights(state.bank)
         while ring is not None and ring.next_slot <= until:
-            slot, mean, variance = ring.revise(weights, bank.scale.astype(np.float64))
+            slot, known = ring.revise(weights, scale)
+            bank = self.cycle.over(state.cycle, levels, slot, 1)
+            if isinstance(bank, CyclicBank):
+                known = bank.of_level(known)
+            mean, variance = known.mean, known.variance + known.white
             if state.published_slot is None:
                 mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
             counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)

@@ -9,7 +9,7 @@ Everything here is computed from public requirements and from releases.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -152,7 +152,7 @@ class Rates:
     """What a slot may use of the parts of a budget, in units, shape (K,)."""
 
     gate: Units
-    """For a look."""
+    """Saved up for looks."""
     main: Units
     """Saved up for releases."""
     lent: Units
@@ -194,6 +194,11 @@ class Terms:
     bank: Bank
     correlation: Correlation
     plan: Plan
+
+    def less(self, share: float) -> Terms:
+        """What is left when a share of what releases save up is spent on something else."""
+        main = self.rates.main - part(self.rates.main, share)
+        return replace(self, rates=replace(self.rates, main=main))
 
     def fair(self, offers: Units) -> Units:
         """What may be used of the offers: as much of all if they must weigh alike."""

@@ -27,6 +27,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     choices,
     part,
 )
+from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
@@ -52,6 +53,7 @@ class DynamicAdaptive(AdaptiveRelease):
         gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
         audit: share of the budget for audits, one in every `horizon` slots.
         reserve: share of the rest that waits for alarms.
+        cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
 
     SCHEMAS = algorithm.schemas(
@@ -67,8 +69,9 @@ class DynamicAdaptive(AdaptiveRelease):
         gate: float = -1.0,
         audit: float = 0.1,
         reserve: float = 0.15,
+        cycle: str = NONE,
     ) -> None:
-        super().__init__(name, setting.bins)
+        super().__init__(name, setting.bins, Cycle.of(name, cycle, setting.slot_length))
         self.setting = setting
         self.assume_independent = assume_independent
         self.shares = Shares.of(
@@ -80,7 +83,9 @@ class DynamicAdaptive(AdaptiveRelease):
         """Nothing released yet, and no ledger."""
         bank = filter_bank.Bank(1.0, self.setting.bins).start()
         correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
-        return AdaptiveState(bank, correlation, self.windows.start())
+        return AdaptiveState(
+            bank, correlation, self.windows.start(), self.cycle.start(self.setting.bins)
+        )
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""

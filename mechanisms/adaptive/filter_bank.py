@@ -56,6 +56,7 @@ LAST_SLOT = np.ones(1)
 _LEAST_SCORE = -1e4
 # No belief is further from 0: there are single-precision figures for it, and for a multiple.
 _MOST = 1e36
+_TINY = 1e-300
 
 
 @dataclass
@@ -69,8 +70,9 @@ class BankState:
     level: Singles
     level_var: Singles
     slope: Singles
-    covariance: Singles
     slope_var: Singles
+    correlation: Halves
+    """Of level and slope."""
     scores: Halves
     """Discounted log-likelihood of each member in each bin, 0 for the best."""
     scale: Singles
@@ -140,16 +142,28 @@ class Forecast:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """What a bank took a release for; arrays of shape (d,) but for the shares."""
+
+    counts: Floats
+    error: Floats
+    """Variance of all its errors."""
+    shares: Floats
+    """What each of the last slots contributes to it."""
+    opened: Floats
+    """Variance by which a jump opened the level, 0 without one."""
+
+
+@dataclass(frozen=True)
 class Observed:
     """What is known after an observation, arrays of shape (d,)."""
 
     jumped: npt.NDArray[np.bool_]
     """Where the counts jumped."""
-    opened: Floats
-    """Variance by which the jump opened the level, 0 without one."""
     mean: Floats
     """Of the present slot's own counts."""
     variance: Floats
+    taken: Taken
 
 
 @dataclass(frozen=True)
@@ -213,7 +227,7 @@ class Bank:
         self,
         state: BankState,
         counts: Floats,
-        noise: float,
+        noise: float | Floats,
         error: Floats,
         shares: Floats = LAST_SLOT,
         *,
@@ -224,7 +238,7 @@ class Bank:
         Args:
             state: changed in place.
             counts: released estimate of a mean of the last slots' counts, shape (d,).
-            noise: variance of its Laplace noise.
+            noise: variance of its Laplace noise, one for all bins or of shape (d,).
             error: variance of its other errors, shape (d,).
             shares: what each slot contributes to it, up to the present one: they add up to 1, and
                 there are at most `elapsed` of them, or one.
@@ -259,7 +273,8 @@ class Bank:
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
         vars(state).update(vars(_kept(after, scores, scale)) | {"elapsed": 0})
-        return Observed(jumped, opened, *_mixed(weights, each, left))
+        taken = Taken(counts, noise + error, shares, opened)
+        return Observed(jumped, *_mixed(weights, each, left), taken)
 
 
 def present(state: BankState) -> Beliefs:
@@ -277,9 +292,10 @@ def present(state: BankState) -> Beliefs:
 
 
 def _slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
-    parts = (state.slope, state.covariance, state.slope_var)
-    slope, covariance, slope_var = (part.astype(np.float64) for part in parts)
-    return slope, covariance, slope_var
+    """Slope, its covariance with the level and its variance, at the last observation."""
+    slope, slope_var = state.slope.astype(np.float64), state.slope_var.astype(np.float64)
+    together = np.sqrt(slope_var * state.level_var[SLOPED])
+    return slope, state.correlation * together, slope_var
 
 
 def _window(state: BankState, shares: Floats) -> _Window:
@@ -338,7 +354,7 @@ def _learnt(
     missed_sloped, blurred_sloped, total_sloped = missed[SLOPED], blurred[SLOPED], total[SLOPED]
     twisted = now.covariance * window.variance[SLOPED] - by_level[SLOPED] * by_slope
     covariance = (now.covariance * blurred_sloped + twisted) / total_sloped
-    least = covariance**2 / np.maximum(level_var[SLOPED], 1e-300)
+    least = covariance**2 / np.maximum(level_var[SLOPED], _TINY)
     return Beliefs(
         now.level + by_level / total * missed,
         level_var,
@@ -351,11 +367,21 @@ def _learnt(
 def _kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
     """The state of beliefs, rounded here and nowhere else: bytes of it lose nothing."""
     likely = np.maximum(scores - scores.max(axis=0), _LEAST_SCORE)
-    parts = {
-        name: np.clip(part, -_MOST, _MOST).astype(np.float32)
-        for name, part in vars(beliefs).items()
-    }
-    return BankState(**parts, scores=likely.astype(np.float16), scale=scale.astype(np.float32))
+    together = np.sqrt(beliefs.slope_var * beliefs.level_var[SLOPED])
+    correlation = np.clip(beliefs.covariance / np.maximum(together, _TINY), -1, 1)
+    return BankState(
+        _single(beliefs.level),
+        _single(beliefs.level_var),
+        _single(beliefs.slope),
+        _single(beliefs.slope_var),
+        correlation.astype(np.float16),
+        likely.astype(np.float16),
+        scale.astype(np.float32),
+    )
+
+
+def _single(part: Floats) -> Singles:
+    return np.clip(part, -_MOST, _MOST).astype(np.float32)
 
 
 def _shares(scores: Floats) -> Floats:

@@ -35,6 +35,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     choices,
     part,
 )
+from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Population, SlotInput
@@ -60,6 +61,7 @@ class Adaptive(AdaptiveRelease):
         gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
         audit: share of the budget for audits; nearly everybody gives as much as the least of them.
         reserve: share of the rest that waits for alarms.
+        cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
 
     SCHEMAS = algorithm.schemas(spent=WindowSums.SCHEMA, reserve="WindowSums")
@@ -73,8 +75,9 @@ class Adaptive(AdaptiveRelease):
         gate: float = -1.0,
         audit: float = 0.1,
         reserve: float = 0.15,
+        cycle: str = NONE,
     ) -> None:
-        super().__init__(name, population.bins)
+        super().__init__(name, population.bins, Cycle.of(name, cycle, population.slot_length))
         shares = Shares.of(name, gate, audit, reserve, population.bins)
         self.population = population
         self.assume_independent = assume_independent
@@ -117,7 +120,12 @@ class Adaptive(AdaptiveRelease):
         """Nothing released yet."""
         bank = self.bank.start()
         accounts = Spending(self._sums.start(), self._sums.start())
-        return AdaptiveState(bank, self.correlation.start(bank.scale), accounts)
+        return AdaptiveState(
+            bank,
+            self.correlation.start(bank.scale),
+            accounts,
+            self.cycle.start(self.population.bins),
+        )
 
     def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
         """What is left of every part in the window of each class."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,20 +27,43 @@ from streamveil.mechanisms.adaptive.filter_bank import (
     BEND,
     DRIFT,
     MEMBERS,
-    SLOPE_OF_JUMP,
     SLOPED,
-    TRENDING,
     WHITE,
+    Bank,
     BankState,
+    Forecast,
+    Taken,
+    _kept,
+    _learnt,
+    _opened,
+    _slopes,
+    _window,
+    present,
+    read,
+    record,
 )
 from streamveil.mechanisms.core import state_codec
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 
-# Places in a state: the level, the slope, and what has been measured since the last release: the
-# sum of the levels, each times the share that its slot has in the next release.
-LEVEL, SLOPE, SUM = range(3)
+_SLOPES = len(range(MEMBERS)[SLOPED])
+
+
+class _Reach(NamedTuple):
+    """What is measured of level and slope before some slots: by how much of each."""
+
+    slots: int
+    part: float
+    """Of the level."""
+    reach: float
+    """Of the slope."""
+
+    @classmethod
+    def of(cls, shares: npt.NDArray[Any]) -> _Reach:
+        """Over slots with these shares."""
+        slots = len(shares)
+        return cls(slots, float(shares.sum()), float(shares @ np.arange(1, slots + 1)))
 
 
 @dataclass(frozen=True)
@@ -65,179 +88,134 @@ class Measured:
         **dict.fromkeys(("shares", "counts", "error", "opened", "scale"), "bytes"),
     )
 
-    @property
-    def measures(self) -> Floats:
-        """What of a state is measured, shape (3,)."""
-        return np.array([0.0 if len(self.shares) else 1.0, 0.0, 1.0])
-
-    @property
-    def white(self) -> Floats:
-        """Variance that the slots' own deviations give to it, shape (members, d)."""
-        shares = self.shares.astype(np.float64)
-        return (float(shares @ shares) if len(shares) else 1.0) * WHITE * self.scale
-
     def share(self, slot: int) -> float:
         """What a slot since the release before contributes."""
         return float(self.shares[slot - self.slot - 1]) if len(self.shares) else 1.0
 
-
-@dataclass(frozen=True)
-class _Beliefs:
-    """Of all members: means of the state, (3, members, d), and covariances, (3, 3, members, d)."""
-
-    mean: Floats
-    covariance: Floats
-
-    @classmethod
-    def of(cls, kept: Singles) -> _Beliefs:
-        """What is remembered: after a release, where the sum is 0."""
-        level, slope, level_var, both, slope_var = kept.astype(np.float64)
-        none = np.zeros_like(level)
-        rows = [[level_var, both, none], [both, slope_var, none], [none, none, none]]
-        return cls(np.array([level, slope, none]), np.array(rows))
-
-    @property
-    def kept(self) -> Singles:
-        """What is remembered after a release, shape (5, members, d)."""
-        mean, covariance = self.mean, self.covariance
-        return np.array(
-            [
-                mean[LEVEL],
-                mean[SLOPE],
-                covariance[LEVEL, LEVEL],
-                covariance[LEVEL, SLOPE],
-                covariance[SLOPE, SLOPE],
-            ],
-            np.float32,
-        )
-
-    def after(self, shares: Floats, scale: Floats) -> _Beliefs:
-        """Some slots later, which have these shares in the next release, shape (slots,)."""
-        slots = len(shares)
-        moves, one = _moves(shares), np.ones(slots)
-        # What a step of the level, or of the slope, in each slot adds up to.
-        by_step = np.cumsum(shares[::-1])[::-1]
-        by_bend = np.cumsum(by_step[::-1])[::-1] - by_step
-        of_level = np.array([one, 0 * one, by_step])
-        of_slope = np.array([np.arange(slots)[::-1], one, by_bend])
-        drift, bend = of_level @ of_level.T, of_slope @ of_slope.T
-        steps = drift[:, :, None, None] * DRIFT + bend[:, :, None, None] * BEND
-        return _Beliefs(_times(moves, self.mean), _between(moves, self.covariance) + steps * scale)
-
-    def opened(self, release: Measured) -> _Beliefs:
-        """With the uncertainty that a jump brought, as the bank has it."""
-        if not release.opened.any():
-            return self
-        jump, covariance = release.opened.astype(np.float64), self.covariance.copy()
-        slots = len(release.shares)
-        measured = 1.0 if slots else 0.0
-        covariance[LEVEL, LEVEL] += jump
-        covariance[LEVEL, SUM] += measured * jump
-        covariance[SUM, LEVEL] += measured * jump
-        covariance[SUM, SUM] += measured * jump
-        if slots:
-            bent = SLOPE_OF_JUMP * TRENDING * jump / slots
-            part = _moves(release.shares.astype(np.float64))[SUM, SLOPE] / slots
-            covariance[LEVEL, SLOPE] += bent
-            covariance[SLOPE, LEVEL] += bent
-            covariance[SLOPE, SLOPE] += bent / slots
-            covariance[SLOPE, SUM] += part * bent
-            covariance[SUM, SLOPE] += part * bent
-        return _Beliefs(self.mean, covariance)
+    def reach(self, done: int = 0) -> _Reach:
+        """Over the slots since the release before, but for the first ones."""
+        shares = self.shares.astype(np.float64)
+        return _Reach.of(shares[done:]) if len(shares) else _Reach(0, 1.0, 0.0)
 
 
-def _moves(shares: Floats) -> Floats:
-    """What a state becomes over slots with these shares, a matrix (3, 3)."""
-    slots = len(shares)
-    reach = float(shares @ np.arange(1, slots + 1))
-    return np.array([[1, slots, 0], [0, 1, 0], [shares.sum(), reach, 1]], np.float64)
+class _Update(NamedTuple):
+    """What a release did to the members, arrays of shape (members, d) or (sloped members, d)."""
 
-
-def _times(matrix: Floats, states: Floats) -> Floats:
-    product: Floats = np.tensordot(matrix, states, 1)
-    return product
-
-
-def _between(matrix: Floats, covariance: Floats) -> Floats:
-    """The product matrix @ covariance @ matrix.T for each member and bin."""
-    return np.tensordot(matrix, np.tensordot(matrix, covariance, 1), (1, 1)).swapaxes(0, 1)
-
-
-@dataclass(frozen=True)
-class _Update:
-    """What a release did to the members, arrays of shape (members, d) or (3, members, d)."""
-
-    release: Measured
     pull: Floats
     """Innovation over its variance."""
     weight: Floats
     """One over that variance."""
-    gain: Floats
+    level_gain: Floats
+    slope_gain: Floats
+    after: BankState
+    """Beliefs after it."""
 
 
-def _updated(before: _Beliefs, release: Measured) -> tuple[_Beliefs, _Update]:
-    """Beliefs after a release, from those of its slot before it."""
-    measures = release.measures
-    by_state = _times(measures, before.covariance)
-    weight = 1 / (_times(measures, by_state) + release.error + release.white)
-    missed = release.counts - _times(measures, before.mean)
-    gain = by_state * weight
-    gain[SUM] = 0  # it begins anew
-    mean = before.mean + gain * missed
-    covariance = before.covariance - gain[:, None] * by_state[None]
-    mean[SUM] = covariance[SUM] = covariance[:, SUM] = 0
-    for place in (LEVEL, SLOPE):
-        covariance[place, place] = np.maximum(covariance[place, place], 0)
-    return _Beliefs(mean, covariance), _Update(release, missed * weight, weight, gain)
+def _updated(before: BankState, release: Measured) -> _Update:
+    """Learn from a release what the bank learnt; `before` is of the release before."""
+    slots = len(release.shares)
+    shares = release.shares.astype(np.float64) if slots else np.ones(1)
+    state = _later(before, slots, release.scale)
+    now, window = present(state), _window(state, shares)
+    if release.opened.any():
+        now, window = _opened(now, window, release.opened.astype(np.float64), slots)
+    blurred = release.error + float(shares @ shares) * WHITE * release.scale
+    missed, total = release.counts - window.mean, window.variance + blurred
+    after = _learnt(now, window, missed, blurred, total)
+    return _Update(
+        missed / total,
+        1 / total,
+        window.with_level / total,
+        window.with_slope / total[SLOPED],
+        _kept(after, np.zeros_like(total), release.scale.astype(np.float64)),
+    )
 
 
-@dataclass(frozen=True)
-class _Adjoint:
-    """How releases from some point on pull at the state there."""
-
-    pull: Floats
-    """How far, shape (3, members, d)."""
-    firmness: Floats
-    """How firmly, shape (3, 3, members, d)."""
-
-    @classmethod
-    def none(cls, beliefs: _Beliefs) -> _Adjoint:
-        """After the last release."""
-        return cls(np.zeros_like(beliefs.mean), np.zeros_like(beliefs.covariance))
-
-    def before(self, update: _Update) -> tuple[_Adjoint, _Own]:
-        """Before a release, and how it and all later ones pull at what it measures."""
-        measures = update.release.measures[:, None, None]
-        # After a release the sum begins anew: nothing later pulls at what it was.
-        pull, firmness = self.pull.copy(), self.firmness.copy()
-        pull[SUM] = firmness[SUM] = firmness[:, SUM] = 0
-        held = (firmness * update.gain[None]).sum(axis=1)
-        own = update.pull - (update.gain * pull).sum(axis=0)
-        firm = update.weight + (update.gain * held).sum(axis=0)
-        tie = measures * firm - held
-        pull += measures * own
-        firmness += tie[:, None] * measures[None] - measures[:, None] * held[None]
-        return _Adjoint(pull, firmness), _Own(own, firm, tie)
-
-    def earlier(self, shares: Floats) -> _Adjoint:
-        """Before some slots, which have these shares in the next release."""
-        back = _moves(shares).T
-        return _Adjoint(_times(back, self.pull), _between(back, self.firmness))
+def _later(state: BankState, slots: int, scale: npt.NDArray[Any]) -> BankState:
+    """A state as it is some slots later, without a release."""
+    return BankState(**{**vars(state), "scale": scale, "elapsed": slots})
 
 
-@dataclass(frozen=True)
-class _Own:
-    """How a release and all later ones pull at what it measures."""
+class _Adjoint(NamedTuple):
+    """How releases from some point on pull at level and slope there, and how firmly.
+
+    Arrays of shape (members, d), or (sloped members, d) where a slope is concerned.
+    """
+
+    level: Floats
+    slope: Floats
+    level_level: Floats
+    level_slope: Floats
+    slope_slope: Floats
+
+
+class _Own(NamedTuple):
+    """How a release and all later ones pull at what it measures, and how firmly."""
 
     pull: Floats
     firmness: Floats
-    """Both of shape (members, d)."""
-    tie: Floats
-    """Firmness between that and the state, (3, members, d)."""
+    level_held: Floats
+    slope_held: Floats
+    """Firmness of later releases on level and slope, times the gains."""
+
+
+def _nothing(bins: int) -> _Adjoint:
+    """After the last release."""
+    every, sloped = np.zeros((MEMBERS, bins)), np.zeros((_SLOPES, bins))
+    return _Adjoint(every, sloped, every, sloped, sloped)
+
+
+def _own(after: _Adjoint, update: _Update) -> _Own:
+    """Of a release, given how later ones pull after it."""
+    pull = update.pull - update.level_gain * after.level
+    pull[SLOPED] -= update.slope_gain * after.slope
+    level_held = after.level_level * update.level_gain
+    level_held[SLOPED] += after.level_slope * update.slope_gain
+    slope_held = after.level_slope * update.level_gain[SLOPED]
+    slope_held += after.slope_slope * update.slope_gain
+    firmness = update.weight + update.level_gain * level_held
+    firmness[SLOPED] += update.slope_gain * slope_held
+    return _Own(pull, firmness, level_held, slope_held)
+
+
+def _before(after: _Adjoint, own: _Own, back: _Reach) -> _Adjoint:
+    """Before the slots up to a release, given how later ones pull after it."""
+    slots, part, reach = back
+    level = after.level + part * own.pull
+    slope = after.slope + slots * after.level[SLOPED] + reach * own.pull[SLOPED]
+    level_level = after.level_level - 2 * part * own.level_held + part**2 * own.firmness
+    held, firmness = own.level_held[SLOPED], own.firmness[SLOPED]
+    both = slots * held + own.slope_held
+    level_slope = slots * after.level_level[SLOPED] + after.level_slope
+    slope_slope = slots * (level_slope + after.level_slope) + after.slope_slope
+    level_slope = level_slope - reach * held - part * both + part * reach * firmness
+    slope_slope = slope_slope - 2 * reach * both + reach**2 * firmness
+    return _Adjoint(level, slope, level_level, level_slope, slope_slope)
+
+
+def _with_sum(state: BankState, shares: Floats) -> Floats:
+    """Covariance of the level of the present slot with the levels so far, times their shares.
+
+    Shape (members, d).
+    """
+    slots, part, reach = _Reach.of(shares)
+    by_step = np.cumsum(shares[::-1])[::-1]
+    by_bend = np.cumsum(by_step[::-1])[::-1] - by_step
+    to_go = np.arange(slots)[::-1]
+    _, together, slope_var = _slopes(state)
+    covariance: Floats = part * state.level_var + reach * DRIFT * state.scale
+    covariance[SLOPED] += (part * slots + reach) * together + slots * reach * slope_var
+    covariance[SLOPED] += float(by_bend @ to_go) * BEND[SLOPED] * state.scale
+    return covariance
 
 
 def smoothed(
-    kept: Singles, since: int, slot: int, releases: Sequence[Measured], scale: Floats
+    kept: BankState,
+    since: int,
+    slot: int,
+    first: Measured,
+    update: _Update,
+    later: _Adjoint,
 ) -> tuple[Floats, Floats]:
     """Mean and variance of a slot's counts by every member, both of shape (members, d).
 
@@ -245,43 +223,34 @@ def smoothed(
         kept: beliefs after a release of slot `since`, or before the first slot.
         since: up to `slot`.
         slot: whose counts.
-        releases: all that came after those beliefs, in order: the first of them not before `slot`.
-        scale: the bank's after the last of them, shape (d,).
+        first: the next release, not before `slot`.
+        update: what it did.
+        later: how the releases after it pull.
     """
-    begun = _Beliefs.of(kept)
-    if not releases:
-        there = begun.after(np.zeros(slot - since), scale)
-        return there.mean[LEVEL], there.covariance[LEVEL, LEVEL] + WHITE * scale
-    first, updates = releases[0], []
-    shares = first.shares.astype(np.float64)
-    there = begun.after(shares[: slot - since], first.scale.astype(np.float64))
-    if first.slot == slot:
-        there = there.opened(first)
-    beliefs = begun
-    for release in releases:
-        beliefs, update = _passed(beliefs, release)
-        updates.append(update)
-    adjoint = _Adjoint.none(beliefs)
-    for update in reversed(updates[1:]):
-        adjoint, _ = adjoint.before(update)
-        adjoint = adjoint.earlier(update.release.shares.astype(np.float64))
-    adjoint, own = adjoint.before(updates[0])
-    left = shares[slot - since :]
-    adjoint = adjoint.earlier(left)
-    tie = _times(_moves(left).T, own.tie)
-    white = WHITE * first.scale.astype(np.float64)
-    part = first.share(slot) * white
-    spread = there.covariance[LEVEL]
-    mean = there.mean[LEVEL] + (spread * adjoint.pull).sum(axis=0) + part * own.pull
-    told = (spread[:, None] * spread[None] * adjoint.firmness).sum(axis=(0, 1))
-    told += 2 * part * (spread * tie).sum(axis=0) + part**2 * own.firmness
-    return mean, np.maximum(spread[LEVEL] + white - told, 0)
-
-
-def _passed(beliefs: _Beliefs, release: Measured) -> tuple[_Beliefs, _Update]:
-    """Beliefs after a release, from those after the one before."""
-    shares, scale = release.shares.astype(np.float64), release.scale.astype(np.float64)
-    return _updated(beliefs.after(shares, scale).opened(release), release)
+    shares, done = first.shares.astype(np.float64), slot - since
+    state = _later(kept, done, first.scale)
+    there, with_sum = present(state), _with_sum(state, shares[:done])
+    if first.slot == slot and first.opened.any():
+        window = _window(state, shares if done else np.ones(1))
+        there, _ = _opened(there, window, first.opened.astype(np.float64), done)
+        with_sum = with_sum + (first.opened if done else 0)
+    white = WHITE * first.scale
+    own = _own(later, update)
+    left = first.reach(done)
+    pulled = _before(later, own, left)
+    # The counts go with what is measured through the levels so far and their own deviation.
+    measured = with_sum + first.share(slot) * white
+    both = there.level_var[SLOPED]
+    mean = there.level + there.level_var * pulled.level + measured * own.pull
+    mean[SLOPED] += there.covariance * pulled.slope
+    tie = there.level_var * (left.part * own.firmness - own.level_held)
+    slope_tie = left.reach * own.firmness[SLOPED] - left.slots * own.level_held[SLOPED]
+    tie[SLOPED] += there.covariance * (slope_tie - own.slope_held)
+    told = there.level_var**2 * pulled.level_level + measured * (2 * tie + measured * own.firmness)
+    told[SLOPED] += there.covariance * (
+        2 * both * pulled.level_slope + there.covariance * pulled.slope_slope
+    )
+    return mean, np.maximum(there.level_var + white - told, 0)
 
 
 @dataclass
@@ -295,9 +264,8 @@ class Ring:
     """The slot that is revised next."""
     since: int
     """The slot of the last release before it, or the one before the first slot."""
-    kept: Singles
-    """The members' beliefs after that release: means of level and slope, variance of the level,
-    covariance, variance of the slope, shape (5, members, d)."""
+    kept: BankState
+    """Beliefs after that release; their scores are not used."""
     releases: list[Measured] = field(default_factory=list)
     """All later ones."""
     last_slot: int = 0
@@ -306,103 +274,118 @@ class Ring:
     """The largest count that there can be, as of that slot."""
     doubt: Singles = field(default_factory=lambda: np.zeros(0, np.float32))
     """Variance of what may remain of a bias of all releases, as of that slot, shape (d,)."""
+    _updates: list[_Update] = field(default_factory=list)
+    """What the first of the releases did, so far as that was computed: not saved."""
+    _later: _Adjoint | None = None
+    """How the releases after the first one pull, if that was computed: not saved."""
 
     SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
         "Ring",
-        next_slot="long",
-        since="long",
-        kept="bytes",
-        last_slot="long",
-        most="long",
-        doubt="bytes",
+        **dict.fromkeys(("next_slot", "since", "last_slot", "most"), "long"),
+        kept="Bank",  # a name that the schema of the whole state explains
         releases={"type": "array", "items": Measured.SCHEMA},
+        doubt="bytes",
     )
 
     @classmethod
     def start(cls, state: BankState, slot: int) -> Ring:
         """Slots are revised from this one on, the present one, where nothing was learnt yet."""
-        kept = np.zeros((5, *state.level.shape), np.float32)
-        kept[0], kept[2] = state.level, state.level_var
-        kept[1, SLOPED], kept[3, SLOPED] = state.slope, state.covariance
-        kept[4, SLOPED] = state.slope_var
-        return cls(slot, slot - state.elapsed, kept)
+        return cls(slot, slot - state.elapsed, BankState(**vars(state)))
 
-    def note(
-        self,
-        slot: int,
-        elapsed: int,
-        shares: Floats,
-        counts: Floats,
-        error: Floats,
-        opened: Floats,
-        scale: Singles,
-    ) -> None:
-        """Remember a release: see :class:`Measured`.
+    def note(self, slot: int, elapsed: int, scale: Singles, taken: Taken) -> None:
+        """Remember a release.
 
         Args:
             slot: the present one.
             elapsed: slots since the release before.
-            shares: as :meth:`Bank.observe` takes them.
-            counts: the release, shape (d,), like the rest.
-            error: variance of all its errors.
-            opened: variance by which a jump opened the level.
-            scale: the bank's before it.
+            scale: the bank's before it, shape (d,).
+            taken: what the bank took it for.
         """
-        each = np.append(np.zeros(elapsed - len(shares)), shares) if elapsed else np.zeros(0)
-        figures = (part.astype(np.float32) for part in (each, counts, error, opened, scale))
-        self.releases.append(Measured(slot, *figures))
+        shares = np.zeros(elapsed)
+        if elapsed:
+            shares[-len(taken.shares) :] = taken.shares
+        figures = (shares, taken.counts, taken.error, taken.opened, scale)
+        self.releases.append(Measured(slot, *(each.astype(np.float32) for each in figures)))
+        self._later = None
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
         """A slot was released."""
         self.last_slot, self.most, self.doubt = slot, most, doubt.astype(np.float32)
 
-    def revise(self, weights: Floats, scale: Floats) -> tuple[int, Floats, Floats]:
-        """The next slot, and mean and variance of its counts, both of shape (d,).
+    def revise(self, weights: Floats, scale: Floats) -> tuple[int, Forecast]:
+        """The next slot, and what is expected of it now.
 
         Args:
             weights: belief in each member in each bin, shape (members, d).
             scale: the bank's now, shape (d,).
         """
         slot = self.next_slot
+        self._learn()
         while len(self.releases) > 1 and self.releases[1].slot == slot:
             self._pass()  # of several releases of a slot the last one measures it
-        each, spread = smoothed(self.kept, self.since, slot, self.releases, scale)
+        if self.releases:
+            scale = self.releases[0].scale.astype(np.float64)
+        each, spread = self._smoothed(slot, scale)
         mean = (weights * each).sum(axis=0)
         variance = (weights * (spread + (each - mean) ** 2)).sum(axis=0)
+        white = np.minimum((weights * WHITE).sum(axis=0) * scale, variance)
         self.next_slot += 1
         if self.releases and self.releases[0].slot == slot:
             self._pass()
-        return slot, mean, variance
+        return slot, Forecast(mean, variance - white, white)
+
+    def _learn(self) -> None:
+        """Learn from the releases that came since."""
+        for release in self.releases[len(self._updates) :]:
+            before = self._updates[-1].after if self._updates else self.kept
+            self._updates.append(_updated(before, release))
 
     def _pass(self) -> None:
         """Go on from the beliefs after the first release."""
-        release = self.releases.pop(0)
-        beliefs, _ = _passed(_Beliefs.of(self.kept), release)
-        self.kept, self.since = beliefs.kept, release.slot
+        self.kept, self.since = self._updates.pop(0).after, self.releases.pop(0).slot
+        self._later = None
+
+    def _smoothed(self, slot: int, scale: Floats) -> tuple[Floats, Floats]:
+        if not self.releases:
+            there = present(_later(self.kept, slot - self.since, scale))
+            return there.level, there.level_var + WHITE * scale
+        if self._later is None:
+            self._later = _pulling(self.releases[1:], self._updates[1:], len(scale))
+        first, update = self.releases[0], self._updates[0]
+        return smoothed(self.kept, self.since, slot, first, update, self._later)
 
     def record(self) -> dict[str, Any]:
         """Of `SCHEMA`."""
         releases = [_written(release) for release in self.releases]
-        return {**_written(self), "releases": releases}
+        return {**_written(self), "kept": record(self.kept), "releases": releases}
 
     @classmethod
-    def read(cls, record: dict[str, Any], bins: int) -> Ring:
+    def read(cls, written: dict[str, Any], bins: int) -> Ring:
         """What :meth:`record` gave."""
-        ring = cls(**_read(record))
-        ring.kept = ring.kept.reshape(5, MEMBERS, bins)
-        ring.releases = [Measured(**_read(one)) for one in record["releases"]]
-        return ring
+        kept = Bank(1.0, bins).start()
+        read(kept, written["kept"])
+        releases = [Measured(**_read(one)) for one in written["releases"]]
+        return cls(**_read({**written, "kept": kept, "releases": releases}))
+
+
+def _pulling(releases: Sequence[Measured], updates: Sequence[_Update], bins: int) -> _Adjoint:
+    """How releases pull at the state after the one before them."""
+    adjoint = _nothing(bins)
+    for release, update in reversed(list(zip(releases, updates, strict=True))):
+        adjoint = _before(adjoint, _own(adjoint, update), release.reach())
+    return adjoint
 
 
 def _written(what: Ring | Measured) -> dict[str, Any]:
     return {
         name: value.tobytes() if isinstance(value, np.ndarray) else value
         for name, value in vars(what).items()
+        if not name.startswith("_")
     }
 
 
-def _read(record: dict[str, Any]) -> dict[str, Any]:
+def _read(written: dict[str, Any]) -> dict[str, Any]:
     return {
         name: np.frombuffer(value, np.float32) if isinstance(value, bytes) else value
-        for name, value in record.items()
+        for name, value in written.items()
     }

@@ -91,12 +91,17 @@ class RunningSum:
     )
 
     @classmethod
-    def begin(cls, first: int, threshold: int, slots: int, crowd: Crowd) -> RunningSum:
-        """Fix the unit for a gap of at most so many slots, so that no sum overflows."""
+    def begin(
+        cls, first: int, threshold: int, slots: int, crowd: Crowd, bins: int | None = None
+    ) -> RunningSum:
+        """Fix the unit for a gap of at most so many slots, so that no sum overflows.
+
+        What is added up has as many bins as the crowd's histogram, unless they are given.
+        """
         most = int(crowd.sizes.sum()) * crowd.sensitivity * slots
         bits = max(min(STEP_BITS, _SUM_BITS - 1 - most.bit_length()), 0)
         unit = max(1, threshold >> bits)
-        return cls(first, threshold, unit, np.zeros(crowd.bins, np.int64))
+        return cls(first, threshold, unit, np.zeros(bins or crowd.bins, np.int64))
 
     def weighting(self, offers: Units, crowd: Crowd) -> Weighting:
         """Weights of the next slot for offers (K,) in units."""
@@ -117,17 +122,18 @@ class RunningSum:
             self.lever += total * dispersion**0.5
             self.heaviest += int(weighting.spent.max())
 
-    def release(self, noise: SlotNoise) -> SumRelease | None:
+    def release(self, noise: SlotNoise, purpose: str = "sum") -> SumRelease | None:
         """End the gap; None if nobody had any weight.
 
-        The words belong to all its slots, weights and the unit: other ones get independent noise.
+        The words belong to the purpose, all its slots, weights and the unit: other ones get
+        independent noise.
         """
         total = sum(self.totals)
         if not total:
             return None
         slots = f"{self.first} to {self.first + len(self.totals) - 1}"
         shape = digest(self.shape, b"%d" % self.unit, size=16)
-        noisy = add_noise(self.partial, self.unit, noise, f"sum {slots} {shape.hex()}")
+        noisy = add_noise(self.partial, self.unit, noise, f"{purpose} {slots} {shape.hex()}")
         factor = self.people / total**2
         shares = np.array(self.totals) / total
         return SumRelease(

@@ -72,7 +72,7 @@ class WEvent(Family):
         *(Column("users", int), Column("slots", int), Column("bins", int), Column("seeds", int)),
         Column("advice", str, "advice"),
     )
-    measures = (
+    measures: tuple[Measure, ...] = (
         Measure("amre", "AMRE", "mean squared error of a count, per bin and slot"),
         Measure("bounding", "of bounding", "what the users' bound alone makes of AMRE"),
         Measure("noise", "of noise", "what the mechanism alone makes of AMRE"),
@@ -88,7 +88,7 @@ class WEvent(Family):
         Measure("coverage", "coverage", "share of true counts within released ± 1.645 stderr"),
         Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
     )
-    log = ("amre", "amse", "relative_error", "ajsd", "seconds")
+    log: tuple[str, ...] = ("amre", "amse", "relative_error", "ajsd", "seconds")
     wide = ("amre",)
     limits = {"window_use": 1.0, "coverage": 0.9}
     template = "w_event.html.jinja"

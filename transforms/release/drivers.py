@@ -155,7 +155,12 @@ class Configuration:
     def _setting(self) -> Setting:
         population = self.population
         longest = population.requirements.longest
-        return Setting(population.bins, self.longest_window or longest, population.sensitivity)
+        return Setting(
+            population.bins,
+            self.longest_window or longest,
+            population.sensitivity,
+            population.slot_length,
+        )
 
 
 class ByClass(ReleaseStream):

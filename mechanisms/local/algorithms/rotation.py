@@ -37,7 +37,6 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import to_epsilon
@@ -229,7 +228,7 @@ class Rotation:
         elapsed, scale = bank.elapsed, bank.scale
         seen = self._bank.observe(bank, counts, 0.0, error)
         if state.ring:
-            state.ring.note(slot, elapsed, LAST_SLOT, counts, error, seen.opened, scale)
+            state.ring.note(slot, elapsed, scale, seen.taken)
         known = state.seasons
         if known:
             known.learn(slot, frequencies, variances)
@@ -267,12 +266,13 @@ class Rotation:
         foreseen = list(state.foreseen)
         weights = self._bank.weights(bank)
         while ring is not None and ring.next_slot <= until:
-            slot, mean, variance = ring.revise(weights, bank.scale.astype(np.float64))
+            slot, expected = ring.revise(weights, bank.scale.astype(np.float64))
             deviation, doubt = foreseen.pop(0)
-            frequencies = mean / n + deviation
+            frequencies = expected.mean / n + deviation
+            variance = (expected.variance + expected.white) / n**2 + doubt
             if self._project:
                 frequencies = on_simplex(frequencies)
-            found.append(LocalRevised(slot, frequencies, np.sqrt(variance / n**2 + doubt)))
+            found.append(LocalRevised(slot, frequencies, np.sqrt(variance)))
         return replace(state, foreseen=tuple(foreseen)), tuple(found)
 
     def change(

@@ -39,6 +39,7 @@ SLOTS = 28
 ALL_SLOTS = SLOTS + 6
 PICKS = 10
 HORIZON = 12
+CYCLES = ("none", "2", "3", "5", "auto")
 # The cohort that moves in slot t is FIRST_MOVED + t.
 FIRST_MOVED = 1000
 
@@ -52,6 +53,7 @@ class Case:
     parents: dict[int, int]
     sensitivity: int
     bins: int
+    cyclic: bool
 
 
 def requirement(random) -> tuple[int, float]:
@@ -87,6 +89,7 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
     says = random.choice([*ANSWERS, "any", "any"])
     tape = Tape(seed, says, random.choice(GAPS), kinds or random.choice(KINDS), SLOTS)
     options = OPTIONS[random.choice([0, 0, 0, *range(len(OPTIONS))])]
+    options = {**options, "cycle": random.choice(CYCLES)}
     bins, sensitivity, pairs, sizes = population(random)
     changing = (ALL_SLOTS, 0, int(random.integers(1, SLOTS)))[seed % 3]
     people = Population(tuple(Requirement(*pair) for pair in pairs), sizes, bins, sensitivity)
@@ -119,7 +122,7 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
         asked.append(exact)
     streams = [fixed] * changing + [dynamic] * (ALL_SLOTS - changing)
     world = World(streams, slots, tape).run(random)
-    return Case(world, asked, parents, sensitivity, bins)
+    return Case(world, asked, parents, sensitivity, bins, options["cycle"] != "none")
 
 
 def wish(random) -> tuple[int, float, int, float]:
@@ -155,10 +158,13 @@ def recount(case: Case, seed: int) -> Counter:
         losses = world.losses({slot: (cohort, events(random, case, there))})
         booked, lost = world.booked[slot][cohort], sum(loss for _, loss in losses)
         purposes = {purpose for purpose, _ in losses}
-        if "gate" in purposes:  # a distance: events in bins above and below it cancel out
+        # Of a gate's distance, events in bins above and below it cancel out; in a slot's total, who
+        # moves between bins; and a span may last longer than the stream.
+        unlike = "gate" if "gate" in purposes else "cycle" if case.cyclic else None
+        if unlike:
             assert lost <= booked
-            seen["gate"] += 1
-            seen["gate, equal"] += lost == booked
+            seen[unlike] += 1
+            seen[f"{unlike}, equal"] += lost == booked
         else:
             assert lost == booked
         seen.update(purposes - {"gate"})
