@@ -406,6 +406,7 @@ def test_nothing_but_noisy_results_steers():
             patch.setattr(running_sum, "add_noise", noisy)
             patch.setattr(Weighting, "add_noise", noisy)
             patch.setattr(Candidate, "sure", property(lambda self: 9.0 if self.spans > 2 else 0.0))
+            patch.setattr(Candidate, "positive", property(lambda self: self.mean.mean() > 0))
             stream = ReleaseStream(mechanism("adaptive:cycle=auto", people()), NoiseSource(KEY))
             state, releases = stream.start(), []
             for slot, table in enumerate(counts):
