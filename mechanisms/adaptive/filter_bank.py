@@ -254,7 +254,10 @@ class Bank:
         surprise = (counts - mean) ** 2
         jump, jump_of_noise = JUMP, JUMP_OF_NOISE
         if alarmed:
-            jump, jump_of_noise = EXPECTED_JUMP, EXPECTED_JUMP_OF_NOISE
+            # Of very many bins one is far off by chance: as likely as one of two here.
+            more = np.log(max(self.bins / 2, 1.0))
+            jump = min(jump, float(np.sqrt(EXPECTED_JUMP**2 + 2 * more)))
+            jump_of_noise = min(jump_of_noise, float(EXPECTED_JUMP_OF_NOISE + more / np.sqrt(2)))
         jumped = surprise > jump**2 * (variance + error) + jump_of_noise**2 * noise
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():

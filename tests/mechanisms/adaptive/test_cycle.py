@@ -15,7 +15,7 @@ from streamveil.mechanisms import (
     mechanism,
     simulate,
 )
-from streamveil.mechanisms.accounting.open_windows import FRESH
+from streamveil.mechanisms.adaptive import running_sum
 from streamveil.mechanisms.adaptive.budget_plan import part
 from streamveil.mechanisms.adaptive.cycle import (
     GIVEN,
@@ -33,6 +33,7 @@ from streamveil.mechanisms.adaptive.cycle import (
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.protocol import Setting, SlotInput
 from streamveil.mechanisms.registry import dynamic_mechanism
 from streamveil.mechanisms.simulation import simulate_dynamic
@@ -391,6 +392,33 @@ def test_restarts_keep_the_future():
         data = fresh.encode(again)
 
 
+# With the noisy results given, streams that have nothing in common get the same releases, at the
+# same prices: spans, shares, profiles and depths read no counts.
+def test_nothing_but_noisy_results_steers():
+    def told(counts):
+        random = np.random.default_rng(5)
+
+        def noisy(*given):
+            statistic = next(one for one in given if isinstance(one, np.ndarray))
+            return random.integers(0, 2**22, statistic.shape)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(running_sum, "add_noise", noisy)
+            patch.setattr(Weighting, "add_noise", noisy)
+            patch.setattr(Candidate, "sure", property(lambda self: 9.0 if self.spans > 2 else 0.0))
+            patch.setattr(Candidate, "positive", property(lambda self: self.mean.mean() > 0))
+            stream = ReleaseStream(mechanism("adaptive:cycle=auto", people()), NoiseSource(KEY))
+            state, releases = stream.start(), []
+            for slot, table in enumerate(counts):
+                state, release = stream.release(state, slot, table)
+                releases.append(fields(release))
+        assert state.mechanism.cycle.chosen is not None
+        return releases
+
+    quiet = np.zeros((90, 3, 3), np.int64)
+    assert told(quiet) == told(waves(7, 90)) == told(1000 * waves(24, 90))
+
+
 def test_a_state_with_other_cycles_is_refused():
     stream = ReleaseStream(mechanism("adaptive:cycle=7", people()), NoiseSource(KEY))
     state, _ = stream.release(stream.start(), 0, waves(7, 1)[0])
@@ -414,11 +442,3 @@ def test_changing_requirements():
     plain = simulate_dynamic("adaptive", counts, asked, SIZES, KEY)
     errors = [((one.released[130:] - true[130:]) ** 2).mean() for one in (plain, run)]
     assert errors[1] < 0.9 * errors[0]
-
-
-# Who comes fresh to a span is in it from then on; who leaves is not.
-def test_ledgers_come_and_go_within_a_span():
-    adaptive = dynamic_mechanism("adaptive:cycle=7", Setting(3, 60))
-    state = adaptive.start()
-    state = adaptive.regroup(state, np.array([FRESH, FRESH]))
-    assert state.cycle.candidates[0].length == 7
