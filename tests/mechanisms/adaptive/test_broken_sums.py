@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import BudgetExceeded, NoiseSource, Population, Requirement
-from streamveil.mechanisms.adaptive import running_sum
+from streamveil.mechanisms.adaptive import algorithm, running_sum
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, _Bill
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
+from streamveil.mechanisms.adaptive.cycle import Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.gap_errors import SUM
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
@@ -75,9 +76,9 @@ def longer_than_booked(patch) -> None:
 def released_twice(patch) -> None:
     """A sum is released by the slot that ends it, and once more."""
 
-    def twice(running, noise):
+    def twice(running, noise, *given):
         running_sum.add_noise(running.partial, running.unit, noise, "sum again")
-        return RELEASE(running, noise)
+        return RELEASE(running, noise, *given)
 
     patch.setattr(RunningSum, "release", twice)
 
@@ -192,6 +193,12 @@ def another_unit_when_requirements_begin_to_change(patch) -> None:
     patch.setattr(DynamicAdaptive, "taken_over", anew)
 
 
+def cycles_for_free(patch) -> None:
+    """Nobody pays for the totals of a cycle."""
+    step = Cycle.step
+    patch.setattr(Cycle, "step", lambda self, *given: 0 * step(self, *given))
+
+
 def without_sensitivity(patch) -> None:
     """Several contributions cost as much as one."""
     patch.setattr(Weighting, "spent", property(lambda self: self.weights * self.unit))
@@ -218,6 +225,7 @@ ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in ran
         (forgotten_at_a_restart, FIXED),
         (lost_at_a_restart, ANY),
         (another_unit_when_requirements_begin_to_change, THAWING),
+        (cycles_for_free, ANY),
         (without_sensitivity, ANY),
     ],
 )
@@ -261,7 +269,8 @@ def released_sums(target_bin, gap, there, runs=50_000) -> np.ndarray:
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Plan, "best_gap", lambda *_: Planned(gap, SUM, 0.0))
+        patch.setattr(Plan, "best_gap", lambda *_: Planned(gap, SUM, 0.0))  # plans are public
+        patch.setattr(algorithm, "SOON", gap)
         patch.setattr(running_sum, "add_noise", seen)
         patch.setattr(RunningSum, "add", noted)
         for slot in range(gap + 1):
