@@ -109,7 +109,7 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
         if slot >= changing and random.random() < 0.3 and any(users.values()):
             parent = int(random.choice([k for k in users if users[k]]))
             child, some = FIRST_MOVED + slot, int(random.integers(1, users[parent] + 1))
-            asks[child], parents[child], users[child] = wish(random), parent, some
+            asks[child], parents[child], users[child] = wish(random, asks), parent, some
             users[parent] -= some
             columns = (np.array([one]) for one in (parent, child, some))
             moves = Moves(*columns, asked_units(np.array([asks[child]])))
@@ -125,26 +125,26 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
     return Case(world, asked, parents, sensitivity, bins, options["cycle"] != "none")
 
 
-def wish(random) -> tuple[int, float, int, float]:
-    """What a user asks for from now on; now and then to leave."""
+def wish(random, asks) -> tuple[int, float, int, float]:
+    """What a user asks for from now on: what others do, something new, or to leave."""
     if random.random() < 0.1:
         return (0, 0.0, 0, 0.0)
+    if random.random() < 0.5:  # so that ledgers merge
+        return asks[random.choice(list(asks))]
     back = requirement(random)
     return (*back, *(back if random.random() < 0.5 else requirement(random)))
 
 
 def events(random, case, there=None) -> np.ndarray:
     """What one user may change in a slot at most: in one bin, in several, or moved between two."""
-    bins, size = case.bins, case.sensitivity
-    if there is not None and size % 2 == 0 and bins > 1 and random.random() < 0.5:
-        of, to = random.permutation(bins)[:2]
+    one, size = np.eye(case.bins, dtype=np.int64), case.sensitivity
+    if there is not None and size % 2 == 0 and case.bins > 1 and random.random() < 0.5:
+        of, to = random.permutation(case.bins)[:2]
         if there[of] >= size // 2:
-            return np.eye(bins, dtype=np.int64)[to] * (size // 2) - np.eye(bins, dtype=np.int64)[
-                of
-            ] * (size // 2)
+            return (one[to] - one[of]) * (size // 2)
     if random.random() < 0.5:
-        return size * np.eye(bins, dtype=np.int64)[random.integers(bins)]
-    return random.multinomial(size, np.full(bins, 1 / bins)).astype(np.int64)
+        return size * one[random.integers(case.bins)]
+    return random.multinomial(size, np.full(case.bins, 1 / case.bins)).astype(np.int64)
 
 
 def recount(case: Case, seed: int) -> Counter:
