@@ -445,7 +445,7 @@ class AdaptiveRelease:
         """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
         elapsed, scale = state.bank.elapsed, state.bank.scale
         seen = here.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
-        if state.ring:
+        if state.ring and seen.taken:
             state.ring.note(here.slot, elapsed, scale, seen.taken)
         return seen
 

@@ -170,7 +170,8 @@ class Observed:
     mean: Floats
     """Of the present slot's own counts."""
     variance: Floats
-    taken: Taken
+    taken: Taken | None = None
+    """None if nothing was learnt from it."""
 
 
 @dataclass(frozen=True)

@@ -227,7 +227,7 @@ class Rotation:
         counts, error = (frequencies - deviation) * n, variances * n**2
         elapsed, scale = bank.elapsed, bank.scale
         seen = self._bank.observe(bank, counts, 0.0, error)
-        if state.ring:
+        if state.ring and seen.taken:
             state.ring.note(slot, elapsed, scale, seen.taken)
         known = state.seasons
         if known:

@@ -273,7 +273,9 @@ class World:
         stream = self.streams[number]
         if isinstance(stream, ReleaseStream):
             table = np.stack([slot.counts[k] for k in range(len(slot.counts))])
+            price = stream.price(state)
             state, release = stream.release(state, number, table)
+            assert (release.spent <= price).all()
             return state, dict(enumerate(release.spent.tolist()))
         cohorts = np.array(list(slot.counts), np.int64)
         cells = np.array(list(slot.counts.values()), np.int64).reshape(-1, stream.setting.bins)

@@ -310,6 +310,21 @@ def test_filters_follow_the_level_of_a_cycle():
         assert scaled.variance == pytest.approx(forecast.variance * ratio**2)
 
 
+# What is released of a night without anybody says nothing of the level, whatever the noise.
+def test_faint_slots_tell_nothing_of_the_level():
+    bank = Bank(1000.0, 2)
+    state = bank.start()
+    for _ in range(20):
+        bank.observe(state, np.array([50.0, 20.0]), 1.0, np.zeros(2))
+        state.elapsed += 1
+    before = bank.forecast(state).mean
+    night = CyclicBank(bank, np.array([0.01]), 0.0, alike(2))
+    seen = night.observe(state, np.array([9.0, -9.0]), 4.0, np.zeros(2), alarmed=True)
+    assert bank.forecast(state).mean == pytest.approx(before)
+    assert seen.mean == pytest.approx(0.01 * before)
+    assert not seen.jumped.any()
+
+
 # A sum over part of a cycle tells of the level what its slots have of it.
 def test_a_sum_of_busy_slots_is_no_rise():
     ratios = np.array([0.5, 0.5, 1.5, 1.5])
