@@ -271,6 +271,7 @@ def test_shares_follow_what_is_known():
 
     assert share(Cycle((7,), True)) == pytest.approx(GIVEN)
     assert share(Cycle(USUAL, False)) == pytest.approx(LOOKED_FOR)
+    unknown.level_var *= 100
     assert share(Cycle(USUAL, False), None, unknown) < 0.5 * LOOKED_FOR
     assert share(Cycle((), False)) == 0
     cycle = Cycle((7,), True)
@@ -405,6 +406,17 @@ def test_restarts_keep_the_future():
         again, release = fresh.release(again, slot, table)
         assert fields(release) == undisturbed[slot]
         data = fresh.encode(again)
+
+
+# No slot costs more than what is told before its counts are known.
+def test_the_price_is_told_before():
+    made = mechanism("adaptive:cycle=7", people())
+    stream = ReleaseStream(made, NoiseSource(KEY))
+    state = stream.start()
+    for slot, table in enumerate(waves(7, 90)):
+        price = made.price(state.mechanism)
+        state, release = stream.release(state, slot, table)
+        assert (release.spent <= price).all()
 
 
 # With the noisy results given, streams that have nothing in common get the same releases, at the
