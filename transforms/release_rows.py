@@ -13,7 +13,7 @@ from apache_beam.typehints.schemas import MillisInstant
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.records import Release
-from streamveil.mechanisms.core.tidy import tidy_columns
+from streamveil.mechanisms.core.tidy import interval
 
 # Beam's data frames take `float | None` for an object.
 _KNOWN = Optional[float]  # noqa: UP045
@@ -55,9 +55,9 @@ class ReleaseRows(beam.PTransform):
 
 
 def _rows(release: Release, labels: Sequence[str]) -> Iterator[beam.Row]:
-    columns = tidy_columns([release], labels)
     start = Timestamp(micros=release.start)
-    figures = (columns[name].tolist() for name in ("count", "low", "high"))
+    lows, highs = interval(release.counts, release.stderr)
+    figures = (some.tolist() for some in (release.counts, lows, highs))
     for label, count, low, high in zip(labels, *figures, strict=True):
         yield beam.Row(
             slot=release.slot,
