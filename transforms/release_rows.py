@@ -71,14 +71,18 @@ def _rows(release: Release, labels: Sequence[str]) -> Iterator[beam.Row]:
 
 
 class WithRows:
-    """Outputs of which the releases are there as rows as well, for who asks."""
+    """Outputs of which the releases are there as rows as well, for who asks, and their number."""
 
     releases: beam.PCollection[Release]
+    done: beam.PCollection[int] | None = None
+    """Of a bounded input one element, once all is released: how many releases there are, and as
+    many entries of the ledger. Where a step failed it never comes, even if the runner goes on; None
+    for an input without end."""
     _labels: Sequence[str] = ()
 
-    def labelled(self, labels: Sequence[str]) -> Any:
-        """The same outputs, with names for the bins."""
-        self._labels = labels
+    def completed(self, labels: Sequence[str], done: beam.PCollection[int] | None) -> Any:
+        """The same outputs, with names for the bins, and with their number."""
+        self._labels, self.done = labels, done
         return self
 
     @cached_property
