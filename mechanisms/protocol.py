@@ -136,6 +136,14 @@ class Revising(Protocol):
         """The slots that are still to be revised, with what there is: the stream ends."""
 
 
+@runtime_checkable
+class Foretelling(Protocol):
+    """A mechanism that tells what a slot may cost before its counts are known."""
+
+    def price(self, state: Any) -> Units:
+        """The most that the next slot can cost a user of each class, in units, shape (K,)."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """The public facts about a stream whose requirements change."""

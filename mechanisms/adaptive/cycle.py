@@ -54,6 +54,8 @@ SLOTS_OF_WEEK = 28
 GIVEN, LOOKED_FOR = 0.1, 0.05
 # Least and largest share.
 LEAST, MOST = 0.01, 0.3
+# What the cycle must be worth, or less is paid: as long as the level itself is hardly known.
+WORTHWHILE = 0.125
 # What each standard deviation of evidence beyond the first adds to a share, in parts of it.
 EAGERNESS = 1.0
 # Share for each part of the error that is left to gain: it falls as the profile becomes known.
@@ -69,8 +71,8 @@ LONG, COARSE = 12, 4
 # How well coarse phases must be known for finer ones, and the variance within them in parts of that
 # between them.
 KNOWN, WITHIN = 0.9, 0.25
-# A slot that has less of the mean than this tells no more of the level.
-FAINT = 0.05
+# Slots that have less than this of the mean one tell nothing of the level.
+FAINT = 0.2
 # Variance of a bin's depth, and of its step from release to release.
 DEPTHS, DEPTH_STEP = 0.25, 5e-4
 # The longest span, in cycles and in slots.
@@ -295,7 +297,7 @@ class Depths:
 
     def ratios(self, ratio: float) -> Floats:
         """Of each bin where the total has this one."""
-        return np.maximum(1 + self.mean.astype(np.float64) * (ratio - 1), FAINT)
+        return np.maximum(1 + self.mean.astype(np.float64) * (ratio - 1), 0.0)
 
     def doubt(self, ratio: float) -> Floats:
         """Variance of :meth:`ratios`."""
@@ -415,14 +417,18 @@ class CyclicBank:
         """As the bank's."""
         parts = shares * self.ratios[-len(shares) :]
         whole, ratio = float(parts.sum()), float(self.ratios[-1])
-        scale, level = self.depths.ratios(whole), self.bank.forecast(state)
+        if whole < FAINT:
+            now = self.forecast(state)
+            return Observed(np.zeros(counts.shape, bool), now.mean, now.variance + now.white)
+        scale = np.maximum(self.depths.ratios(whole), FAINT)
+        level = self.bank.forecast(state)
         doubt = self.depths.doubt(whole) * level.mean**2
         seen = self.bank.observe(
             state,
             counts / scale,
             noise / scale**2,
             error / scale + doubt / scale**2,
-            parts / whole if whole > 0 else shares,
+            parts / whole,
             alarmed=alarmed,
         )
         usual = noise + error + level.variance * scale**2 + level.white * float(shares @ shares)
@@ -512,7 +518,7 @@ class Cycle:
             at_stake = min(float(one.profile().ratios.var()) * worth, 1.0)
             share = PER_DOUBT * (1 - one.certainty) * at_stake
             return float(np.clip(share, LEAST, MOST))
-        eager = self.usual * (1 + EAGERNESS * max(one.sure - 1, 0.0)) * min(worth, 1.0)
+        eager = self.usual * (1 + EAGERNESS * max(one.sure - 1, 0.0)) * min(worth / WORTHWHILE, 1.0)
         return float(np.clip(eager, LEAST, MOST)) / len(state.candidates)
 
     def step(self, state: CycleState, here: CycleSlot, room: Units) -> Units:

@@ -109,5 +109,5 @@ def test_what_is_not_whole_is_never_written(tmp_path):
     number = pipeline | "Number" >> beam.Create([3])
     _ = (pipeline | beam.Create(REVISIONS), number) | WriteRevisions(str(path))
     with pytest.raises(RuntimeError, match="2 results came to be written, and 3 should"):
-        pipeline.run()
+        pipeline.run().wait_until_finish()
     assert not path.exists()

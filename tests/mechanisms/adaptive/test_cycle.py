@@ -15,7 +15,7 @@ from streamveil.mechanisms import (
     mechanism,
     simulate,
 )
-from streamveil.mechanisms.accounting.open_windows import FRESH
+from streamveil.mechanisms.adaptive import running_sum
 from streamveil.mechanisms.adaptive.budget_plan import part
 from streamveil.mechanisms.adaptive.cycle import (
     GIVEN,
@@ -33,6 +33,7 @@ from streamveil.mechanisms.adaptive.cycle import (
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.protocol import Setting, SlotInput
 from streamveil.mechanisms.registry import dynamic_mechanism
 from streamveil.mechanisms.simulation import simulate_dynamic
@@ -270,6 +271,7 @@ def test_shares_follow_what_is_known():
 
     assert share(Cycle((7,), True)) == pytest.approx(GIVEN)
     assert share(Cycle(USUAL, False)) == pytest.approx(LOOKED_FOR)
+    unknown.level_var *= 100
     assert share(Cycle(USUAL, False), None, unknown) < 0.5 * LOOKED_FOR
     assert share(Cycle((), False)) == 0
     cycle = Cycle((7,), True)
@@ -307,6 +309,21 @@ def test_filters_follow_the_level_of_a_cycle():
         scaled = CyclicBank(bank, np.array([ratio]), 0.0, alike(2)).forecast(state)
         assert scaled.mean == pytest.approx(forecast.mean * ratio)
         assert scaled.variance == pytest.approx(forecast.variance * ratio**2)
+
+
+# What is released of a night without anybody says nothing of the level, whatever the noise.
+def test_faint_slots_tell_nothing_of_the_level():
+    bank = Bank(1000.0, 2)
+    state = bank.start()
+    for _ in range(20):
+        bank.observe(state, np.array([50.0, 20.0]), 1.0, np.zeros(2))
+        state.elapsed += 1
+    before = bank.forecast(state).mean
+    night = CyclicBank(bank, np.array([0.01]), 0.0, alike(2))
+    seen = night.observe(state, np.array([9.0, -9.0]), 4.0, np.zeros(2), alarmed=True)
+    assert bank.forecast(state).mean == pytest.approx(before)
+    assert seen.mean == pytest.approx(0.01 * before)
+    assert not seen.jumped.any()
 
 
 # A sum over part of a cycle tells of the level what its slots have of it.
@@ -391,6 +408,44 @@ def test_restarts_keep_the_future():
         data = fresh.encode(again)
 
 
+# No slot costs more than what is told before its counts are known.
+def test_the_price_is_told_before():
+    made = mechanism("adaptive:cycle=7", people())
+    stream = ReleaseStream(made, NoiseSource(KEY))
+    state = stream.start()
+    for slot, table in enumerate(waves(7, 90)):
+        price = made.price(state.mechanism)
+        state, release = stream.release(state, slot, table)
+        assert (release.spent <= price).all()
+
+
+# With the noisy results given, streams that have nothing in common get the same releases, at the
+# same prices: spans, shares, profiles and depths read no counts.
+def test_nothing_but_noisy_results_steers():
+    def told(counts):
+        random = np.random.default_rng(5)
+
+        def noisy(*given):
+            statistic = next(one for one in given if isinstance(one, np.ndarray))
+            return random.integers(0, 2**22, statistic.shape)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(running_sum, "add_noise", noisy)
+            patch.setattr(Weighting, "add_noise", noisy)
+            patch.setattr(Candidate, "sure", property(lambda self: 9.0 if self.spans > 2 else 0.0))
+            patch.setattr(Candidate, "positive", property(lambda self: self.mean.mean() > 0))
+            stream = ReleaseStream(mechanism("adaptive:cycle=auto", people()), NoiseSource(KEY))
+            state, releases = stream.start(), []
+            for slot, table in enumerate(counts):
+                state, release = stream.release(state, slot, table)
+                releases.append(fields(release))
+        assert state.mechanism.cycle.chosen is not None
+        return releases
+
+    quiet = np.zeros((90, 3, 3), np.int64)
+    assert told(quiet) == told(waves(7, 90)) == told(1000 * waves(24, 90))
+
+
 def test_a_state_with_other_cycles_is_refused():
     stream = ReleaseStream(mechanism("adaptive:cycle=7", people()), NoiseSource(KEY))
     state, _ = stream.release(stream.start(), 0, waves(7, 1)[0])
@@ -414,11 +469,3 @@ def test_changing_requirements():
     plain = simulate_dynamic("adaptive", counts, asked, SIZES, KEY)
     errors = [((one.released[130:] - true[130:]) ** 2).mean() for one in (plain, run)]
     assert errors[1] < 0.9 * errors[0]
-
-
-# Who comes fresh to a span is in it from then on; who leaves is not.
-def test_ledgers_come_and_go_within_a_span():
-    adaptive = dynamic_mechanism("adaptive:cycle=7", Setting(3, 60))
-    state = adaptive.start()
-    state = adaptive.regroup(state, np.array([FRESH, FRESH]))
-    assert state.cycle.candidates[0].length == 7

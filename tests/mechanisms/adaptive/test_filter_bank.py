@@ -249,3 +249,18 @@ def test_members():
     assert (
         stats.rankdata(-filter_bank.BELIEF[:, 0]).tolist() == stats.rankdata(DRIFT[:, 0]).tolist()
     )
+
+
+# What an alarm makes of two bins it must not make of many: of a hundred one is that far off by
+# chance at nearly every alarm, and each would be opened.
+def test_chance_is_no_jump_in_many_bins():
+    jumps = {}
+    for bins in (2, 100):
+        rng, bank, jumps[bins] = np.random.default_rng(3), Bank(1e5, bins), 0
+        state = bank.start()
+        for slot in range(60):
+            counts = 500 + rng.laplace(0, 10, bins)
+            seen = bank.observe(state, counts, 200.0, np.zeros(bins), alarmed=slot > 20)
+            jumps[bins] += int(seen.jumped.sum()) if slot > 20 else 0
+            state.elapsed += 1
+    assert max(jumps.values()) <= 2
