@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -15,14 +16,14 @@ from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
 from streamveil.io.releases import (
+    WriteItems,
     check_layout,
     figure_lists,
-    in_batches,
     json_values,
     labelled,
     release_schema,
 )
-from streamveil.io.tables import WriteTable, read_table
+from streamveil.io.tables import read_table
 from streamveil.io.tidy import ROWS, TIDY, TIDY_REVISION_SCHEMA, tidy_revision_batch
 from streamveil.mechanisms.core.records import Revision, parse_time
 
@@ -63,6 +64,8 @@ def revision_json(revision: Revision) -> bytes:
 class WriteRevisions(beam.PTransform):
     """Writes revisions to one file, sorted by slot; gives its path. See WriteTable.
 
+    Input: revisions, or a tuple of them and of their number, as of WriteReleases.
+
     Columns: slot int64, start and end timestamp[us, UTC], revised_slot int64 (the last slot whose
     release is in it) and revised_at timestamp[us, UTC] (when that one ended), counts list<int64>,
     stderr list<double or null>, mechanism string. In the layout `tidy` those of releases, with
@@ -82,20 +85,19 @@ class WriteRevisions(beam.PTransform):
         self._quoted = output_format_of(self.path) == CSV
         check_layout(self.layout, self.labels)
 
-    def expand(self, revisions: PCollection[Revision]) -> PCollection[str]:
+    def expand(
+        self, inputs: PCollection[Revision] | tuple[PCollection[Revision], PCollection[int]]
+    ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
+        convert: Callable[[Sequence[Revision]], pa.RecordBatch]
         if self.layout == TIDY:
             schema = TIDY_REVISION_SCHEMA
-            convert = beam.Map(tidy_revision_batch, self.labels, self._quoted)
+            labels = self.labels or ()
+            convert = partial(tidy_revision_batch, labels=labels, quoted=self._quoted)
         else:
             schema = revision_schema(self.labels)
-            convert = beam.Map(revisions_to_batch, schema)
-        return (
-            revisions
-            | "Batch" >> in_batches()
-            | "Convert" >> convert.with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, schema, sort_by="slot")
-        )
+            convert = partial(revisions_to_batch, schema=schema)
+        return inputs | "Write" >> WriteItems(self.path, schema, convert, "slot")
 
 
 def read_revisions(path: str) -> list[Revision]:

@@ -195,11 +195,16 @@ class Job(Generic[Transform]):
 
     def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:
         """Compose the sinks; `rejected` are the dead letters of sources."""
-        outputs.releases | "WriteReleases" >> self._sink()
+        whole = outputs.releases if is_stream(self.output) else (outputs.releases, outputs.done)
+        whole | "WriteReleases" >> self._sink()
         if self.revisions:
-            outputs.revisions | "WriteRevisions" >> self._revision_sink(self.revisions)
+            revised = outputs.revisions
+            if not is_stream(self.revisions):
+                revised = outputs.revisions, outputs.revised
+            revised | "WriteRevisions" >> self._revision_sink(self.revisions)
         if self.ledger:
-            outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)
+            entries = outputs.ledger, outputs.done
+            entries | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)
         if self.rejected:
             letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(self.rejected)

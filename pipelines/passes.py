@@ -195,19 +195,20 @@ class PassJob:
             str(self.folder / _WAITING), WAITING_SCHEMA, private=True
         )
         paths = {kind: str(self.folder / name) for kind, name in self.results.items()}
-        outputs.releases | "WriteReleases" >> WriteReleases(
+        (outputs.releases, outputs.done) | "WriteReleases" >> WriteReleases(
             paths["releases"],
             labels=whole.domain.labels,
             shares=self._shares,
             layout=self.layout,
         )
         if "revisions" in paths:
-            outputs.revisions | "WriteRevisions" >> WriteRevisions(
+            (outputs.revisions, outputs.revised) | "WriteRevisions" >> WriteRevisions(
                 paths["revisions"], labels=whole.domain.labels, layout=self.layout
             )
         if "ledger" in paths:
             dynamic = self._changing or only_dynamic(whole.mechanism)
-            outputs.ledger | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
+            entries = outputs.ledger, outputs.done
+            entries | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
         if "rejected" in paths:
             letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(paths["rejected"])

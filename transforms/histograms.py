@@ -54,7 +54,7 @@ from streamveil.transforms.counting.count_events import Asked, Counted, Counter,
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.messages import LEDGER, REVISIONS, STATE, Message
+from streamveil.transforms.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Message
 from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
@@ -91,6 +91,9 @@ class _Outputs(NamedTuple):
 
 class Outputs(WithRows, _Outputs):
     """What :class:`PrivateHistograms` gives, and `rows` of the releases."""
+
+    revised: beam.PCollection[int] | None = None
+    """Of a bounded input how many revisions there are, as `done` has it of the releases."""
 
 
 @dataclass(eq=False)
@@ -375,31 +378,35 @@ class PrivateHistograms(beam.PTransform):
             self.resume,
             # A state without who is in which cohort would be none.
             keeps=changes is None or self._dynamic,
-            emit_rest=publish.rest if self.ends else None,
+            emit_rest=publish.rest,
+            ends=self.ends,
         )
         told = counted.counts
         if not counted.bounded:
             told = settled(told, [_STREAM], self.settle)
         ticks = counted.ticks
         if counted.bounded:
-            ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self)))
+            ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self), _STREAM))
         counts = (told, *ticks) | "AddTicks" >> beam.Flatten()
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
             counts |= "GatherCounts" >> beam.GroupByKey()
             releasing = _ReleaseAtEndFn(config)
         released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
-            LEDGER, STATE, REVISIONS, main="releases"
+            LEDGER, STATE, REVISIONS, DONE, REVISED, main="releases"
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[REVISIONS].element_type = Revision
         released[STATE].element_type = tuple[int, bytes]
+        released[DONE].element_type = released[REVISED].element_type = int
         rejected = counted.rejected | "AllRejected" >> beam.Flatten()
         outputs = Outputs(
             released.releases, released[LEDGER], rejected, released[STATE], released[REVISIONS]
         )
-        return outputs.labelled(self.domain.labels)
+        done, revised = (released[tag] if counted.bounded else None for tag in (DONE, REVISED))
+        outputs.revised = revised
+        return outputs.completed(self.domain.labels, done)
 
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)

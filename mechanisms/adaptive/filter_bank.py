@@ -171,7 +171,7 @@ class Observed:
     """Of the present slot's own counts."""
     variance: Floats
     taken: Taken | None = None
-    """None if nothing was learnt from it."""
+    """What the release was taken for; None where nothing was learnt of it."""
 
 
 @dataclass(frozen=True)

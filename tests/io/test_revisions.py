@@ -101,3 +101,13 @@ def test_another_place_is_refused():
         revision_sink_of("kafka:nowhere", LABELS)
     with pytest.raises(ConfigurationError, match=r"out.xls"):
         revision_sink_of("out.xls", LABELS)
+
+
+def test_what_is_not_whole_is_never_written(tmp_path):
+    path = tmp_path / "revisions.jsonl"
+    pipeline = beam.Pipeline(runner="BundleBasedDirectRunner")
+    number = pipeline | "Number" >> beam.Create([3])
+    _ = (pipeline | beam.Create(REVISIONS), number) | WriteRevisions(str(path))
+    with pytest.raises(RuntimeError, match="2 results came to be written, and 3 should"):
+        pipeline.run().wait_until_finish()
+    assert not path.exists()

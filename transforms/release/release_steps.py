@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
+    InputLost,
     Release,
     Revised,
     Revision,
@@ -25,7 +27,16 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
-from streamveil.transforms.messages import LEDGER, REVISIONS, STATE, Kind, Message, MessageCoder
+from streamveil.transforms.messages import (
+    DONE,
+    LEDGER,
+    REVISED,
+    REVISIONS,
+    STATE,
+    Kind,
+    Message,
+    MessageCoder,
+)
 from streamveil.transforms.release.drivers import Driver, DriverOf
 from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.slots.clock import Clock
@@ -71,7 +82,9 @@ class ReleaseConfig:
     secret_parts: bool = False
     """Whether even that a part comes again with other content is secret."""
     emit_rest: EmitRest | None = None
-    """What is given after the last slot of the stream, if anything is."""
+    """What is given after the last slot of the stream, where slots may be revised."""
+    ends: bool = True
+    """Whether the stream ends with the last slot."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +122,15 @@ class Publish:
 class _ReleaseAtEndFn(beam.DoFn):
     """Releases a bounded input whose counts are gathered, quiet slots included; without state.
 
-    Input: (key, all messages: counts; what shards keep; that a slot is open), gathered by a
-    GroupByKey: what that gives has the time of the end of all times, so a timer that waited for
-    counts at the end of a slot would fire before them. The event time of a release is the end of
-    its slot. Two such stages may follow each other, where each waits for all that the other tells.
+    Input: (key, all messages: counts; what shards keep; that a slot is open; that this is all),
+    gathered by a GroupByKey: what that gives has the time of the end of all times, so a timer that
+    waited for counts at the end of a slot would fire before them. The event time of a release is
+    the end of its slot. On the side, at the end, how much was told. Two such stages may follow each
+    other, where each waits for all that the other tells.
+
+    That nothing more comes does not say that nothing is missing: when a step has failed, a runner
+    may drop what it was given and go on for a while. So all must be there that was sent, by the
+    word of who knows it, or InputLost is raised before anything is released.
     """
 
     def __init__(self, config: ReleaseConfig) -> None:
@@ -125,18 +143,38 @@ class _ReleaseAtEndFn(beam.DoFn):
         config, driver = self._config, self._driver_of(element[0])
         ended: dict[int, list[Message]] = {}
         kept: list[Message] = []
+        words: list[int] = []
         for message in element[1]:
             if message.kind is Kind.KEPT:
                 kept.append(message)
             elif message.kind is Kind.COUNTS:
                 ended.setdefault(message.slot, []).append(message)
+            elif message.kind is Kind.WHOLE:
+                words.append(int(message.payload))
+        came = len(kept) + sum(map(len, ended.values()))
+        if words != [came]:
+            should = words[0] if words else "nobody says how many"
+            raise InputLost(
+                f"{came} messages of counts came to be released, and {should} should: a step "
+                "before this failed or was lost, and the runner went on, so nothing is released. "
+                "See the first error in the runner's log, and run again"
+            )
+        told: Counter[str | None] = Counter()
         state = driver.start() if config.resume is None else driver.decode(config.resume)
         for slot, counted in self._every_slot(driver, ended):
             state, release = driver.release(state, slot, counted)
-            yield from config.emit(driver, state, slot, release, self._time(slot))
+            for output in config.emit(driver, state, slot, release, self._time(slot)):
+                told[getattr(output, "tag", None)] += 1
+                yield output
+        yield beam.pvalue.TaggedOutput(DONE, told[None])
         next_slot = driver.next_slot(state)
-        if config.emit_rest and next_slot is not None:
-            yield from config.emit_rest(driver, state, self._time(next_slot - 1))
+        if config.emit_rest:
+            rest = 0
+            if config.ends and next_slot is not None:
+                for revision in config.emit_rest(driver, state, self._time(next_slot - 1)):
+                    rest += 1
+                    yield revision
+            yield beam.pvalue.TaggedOutput(REVISED, told[REVISIONS] + rest)
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
@@ -242,7 +280,7 @@ class _ReleaseInTimeFn(Fenced, beam.DoFn):
                 state, release = driver.release(state, slot, counted)
                 at = _time_now(config.clock, now, slot)
                 yield from config.emit(driver, state, slot, release, at)
-                if config.emit_rest and slot == config.last_slot:
+                if config.emit_rest and config.ends and slot == config.last_slot:
                     yield from config.emit_rest(driver, state, at)
             stream.write(driver.encode(state))
             arrivals.take(whole, driver.next_slot(state))
