@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from streamveil.io.bigquery import (
         WritePerRecordToBigQuery,
         WriteReleasesToBigQuery,
+        WriteRevisionsToBigQuery,
         bigquery_schema,
     )
     from streamveil.io.coders import RecordBatchCoder
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
     from streamveil.io.formats import CsvDialect
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
-    from streamveil.io.locations import per_record_sink_of, sink_of, source_of
+    from streamveil.io.locations import per_record_sink_of, revision_sink_of, sink_of, source_of
     from streamveil.io.memory import ReadTable, is_table, table_of
     from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
     from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_stream
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from streamveil.io.requirement_changes import change_columns, requirement_changes_of
     from streamveil.io.requirements import read_requirements, requirements_of
     from streamveil.io.results import read_ledger, read_releases
+    from streamveil.io.revisions import WriteRevisions, read_revisions, revision_schema
     from streamveil.io.snapshot import InputFile, Snapshot, StateFolder
     from streamveil.io.tables import (
         WriteTable,
@@ -97,6 +99,8 @@ __all__ = [
     "WriteReleasesToFolder",
     "WriteReleasesToKafka",
     "WriteReleasesToPubSub",
+    "WriteRevisions",
+    "WriteRevisionsToBigQuery",
     "WriteState",
     "WriteTable",
     "bigquery_schema",
@@ -119,12 +123,15 @@ __all__ = [
     "read_public",
     "read_releases",
     "read_requirements",
+    "read_revisions",
     "read_state",
     "read_table",
     "refuse_witness",
     "release_schema",
     "requirement_changes_of",
     "requirements_of",
+    "revision_schema",
+    "revision_sink_of",
     "sink_of",
     "source_of",
     "split_file",

@@ -1,4 +1,4 @@
-"""BigQuery: releases and statistics as rows of a table."""
+"""BigQuery: releases, revisions and statistics as rows of a table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from apache_beam.pvalue import PCollection
 from streamveil.io.optional import require_google
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_object
 from streamveil.io.releases import release_row, release_schema
-from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Release
+from streamveil.io.revisions import revision_row, revision_schema
+from streamveil.mechanisms.core.records import ConfigurationError, PerRecordRow, Release, Revision
 
 _TYPES = {
     pa.int64(): "INTEGER",
@@ -115,6 +116,34 @@ class WriteReleasesToBigQuery(_WriteRowsToBigQuery):
         convert = beam.Map(bigquery_row, self.labels).with_output_types(dict[str, Any])
         rows = releases | "Convert" >> convert
         return self._write(rows, bigquery_schema(bins=self.labels is not None, shares=self.shares))
+
+
+@dataclass(eq=False)
+class WriteRevisionsToBigQuery(_WriteRowsToBigQuery):
+    """Appends each revision as a row; the table is made if it is not there.
+
+    Columns are those of WriteRevisions, and `bins` if there are labels. A runner that tries again
+    may append a revision twice, both alike: tell them by `slot`. Raises ConfigurationError at
+    construction for a malformed name and without the extra `gcp`.
+    """
+
+    _: KW_ONLY
+    labels: Sequence[str] | None = None
+    """Names of the bins, put into every row; no such column without."""
+
+    def expand(self, revisions: PCollection[Revision]) -> Any:
+        """Build the steps: convert, write; gives Beam's WriteResult."""
+        convert = beam.Map(_revision, self.labels).with_output_types(dict[str, Any])
+        fields = [_field(column) for column in revision_schema()]
+        schema = {"fields": fields if self.labels is None else [*fields, _BINS]}
+        return self._write(revisions | "Convert" >> convert, schema)
+
+
+def _revision(revision: Revision, labels: Sequence[str] | None) -> dict[str, Any]:
+    """As :func:`bigquery_row`, of a revision."""
+    row = revision_row(revision)
+    row["stderr"] = [] if None in row["stderr"] else row["stderr"]
+    return row if labels is None else {**row, "bins": list(labels)}
 
 
 @dataclass(eq=False)

@@ -21,8 +21,9 @@ from apache_beam.pvalue import PCollection
 from streamveil.io.jsonlines import json_text
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
+from streamveil.io.revisions import revision_json
 from streamveil.io.sealed import sync
-from streamveil.mechanisms.core.records import EPOCH, PerRecordRow, Release, format_time
+from streamveil.mechanisms.core.records import EPOCH, PerRecordRow, Release, Revision, format_time
 
 
 class AlreadyReleasedError(RuntimeError):
@@ -33,6 +34,12 @@ def release_file(release: Release) -> tuple[str, str, bytes]:
     """Name of the file of a release, what it is of, and the release as a line of JSON."""
     name = f"release-{_stamp(release.start)}.json"
     return name, f"slot {release.slot}", release_json(release) + b"\n"
+
+
+def revision_file(revision: Revision) -> tuple[str, str, bytes]:
+    """The same of a revision."""
+    name = f"revision-{_stamp(revision.start)}.json"
+    return name, f"the revision of slot {revision.slot}", revision_json(revision) + b"\n"
 
 
 def per_record_file(row: PerRecordRow) -> tuple[str, str, bytes]:

@@ -19,10 +19,12 @@ from streamveil.io.messages import ParseMessages, warn_of_given_times
 from streamveil.io.optional import require_java
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
+from streamveil.io.revisions import revision_json
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     PerRecordRow,
     Release,
+    Revision,
     format_time,
 )
 
@@ -38,6 +40,11 @@ _POLICIES = (
 def release_record(release: Release) -> tuple[bytes, bytes]:
     """The slot, in digits, and the release as JSON."""
     return str(release.slot).encode(), release_json(release)
+
+
+def revision_record(revision: Revision) -> tuple[bytes, bytes]:
+    """The slot, in digits, and the revision as JSON."""
+    return str(revision.slot).encode(), revision_json(revision)
 
 
 def per_record_record(row: PerRecordRow) -> tuple[bytes, bytes]:

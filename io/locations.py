@@ -10,17 +10,27 @@ from urllib.parse import parse_qsl
 
 import apache_beam as beam
 
-from streamveil.io.bigquery import WritePerRecordToBigQuery, WriteReleasesToBigQuery
+from streamveil.io.bigquery import (
+    WritePerRecordToBigQuery,
+    WriteReleasesToBigQuery,
+    WriteRevisionsToBigQuery,
+)
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
-from streamveil.io.folder import WriteReleasesToFolder, per_record_file
+from streamveil.io.folder import WriteReleasesToFolder, per_record_file, revision_file
 from streamveil.io.formats import CsvDialect
-from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka, per_record_record
+from streamveil.io.kafka import (
+    ReadKafkaEvents,
+    WriteReleasesToKafka,
+    per_record_record,
+    revision_record,
+)
 from streamveil.io.messages import READING_SETTINGS, reading_of
 from streamveil.io.per_record import WritePerRecord, per_record_json
 from streamveil.io.places import SINKS, SOURCES, is_stream
 from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
 from streamveil.io.releases import WriteReleases
+from streamveil.io.revisions import WriteRevisions, revision_json
 from streamveil.io.tidy import ROWS
 from streamveil.io.watch import WatchEvents
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -97,6 +107,26 @@ _SINKS = {
         lambda at, *_: WriteReleasesToFolder(at["path"]),
     ),
 }
+_REVISION_SINKS = {
+    "bigquery": replace(
+        _SINKS["bigquery"],
+        build=lambda at, _, given: WriteRevisionsToBigQuery(at["table"], **given),
+    ),
+    "pubsub": replace(
+        _SINKS["pubsub"],
+        build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=revision_json),
+    ),
+    "kafka": replace(
+        _SINKS["kafka"],
+        build=lambda at, settings, _: WriteReleasesToKafka(
+            at["servers"], at["topic"], producer_config=settings, to_record=revision_record
+        ),
+    ),
+    "folder": replace(
+        _SINKS["folder"],
+        build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=revision_file),
+    ),
+}
 _PER_RECORD_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"], build=lambda at, *_: WritePerRecordToBigQuery(at["table"])
@@ -170,6 +200,15 @@ def sink_of(
             f"leave it out, or write to a file"
         )
     return _stream(_SINKS, SINKS, location, flag, {"labels": labels, "shares": shares})
+
+
+def revision_sink_of(
+    location: str, labels: Sequence[str], flag: str = "--revisions", *, layout: str = ROWS
+) -> beam.PTransform:
+    """The same for revisions; the layout is of a file, as above."""
+    if not is_stream(location):
+        return WriteRevisions(location, labels=labels, layout=layout)
+    return _stream(_REVISION_SINKS, SINKS, location, flag, {"labels": labels})
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
@@ -93,10 +93,14 @@ def release_schema(labels: Sequence[str] | None = None, *, shares: bool = False)
 
     With `shares` there is a column for the distributions that mechanisms with one budget release.
     """
+    return labelled((*_RELEASE_FIELDS, _SHARES) if shares else _RELEASE_FIELDS, labels)
+
+
+def labelled(fields: Iterable[pa.Field], labels: Sequence[str] | None) -> pa.Schema:
+    """A schema of these fields, with the labels of the bins in its metadata."""
     metadata: dict[Any, Any] | None = None
     if labels is not None:
         metadata = {BINS_METADATA: json.dumps(list(labels), ensure_ascii=False)}
-    fields = (*_RELEASE_FIELDS, _SHARES) if shares else _RELEASE_FIELDS
     return pa.schema(fields, metadata=metadata)
 
 
@@ -111,7 +115,7 @@ def releases_to_batch(releases: Sequence[Release], schema: pa.Schema) -> pa.Reco
     ]
     for name in ("counts", "stderr", "shares"):
         if name in columns:
-            columns[name] = _lists(columns[name], schema.field(name))
+            columns[name] = figure_lists(columns[name], schema.field(name))
     arrays = [
         columns[field.name]
         if isinstance(columns[field.name], pa.Array)
@@ -132,12 +136,19 @@ def release_json(release: Release) -> bytes:
     return json_text(release_row(release)).encode()
 
 
-def _lists(rows: Sequence[np.ndarray], field: pa.Field) -> pa.Array:
+def figure_lists(rows: Sequence[np.ndarray], field: pa.Field) -> pa.Array:
+    """A column of lists of figures; those that are not finite are null if the field takes it."""
     offsets = np.cumsum([0, *map(len, rows)]).astype(np.int32)
     every = np.concatenate(rows) if rows else np.zeros(0)
     unknown = ~np.isfinite(every) if field.type.value_field.nullable else None
     values = pa.array(every, field.type.value_type, mask=unknown)
     return pa.ListArray.from_arrays(offsets, values, type=field.type)
+
+
+def json_values(value: Any) -> list[Any]:
+    """What a column of lists holds, of a table of any format; NaN where it is null."""
+    values: list[Any] = json.loads(value) if isinstance(value, str) else value
+    return [np.nan if v is None else v for v in values]
 
 
 def ledger_to_batch(entries: Sequence[LedgerEntry]) -> pa.RecordBatch:
@@ -198,7 +209,7 @@ def _ledger_keys(schema: pa.Schema) -> tuple[str, ...]:
 
 
 @dataclass(eq=False)
-class _WriteItems(beam.PTransform):
+class WriteItems(beam.PTransform):
     """Writes items to one file, some of them in a batch; as WriteTable if it is told their number.
 
     That is then the number of items, whatever rows they have.
@@ -233,6 +244,16 @@ def _converted(
     return of_items(convert(items), len(items))
 
 
+def check_layout(layout: str, labels: Sequence[str] | None) -> None:
+    """Refuse one that there is not, or that needs labels. Raises ConfigurationError."""
+    if layout not in LAYOUTS:
+        raise ConfigurationError(
+            f"layout {layout!r} (--layout) is unknown: choose {' or '.join(LAYOUTS)}"
+        )
+    if layout == TIDY and labels is None:
+        raise ConfigurationError("a tidy table names the bin of each row: give the labels")
+
+
 @dataclass(eq=False)
 class WriteReleases(beam.PTransform):
     """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
@@ -260,14 +281,8 @@ class WriteReleases(beam.PTransform):
     def __post_init__(self) -> None:
         """Check the name and the layout."""
         super().__init__()
-        kind = output_format_of(self.path)
-        if self.layout not in LAYOUTS:
-            raise ConfigurationError(
-                f"layout {self.layout!r} (--layout) is unknown: choose {' or '.join(LAYOUTS)}"
-            )
-        if self.layout == TIDY and self.labels is None:
-            raise ConfigurationError("a tidy table names the bin of each row: give the labels")
-        self._quoted = kind == CSV
+        self._quoted = output_format_of(self.path) == CSV
+        check_layout(self.layout, self.labels)
 
     def expand(
         self, inputs: PCollection[Release] | tuple[PCollection[Release], PCollection[int]]
@@ -280,7 +295,7 @@ class WriteReleases(beam.PTransform):
         else:
             schema = release_schema(self.labels, shares=self.shares)
             convert = partial(releases_to_batch, schema=schema)
-        return inputs | "Write" >> _WriteItems(self.path, schema, convert, "slot")
+        return inputs | "Write" >> WriteItems(self.path, schema, convert, "slot")
 
 
 @dataclass(eq=False)
@@ -312,7 +327,7 @@ class WriteLedger(beam.PTransform):
     ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
         schema, convert = _ledger_of(self.dynamic)
-        return inputs | "Write" >> _WriteItems(self.path, schema, convert, _ledger_keys(schema))
+        return inputs | "Write" >> WriteItems(self.path, schema, convert, _ledger_keys(schema))
 
 
 @dataclass(eq=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from streamveil.io.releases import json_values
 from streamveil.io.tables import read_table
 from streamveil.mechanisms.core.records import (
     LedgerEntry,
@@ -25,15 +26,15 @@ def read_releases(path: str) -> list[Release]:
             slot=int(row["slot"]),
             start=parse_time(row["start"]),
             end=parse_time(row["end"]),
-            counts=np.array(_values(row["counts"]), dtype=np.int64),
+            counts=np.array(json_values(row["counts"]), dtype=np.int64),
             status=row["status"],
             published_slot=_optional(row["published_slot"]),
             epsilon=float(row["epsilon"]),
-            stderr=np.array(_values(row["stderr"]), dtype=np.float64),
+            stderr=np.array(json_values(row["stderr"]), dtype=np.float64),
             mechanism=row["mechanism"],
             alarm=bool(row["alarm"]),
             diagnostics=_numbers_by_name(row["diagnostics"]),
-            shares=np.array(_values(row["shares"]), np.float64) if "shares" in row else None,
+            shares=np.array(json_values(row["shares"]), np.float64) if "shares" in row else None,
         )
         for row in read_table(path).to_pylist()
     ]
@@ -59,11 +60,6 @@ def read_ledger(path: str) -> list[LedgerEntry]:
 
 def _requirement(window: int | None, epsilon: float) -> Requirement:
     return Lifetime(epsilon) if window is None else Requirement(window, epsilon)
-
-
-def _values(value: Any) -> list[Any]:
-    values: list[Any] = json.loads(value) if isinstance(value, str) else value
-    return [np.nan if v is None else v for v in values]
 
 
 def _numbers_by_name(value: Any) -> dict[str, float]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements, Units
-from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Estimate, Requirement, Revised
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 S = TypeVar("S")
@@ -49,6 +49,8 @@ class Population:
     sensitivity: int = 1
     """How much one user can change a slot's histogram in L1: contributions per slot, doubled
     when neighbouring inputs replace a user rather than add one."""
+    slot_length: int | None = None
+    """Length of a slot in microseconds, where it is known."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -96,6 +98,8 @@ class SlotRelease(Estimate):
 
     spent: Units
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
+    revisions: tuple[Revised, ...] = ()
+    """Of earlier slots, each of which is revised once."""
 
 
 class Mechanism(Protocol[S]):
@@ -121,6 +125,25 @@ class Mechanism(Protocol[S]):
         """State of bytes."""
 
 
+@runtime_checkable
+class Revising(Protocol):
+    """A mechanism of either kind that can revise earlier slots when it knows more of them."""
+
+    revise: int
+    """How many slots later it revises a slot: `step` gives them; 0 for never."""
+
+    def rest(self, state: Any) -> tuple[Revised, ...]:
+        """The slots that are still to be revised, with what there is: the stream ends."""
+
+
+@runtime_checkable
+class Foretelling(Protocol):
+    """A mechanism that tells what a slot may cost before its counts are known."""
+
+    def price(self, state: Any) -> Units:
+        """The most that the next slot can cost a user of each class, in units, shape (K,)."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """The public facts about a stream whose requirements change."""
@@ -130,6 +153,8 @@ class Setting:
     horizon: int
     """The longest window that may be asked for, in slots."""
     sensitivity: int = 1
+    """As in :class:`Population`."""
+    slot_length: int | None = None
     """As in :class:`Population`."""
 
     def __post_init__(self) -> None:

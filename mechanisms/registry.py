@@ -10,10 +10,11 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun
 from streamveil.mechanisms.core.budgets import Requirements
+from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     DynamicRequirement,
@@ -48,6 +49,9 @@ _PURPOSES = {
     LOCAL: "devices that report (streamveil collect)",
     PER_RECORD: "budgets of single records (streamveil per-record)",
 }
+
+LONGEST_LAG = 1000
+"""Slots until a slot is revised, at most."""
 
 _FRAMES = {WINDOWS: "wevent.pwsm:PWSM", CHANGING: "wevent.dpwsm:DPWSM"}
 
@@ -85,6 +89,8 @@ class Spec:
     """Releases nothing new after a horizon: not for infinite streams."""
     follows: bool = False
     """Asks devices, and follows what users ask for when that changes."""
+    revises: bool = False
+    """Can revise slots when more is known: see `mechanisms/adaptive/revisions.py`."""
 
     @property
     def factory(self) -> Callable[..., Any]:
@@ -112,7 +118,7 @@ class Spec:
 Specs = Mapping[str, Spec]
 
 REGISTRY = (
-    Spec("adaptive", WINDOWS, "adaptive.fixed:Adaptive", default=True),
+    Spec("adaptive", WINDOWS, "adaptive.fixed:Adaptive", default=True, revises=True),
     Spec("pba", WINDOWS, "wevent.pba:PBA", schedule=True),
     Spec("pbd", WINDOWS, "wevent.pbd:PBD", schedule=True),
     Spec("ba", WINDOWS, "wevent.pba:PBA", schedule=True, strictest=True, compared=True),
@@ -123,7 +129,7 @@ REGISTRY = (
     Spec("lbu", WINDOWS, "comparators.baselines:LBU", compared=True),
     Spec("plbu", WINDOWS, "comparators.baselines:PLBU", compared=True),
     Spec("ablation", WINDOWS, "comparators.ablation:Ablation", compared=True),
-    Spec("adaptive", CHANGING, "adaptive.changing:DynamicAdaptive", default=True),
+    Spec("adaptive", CHANGING, "adaptive.changing:DynamicAdaptive", default=True, revises=True),
     Spec("dpbd", CHANGING, "wevent.dpbd:DPBD", schedule=True),
     Spec("dpba", CHANGING, "wevent.dpba:DPBA", schedule=True),
     Spec("gated", INFINITE, "infinite.gated:Gated", default=True),
@@ -131,7 +137,14 @@ REGISTRY = (
     Spec("constant", INFINITE, "infinite.calendar_baselines:Constant", compared=True),
     Spec("doubling", INFINITE, "infinite.calendar_baselines:Doubling", compared=True),
     Spec("horizon", INFINITE, "infinite.calendar_baselines:Horizon", compared=True, finite=True),
-    Spec("rotation", LOCAL, "local.algorithms.rotation:Rotation", default=True, follows=True),
+    Spec(
+        "rotation",
+        LOCAL,
+        "local.algorithms.rotation:Rotation",
+        default=True,
+        follows=True,
+        revises=True,
+    ),
     Spec("plpa+", LOCAL, "local.algorithms.plpa:PLPAPlus"),
     Spec("plpd+", LOCAL, "local.algorithms.plpd:PLPDPlus"),
     Spec("plpa", LOCAL, "local.algorithms.plpa:PLPA"),
@@ -185,20 +198,22 @@ LOCAL_DEFAULT = default_of(LOCAL_MECHANISMS)
 DEFAULTS = {kind: default_of(known) for kind, known in PER_RECORD_MECHANISMS.items()}
 
 
-def mechanism(text: str, population: Population) -> Mechanism[Any]:
+def mechanism(text: str, population: Population, *, revise: int = 0) -> Mechanism[Any]:
     """Make a mechanism over fixed requirements.
 
     Args:
         text: a key of `MECHANISMS`, or of `INFINITE_MECHANISMS` for a population of one
             :class:`Lifetime`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
         population: the public facts it may steer by.
+        revise: how many slots later a slot is revised; 0 for never.
 
     Raises:
-        ConfigurationError: for an unknown name or option, or a value that does not fit.
+        ConfigurationError: for an unknown name or option, a value that does not fit, or a
+            mechanism that cannot revise.
     """
     known = INFINITE_MECHANISMS if population.requirements.forever else MECHANISMS
     made: Mechanism[Any] = _made(text, known, population)
-    return made
+    return cast("Mechanism[Any]", _revising(made, text, revise))
 
 
 def infinite_mechanism(
@@ -218,25 +233,63 @@ def infinite_mechanism(
     return mechanism(text, population_of([Lifetime(epsilon)], [users], bins, sensitivity))
 
 
-def dynamic_mechanism(text: str, setting: Setting) -> DynamicMechanism[Any]:
+def dynamic_mechanism(text: str, setting: Setting, *, revise: int = 0) -> DynamicMechanism[Any]:
     """Make a mechanism over requirements that change: a key of `DYNAMIC_MECHANISMS`.
 
     Raises as :func:`mechanism` does.
     """
     made: DynamicMechanism[Any] = _made(text, DYNAMIC_MECHANISMS, setting)
+    return cast("DynamicMechanism[Any]", _revising(made, text, revise))
+
+
+def check_revise(text: str, revise: int, *, local: bool = False) -> None:
+    """Refuse a mechanism that cannot revise, and a lag out of range: raises ConfigurationError.
+
+    Args:
+        text: the mechanism, with its options.
+        revise: how many slots later a slot is revised; 0 for never.
+        local: whether it asks devices.
+    """
+    if not revise:
+        return
+    if whole("revise", revise) > LONGEST_LAG:
+        raise ConfigurationError(
+            f"revise is {revise}: slots are revised up to {LONGEST_LAG} slots later, give at most "
+            "that"
+        )
+    if not can_revise(text):
+        able = dict.fromkeys(
+            spec.name for spec in REGISTRY if spec.revises and (spec.family == LOCAL) == local
+        )
+        raise ConfigurationError(
+            f"mechanism {text!r} cannot revise (--revise={revise}): choose {' or '.join(able)}, "
+            "or leave --revise out"
+        )
+
+
+def can_revise(text: str) -> bool:
+    """Whether a mechanism, given with its options, can revise."""
+    return any(spec.revises for spec in REGISTRY if spec.name == text.partition(":")[0])
+
+
+def _revising(made: Any, text: str, revise: int, *, local: bool = False) -> Any:
+    check_revise(text, revise, local=local)
+    if revise:
+        made.revise = revise
     return made
 
 
-def local_mechanism(text: str, users: Users) -> LocalMechanism[Any]:
+def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechanism[Any]:
     """Make a local mechanism.
 
     Args:
         text: a key of `LOCAL_MECHANISMS`, with options as NAME:OPTION=VALUE:OPTION=VALUE.
         users: the public population.
+        revise: how many slots later a slot is revised; 0 for never.
 
     Raises:
         ConfigurationError: for an unknown name or option, a value that does not fit, or a
-            population that the mechanism cannot ask.
+            population that the mechanism cannot ask, or a mechanism that cannot revise.
     """
     parse(text, LOCAL_MECHANISMS)
     if not users.class_of.size:
@@ -247,7 +300,7 @@ def local_mechanism(text: str, users: Users) -> LocalMechanism[Any]:
         )
     check_shares(users.classes)
     made: LocalMechanism[Any] = _made(text, LOCAL_MECHANISMS, users)
-    return made
+    return cast("LocalMechanism[Any]", _revising(made, text, revise, local=True))
 
 
 def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Statistic:

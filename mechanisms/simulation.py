@@ -15,16 +15,23 @@ from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Requirement,
+    Revised,
     as_requirement,
     check_shares,
     leave_shares,
 )
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
-from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
-from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Users
+from streamveil.mechanisms.local.protocol import (
+    Ask,
+    LocalMechanism,
+    LocalRelease,
+    Users,
+    rest_of,
+)
 from streamveil.mechanisms.protocol import Setting, SlotRelease, population_of
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise, derived_key
 from streamveil.mechanisms.registry import (
@@ -57,6 +64,10 @@ class Simulation:
     """Expected standard error, shape (T, d)."""
     alarm: npt.NDArray[np.bool_]
     """Where the mechanism saw a jump, shape (T,)."""
+    revised: npt.NDArray[np.int64] | None = None
+    """Counts of each slot as revised later, shape (T, d); None unless that was asked for."""
+    revised_stderr: npt.NDArray[np.float64] | None = None
+    """Their expected standard error, shape (T, d)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +103,10 @@ class LocalSimulation:
     """The population: users in the order of their requirements."""
     class_of: tuple[npt.NDArray[np.int32], ...]
     """Class of each user in each of T slots, each of shape (n,): it changes with requirements."""
+    revised: npt.NDArray[np.float64] | None = None
+    """Frequencies of each slot as revised later, shape (T, d); None unless that was asked for."""
+    revised_stderr: npt.NDArray[np.float64] | None = None
+    """Their expected standard error, shape (T, d)."""
 
     @cached_property
     def spent(self) -> npt.NDArray[np.float64]:
@@ -111,6 +126,7 @@ def simulate(
     key: bytes,
     *,
     sensitivity: int = 1,
+    revise: int = 0,
 ) -> Simulation:
     """Run a mechanism over a whole stream.
 
@@ -121,18 +137,22 @@ def simulate(
         sizes: public number of users of each class, shape (K,).
         key: 32 secret bytes; the same key and counts give the same result.
         sensitivity: how much one user can change a slot's histogram in L1.
+        revise: how many slots later each slot is revised, those at the end with what there is; 0
+            for never.
 
     Raises:
-        ConfigurationError: for an unknown name, requirements or sizes out of range.
+        ConfigurationError: for an unknown name, requirements or sizes out of range, or a mechanism
+            that cannot revise.
         ValueError: for counts that are not (T, K, d), or a key that is not 32 bytes.
     """
     table = _checked(counts, len(requirements))
     bins = table.shape[2]
     population = population_of([as_requirement(r) for r in requirements], sizes, bins, sensitivity)
     check_shares(population.requirements, sensitivity)
-    stream = ReleaseStream(mechanism(name, population), NoiseSource(key))
-    releases = _released(stream, table)
-    return _simulation(releases, [release.spent for release in releases])
+    stream = ReleaseStream(mechanism(name, population, revise=revise), NoiseSource(key))
+    state, releases = _released(stream, table)
+    rest = stream.rest(state) if revise else None
+    return _simulation(releases, [release.spent for release in releases], rest)
 
 
 def simulate_dynamic(
@@ -143,6 +163,7 @@ def simulate_dynamic(
     key: bytes,
     *,
     sensitivity: int = 1,
+    revise: int = 0,
 ) -> Simulation:
     """Run a mechanism over requirements that change over a whole stream.
 
@@ -155,6 +176,8 @@ def simulate_dynamic(
         sizes: public number of users of each class, shape (K,).
         key: 32 secret bytes; the same key and counts give the same result.
         sensitivity: how much one user can change a slot's histogram in L1.
+        revise: how many slots later each slot is revised, those at the end with what there is; 0
+            for never.
 
     Raises as :func:`simulate` does, and ValueError for a class without users.
     """
@@ -176,7 +199,7 @@ def simulate_dynamic(
     units = np.broadcast_to(units, (slots, classes, 4))
     horizon = int(units[:, :, [0, 2]].max(initial=1))
     stream = DynamicStream(
-        dynamic_mechanism(name, Setting(bins, horizon, sensitivity)),
+        dynamic_mechanism(name, Setting(bins, horizon, sensitivity), revise=revise),
         units[0],
         people,
         NoiseSource(key),
@@ -192,7 +215,7 @@ def simulate_dynamic(
         state, release = stream.release(state, slot, cells, moves)
         releases.append(release)
         spent.append(release.spent[state.interned.ledgers_of(cohorts)])
-    return _simulation(releases, spent)
+    return _simulation(releases, spent, stream.rest(state) if revise else None)
 
 
 def simulate_infinite(
@@ -226,7 +249,7 @@ def simulate_infinite(
     text = with_options(name, options)
     mechanism = infinite_mechanism(text, table.shape[1], epsilon, sensitivity=sensitivity)
     stream = ReleaseStream(mechanism, NoiseSource(key))
-    releases = _released(stream, table.astype(np.int64)[:, None])
+    _, releases = _released(stream, table.astype(np.int64)[:, None])
     return InfiniteSimulation(
         np.array([release.shares for release in releases]).reshape(table.shape),
         np.array([release.counts for release in releases]).reshape(table.shape),
@@ -244,6 +267,7 @@ def simulate_local(
     key: bytes,
     *,
     changes: Changes | None = None,
+    revise: int = 0,
     **options: bool | float | int | str,
 ) -> LocalSimulation:
     """Run a local mechanism over a whole stream, with a device for every user.
@@ -256,11 +280,14 @@ def simulate_local(
         key: 32 secret bytes; the same key and values give the same result.
         changes: by slot, what users ask for from it on: None leaves. For mechanisms that follow
             requirements that change, such as `rotation`.
+        revise: how many slots later each slot is revised, those at the end with what there is; 0
+            for never.
         options: those of the mechanism, such as project=True.
 
     Raises:
         ConfigurationError: for an unknown name or option, requirements out of range, windows that
-            leave nobody to ask, or changes that the mechanism does not follow.
+            leave nobody to ask, changes that the mechanism does not follow, or a mechanism that
+            cannot revise.
         ValueError: for values that are not (T, n) whole numbers from 0 to bins - 1, fewer than 2
             bins, or a key that is not 32 bytes.
     """
@@ -269,7 +296,7 @@ def simulate_local(
     asked_for = _by_slot(requirements, changes)
     users = _population(requirements, asked_for, bins)
     table = _checked_values(values, users)
-    mechanism = local_mechanism(with_options(name, options), users)
+    mechanism = local_mechanism(with_options(name, options), users, revise=revise)
     if asked_for and not isinstance(mechanism, Rotation):
         raise ConfigurationError(
             f"{name} does not follow requirements that change: use the mechanism rotation"
@@ -290,6 +317,8 @@ def simulate_local(
         asks.append(asked)
         followed.append(class_of)
     shape = (len(releases), users.symbols)
+    revised = [one for release in releases for one in release.revisions]
+    revised += rest_of(mechanism, state)
     return LocalSimulation(
         np.array([release.frequencies for release in releases]).reshape(shape),
         np.array([release.status for release in releases], dtype=np.str_),
@@ -297,6 +326,11 @@ def simulate_local(
         tuple(asks),
         users,
         tuple(followed),
+        *(
+            np.array([getattr(one, what) for one in revised]).reshape(shape)
+            for what in ("frequencies", "stderr")
+            if revise
+        ),
     )
 
 
@@ -330,13 +364,15 @@ def run_slot(
         asked.append(answer)
 
 
-def _released(stream: ReleaseStream, tables: Iterable[npt.NDArray[np.int64]]) -> list[SlotRelease]:
-    """Release slots of counts (K, d)."""
+def _released(
+    stream: ReleaseStream, tables: Iterable[npt.NDArray[np.int64]]
+) -> tuple[StreamState, list[SlotRelease]]:
+    """Release slots of counts (K, d); gives the state after them as well."""
     state, releases = stream.start(), []
     for slot, counted in enumerate(tables):
         state, release = stream.release(state, slot, counted)
         releases.append(release)
-    return releases
+    return state, releases
 
 
 def _checked(counts: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:
@@ -348,17 +384,32 @@ def _checked(counts: npt.ArrayLike, classes: int) -> npt.NDArray[np.int64]:
     return table.astype(np.int64)
 
 
-def _simulation(releases: Sequence[SlotRelease], spent: Sequence[Units]) -> Simulation:
+def _simulation(
+    releases: Sequence[SlotRelease],
+    spent: Sequence[Units],
+    rest: Sequence[Revised] | None,
+) -> Simulation:
+    """With what is still to be revised after the last slot; None if nothing is revised."""
+
     def column(name: str) -> list[Any]:
         return [getattr(release, name) for release in releases]
 
+    released = np.array(column("counts"))
+    revised: list[Any] = []
+    if rest is not None:
+        rows = [one for release in releases for one in release.revisions] + list(rest)
+        revised = [
+            np.array([one.counts for one in rows]).reshape(released.shape),
+            np.array([one.stderr for one in rows]).reshape(released.shape),
+        ]
     return Simulation(
-        np.array(column("counts")),
+        released,
         np.array(column("status")),
         to_epsilon(np.array(spent)),
         np.array(column("epsilon")),
         np.array(column("stderr")),
         np.array(column("alarm")),
+        *revised,
     )
 
 

@@ -37,6 +37,7 @@ PALETTE = {
     "muted": "#5b6670",
     "rule": "#d9dee2",
     "released": "#0072b2",
+    "revised": "#00805e",
     "error": "#c25100",
 }
 
@@ -149,8 +150,12 @@ def _counted_key() -> Line2D:
 
 
 def draw_panel(figure: Figure, report: Report, j: int, part: slice) -> None:
-    """One bin, true against released, over a part of the slots."""
-    _draw_bin(_axes(figure), report, j, part)
+    """One bin, true against released and revised, over a part of the slots."""
+    axes = _axes(figure)
+    _draw_bin(axes, report, j, part)
+    if report.revisions:
+        edges: Any = report.edges[part.start : part.stop + 1]
+        _step(axes, edges, report.revised[part, j], color=PALETTE["revised"], linewidth=1)
 
 
 def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0.75) -> None:

@@ -66,6 +66,7 @@ from streamveil.pipelines.values import (
     check_formats,
     check_going_on,
     check_required,
+    check_revisions,
     check_summary,
     check_summary_apart,
     default_requirement_of,
@@ -76,7 +77,7 @@ from streamveil.pipelines.values import (
 )
 
 _READ = ("input", "requirements")
-_WRITTEN = ("output", "ledger", "rejected")
+_WRITTEN = ("output", "ledger", "rejected", "revisions")
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
@@ -173,6 +174,7 @@ def _check_release(given: Any) -> None:
         parse(given.mechanism or INFINITE_DEFAULT, INFINITE_MECHANISMS)
     elif not (given.mechanism and only_dynamic(given.mechanism)):
         parse(given.mechanism or DEFAULT)
+    check_revisions(given, given.mechanism or (INFINITE_DEFAULT if infinite else DEFAULT))
     _check_histograms(given)
     _check_run(given)
 
@@ -230,7 +232,7 @@ def _check_per_record(given: Any) -> None:
 
 def _check_demo(given: Any) -> None:
     is_true("hourly", given.hourly)
-    parse(given.mechanism)
+    parse(given.mechanism or DEFAULT)
 
 
 def _check_evaluate(given: Any) -> None:

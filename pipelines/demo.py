@@ -8,9 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import read_ledger, read_releases, read_requirements
+from streamveil.io import read_ledger, read_releases, read_requirements, read_revisions
+from streamveil.mechanisms.adaptive.cycle import AUTO
 from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.number_text import number_of
+from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
+from streamveil.mechanisms.registry import DEFAULT, can_revise, check_revise, with_options
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     CONTRIBUTIONS,
@@ -23,6 +27,7 @@ from streamveil.pipelines.flights import (
     write_demo_input,
 )
 from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.options import DEMO_LAG
 from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.release import ReleaseJob
 from streamveil.pipelines.report import Report
@@ -30,12 +35,19 @@ from streamveil.pipelines.summary import Summary
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.counting.unprotected import exact_counts
 
-_OUTPUTS = ("releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html")
+# Of hours: nights are quiet.
+CYCLIC = with_options(DEFAULT, {"cycle": AUTO})
+_OUTPUTS = (
+    *("releases.parquet", "revisions.parquet", "ledger.parquet"),
+    *("rejected.jsonl", "index.html"),
+)
 
 
 def main(given: argparse.Namespace, options: PipelineOptions) -> int:
     """Run the command with its options and those of Beam; returns the exit code."""
     hourly = is_true("hourly", given.hourly)
+    mechanism = given.mechanism or (CYCLIC if hourly else DEFAULT)
+    lag = _lag(mechanism, given.revise)
     folder = Path(given.output)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -53,14 +65,16 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
             domain=Categories(DESTINATIONS),
             slots=slots,
             columns=Columns(USER, (VALUE,), TIME),
-            mechanism=given.mechanism,
+            mechanism=mechanism,
             max_contributions=CONTRIBUTIONS["hour" if hourly else "day"],
             noise_key=noise_key(None),
             first_slot=slots.index(parse_time(YEAR[0])),
             last_slot=slots.index(parse_time(YEAR[1])),
+            revise=lag,
         ),
         ledger=str(folder / "ledger.parquet"),
         rejected=str(folder / "rejected.jsonl"),
+        revisions=str(folder / "revisions.parquet") if lag else None,
     )
     job.check()
     summary = job.run(options, "streamveil demo")
@@ -75,8 +89,21 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
         f"{report.uncounted_error:.2f} by flights that do not count, "
         f"{report.noise_error:.2f} by noise"
     )
+    if lag:
+        print(
+            f"revised:  {report.revised_relative_error:.1%} of all flights (L1), "
+            f"{number_of(lag, report.slot_name)} later"
+        )
     print(f"look at   {folder / 'index.html'}")
     return 0
+
+
+def _lag(mechanism: str, asked: int | None) -> int:
+    """How many slots later slots are revised; 0 for never. Raises ConfigurationError."""
+    if asked is None:
+        return DEMO_LAG if can_revise(mechanism) else 0
+    check_revise(mechanism, whole("revise", asked))
+    return asked
 
 
 def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
@@ -100,5 +127,6 @@ def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
         counted=counted,
         facts={name.strip(): text.strip() for name, text in facts.items()},
         bin_name="airport",
+        revisions=read_revisions(job.revisions) if job.revisions else (),
         repeat="streamveil demo" + (" --hourly" if hourly else ""),
     )

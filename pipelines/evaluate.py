@@ -19,7 +19,12 @@ import numpy as np
 
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.per_record.protocol import Floats
-from streamveil.mechanisms.registry import PER_RECORD_MECHANISMS, parse
+from streamveil.mechanisms.registry import (
+    PER_RECORD_MECHANISMS,
+    can_revise,
+    check_revise,
+    parse,
+)
 from streamveil.pipelines.budgets import budget_of
 from streamveil.pipelines.evaluation import per_record
 from streamveil.pipelines.evaluation.bounds import bound_advice
@@ -41,7 +46,7 @@ from streamveil.pipelines.evaluation.options import (
 from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, PerRecord
 from streamveil.pipelines.evaluation.sources import Counted, Drawn, Synthetic
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
-from streamveil.pipelines.evaluation.w_event import WEvent
+from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent
 from streamveil.pipelines.flags import numbers
 from streamveil.pipelines.guarantees import INFINITE, epsilons_of, is_infinite
 from streamveil.pipelines.options import (
@@ -60,9 +65,9 @@ _TITLE = "streamveil evaluate"
 # Options that have no meaning but with one form of the command, and those that have none with it.
 _INFINITE_OPTIONS = ("events",)
 _PER_RECORD_OPTIONS = ("statistics", "runs", "records", "budget", "value_max", "epsilon_max")
-_NOT_INFINITE = ("epsilons", "windows", "users", *TABLE_OPTIONS)
+_NOT_INFINITE = ("epsilons", "windows", "users", "revise", *TABLE_OPTIONS)
 _NOT_PER_RECORD = (
-    *("streams", "epsilons", "windows", "users", "slots", "processes", "format"),
+    *("streams", "epsilons", "windows", "users", "slots", "revise", "processes", "format"),
     *("guarantee", "epsilon", *_INFINITE_OPTIONS, "time_column", "slot", "start", "end"),
 )
 
@@ -101,8 +106,9 @@ def _compare_w_event(given: argparse.Namespace, command: str) -> Comparison:
     _check_sizes(given, ("users", "slots"))
     users = DEFAULT_USERS if given.users is None else given.users
     slots = DEFAULT_SLOTS if given.slots is None else given.slots
+    lag = _revise_of(given)
     return _compare_streams(
-        WEvent(),
+        RevisedWEvent(lag) if lag else WEvent(),
         given,
         command,
         DEFAULT_MECHANISMS,
@@ -110,6 +116,16 @@ def _compare_w_event(given: argparse.Namespace, command: str) -> Comparison:
         lambda name: Synthetic(name, users, slots),
         lambda counted: _requirements(given, counted),
     )
+
+
+def _revise_of(given: argparse.Namespace) -> int:
+    """How many slots later slots are revised, by at least one of the mechanisms; 0 for never."""
+    if given.revise is None:
+        return 0
+    names = _names("mechanisms", given.mechanisms or ",".join(DEFAULT_MECHANISMS))
+    lag = _at_least_one("revise", given.revise)
+    check_revise(next(filter(can_revise, names), names[0]), lag)
+    return lag
 
 
 def _compare_infinite(given: argparse.Namespace, command: str) -> Comparison:

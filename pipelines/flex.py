@@ -20,7 +20,13 @@ from streamveil.pipelines import main as command_line
 from streamveil.pipelines.foreign import NOT_LOCAL
 from streamveil.pipelines.guarantees import INFINITE
 from streamveil.pipelines.jobs import EventOptions, JobOptions
-from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS, REQUIRED, TABLE_OPTIONS
+from streamveil.pipelines.options import (
+    CHANGE_OPTIONS,
+    FOLLOW_OPTIONS,
+    REQUIRED,
+    REVISE_OPTIONS,
+    TABLE_OPTIONS,
+)
 from streamveil.pipelines.parameters import meaning_of, parameters_of
 from streamveil.pipelines.per_record import PerRecordOptions
 from streamveil.pipelines.release import ReleaseOptions
@@ -41,6 +47,7 @@ _REGEXES = {
     "output": f"{_FILE}|{_SINK}",
     "requirements": _FILE,
     "requirement_changes": f"{_FILE}|{_STREAM}",
+    "revisions": f"{_FILE}|{_SINK}",
     "ledger": _FILE,
     "rejected": _FILE,
     "default_requirement": rf"[0-9]+,{_NUMBER},[0-9]+",
@@ -130,7 +137,10 @@ _ALL = (
         ("input", "output", "noise_key", *REQUIRED),
         (*FOLLOW_OPTIONS, *_LOCAL, "guarantee", "epsilon", "ledger", "rejected", "layout"),
         streaming=True,
-        regexes={"input": _STREAM, "requirement_changes": _STREAM, "output": _SINK},
+        regexes={
+            **dict.fromkeys(("input", "requirement_changes"), _STREAM),
+            **dict.fromkeys(("output", "revisions"), _SINK),
+        },
     ),
     Template(
         "collect",
@@ -155,7 +165,14 @@ _ALL = (
         "Private histograms, one per slot, that together cost each user one budget for ever.",
         _RELEASE,
         ("input", "output", "epsilon", *REQUIRED),
-        (*FOLLOW_OPTIONS, *CHANGE_OPTIONS, *_LOCAL, "guarantee", *TABLE_OPTIONS),
+        (
+            *FOLLOW_OPTIONS,
+            *CHANGE_OPTIONS,
+            *REVISE_OPTIONS,
+            *_LOCAL,
+            "guarantee",
+            *TABLE_OPTIONS,
+        ),
         fixed=(f"--guarantee={INFINITE}",),
         streaming=True,
     ),

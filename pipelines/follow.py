@@ -146,7 +146,8 @@ class Follow:
 
     input: str
     outputs: Mapping[str, str]
-    """`releases`, and `ledger` and `rejected` if wanted, to the names that the user gave."""
+    """`releases`, and `revisions`, `ledger` and `rejected` if wanted, to the names that the user
+    gave."""
     transform: PrivateHistograms | CollectHistograms
     """For the whole stream."""
     following: Following
@@ -159,7 +160,7 @@ class Follow:
     roll: Roll | None = None
     """Who is in the stream, and what changes with the next pass: once it is known."""
     layout: str = LAYOUTS[0]
-    """Of the releases."""
+    """Of the releases, and of the revisions."""
     summary: str | None = None
     """File for the figures of the passes of this run."""
     dialect: CsvDialect | None = None
@@ -662,9 +663,15 @@ def follow(
     following: Following,
     options: PipelineOptions,
     changes: str | None = None,
+    revisions: str | None = None,
 ) -> None:
     """Make the passes of a command, from its options. Raises ConfigurationError, as they do."""
-    outputs = {"releases": given.output, "ledger": given.ledger, "rejected": given.rejected}
+    outputs = {
+        "releases": given.output,
+        "revisions": revisions,
+        "ledger": given.ledger,
+        "rejected": given.rejected,
+    }
     wanted = {kind: path for kind, path in outputs.items() if path}
     with (
         StateFolder.held(following.state, create=not following.resume) as folder,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS
+from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS, REVISE_OPTIONS
 
 _SILENT = "bad records leave no trace: telling of one would cost it all of its protection"
 _OF_RECORD = "a record's budget is --budget of the record"
@@ -23,6 +23,7 @@ NOT_LOCAL_RELEASE: Mapping[str, str] = {
     "next",
     **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
     "restart_budget": "budgets come back by themselves",
+    **dict.fromkeys(REVISE_OPTIONS, "no mechanism revises"),
 }
 """Of the options of `add_release_options`."""
 
@@ -46,6 +47,7 @@ NOT_PER_RECORD: Mapping[str, str] = {
 """Of the options of `add_job_options`."""
 NOT_PER_RECORD_RELEASE: Mapping[str, str] = {
     **dict.fromkeys(CHANGE_OPTIONS, "there are no requirements"),
+    **dict.fromkeys(REVISE_OPTIONS, "no mechanism revises"),
     **dict.fromkeys(("guarantee", "epsilon"), _OF_RECORD),
     **dict.fromkeys(FOLLOW_OPTIONS, "a run keeps no state for a later one"),
 }

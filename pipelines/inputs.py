@@ -91,6 +91,7 @@ class Inputs:
         longest_window: int | None = None,
         allowed_lateness: int | str = 0,
         max_rejected: float = MAX_REJECTED,
+        revise: int = 0,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -109,6 +110,7 @@ class Inputs:
             allowed_lateness=allowed_lateness,
             keep=self.keep,
             max_rejected=max_rejected,
+            revise=revise,
         )
 
 

@@ -28,6 +28,7 @@ from streamveil.io import (
     check_events,
     check_outputs,
     is_stream,
+    revision_sink_of,
     sink_of,
     source_of,
     unfinished,
@@ -120,19 +121,21 @@ class Job(Generic[Transform]):
     dialect: CsvDialect | None = None
     """How CSV files of the input are written, where that is said."""
     layout: str = LAYOUTS[0]
-    """Of a file of releases."""
+    """Of a file of releases, and of one of revisions."""
+    revisions: str | None = None
 
     @property
     def files(self) -> list[str]:
         """All files that the run writes."""
-        given = [place for place in (self.output, self.ledger, self.rejected) if place]
-        return [place for place in given if not is_stream(place)]
+        places = (self.output, self.revisions, self.ledger, self.rejected)
+        return [place for place in places if place and not is_stream(place)]
 
     @property
     def places(self) -> list[str]:
         """What the run writes, and where."""
         named = {
             "releases": self.output,
+            "revisions": self.revisions,
             "the ledger": self.ledger,
             "dead letters": self.rejected,
             "the summary": self.summary,
@@ -143,6 +146,8 @@ class Job(Generic[Transform]):
         """Look at the places before anything runs; raises ConfigurationError."""
         self._source()
         self._sink()
+        if self.revisions:
+            self._revision_sink(self.revisions)
         if is_stream(self.input):
             self._refuse_files()
         check_outputs(self.files)
@@ -158,11 +163,15 @@ class Job(Generic[Transform]):
             self.output, self.transform.domain.labels, shares=self._shares, layout=self.layout
         )
 
+    def _revision_sink(self, place: str) -> beam.PTransform:
+        return revision_sink_of(place, self.transform.domain.labels, layout=self.layout)
+
     def _refuse_files(self) -> None:
-        for name in ("output", "ledger", "rejected"):
+        for name in ("output", "revisions", "ledger", "rejected"):
             path = getattr(self, name)
             if path in self.files:
-                remedy = f"write to {SINK_FORMS}" if name == "output" else "leave it out"
+                streams = name in ("output", "revisions")
+                remedy = f"write to {SINK_FORMS}" if streams else "leave it out"
                 raise ConfigurationError(
                     f"--{name}={path}: a file is written when the input has ended, and --input="
                     f"{self.input} does not end: {remedy}"
@@ -188,6 +197,11 @@ class Job(Generic[Transform]):
         """Compose the sinks; `rejected` are the dead letters of sources."""
         whole = outputs.releases if is_stream(self.output) else (outputs.releases, outputs.done)
         whole | "WriteReleases" >> self._sink()
+        if self.revisions:
+            revised = outputs.revisions
+            if not is_stream(self.revisions):
+                revised = outputs.revisions, outputs.revised
+            revised | "WriteRevisions" >> self._revision_sink(self.revisions)
         if self.ledger:
             entries = outputs.ledger, outputs.done
             entries | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)

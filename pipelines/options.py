@@ -58,6 +58,7 @@ LOG_FORMATS = ("text", "json")
 METRICS = ("public", "raw")
 
 TABLE_OPTIONS = ("requirements", "requirement_columns", "default_requirement")
+REVISE_OPTIONS = ("revise", "revisions")
 CHANGE_OPTIONS = ("requirement_changes", "longest_window")
 METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
 FOLLOW_OPTIONS = (
@@ -66,6 +67,7 @@ FOLLOW_OPTIONS = (
 )
 MISSING_INPUT = ("stop", "wait", "ignore")
 SLOTS_PER_PASS = 10_000
+DEMO_LAG = 7
 
 # Of each command, names that options had before, which help and hints do not show.
 OLD_NAMES: Mapping[str, Mapping[str, str]] = {
@@ -312,6 +314,19 @@ def add_log_options(parser: Parser) -> None:
 
 def add_release_options(parser: Parser) -> None:
     """Add what only `streamveil release` can."""
+    add = section(parser, RESULTS)
+    add(
+        "--revise",
+        type=int,
+        metavar="LAG",
+        help="revise every slot once, so many slots later, by what was learnt since; costs no "
+        "budget, and its release stays as it is; of mechanisms adaptive can (default: never)",
+    )
+    add(
+        "--revisions",
+        metavar="PLACE",
+        help="with --revise: the revised rows, to a place as of --output",
+    )
     add = section(parser, PRIVACY)
     add(
         "--requirement_changes",
@@ -491,12 +506,17 @@ def add_demo_options(parser: Parser) -> None:
         help="where releases, ledger and page go (default streamveil-demo); "
         "an earlier demo there is replaced",
     )
+    add(
+        "--revise",
+        type=int,
+        metavar="LAG",
+        help=f"revise every slot so many slots later, of mechanisms that can (default {DEMO_LAG})",
+    )
     add("--picture", metavar="FILE", help="also draw the README's picture (.png or .svg)")
     add_switch(section(parser, TIME), "--hourly", "slots of an hour instead of a day")
     add = section(parser, PRIVACY)
     add(
         "--mechanism",
-        default=DEFAULT,
         metavar="NAME",
-        help=f"mechanism (default {DEFAULT})",
+        help=f"mechanism (default {DEFAULT}), of hours {DEFAULT}:cycle=auto",
     )

@@ -64,7 +64,7 @@ def write_picture(report: Report, path: str) -> None:
     with matplotlib.rc_context(STYLE | {"font.size": 9.5}):
         # No date in the file: the same run gives the same bytes.
         stamp = {"Date": None} if path.lower().endswith(".svg") else None
-        picture(report, _readable(report)).savefig(path, dpi=200, metadata=stamp)
+        picture(report, _pictured(report)).savefig(path, dpi=200, metadata=stamp)
 
 
 def _context(report: Report) -> dict[str, Any]:
@@ -148,6 +148,15 @@ def _readable(report: Report) -> slice:
     size = max(1, min(slots, weeks, 2 * READABLE_SLOTS))
     start = (slots - size) // 2
     return slice(start, start + size)
+
+
+def _pictured(report: Report) -> slice:
+    """All slots, or the last week of the readable ones if slots are shorter than a day."""
+    part = _readable(report)
+    week = 7 * MICROSECONDS["d"] // report.slots.length
+    if report.slots.length >= MICROSECONDS["d"] or week > part.stop - part.start:
+        return part
+    return slice(part.stop - week, part.stop)
 
 
 def _group(report: Report) -> int:

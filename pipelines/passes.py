@@ -22,6 +22,7 @@ from streamveil.io import (
     WriteLedger,
     WriteRejected,
     WriteReleases,
+    WriteRevisions,
     WriteState,
     WriteTable,
     change_columns,
@@ -71,7 +72,7 @@ class PassJob:
     folder: Path
     """Where the pass writes, empty."""
     results: Mapping[str, str]
-    """`releases`, and `ledger` and `rejected` if wanted, to the name of the file in the folder."""
+    """`releases`, and `revisions`, `ledger` and `rejected` if wanted, to the file in the folder."""
     command: str
     """What the run is called."""
     resume: bytes | None
@@ -85,7 +86,7 @@ class PassJob:
     dialect: CsvDialect | None = None
     """How CSV files of the input are written, where that is said."""
     layout: str = LAYOUTS[0]
-    """Of the releases."""
+    """Of the releases, and of the revisions."""
     lenient: bool = False
     """Whether a file of events that cannot be read is a dead letter, not an error."""
     broken: Sequence[str] = ()
@@ -179,6 +180,8 @@ class PassJob:
             resume=self.resume,
             may_be_empty=True,
         )
+        if isinstance(transform, PrivateHistograms):
+            transform = dataclasses.replace(transform, ends=due.last_slot == whole.last_slot)
         inputs: Any = events
         if self._changing:
             changes, unread = self._changes(pipeline)
@@ -198,6 +201,10 @@ class PassJob:
             shares=self._shares,
             layout=self.layout,
         )
+        if "revisions" in paths:
+            (outputs.revisions, outputs.revised) | "WriteRevisions" >> WriteRevisions(
+                paths["revisions"], labels=whole.domain.labels, layout=self.layout
+            )
         if "ledger" in paths:
             dynamic = self._changing or only_dynamic(whole.mechanism)
             entries = outputs.ledger, outputs.done

@@ -32,7 +32,12 @@ from streamveil.pipelines.jobs import (
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_release_options
-from streamveil.pipelines.values import budget_for_ever, check_required, dialect_of
+from streamveil.pipelines.values import (
+    budget_for_ever,
+    check_required,
+    check_revisions,
+    dialect_of,
+)
 from streamveil.transforms import PrivateHistograms
 
 
@@ -59,15 +64,18 @@ class ReleaseJob(Job[PrivateHistograms]):
         given = given_by(options, EventOptions, JobOptions)
         own = options.view_as(ReleaseOptions)
         check_required("release", given)
+        transform = transform_of(given, own)
+        check_revisions(own, transform.mechanism)
         job = cls(
             given.input,
             given.output,
-            transform_of(given, own),
+            transform,
             given.ledger,
             given.rejected,
             given.summary,
             dialect_of(given),
             given.layout,
+            own.revisions,
             own.requirement_changes,
         )
         job.check()
@@ -132,6 +140,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         own.longest_window,
         given.allowed_lateness,
         given.max_rejected,
+        own.revise or 0,
     )
 
 
@@ -188,7 +197,15 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         check_required("release", given)
         transform = transform_of(given, own)
         tell_least_total(transform)
-        follow("release", given, transform, following, options, own.requirement_changes)
+        follow(
+            "release",
+            given,
+            transform,
+            following,
+            options,
+            own.requirement_changes,
+            own.revisions,
+        )
         return 0
     job = ReleaseJob.of(options)
     tell_least_total(job.transform)

@@ -20,6 +20,7 @@ from streamveil.mechanisms.core.records import (
     LedgerEntry,
     Release,
     Requirement,
+    Revision,
     Slots,
 )
 
@@ -61,6 +62,8 @@ class Report:
     """What one bin is called, in the singular: `airport`."""
     repeat: str = ""
     """A shell command that makes the page again, or nothing."""
+    revisions: Sequence[Revision] = ()
+    """One for each release, in slot order; none if slots were not revised."""
 
     def __post_init__(self) -> None:
         """Check the shapes."""
@@ -79,11 +82,26 @@ class Report:
                     f"the release of slot {release.slot} has {release.counts.shape} counts, but "
                     f"there are {expected[1]} labels"
                 )
+        if self.revisions and [r.slot for r in self.revisions] != [r.slot for r in self.releases]:
+            raise ConfigurationError(
+                f"{len(self.revisions)} revisions are not of the slots of {expected[0]} releases"
+            )
 
     @cached_property
     def released(self) -> npt.NDArray[np.int64]:
         """Released counts, shape (T, bins)."""
         return np.stack([release.counts for release in self.releases]).astype(np.int64)
+
+    @cached_property
+    def revised(self) -> npt.NDArray[np.int64]:
+        """Counts as they were revised, shape (T, bins); (0, bins) if they were not."""
+        rows = [revision.counts for revision in self.revisions]
+        return np.array(rows, np.int64).reshape(-1, len(self.labels))
+
+    @property
+    def lag(self) -> int:
+        """How many slots later a slot was revised; 0 for never."""
+        return max((one.revised_slot - one.slot for one in self.revisions), default=0)
 
     @cached_property
     def true_totals(self) -> npt.NDArray[np.int64]:
@@ -129,8 +147,16 @@ class Report:
     @property
     def relative_error(self) -> float:
         """Sum of absolute errors over the sum of true counts; NaN when nothing was counted."""
+        return self._relative(self.released)
+
+    @property
+    def revised_relative_error(self) -> float:
+        """The same of the counts as they were revised."""
+        return self._relative(self.revised)
+
+    def _relative(self, counts: npt.NDArray[np.int64]) -> float:
         total = int(self.true_counts.sum())
-        return float(self.absolute_error.sum()) / total if total else math.nan
+        return float(np.abs(counts - self.true_counts).sum()) / total if total else math.nan
 
     @property
     def mean_error(self) -> float:

@@ -32,6 +32,7 @@ from streamveil.mechanisms.core.records import (
     parse_duration,
     parse_time,
 )
+from streamveil.mechanisms.registry import check_revise
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.guarantees import INFINITE, epsilons_of
 from streamveil.pipelines.options import KEY_PLACES, METRICS_OPTIONS, REQUIRED, TABLE_OPTIONS
@@ -329,6 +330,27 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
             f"--epsilon={own.epsilon} are several budgets: a release has one, which all users share"
         )
     return Lifetime(epsilons[0])
+
+
+def check_revisions(given: Any, mechanism: str) -> None:
+    """Refuse a lag without a place for what is revised, or the other way round, and what cannot.
+
+    Raises ConfigurationError.
+    """
+    lag, place = given.revise, given.revisions
+    if lag is None and place:
+        raise ConfigurationError(
+            f"--revisions={place} needs the slots after which a slot is revised: give --revise, "
+            "such as --revise=7"
+        )
+    if lag is None:
+        return
+    whole("revise", lag)
+    check_revise(mechanism, lag)
+    if not place:
+        raise ConfigurationError(
+            f"--revise={lag} needs a place for the revised rows: give --revisions"
+        )
 
 
 def check_summary(path: str | None) -> None:

@@ -24,6 +24,7 @@ from streamveil.io.releases import (
     ledger_to_batch,
     release_row,
 )
+from streamveil.io.revisions import revision_row, revision_schema
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines import collect, per_record, release
@@ -33,28 +34,41 @@ from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS
 from streamveil.pipelines.parameters import meaning_of, parameters_of
 from streamveil.pipelines.rows import Objects, OnRows, Output
+from streamveil.pipelines.values import check_revisions
 
 # Where rows come from and go to is said by the pipeline.
-_PLACES = ("input", "output", "rejected", "ledger", "summary", "layout", "delimiter", "columns")
+_PLACES = (
+    "input",
+    "output",
+    "revisions",
+    "rejected",
+    "ledger",
+    "summary",
+    "layout",
+    "delimiter",
+    "columns",
+)
 # Options here alone: the type and the meaning of each.
 _OUTPUTS: Mapping[str, tuple[Any, str]] = {
     "rows": (str | None, "name of an output with a row for each slot and bin"),
     "ledger": (str | None, "name of an output for what every slot cost every class of users"),
     "error_handling": (Mapping[str, str] | None, "as of Beam's own transforms, for dead letters"),
 }
+_REVISIONS = "with revise: name of an output for the revised rows"
 
 Configured = Callable[..., OnRows]
 
 
 def _configured_by(
-    kinds: Sequence[type[PipelineOptions]], without: Sequence[str], outputs: bool = True
+    kinds: Sequence[type[PipelineOptions]],
+    without: Sequence[str],
+    taken: Mapping[str, tuple[Any, str]] = _OUTPUTS,
 ) -> Callable[[Configured], Configured]:
     """Have the options of a command taken by keyword, as YAML gives them, and parsed.
 
-    With `outputs` the function takes those of `_OUTPUTS` too, as they are.
+    The function takes those of `taken` too, as they are.
     """
     known = parameters_of(kinds, (*_PLACES, *without))
-    taken = _OUTPUTS if outputs else {}
 
     def decorate(make: Configured) -> Configured:
         def configured(**config: Any) -> OnRows:
@@ -105,22 +119,28 @@ def _text(value: Any) -> str:
 
 
 @_configured_by(
-    (EventOptions, JobOptions, release.ReleaseOptions), (*CHANGE_OPTIONS, *FOLLOW_OPTIONS)
+    (EventOptions, JobOptions, release.ReleaseOptions),
+    (*CHANGE_OPTIONS, *FOLLOW_OPTIONS),
+    {**_OUTPUTS, "revisions": (str | None, _REVISIONS)},
 )
 def private_histograms(
     given: Any,
     rows: str | None = None,
     ledger: str | None = None,
+    revisions: str | None = None,
     error_handling: Mapping[str, str] | None = None,
 ) -> OnRows:
     """Rows of events to one private histogram a slot, as `streamveil release`."""
     transform = release.transform_of(given, given)
+    given.revisions = revisions
+    check_revisions(given, transform.mechanism)
     return OnRows(
         transform,
         partial(
             _histograms,
             rows=rows,
             ledger=ledger,
+            revisions=revisions,
             error_handling=error_handling,
             shares=transform.population.requirements.forever,
             dynamic=only_dynamic(transform.mechanism),
@@ -141,7 +161,7 @@ def collect_histograms(
     return OnRows(transform, outputs)
 
 
-@_configured_by((per_record.PerRecordOptions, EventOptions), (), outputs=False)
+@_configured_by((per_record.PerRecordOptions, EventOptions), (), {})
 def per_record_statistic(given: Any) -> OnRows:
     """Rows of records to a statistic that protects each, as `streamveil per-record`."""
     return OnRows(
@@ -157,6 +177,7 @@ def _histograms(
     error_handling: Mapping[str, str] | None,
     shares: bool = False,
     dynamic: bool = False,
+    revisions: str | None = None,
 ) -> dict[str, Output | beam.PCollection[beam.Row]]:
     outputs: dict[str, Output | beam.PCollection[beam.Row]] = {
         "releases": Output(made.releases, _release, release_schema(shares=shares))
@@ -166,6 +187,8 @@ def _histograms(
     if ledger:
         schema = DYNAMIC_LEDGER_SCHEMA if dynamic else LEDGER_SCHEMA
         outputs[ledger] = Output(made.ledger, _dynamic_ledger if dynamic else _ledger, schema)
+    if revisions:
+        outputs[revisions] = Output(made.revisions, _revision, revision_schema())
     if error_handling:
         outputs[error_handling["output"]] = Output(made.rejected, json_rows, REJECTED_SCHEMA)
     return outputs
@@ -173,6 +196,10 @@ def _histograms(
 
 def _release(made: Any) -> Objects:
     return [release_row(made)]
+
+
+def _revision(made: Any) -> Objects:
+    return [revision_row(made)]
 
 
 def _per_record(row: Any) -> Objects:

@@ -30,6 +30,7 @@ from streamveil.mechanisms.core.records import (
     DynamicLedgerEntry,
     LedgerEntry,
     Release,
+    Revision,
     Slots,
     check_shares,
 )
@@ -44,7 +45,7 @@ from streamveil.mechanisms.driver.saved_state import (
     Parts,
 )
 from streamveil.mechanisms.protocol import Population
-from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise
 from streamveil.transforms.checks import check_resume, settling, take_public
 from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
@@ -53,7 +54,7 @@ from streamveil.transforms.counting.count_events import Asked, Counted, Counter,
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.messages import DONE, LEDGER, STATE, Message
+from streamveil.transforms.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Message
 from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
@@ -84,10 +85,15 @@ class _Outputs(NamedTuple):
     """Of a bounded input: the slot that comes next and what a run that goes on from there takes
     as `resume`. The largest slot counts. It is private: it holds a digest of the true counts. Where
     changes are given, only a transform that is `changing` tells it."""
+    revisions: beam.PCollection[Revision]
+    """With `revise` one for each slot, so many slots later: safe to publish."""
 
 
 class Outputs(WithRows, _Outputs):
     """What :class:`PrivateHistograms` gives, and `rows` of the releases."""
+
+    revised: beam.PCollection[int] | None = None
+    """Of a bounded input how many revisions there are, as `done` has it of the releases."""
 
 
 @dataclass(eq=False)
@@ -202,6 +208,12 @@ class PrivateHistograms(beam.PTransform):
     changing: bool = False
     """Whether requirements change in a stream that goes on from state to state, in this run or a
     later one. What goes on from such a state does so in any case."""
+    revise: int = 0
+    """How many slots later every slot is revised, for `revisions`, which costs no budget; 0 for
+    never. Of mechanisms `adaptive` can."""
+    ends: bool = True
+    """Whether the stream ends with the last slot: then the slots that are still to be revised are
+    revised with what there is. A run that is gone on from leaves them to the one that goes on."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -221,6 +233,7 @@ class PrivateHistograms(beam.PTransform):
         self.settle = settling(self.settle)
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
+        check_revise(self.mechanism, self.revise)
         check_shares(self.registry.classes, self.population.sensitivity)
         if self.longest_window is not None:
             self.longest_window = whole("longest_window", self.longest_window)
@@ -263,7 +276,13 @@ class PrivateHistograms(beam.PTransform):
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
-        return Population(self.registry.classes, self.registry.sizes, self.domain.bins, sensitivity)
+        return Population(
+            self.registry.classes,
+            self.registry.sizes,
+            self.domain.bins,
+            sensitivity,
+            self.slots.length,
+        )
 
     def bounding(self) -> Bounding:
         """Which events of a user in a slot count, with the secret of the draws."""
@@ -349,15 +368,18 @@ class PrivateHistograms(beam.PTransform):
                 optional=("slot", "time"),
             )
         counted = self._count(batches, changes)
+        publish = Publish(self.slots, self.mechanism)
         config = ReleaseConfig(
             partial(one_driver, self._ledgers(counted.layout, changes is not None)),
             counted.clock,
-            Publish(self.slots, self.mechanism),
+            publish,
             self.first_slot,
             self.last_slot,
             self.resume,
             # A state without who is in which cohort would be none.
             keeps=changes is None or self._dynamic,
+            emit_rest=publish.rest,
+            ends=self.ends,
         )
         told = counted.counts
         if not counted.bounded:
@@ -371,15 +393,20 @@ class PrivateHistograms(beam.PTransform):
             counts |= "GatherCounts" >> beam.GroupByKey()
             releasing = _ReleaseAtEndFn(config)
         released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
-            LEDGER, STATE, DONE, main="releases"
+            LEDGER, STATE, REVISIONS, DONE, REVISED, main="releases"
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
+        released[REVISIONS].element_type = Revision
         released[STATE].element_type = tuple[int, bytes]
-        released[DONE].element_type = int
+        released[DONE].element_type = released[REVISED].element_type = int
         rejected = counted.rejected | "AllRejected" >> beam.Flatten()
-        outputs = Outputs(released.releases, released[LEDGER], rejected, released[STATE])
-        return outputs.completed(self.domain.labels, released[DONE] if counted.bounded else None)
+        outputs = Outputs(
+            released.releases, released[LEDGER], rejected, released[STATE], released[REVISIONS]
+        )
+        done, revised = (released[tag] if counted.bounded else None for tag in (DONE, REVISED))
+        outputs.revised = revised
+        return outputs.completed(self.domain.labels, done)
 
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
@@ -401,6 +428,7 @@ class PrivateHistograms(beam.PTransform):
             changing,
             self.longest_window,
             self.registry.default_class,
+            self.revise,
         )
 
     def _count(

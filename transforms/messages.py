@@ -18,11 +18,13 @@ from apache_beam import coders
 REJECTED = "rejected"
 TALLIES = "tallies"
 LEDGER = "ledger"
+REVISIONS = "revisions"
 STATE = "state"
 ASKS = "asks"
 WAITING = "waiting"
 FIRST_SLOT = "first slot"
 DONE = "done"
+REVISED = "revised"
 
 
 class Kind(IntEnum):

@@ -7,11 +7,13 @@ differ in distribution by at most a factor exp(epsilon_k).
 Adjacency: streams that differ in one user's events, all added or removed (sensitivity 1 for one
 contribution a slot); replaced with twice the sensitivity.
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
-m_k per contribution (`weighting.py`).
+m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
+(`running_sum.py`).
 Proof: gaps, thresholds, weights, forecasts and alarms are functions of the public registry and of
 earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
-for each noisy result, each at most exp(what it is charged). The charges of gate, releases, reserve
-and audits in any window add up to at most E: the first two share `main_cap`, less the room that the
+for each noisy result, each at most exp(what it is charged): a sum to the slots of the user's window
+that are in it, any other result to its slot. The charges of gate, releases, sums, reserve and
+audits in any window add up to at most E: the first three share `main_cap`, less the room that the
 window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
 window. The privacy filter checks the sum.
 Source: our own.
@@ -26,7 +28,16 @@ import numpy as np
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
 from streamveil.mechanisms.adaptive import algorithm, filter_bank
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
-from streamveil.mechanisms.adaptive.budget_plan import Plan, Shares, Terms, audit_of, choices, part
+from streamveil.mechanisms.adaptive.budget_plan import (
+    Plan,
+    Rates,
+    Shares,
+    Terms,
+    audit_of,
+    choices,
+    part,
+)
+from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Population, SlotInput
@@ -49,9 +60,11 @@ class Adaptive(AdaptiveRelease):
         population: public facts.
         assume_independent: weigh users by budget, which is unbiased if class and value are
             independent and corrected by audits if they are not; otherwise weigh all alike.
-        gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
+        gate: share of the budget for looking for jumps; -1 chooses by bins. What it and the
+            reserve do not need while there are none goes to the releases.
         audit: share of the budget for audits; nearly everybody gives as much as the least of them.
         reserve: share of the rest that waits for alarms.
+        cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
 
     SCHEMAS = algorithm.schemas(spent=WindowSums.SCHEMA, reserve="WindowSums")
@@ -65,8 +78,9 @@ class Adaptive(AdaptiveRelease):
         gate: float = -1.0,
         audit: float = 0.1,
         reserve: float = 0.15,
+        cycle: str = NONE,
     ) -> None:
-        super().__init__(name, population.bins)
+        super().__init__(name, population.bins, Cycle.of(name, cycle, population.slot_length))
         shares = Shares.of(name, gate, audit, reserve, population.bins)
         self.population = population
         self.assume_independent = assume_independent
@@ -84,41 +98,53 @@ class Adaptive(AdaptiveRelease):
         self.reserve_cap = part(budgets - self.audit_cap - self.gate * self.windows, shares.reserve)
         self.main_cap = budgets - self.audit_cap - self.reserve_cap
         self.rate = (self.main_cap - self.gate * self.windows) // self.windows
+        self._rates: dict[float, tuple[Rates, Plan]] = {}
         self.bank = filter_bank.Bank(
             float(population.sizes.sum()) * population.sensitivity, population.bins
         )
         self.correlation = Correlation(population.bins, dispersion)
-        self.plan = Plan(self._after)
         self._sums = WindowSums(self.windows)
 
-    def _after(self, gap: int) -> Choices:
-        """What a release can be after a gap."""
-        rate = self.rate if gap > 1 else self.main_cap // self.windows
-        offers = rate * np.minimum(gap, self.windows)
-        return choices(offers, self.population, self.assume_independent)
+    def _rates_at(self, alert: float) -> tuple[Rates, Plan]:
+        """What slots may use at a level of alert, and what can be planned of it."""
+        if alert not in self._rates:
+            reserve = self.reserve_cap // self.windows
+            rates = Rates.at(alert, self.gate, self.rate, reserve)
+
+            def found(slots: Units | int, looks: bool = True) -> Choices:
+                offers = rates.offers(slots, looks)
+                return choices(offers, self.population, self.assume_independent)
+
+            plan = Plan(lambda gap: found(np.minimum(gap, self.windows), gap > 1), found(1))
+            self._rates[alert] = rates, plan
+        return self._rates[alert]
 
     def start(self) -> AdaptiveState:
         """Nothing released yet."""
         bank = self.bank.start()
         accounts = Spending(self._sums.start(), self._sums.start())
-        return AdaptiveState(bank, self.correlation.start(bank.scale), accounts)
+        return AdaptiveState(
+            bank,
+            self.correlation.start(bank.scale),
+            accounts,
+            self.cycle.start(self.population.bins),
+        )
 
     def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
         """What is left of every part in the window of each class."""
+        rates, plan = self._rates_at(state.alert)
         return Terms(
             self.population,
             self.assume_independent,
             self.windows,
-            self.gate,
-            self.rate,
-            self.main_cap // self.windows,
+            rates,
             self.main_cap - state.accounts.main.recent,
             self.reserve_cap - state.accounts.reserve.recent,
             self.reserve_cap > 0,
             self.audit if state.slots % self.longest == 0 else None,
             self.bank,
             self.correlation,
-            self.plan,
+            plan,
         )
 
     def book(self, state: AdaptiveState, main: Units, reserve: Units, audit: Units) -> None:

@@ -419,6 +419,49 @@ class Release(Estimate):
 
 
 @dataclass(frozen=True, eq=False)
+class Revised:
+    """What later releases tell of the counts of an earlier slot: as public as they are."""
+
+    slot: int
+    counts: npt.NDArray[np.int64]
+    """Of each bin, shape (bins,)."""
+    stderr: npt.NDArray[np.float64]
+    """Expected standard error of each count, shape (bins,); NaN before the first publication."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Revision(Revised):
+    """What is published of a slot for the second and last time: safe to show to anyone.
+
+    Its release stays as it is.
+    """
+
+    start: int
+    """Start of the slot, microseconds since the epoch."""
+    end: int
+    """First microsecond after the slot."""
+    revised_slot: int
+    """The last slot whose release it takes into account."""
+    revised_at: int
+    """The end of that one, microseconds since the epoch."""
+    mechanism: str
+
+    @classmethod
+    def of(cls, revised: Revised, revised_slot: int, slots: Slots, mechanism: str) -> Revision:
+        """What a mechanism revised when it released a slot, with its times."""
+        return cls(
+            revised.slot,
+            revised.counts,
+            revised.stderr,
+            start=slots.start(revised.slot),
+            end=slots.end(revised.slot),
+            revised_slot=revised_slot,
+            revised_at=slots.end(revised_slot),
+            mechanism=mechanism,
+        )
+
+
+@dataclass(frozen=True, eq=False)
 class LedgerEntry:
     """What one slot cost every class of users, as the filter booked it."""
 

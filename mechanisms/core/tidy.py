@@ -1,4 +1,4 @@
-"""Releases as rows, one for each slot and bin: what plots, tables and SQL take."""
+"""Releases and revisions as rows, one for each slot and bin: what plots, tables and SQL take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import Release
+from streamveil.mechanisms.core.records import Release, Revision
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,14 +43,26 @@ def tidy_columns(releases: Sequence[Release], labels: Sequence[str]) -> dict[str
         `count` int64; `low` and `high` float64, those of :func:`interval`, NaN where the standard
         error is not finite; `status`, a list of text.
     """
+    status = [release.status for release in releases for _ in labels]
+    return {**_figures(releases, labels), "status": status}
+
+
+def tidy_revision_columns(revisions: Sequence[Revision], labels: Sequence[str]) -> dict[str, Any]:
+    """The same of revisions, with `revised_at` int64, such as `start`, in place of `status`."""
+    at = np.repeat([revision.revised_at for revision in revisions], len(labels))
+    return {**_figures(revisions, labels), "revised_at": at}
+
+
+def _figures(
+    results: Sequence[Release] | Sequence[Revision], labels: Sequence[str]
+) -> dict[str, Any]:
     bins = len(labels)
-    ends = [interval(release.counts, release.stderr) for release in releases]
+    ends = [interval(result.counts, result.stderr) for result in results]
     return {
-        "slot": np.repeat([release.slot for release in releases], bins),
-        "start": np.repeat([release.start for release in releases], bins),
-        "bin": list(labels) * len(releases),
-        "count": np.concatenate([release.counts for release in releases]),
+        "slot": np.repeat([result.slot for result in results], bins),
+        "start": np.repeat([result.start for result in results], bins),
+        "bin": list(labels) * len(results),
+        "count": np.concatenate([result.counts for result in results]),
         "low": np.concatenate([low for low, _ in ends]),
         "high": np.concatenate([high for _, high in ends]),
-        "status": [release.status for release in releases for _ in range(bins)],
     }

@@ -19,7 +19,7 @@ from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.driver.saved_state import (
     LONGEST_WINDOW,
     NOTHING_MORE,
@@ -29,7 +29,7 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.driver.stream import check_order
+from streamveil.mechanisms.driver.stream import check_order, rest_of
 from streamveil.mechanisms.protocol import DynamicMechanism, Members, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
@@ -170,6 +170,10 @@ class DynamicStream:
         )
         state.filter.charge(release.spent, interned.asked)
         return DynamicState(interned, state.mechanism, state.filter, history, slot + 1), release
+
+    def rest(self, state: DynamicState) -> tuple[Revised, ...]:
+        """As :meth:`ReleaseStream.rest`."""
+        return rest_of(self.mechanism, state.mechanism)
 
     def _table(self, interned: Interned, counts: CohortCounts) -> Integers:
         """Counts by ledger and bin, shape (L, d)."""

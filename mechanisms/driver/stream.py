@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
+from streamveil.mechanisms.core.records import Revised
 from streamveil.mechanisms.driver.saved_state import (
     NOTHING_MORE,
     SENSITIVITY,
@@ -23,7 +25,13 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.protocol import Mechanism, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import (
+    Foretelling,
+    Mechanism,
+    Revising,
+    SlotInput,
+    SlotRelease,
+)
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 _LOG = logging.getLogger(__name__)
@@ -111,6 +119,16 @@ class ReleaseStream:
         history = digest(state.history, b"restart")
         return StreamState(self.mechanism.start(), booked, history, state.next_slot)
 
+    def price(self, state: StreamState) -> Units:
+        """The most that the next slot can cost a user of each class, before its counts are known.
+
+        Returns units, shape (K,): what the mechanism foretells, or what the filter would allow.
+        """
+        left = state.filter.left()
+        if isinstance(self.mechanism, Foretelling):
+            return np.minimum(left, self.mechanism.price(state.mechanism))
+        return left
+
     def release(
         self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
     ) -> tuple[StreamState, SlotRelease]:
@@ -143,6 +161,13 @@ class ReleaseStream:
             release = replace(release, diagnostics=known)
         return StreamState(inner, state.filter, history, slot + 1), release
 
+    def rest(self, state: StreamState) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised, with what there is: the stream ends.
+
+        There are none where the mechanism does not revise. The state remembers that it was done.
+        """
+        return rest_of(self.mechanism, state.mechanism)
+
     def encode(self, state: StreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
         return self._keeper.write(
@@ -170,6 +195,11 @@ class ReleaseStream:
             record["history"],
             record["next_slot"],
         )
+
+
+def rest_of(mechanism: Any, state: Any) -> tuple[Revised, ...]:
+    """What is still to be revised of a mechanism with this state."""
+    return mechanism.rest(state) if isinstance(mechanism, Revising) else ()
 
 
 def check_order(next_slot: int | None, slot: int) -> None:

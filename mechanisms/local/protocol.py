@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,17 @@ class Tally:
 
 
 @dataclass(frozen=True, eq=False)
+class LocalRevised:
+    """What later reports tell of an earlier slot: public."""
+
+    slot: int
+    frequencies: npt.NDArray[np.float64]
+    """As those of a :class:`LocalRelease`, shape (d,)."""
+    stderr: npt.NDArray[np.float64]
+    """Expected standard error of each, shape (d,)."""
+
+
+@dataclass(frozen=True, eq=False)
 class LocalRelease:
     """What a local mechanism makes of a slot: public."""
 
@@ -93,6 +104,8 @@ class LocalRelease:
     epsilon: float
     """Largest price of a report that the publication rests on."""
     diagnostics: Mapping[str, float] = field(default_factory=dict)
+    revisions: tuple[LocalRevised, ...] = ()
+    """Of earlier slots, each of which is revised once."""
 
 
 class LocalMechanism(Protocol[S]):
@@ -120,3 +133,19 @@ class LocalMechanism(Protocol[S]):
 
     def decode(self, data: bytes) -> S:
         """State of bytes."""
+
+
+@runtime_checkable
+class LocalRevising(Protocol):
+    """A local mechanism that can revise earlier slots when it knows more of them."""
+
+    revise: int
+    """How many slots later it revises a slot: `take` gives them; 0 for never."""
+
+    def rest(self, state: Any) -> tuple[LocalRevised, ...]:
+        """The slots that are still to be revised, with what there is: the stream ends."""
+
+
+def rest_of(mechanism: Any, state: Any) -> tuple[LocalRevised, ...]:
+    """What is still to be revised of a local mechanism with this state."""
+    return mechanism.rest(state) if isinstance(mechanism, LocalRevising) else ()

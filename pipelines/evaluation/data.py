@@ -99,6 +99,7 @@ class Data:
                 beyond.dropped,
                 {most: square / cells for most, square in sorted(beyond.squares.items())},
             ),
+            self.inputs.slots.length,
         )
 
     def _users(self) -> pa.Array:

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.local.client.population import Devices
-from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users
-from streamveil.mechanisms.local.server.last_publication import as_counts
+from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, Users, rest_of
+from streamveil.mechanisms.local.server.last_publication import as_counts, revised_counts
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, MECHANISMS, local_mechanism
@@ -80,6 +80,10 @@ class Central:
         self._state, release = self._stream.release(self._state, slot, counts)
         return release
 
+    def rest(self) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised after the last one."""
+        return self._stream.rest(self._state)
+
 
 class Local:
     """A local mechanism and a device for every user, their values made up from counts.
@@ -92,12 +96,13 @@ class Local:
         public: the population.
         key: 32 bytes from which all randomness follows, so the same key gives the same values to
             every mechanism.
+        revise: how many slots later a slot is revised; 0 for never.
     """
 
-    def __init__(self, name: str, public: Population, key: bytes) -> None:
+    def __init__(self, name: str, public: Population, key: bytes, revise: int = 0) -> None:
         users = local_users(public)
         self._sizes = public.sizes
-        self._mechanism: LocalMechanism[Any] = local_mechanism(name, users)
+        self._mechanism: LocalMechanism[Any] = local_mechanism(name, users, revise=revise)
         self._state = self._mechanism.start()
         self._devices = Devices(users, derived_key(key, "devices"))
         self._source = NoiseSource(key, "server")
@@ -118,6 +123,11 @@ class Local:
         self._use.add(slot, asks)
         users, classes = int(self._sizes.sum()), len(self._sizes)
         return as_counts(release, users, np.zeros(classes, np.int64))
+
+    def rest(self) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised after the last one."""
+        users = int(self._sizes.sum())
+        return tuple(revised_counts(one, users) for one in rest_of(self._mechanism, self._state))
 
     def _drawn(self, counts: Counts) -> Counts:
         """A value for every user, shape (n,), of counts by class and bin."""

@@ -82,6 +82,13 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"draws of each stream and its noise (default {DEFAULT_SEEDS})",
     )
+    add(
+        "--revise",
+        type=int,
+        metavar="LAG",
+        help="show the error of revisions as well, of each slot so many slots later, of mechanisms "
+        "that can revise",
+    )
     section(parser, WORK)(
         "--processes", type=int, metavar="N", help="how many run at a time (default: every core)"
     )

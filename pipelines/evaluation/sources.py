@@ -6,7 +6,7 @@ Both are small enough to be sent to another process, and give the counts slot by
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -123,6 +123,8 @@ class Counted:
     """How much one user can change a slot's histogram in L1."""
     bound: Bound | None = None
     """What the users' bound leaves out; None where it is not known."""
+    slot_length: int | None = None
+    """Length of a slot in microseconds; None where it is not known."""
     about: str = ""
 
     @cached_property
@@ -140,7 +142,8 @@ class Counted:
         classes, place = self._classes(epsilon, window)
         sizes = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sizes, place, self.sizes)
-        return population_of(classes, sizes, self.shape[1], self.sensitivity)
+        public = population_of(classes, sizes, self.shape[1], self.sensitivity)
+        return replace(public, slot_length=self.slot_length)
 
     @property
     def shape(self) -> tuple[int, int]:

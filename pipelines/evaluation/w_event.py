@@ -6,6 +6,7 @@ Cases are a stream, the strictest budget E and the longest window w.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from streamveil.mechanisms.core.records import (
     PUBLISHED,
     ConfigurationError,
     Requirement,
+    Revised,
     check_shares,
 )
 from streamveil.mechanisms.core.tidy import interval
@@ -25,6 +27,7 @@ from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.registry import (
     LOCAL_MECHANISMS,
     MECHANISMS,
+    can_revise,
     is_comparator,
     local_mechanism,
     mechanism,
@@ -59,6 +62,8 @@ BEST, TIED, BETTER_COMPARATOR = "choose", "tie", "less error, comparator"
 class WEvent(Family):
     """A case is a stream with E and w; of mechanisms that may be advised, the least AMRE is."""
 
+    revise = 0
+    """How many slots later a slot is revised; 0 for never."""
     columns = (
         Column("stream", str, "stream"),
         Column("epsilon", float, "E", "E {:g}"),
@@ -67,7 +72,7 @@ class WEvent(Family):
         *(Column("users", int), Column("slots", int), Column("bins", int), Column("seeds", int)),
         Column("advice", str, "advice"),
     )
-    measures = (
+    measures: tuple[Measure, ...] = (
         Measure("amre", "AMRE", "mean squared error of a count, per bin and slot"),
         Measure("bounding", "of bounding", "what the users' bound alone makes of AMRE"),
         Measure("noise", "of noise", "what the mechanism alone makes of AMRE"),
@@ -83,7 +88,7 @@ class WEvent(Family):
         Measure("coverage", "coverage", "share of true counts within released ± 1.645 stderr"),
         Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
     )
-    log = ("amre", "amse", "relative_error", "ajsd", "seconds")
+    log: tuple[str, ...] = ("amre", "amse", "relative_error", "ajsd", "seconds")
     wide = ("amre",)
     limits = {"window_use": 1.0, "coverage": 0.9}
     template = "w_event.html.jinja"
@@ -112,7 +117,9 @@ class WEvent(Family):
         public = source.population(*task.setting)
         users = int(public.sizes.sum())
         drivers = [
-            Local(name, public, key) if is_local(name) else Central(mechanism(name, public), key)
+            Local(name, public, key, self._lag(name))
+            if is_local(name)
+            else Central(mechanism(name, public, revise=self._lag(name)), key)
             for name in task.mechanisms
         ]
         meters = [WindowMeter(public.requirements, users) for _ in drivers]
@@ -123,10 +130,16 @@ class WEvent(Family):
         runs = []
         for name, driver, meter, lane in zip(task.mechanisms, drivers, meters, lanes, strict=True):
             figures = {**meter.figures(), "seconds": lane.seconds}
+            if self.revise:
+                meter.revise(driver.rest())
+                figures |= meter.revised_figures()
             if isinstance(driver, Local):  # users of a class spend at different times
                 figures["window_use"] = driver.window_use
             runs.append(Run({**case, "mechanism": name, **sizes}, task.seed, figures))
         return runs
+
+    def _lag(self, name: str) -> int:
+        return self.revise if can_revise(name) else 0
 
     def remarks(self, runs: Sequence[Run]) -> Mapping[tuple[Case, str], str]:
         """Which mechanism to choose in a case, which is tied with it, which only errs less."""
@@ -164,6 +177,21 @@ class WEvent(Family):
         }
 
 
+class RevisedWEvent(WEvent):
+    """The same with the figures of revisions, of mechanisms that can revise."""
+
+    measures = (
+        *WEvent.measures,
+        Measure("revised", "revised AMRE", "AMRE of the counts as they were revised later"),
+        Measure("revised_coverage", "revised coverage", "coverage of those"),
+    )
+    log = (*WEvent.log, "revised")
+    limits = {**WEvent.limits, "revised_coverage": 0.9}
+
+    def __init__(self, revise: int) -> None:
+        self.revise = revise
+
+
 class WindowMeter:
     """Adds up the figures of one run slot by slot: memory for what was spent, not for counts."""
 
@@ -174,7 +202,10 @@ class WindowMeter:
         self._spent: list[Counts] = []
         self._squares = self._bounding = self._noise = 0.0
         self._distance = self._divergence = 0.0
-        self._true = self._published = self._cells = self._known = self._covered = 0
+        self._true = self._published = self._cells = 0
+        self._released, self._revised = Coverage(), Coverage()
+        self._again = 0.0
+        self._awaited: deque[Counts] = deque()
 
     def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
         """Add the next slot: see :class:`drivers.Meter`."""
@@ -187,12 +218,17 @@ class WindowMeter:
         self._divergence += divergence(true, release.counts)
         self._published += release.status == PUBLISHED
         self._cells += true.size
-        low, high = interval(release.counts, release.stderr)
-        known = np.isfinite(low)
-        within = (low <= true) & (true <= high)  # false for NaN
-        self._known += int(known.sum())
-        self._covered += int((within & known).sum())
+        self._released.add(true, release.counts, release.stderr)
         self._spent.append(release.spent)
+        self._awaited.append(true)
+        self.revise(release.revisions)
+
+    def revise(self, revised: Sequence[Revised]) -> None:
+        """Add revisions, of the slots in their order."""
+        for one in revised:
+            true = self._awaited.popleft()
+            self._again += _square(one.counts - true)
+            self._revised.add(true, one.counts, one.stderr)
 
     def figures(self) -> dict[str, float]:
         """All measures but the seconds, of all slots so far, one or more.
@@ -211,8 +247,37 @@ class WindowMeter:
             "ajsd": self._divergence / slots,
             "published": self._published / slots,
             "window_use": largest_window_use(np.stack(self._spent), self._requirements),
-            "coverage": self._covered / self._known if self._known else math.nan,
+            "coverage": self._released.share,
         }
+
+    def revised_figures(self) -> dict[str, float]:
+        """Those of revisions, NaN if there were none."""
+        cells = self._revised.cells
+        return {
+            "revised": self._again / cells if cells else math.nan,
+            "revised_coverage": self._revised.share,
+        }
+
+
+class Coverage:
+    """Adds up how many true counts lie in their intervals."""
+
+    def __init__(self) -> None:
+        self.cells = self._known = self._covered = 0
+
+    def add(self, true: Counts, counts: Counts, stderr: npt.NDArray[np.float64]) -> None:
+        """Add the counts of a slot, as they were told of, each of shape (d,)."""
+        low, high = interval(counts, stderr)
+        known = np.isfinite(low)
+        within = (low <= true) & (true <= high)  # false for NaN
+        self.cells += true.size
+        self._known += int(known.sum())
+        self._covered += int((within & known).sum())
+
+    @property
+    def share(self) -> float:
+        """Of those with a finite standard error; NaN if there are none."""
+        return self._covered / self._known if self._known else math.nan
 
 
 def _square(difference: Counts) -> float:

@@ -88,6 +88,7 @@ def release(
     delimiter: str | None = None,
     columns: Any = None,
     max_rejected: float = MAX_REJECTED,
+    revise: int | None = None,
 ) -> Releases:
     """Release a private histogram for each slot of time, keeping every user's own requirement.
 
@@ -132,9 +133,11 @@ def release(
         delimiter: what parts the fields of CSV files.
         columns: names of all columns of CSV files without a header.
         max_rejected: share of the events that may be rejected, from 0 to 1.
+        revise: revise every slot once, so many slots later and at the end with what there is, by
+            what was learnt since: `.revisions` of the result. It costs no budget.
 
     Returns:
-        The releases, the ledger, the dead letters and what became of the events.
+        The releases, the revisions, the ledger, the dead letters and what became of the events.
 
     Raises:
         ConfigurationError: a ValueError, for what cannot be done; nothing is spent.
@@ -304,6 +307,8 @@ def _releases(
     if registry.reload is None:  # Beam copies each step, and would copy all users with it
         transform = replace(transform, registry=replace(registry, reload=_stays_here))
 
+    revises = isinstance(transform, PrivateHistograms)
+
     def build(pipeline: beam.Pipeline) -> dict[str, Any]:
         read = [pipeline | f"Read{i}" >> source for i, source in enumerate(sources)]
         batches = tuple(events.batches for events in read)
@@ -311,6 +316,7 @@ def _releases(
         outputs = outputs | type(transform).__name__ >> transform
         return {
             "releases": outputs.releases,
+            **({"revisions": outputs.revisions} if revises else {}),
             "ledger": outputs.ledger,
             "rejected": [*(events.rejected for events in read), outputs.rejected],
         }
@@ -325,6 +331,7 @@ def _releases(
         pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
         summary.figures(),
         text,
+        tuple(kept.get("revisions", ())),
     )
 
 

@@ -11,12 +11,21 @@ import pyarrow as pa
 
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_batch
 from streamveil.io.releases import release_schema, releases_to_batch
-from streamveil.io.tidy import LAYOUTS, TIDY, TIDY_SCHEMA, tidy_batch
+from streamveil.io.revisions import revision_schema, revisions_to_batch
+from streamveil.io.tidy import (
+    LAYOUTS,
+    TIDY,
+    TIDY_REVISION_SCHEMA,
+    TIDY_SCHEMA,
+    tidy_batch,
+    tidy_revision_batch,
+)
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
     PerRecordRow,
     Release,
+    Revision,
     format_time,
 )
 from streamveil.pipelines.result import Result
@@ -47,6 +56,8 @@ class Releases(Result, Sequence[Release]):
     statuses and largest_window_use, as `--summary` has it. Raw: never publish it."""
     text: str
     """The same in lines."""
+    revisions: tuple[Revision, ...] = ()
+    """With `revise` a :class:`Revision` of every slot, in order. Public as well."""
 
     def __len__(self) -> int:
         return len(self.releases)
@@ -72,6 +83,22 @@ class Releases(Result, Sequence[Release]):
             return pa.Table.from_batches([batch], TIDY_SCHEMA)
         schema = release_schema(self.labels, shares=self.releases[0].shares is not None)
         return pa.Table.from_batches([releases_to_batch(self.releases, schema)], schema)
+
+    def revisions_to_arrow(self, layout: str = TIDY) -> pa.Table:
+        """The revisions as a table.
+
+        Args:
+            layout: as of :meth:`to_arrow`, with the columns of WriteRevisions.
+        """
+        if layout not in LAYOUTS:
+            raise ConfigurationError(f"layout {layout!r} is unknown: choose {' or '.join(LAYOUTS)}")
+        if layout == TIDY:
+            schema = TIDY_REVISION_SCHEMA
+            batch = tidy_revision_batch(self.revisions, self.labels) if self.revisions else None
+        else:
+            schema = revision_schema(self.labels)
+            batch = revisions_to_batch(self.revisions, schema)
+        return pa.Table.from_batches([batch] if batch else [], schema)
 
     def plot(self, bins: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
         """Draw a line for each bin, with the interval of 90 % around it; needs matplotlib.

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from streamveil.io import read_ledger, read_releases
+from streamveil.io import read_ledger, read_releases, read_revisions
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,13 @@ def demo(toolbox, tmp_path_factory):
 def test_outputs_exist(demo):
     folder, outcome = demo
     names = {path.name for path in folder.iterdir()}
-    assert {"releases.parquet", "ledger.parquet", "rejected.jsonl", "index.html"} <= names
+    assert {
+        "releases.parquet",
+        "revisions.parquet",
+        "ledger.parquet",
+        "rejected.jsonl",
+        "index.html",
+    } <= names
     assert not [name for name in names if name.endswith(".part")]
     assert f"look at   {folder / 'index.html'}" in outcome.out
 
@@ -39,6 +45,18 @@ def test_summary_is_printed(demo):
 def test_error_is_moderate(demo):
     error = float(re.search(r"error: +(\d+\.\d)% of all flights", demo[1].out)[1])
     assert 0 < error < 25
+
+
+def test_revisions_err_less(demo):
+    """Every day is revised seven days later, and on the whole for the better."""
+    folder, outcome = demo
+    error, revised = re.findall(r"(?:error|revised): +(\d+\.\d)% of all flights", outcome.out)
+    assert float(revised) < float(error)
+    assert "7 days later" in outcome.out
+    revisions = read_revisions(str(folder / "revisions.parquet"))
+    releases = read_releases(str(folder / "releases.parquet"))
+    assert [one.slot for one in revisions] == [one.slot for one in releases]
+    assert "revised 7 days later" in (folder / "index.html").read_text(encoding="utf-8")
 
 
 def test_releases_and_ledger(demo):

@@ -16,6 +16,8 @@ from streamveil.mechanisms.core.records import (
     LedgerEntry,
     Release,
     Requirement,
+    Revised,
+    Revision,
     Slots,
 )
 from streamveil.pipelines.page import write_page, write_picture
@@ -212,3 +214,23 @@ def test_refuses_shapes_that_disagree():
         make([[1, 2]], [[1, 2, 3]])
     with pytest.raises(ConfigurationError, match="at least one release"):
         make(np.zeros((0, 2)), np.zeros((0, 2)))
+
+
+# ---- revisions ------------------------------------------------------------------------------
+
+
+def test_revisions_are_drawn_and_their_error_is_told(tmp_path):
+    report = make([[10, 20], [10, 20], [12, 18]], [[12, 20], [10, 26], [12, 10]])
+    revised = [
+        Revision.of(Revised(t, np.array([10, 20]), np.ones(2)), min(t + 1, 2), report.slots, "m")
+        for t in range(3)
+    ]
+    html = page(report, tmp_path)
+    assert "revised" not in html.split("</style>")[1]
+    html = page(replace(report, revisions=revised), tmp_path)
+    assert "revised 1 day later" in html
+    assert "As revised later" in html
+    assert re.search(r"4\.4\s?%", html)  # 4 of 90
+    assert "var(--revised)" in html.split("</style>")[1]
+    with pytest.raises(ConfigurationError, match="2 revisions are not of the slots of 3 releases"):
+        replace(report, revisions=revised[:2])

@@ -94,6 +94,7 @@ class Ran:
     rejected: list[pa.RecordBatch]
     state: list[tuple[int, bytes]] | None = None
     assignments: list[bytes] | None = None
+    revisions: list[Any] | None = None
 
     @property
     def slots(self):

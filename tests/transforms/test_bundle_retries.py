@@ -150,6 +150,7 @@ def told(ran):
     return (
         [(r.slot, r.status, r.counts.tolist(), str(r.stderr), r.epsilon) for r in ran.releases],
         [str(vars(entry)) for entry in ran.ledger],
+        [str(vars(revision)) for revision in ran.revisions],
         sorted(str(letter) for letter in ran.dead_letters),
         ran.state,
     )
@@ -167,7 +168,7 @@ def test_where_requirements_change(run_on, kit, monkeypatch, stage, source):
 
     def once():
         transform = kit.histograms(
-            REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
+            REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST, revise=5
         )
         return run_on("bundle_based", Changing(transform), source(kit, transform), *options)
 
@@ -184,7 +185,7 @@ def test_a_stage_whose_bundles_all_fail_once_gives_the_same(
     run_on, kit, monkeypatch, stage, source
 ):
     transform = kit.histograms(
-        REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST
+        REGISTRY, mechanism="adaptive", noise_key=KEY, first_slot=0, last_slot=LAST, revise=5
     )
     options = ["--streaming"] if source is Unbounded else []
     calm = run_on("bundle_based", transform, source(kit, transform), *options)

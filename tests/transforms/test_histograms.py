@@ -399,7 +399,7 @@ def test_global_window_is_accepted(kit):
     pipeline = beam.Pipeline()
     events = pipeline | beam.Create([]) | beam.WindowInto(window.GlobalWindows())
     outputs = events | kit.histograms(CLOSED)
-    assert outputs._fields == ("releases", "ledger", "rejected", "state")
+    assert outputs._fields == ("releases", "ledger", "rejected", "state", "revisions")
 
 
 def test_wrong_columns_fail_before_any_release(run, kit, tmp_path):

@@ -296,8 +296,13 @@ def test_every_user_keeps_every_promise_slot_by_slot(kit, name, default):
 
 
 @DEFAULTS
-@pytest.mark.parametrize(("since", "longest"), [(1, 6), (4, 4), (9, 11)])
-def test_a_fixed_stream_goes_on_with_changes_and_keeps_every_promise(kit, default, since, longest):
+@pytest.mark.parametrize(
+    ("since", "longest", "name"),
+    [(1, 6, "adaptive"), (4, 4, "adaptive"), (9, 11, "adaptive"), (4, 6, "adaptive:cycle=3")],
+)
+def test_a_fixed_stream_goes_on_with_changes_and_keeps_every_promise(
+    kit, default, since, longest, name
+):
     events, changes = history(since)
     fits = [c for c in changes if c[2] == LEAVE or max(c[2][0], c[2][2]) <= longest]
     longer = [
@@ -306,7 +311,7 @@ def test_a_fixed_stream_goes_on_with_changes_and_keeps_every_promise(kit, defaul
     ]
     changes = {change[:2]: change for change in [*fits, *longer] if change[1] >= since}.values()
     changes = list(changes)
-    make = maker(kit, default, "adaptive", longest_window=longest, shards=2)
+    make = maker(kit, default, name, longest_window=longest, shards=2)
 
     def by_hand(first, last, state):
         return make(first, last, state, changing=first >= since)

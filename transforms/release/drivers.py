@@ -16,7 +16,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
-from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry
+from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry, Revised
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
@@ -90,6 +90,9 @@ class Ledgers(SlotDriver[S, Counted, SlotRelease], Protocol[S, Counted]):
     def entry(self, state: S, slot: int, release: SlotRelease) -> LedgerEntry | DynamicLedgerEntry:
         """What the slot just released cost everybody."""
 
+    def rest(self, state: S) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised: the stream ends."""
+
 
 Driver = SlotDriver[Any, Any, Any]
 DriverOf = Callable[[Any], Driver]
@@ -126,18 +129,20 @@ class Configuration:
     """The longest window that may be asked for; the longest of the population when None."""
     default_class: int | None = None
     """Class of users outside the registry."""
+    revise: int = 0
+    """How many slots later a slot is revised; 0 for never."""
 
     def make(self) -> Ledgers[Any, Any]:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
         noise = NoiseSource(self.noise_key(), self.stream)
         fixed = None
         if not only_dynamic(self.mechanism):
-            made = mechanism(self.mechanism, self.population)
+            made = mechanism(self.mechanism, self.population, revise=self.revise)
             fixed = ByClass(made, noise, self.layout, self.context)
             if not self.changing:
                 return fixed
         stream = DynamicStream(
-            dynamic_mechanism(self.mechanism, self._setting),
+            dynamic_mechanism(self.mechanism, self._setting, revise=self.revise),
             self.population.requirements.as_changing,
             self.population.sizes,
             noise,
@@ -150,7 +155,12 @@ class Configuration:
     def _setting(self) -> Setting:
         population = self.population
         longest = population.requirements.longest
-        return Setting(population.bins, self.longest_window or longest, population.sensitivity)
+        return Setting(
+            population.bins,
+            self.longest_window or longest,
+            population.sensitivity,
+            population.slot_length,
+        )
 
 
 class ByClass(ReleaseStream):
@@ -293,6 +303,10 @@ class ByCohort:
     ) -> tuple[DynamicState, SlotRelease]:
         """Release the next slot."""
         return self.stream.release(state, slot, counted.counts, counted.moves)
+
+    def rest(self, state: DynamicState) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised: the stream ends."""
+        return self.stream.rest(state)
 
     def next_slot(self, state: DynamicState) -> int | None:
         """The slot that comes next."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
     Release,
+    Revised,
+    Revision,
     Slots,
     format_time,
 )
@@ -27,6 +30,8 @@ from streamveil.transforms import metrics
 from streamveil.transforms.messages import (
     DONE,
     LEDGER,
+    REVISED,
+    REVISIONS,
     STATE,
     Kind,
     Message,
@@ -52,6 +57,9 @@ Emit = Callable[[Any, Any, int, Any, Timestamp], Iterator[Any]]
 """What the stage gives of a release: of the driver, its state, the slot, the release and the event
 time."""
 
+EmitRest = Callable[[Any, Any, Timestamp], Iterator[Any]]
+"""What the stage gives at the end of a stream: of the driver, its state, and the event time."""
+
 
 @dataclass(frozen=True)
 class ReleaseConfig:
@@ -73,11 +81,15 @@ class ReleaseConfig:
     """Whether the state after the last slot of a bounded input is told, for a run that goes on."""
     secret_parts: bool = False
     """Whether even that a part comes again with other content is secret."""
+    emit_rest: EmitRest | None = None
+    """What is given after the last slot of the stream, where slots may be revised."""
+    ends: bool = True
+    """Whether the stream ends with the last slot."""
 
 
 @dataclass(frozen=True)
 class Publish:
-    """Gives a release and, on the side, what it cost; and tells the counters."""
+    """Gives a release and, on the side, what it cost and what it revises; tells the counters."""
 
     slots: Slots
     mechanism: str
@@ -85,7 +97,7 @@ class Publish:
     def __call__(
         self, driver: Any, state: Any, slot: int, release: SlotRelease, at: Timestamp
     ) -> Iterator[Any]:
-        """A `Release`, and a ledger entry."""
+        """A `Release`, a ledger entry, and each `Revision`."""
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(driver.use(state) * 1e6)))
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
@@ -93,6 +105,18 @@ class Publish:
         yield TimestampedValue(told, at)
         entry = driver.entry(state, slot, release)
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
+        yield from self._revisions(release.revisions, slot, at)
+
+    def rest(self, driver: Any, state: Any, at: Timestamp) -> Iterator[Any]:
+        """Each `Revision` that is still to be made when the stream ends."""
+        revised = driver.rest(state)
+        if revised:
+            yield from self._revisions(revised, driver.next_slot(state) - 1, at)
+
+    def _revisions(self, revised: Iterable[Revised], slot: int, at: Timestamp) -> Iterator[Any]:
+        for one in revised:
+            told = Revision.of(one, slot, self.slots, self.mechanism)
+            yield beam.pvalue.TaggedOutput(REVISIONS, TimestampedValue(told, at))
 
 
 class _ReleaseAtEndFn(beam.DoFn):
@@ -135,19 +159,28 @@ class _ReleaseAtEndFn(beam.DoFn):
                 "before this failed or was lost, and the runner went on, so nothing is released. "
                 "See the first error in the runner's log, and run again"
             )
-        told = 0
+        told: Counter[str | None] = Counter()
         state = driver.start() if config.resume is None else driver.decode(config.resume)
         for slot, counted in self._every_slot(driver, ended):
             state, release = driver.release(state, slot, counted)
-            at = Timestamp(micros=config.clock.slots.end(slot) - 1)
-            for output in config.emit(driver, state, slot, release, at):
-                told += not isinstance(output, beam.pvalue.TaggedOutput)
+            for output in config.emit(driver, state, slot, release, self._time(slot)):
+                told[getattr(output, "tag", None)] += 1
                 yield output
-        yield beam.pvalue.TaggedOutput(DONE, told)
+        yield beam.pvalue.TaggedOutput(DONE, told[None])
         next_slot = driver.next_slot(state)
+        if config.emit_rest:
+            rest = 0
+            if config.ends and next_slot is not None:
+                for revision in config.emit_rest(driver, state, self._time(next_slot - 1)):
+                    rest += 1
+                    yield revision
+            yield beam.pvalue.TaggedOutput(REVISED, told[REVISIONS] + rest)
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
+
+    def _time(self, slot: int) -> Timestamp:
+        return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def _every_slot(
         self, driver: Driver, ended: Mapping[int, list[Message]]
@@ -247,6 +280,8 @@ class _ReleaseInTimeFn(Fenced, beam.DoFn):
                 state, release = driver.release(state, slot, counted)
                 at = _time_now(config.clock, now, slot)
                 yield from config.emit(driver, state, slot, release, at)
+                if config.emit_rest and config.ends and slot == config.last_slot:
+                    yield from config.emit_rest(driver, state, at)
             stream.write(driver.encode(state))
             arrivals.take(whole, driver.next_slot(state))
             waiting.clear()

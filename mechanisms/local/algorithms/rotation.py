@@ -4,6 +4,9 @@ The error of a frequency oracle falls with the number of reports, linearly in it
 saving users up for later gains nothing: an even stream of reports, filtered, holds as much as any
 publication that they could be saved up for. There is no dissimilarity and no second round.
 
+What repeats itself, such as the hours of a day, is learnt from the estimates and foreseen, with
+`cycle=24` (`seasons.py`); later slots can revise earlier ones (`adaptive/revisions.py`).
+
 Reports of a slot are combined by inverse variance, or with `robust=True` each user's report stands
 for w_k users of class k. The latter is a difference estimator: with the forecast g of earlier
 slots,
@@ -34,15 +37,26 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
 from streamveil.mechanisms.local.algorithms.report_groups import Changes, Former, Moved, Rota
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles, oracles_of
-from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.protocol import (
+    GRR,
+    OUE,
+    Ask,
+    LocalRelease,
+    LocalRevised,
+    Tally,
+    Users,
+)
+from streamveil.mechanisms.local.server import seasons
 from streamveil.mechanisms.local.server.combination import class_variances, combine
 from streamveil.mechanisms.local.server.last_publication import FIELDS, LocalPublication
 from streamveil.mechanisms.local.server.projection import on_simplex
+from streamveil.mechanisms.local.server.seasons import Seasons
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise
 
 Floats = npt.NDArray[np.float64]
@@ -71,6 +85,13 @@ class RotationState:
     """Last slot that had any report."""
     reached: int | None = None
     """Last slot up to which the filter went."""
+    seasons: Seasons | None = None
+    """What is known of the cycle; None without one."""
+    ring: Ring | None = None
+    """What revisions need; None without any."""
+    foreseen: tuple[Floats, ...] = ()
+    """What the cycle was taken for in each slot that is still to be revised: deviations and their
+    variances, each of shape (2, d)."""
 
 
 class Rotation:
@@ -84,15 +105,19 @@ class Rotation:
         filtered: release what the filter makes of a slot and those before it, not the slot alone.
         project: release the nearest frequencies that are possible.
         oracle: how everybody reports, `grr` or `oue`; `best` is what errs less at a class's budget.
+        cycle: slots after which frequencies repeat themselves, such as 24 for hours; 0 for none.
 
     Raises:
-        ConfigurationError: for another oracle.
+        ConfigurationError: for another oracle, or a cycle out of range.
     """
 
+    revise = 0
+    """How many slots later a slot is revised; 0 for never."""
+
     SCHEMAS = {
-        1: state_codec.record_schema(
+        version: state_codec.record_schema(
             "Rotation",
-            bank={"type": "array", "items": "bytes"},
+            bank=bank,
             **FIELDS,
             seed=["null", "bytes"],
             first="long",
@@ -101,6 +126,19 @@ class Rotation:
             slot=["null", "long"],
             observed=["null", "long"],
             reached=["null", "long"],
+            **more,
+        )
+        for version, bank, more in (
+            (1, {"type": "array", "items": "bytes"}, {}),
+            (
+                2,
+                filter_bank.SCHEMA,
+                {
+                    "seasons": ["null", Seasons.SCHEMA],
+                    "ring": ["null", Ring.SCHEMA],
+                    "foreseen": {"type": "array", "items": "bytes"},
+                },
+            ),
         )
     }
 
@@ -113,13 +151,20 @@ class Rotation:
         filtered: bool = True,
         project: bool = True,
         oracle: str = BEST,
+        cycle: int = 0,
     ) -> None:
         if oracle not in (BEST, GRR, OUE):
             raise ConfigurationError(
                 f"{name}: oracle is {oracle!r}: give {BEST}, {GRR} or {OUE}, or leave it out"
             )
+        if cycle and not 2 <= cycle <= seasons.LONGEST:
+            raise ConfigurationError(
+                f"{name}: cycle is {cycle}, give a number of slots from 2 to {seasons.LONGEST}, or "
+                "0 for none"
+            )
         self.name = name
         self.users = users
+        self._cycle = cycle if filtered else 0
         self._robust = robust
         self._filtered = filtered
         self._project = project
@@ -136,7 +181,9 @@ class Rotation:
 
     def start(self) -> RotationState:
         """Nothing reported yet."""
-        return RotationState(self._bank.start(), LocalPublication.nothing(self.users.symbols))
+        symbols = self.users.symbols
+        known = Seasons.start(self._cycle, symbols) if self._cycle else None
+        return RotationState(self._bank.start(), LocalPublication.nothing(symbols), seasons=known)
 
     def begin(
         self, state: RotationState, slot: int, random: SlotNoise
@@ -154,22 +201,79 @@ class Rotation:
             raise ValueError("reports came before anybody was asked: begin the slot first")
         slot, bank = state.slot, state.bank
         if state.reached is not None:
-            self._bank.advance(bank)
-        state = replace(state, slot=None, reached=slot)
+            bank.elapsed += 1
+        state = self._noting(replace(state, slot=None, reached=slot), slot)
+        foreseen = self._foreseen(state, slot)
         if not tally.reports.any():
-            return state, self._predicted(state)
-        forecast = self._bank.forecast(bank)
-        n = self._bank.users
-        frequencies, variances = self._estimate(state, tally, slot, forecast.mean / n)
-        counts, error = frequencies * n, variances * n**2
-        gap = 0 if state.observed is None else slot - state.observed
-        self._bank.observe(bank, counts, 0.0, error, gap)
+            release = self._predicted(state, foreseen)
+        else:
+            state = self._observed(state, tally, slot, foreseen)
+            release = state.last.release(PUBLISHED)
+        if state.ring is None:
+            return state, release
+        state.ring.passed(slot, int(self._bank.users), np.zeros(self.users.symbols))
+        state = replace(state, foreseen=(*state.foreseen, foreseen))
+        state, revised = self._revised(state, slot - self.revise)
+        return state, replace(release, revisions=revised)
+
+    def _observed(
+        self, state: RotationState, tally: Tally, slot: int, foreseen: Floats
+    ) -> RotationState:
+        """Learn from the reports of a slot, and publish it."""
+        bank, n = state.bank, self._bank.users
+        deviation, doubt = foreseen
+        expected = self._bank.forecast(bank).mean / n + deviation
+        frequencies, variances = self._estimate(state, tally, slot, expected)
+        counts, error = (frequencies - deviation) * n, variances * n**2
+        elapsed, scale = bank.elapsed, bank.scale
+        seen = self._bank.observe(bank, counts, 0.0, error)
+        if state.ring and seen.taken:
+            state.ring.note(slot, elapsed, scale, seen.taken)
+        known = state.seasons
+        if known:
+            known.learn(slot, frequencies, variances)
         if self._filtered:
-            mean, variance = self._bank.estimate(bank, counts, error)
-            frequencies, variances = mean / n, variance / n**2
+            frequencies, variances = seen.mean / n + deviation, seen.variance / n**2
+            if known:
+                known.released(variances)
         epsilon = float(to_epsilon(self._prices[tally.reports > 0].max()))
-        last = LocalPublication.of(frequencies, variances, slot, epsilon, project=self._project)
-        return replace(state, last=last, observed=slot), last.release(PUBLISHED)
+        last = LocalPublication.of(
+            frequencies, variances + doubt, slot, epsilon, project=self._project
+        )
+        return replace(state, last=last, observed=slot)
+
+    def _foreseen(self, state: RotationState, slot: int) -> Floats:
+        """What the cycle makes of a slot: deviations and their variances, shape (2, d)."""
+        if state.seasons is None:
+            return np.zeros((2, self.users.symbols))
+        return np.stack(state.seasons.expected(slot))
+
+    def _noting(self, state: RotationState, slot: int) -> RotationState:
+        """The state with what revisions need, from a slot on that nothing is known of yet."""
+        if not self.revise:
+            return replace(state, ring=None, foreseen=())
+        return state if state.ring else replace(state, ring=Ring.start(state.bank, slot))
+
+    def rest(self, state: RotationState) -> tuple[LocalRevised, ...]:
+        """The slots that are still to be revised, with what there is: the stream ends."""
+        return self._revised(state, state.ring.last_slot)[1] if state.ring else ()
+
+    def _revised(
+        self, state: RotationState, until: int
+    ) -> tuple[RotationState, tuple[LocalRevised, ...]]:
+        """Revise all slots up to one that have not been."""
+        ring, bank, n, found = state.ring, state.bank, self._bank.users, []
+        foreseen = list(state.foreseen)
+        weights = self._bank.weights(bank)
+        while ring is not None and ring.next_slot <= until:
+            slot, expected = ring.revise(weights, bank.scale.astype(np.float64))
+            deviation, doubt = foreseen.pop(0)
+            frequencies = expected.mean / n + deviation
+            variance = (expected.variance + expected.white) / n**2 + doubt
+            if self._project:
+                frequencies = on_simplex(frequencies)
+            found.append(LocalRevised(slot, frequencies, np.sqrt(variance)))
+        return replace(state, foreseen=tuple(foreseen)), tuple(found)
 
     def change(
         self,
@@ -278,14 +382,15 @@ class Rotation:
             variances += squares[k] * oracle.variance(f)
         return frequencies, variances
 
-    def _predicted(self, state: RotationState) -> LocalRelease:
+    def _predicted(self, state: RotationState, foreseen: Floats) -> LocalRelease:
         if state.observed is None or not self._filtered:
             return state.last.release(SKIPPED)
         forecast, n = self._bank.forecast(state.bank), self._bank.users
-        frequencies = forecast.mean / n
+        deviation, doubt = foreseen
+        frequencies = forecast.mean / n + deviation
         return LocalRelease(
             on_simplex(frequencies) if self._project else frequencies,
-            np.sqrt(forecast.variance + forecast.white) / n,
+            np.sqrt((forecast.variance + forecast.white) / n**2 + doubt),
             PREDICTED,
             state.last.slot,
             state.last.epsilon,
@@ -294,29 +399,46 @@ class Rotation:
     def encode(self, state: RotationState) -> bytes:
         """Bytes of the state."""
         record: dict[str, Any] = {
-            "bank": [part.tobytes() for part in vars(state.bank).values()],
+            "bank": filter_bank.record(state.bank),
             **state.last.record(),
             "moved": _columns(state.changes.moved),
             "former": _columns(state.changes.former),
             **{name: getattr(state, name) for name in _PLAIN},
+            "seasons": state.seasons and state.seasons.record(),
+            "ring": state.ring and state.ring.record(),
+            "foreseen": [each.tobytes() for each in state.foreseen],
         }
         return state_codec.pack(self.SCHEMAS, record)
 
     def decode(self, data: bytes) -> RotationState:
         """State of bytes. Raises ConfigurationError for another number of symbols."""
-        _, record = state_codec.unpack(self.SCHEMAS, data)
+        version, record = state_codec.unpack(self.SCHEMAS, data)
         state = self.start()
         last = LocalPublication.of_record(record, self.users.symbols)
-        for (name, part), stored in zip(vars(state.bank).items(), record["bank"], strict=True):
-            read = np.frombuffer(stored, np.float64).reshape(part.shape)
-            setattr(state.bank, name, read.copy())
+        if version == 1:
+            filter_bank.read_former(state.bank, record["bank"])
+            state.bank.elapsed = 0 if record["reached"] is not None else 1
+        else:
+            filter_bank.read(state.bank, record["bank"])
         moved, former = (
             [np.frombuffer(column, "<i4").astype(np.int32) for column in record[name]]
             for name in ("moved", "former")
         )
         changes = Changes(Moved(*moved), Former(*former))
         plain = {name: record[name] for name in _PLAIN}
-        return replace(state, last=last, changes=changes, **plain)
+        state = replace(state, last=last, changes=changes, **plain)
+        return state if version == 1 else replace(state, **self._kept(record))
+
+    def _kept(self, record: dict[str, Any]) -> dict[str, Any]:
+        """What a record has of the cycle and of revisions."""
+        symbols = self.users.symbols
+        known, ring = record["seasons"], record["ring"]
+        foreseen = [np.frombuffer(each).reshape(2, symbols) for each in record["foreseen"]]
+        return {
+            "seasons": known and Seasons.read(known, self._cycle, symbols),
+            "ring": ring and Ring.read(ring, symbols),
+            "foreseen": tuple(foreseen),
+        }
 
 
 _PLAIN = ("seed", "first", "slot", "observed", "reached")

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.local.protocol import LocalRelease
+from streamveil.mechanisms.core.records import Revised
+from streamveil.mechanisms.local.protocol import LocalRelease, LocalRevised
 from streamveil.mechanisms.local.server.projection import on_simplex
 from streamveil.mechanisms.protocol import SlotRelease
 
@@ -110,4 +111,11 @@ def as_counts(release: LocalRelease, users: int, spent: Units) -> SlotRelease:
         users * release.stderr[:-1],
         release.diagnostics,
         spent=spent,
+        revisions=tuple(revised_counts(one, users) for one in release.revisions),
     )
+
+
+def revised_counts(revised: LocalRevised, users: int) -> Revised:
+    """What is published of a revision: as :func:`as_counts`."""
+    counts = np.rint(users * revised.frequencies[:-1]).astype(np.int64)
+    return Revised(revised.slot, counts, users * revised.stderr[:-1])

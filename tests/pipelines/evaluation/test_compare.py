@@ -8,7 +8,7 @@ import pytest
 from streamveil.mechanisms import ConfigurationError, simulate
 from streamveil.pipelines.evaluation.comparison import compare, noise_key, tasks
 from streamveil.pipelines.evaluation.sources import Synthetic
-from streamveil.pipelines.evaluation.w_event import WEvent, divergence
+from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent, divergence
 
 NAMES = ("pba", "ba")
 
@@ -44,6 +44,27 @@ def test_a_task_is_a_simulation_of_each_mechanism():
         assert figures_of["seconds"] > 0
         assert [found.facts[size] for size in ("users", "slots", "bins")] == [90, 40, 2]
         assert found.seed == 0
+
+
+def test_revisions_are_measured_of_mechanisms_that_can():
+    source = Synthetic("sin", 90, 40)
+    family = RevisedWEvent(7)
+    (task,) = tasks(family, [(source, [(0.6, 6)])], ("pba", "adaptive"), 1)
+    pba, adaptive = family.run(task)
+    assert np.isnan(pba.figures["revised"])
+    assert np.isnan(pba.figures["revised_coverage"])
+    public = source.population(0.6, 6)
+    counts = np.stack([one for one, _ in source.slots_of(0.6, 6, 0)])
+    asked = public.requirements, public.sizes, noise_key(0)
+    expected = simulate("adaptive", counts, *asked, revise=7)
+    truth = counts.sum(axis=1)
+    wanted = ((expected.revised - truth) ** 2).mean()
+    assert adaptive.figures["revised"] == pytest.approx(wanted)
+    covered = np.abs(expected.revised - truth) <= 1.645 * expected.revised_stderr
+    assert adaptive.figures["revised_coverage"] == pytest.approx(covered.mean())
+    found = compare(family, [task])
+    assert "revised AMRE" in found.markdown
+    assert found.to_arrow()["revised"].to_pylist()[0] is None
 
 
 def test_processes_change_nothing_and_progress_counts_runs():

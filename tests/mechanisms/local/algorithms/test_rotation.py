@@ -250,3 +250,101 @@ def test_changes_that_are_refused(name, requirements, changes, words):
     values = np.zeros((4, len(requirements)), int)
     with pytest.raises(ConfigurationError, match=words):
         simulate_local(name, values, 2, requirements, KEY, changes=changes)
+
+
+# ---- cycles and revisions -------------------------------------------------------------------
+
+
+def hours(slots, users, random):
+    """Values of users of whom fewer come at night; the last one is that nobody came."""
+    day = 1 + 0.6 * np.sin(2 * np.pi * np.arange(slots) / 24)
+    shares = np.outer(day, [0.2, 0.12, 0.08])
+    chances = np.cumsum(shares, axis=1)
+    values = np.stack([np.searchsorted(row, random.random(users), "right") for row in chances])
+    return values, np.stack([np.bincount(row, minlength=4) for row in values]) / users
+
+
+ASKED = [(20, 2.0)] * 1000 + [(40, 2.5)] * 1000
+
+
+def squared(released, truth) -> float:
+    return float(((released - truth) ** 2).mean())
+
+
+def covered(released, stderr, truth) -> float:
+    """Share of values within 1.645 standard errors: 0.9 if these are honest."""
+    return float((np.abs(released - truth) <= 1.645 * stderr)[20:].mean())
+
+
+# A cycle is learnt from what was reported before: it is foreseen, and stderr knows that. One of
+# another length is not found.
+def test_a_cycle_is_foreseen():
+    values, truth = hours(320, 2000, np.random.default_rng(2))
+    plain, cyclic, other = (
+        simulate_local("rotation", values, 4, ASKED, KEY, cycle=cycle) for cycle in (0, 24, 7)
+    )
+    np.testing.assert_array_equal(other.released, plain.released)
+    late = slice(150, None)
+    error = squared(cyclic.released[late], truth[late])
+    assert error < 0.5 * squared(plain.released[late], truth[late])
+    assert covered(plain.released, plain.stderr, truth) < 0.8
+    assert 0.86 < covered(cyclic.released[late], cyclic.stderr[late], truth[late]) < 0.98
+
+
+# Nothing is foreseen where nothing repeats itself.
+def test_no_cycle_is_made_up():
+    values, _ = wave(250, 2000, np.random.default_rng(3))
+    plain = simulate_local("rotation", values, 2, ASKED, KEY)
+    cyclic = simulate_local("rotation", values, 2, ASKED, KEY, cycle=24)
+    np.testing.assert_array_equal(plain.released, cyclic.released)
+
+
+# Revisions leave releases as they are, and err less; all slots have one, and errors are honest.
+@pytest.mark.parametrize("cycle", [0, 24])
+def test_revisions_err_less(cycle):
+    values, truth = (hours if cycle else wave)(300, 2000, np.random.default_rng(4))
+    bins = truth.shape[1]
+    plain = simulate_local("rotation", values, bins, ASKED, KEY, cycle=cycle)
+    done = simulate_local("rotation", values, bins, ASKED, KEY, cycle=cycle, revise=7)
+    np.testing.assert_array_equal(plain.released, done.released)
+    assert plain.revised is None
+    assert done.revised.shape == done.revised_stderr.shape == truth.shape
+    assert squared(done.revised, truth) < 0.85 * squared(done.released, truth)
+    assert 0.85 < covered(done.revised, done.revised_stderr, truth) <= 1
+
+
+def test_a_state_with_cycle_and_revisions_goes_on_as_if_it_had_stayed():
+    values, _ = hours(120, 400, np.random.default_rng(5))
+    users = Users((Requirement(6, 2.5),), np.zeros(400, np.int32), 4)
+
+    def revised(saved):
+        machine = Rotation("rotation", users, cycle=24)
+        machine.revise = 3
+        state, found, devices = machine.start(), [], Devices(users, KEY)
+        source = SERVER
+        for slot, row in enumerate(values):
+            if saved and slot % 7 == 0:
+                state = machine.decode(machine.encode(state))
+            state, release, _ = run_slot(machine, state, slot, row, devices, source.slot(slot, b""))
+            found += release.revisions
+        return [*found, *machine.rest(state)], state
+
+    (stayed, state), (went, _) = revised(False), revised(True)
+    assert state.seasons.cycles == 5
+    assert [one.slot for one in stayed] == [one.slot for one in went] == list(range(120))
+    for one, other in zip(stayed, went, strict=True):
+        np.testing.assert_array_equal(one.frequencies, other.frequencies)
+        np.testing.assert_array_equal(one.stderr, other.stderr)
+    with pytest.raises(ConfigurationError, match="cycle"):
+        Rotation("rotation", users, cycle=12).decode(Rotation.encode(Rotation("", users), state))
+
+
+@pytest.mark.parametrize("cycle", [1, -24, 673])
+def test_cycles_out_of_range_are_refused(cycle):
+    with pytest.raises(ConfigurationError, match=f"cycle is {cycle}, give a number of slots from"):
+        simulate_local("rotation", np.zeros((1, 9), int), 2, ASKED[:9], KEY, cycle=cycle)
+
+
+def test_what_cannot_revise_is_refused():
+    with pytest.raises(ConfigurationError, match=r"cannot revise.*choose rotation, or"):
+        simulate_local("plpa", np.zeros((1, 90), int), 2, [(2, 1.0)] * 90, KEY, revise=3)

@@ -1,0 +1,134 @@
+"""`--revise` and `--revisions`, and `sv.release(..., revise=)`: each slot is revised once."""
+
+import datetime as dt
+
+import pytest
+
+import streamveil as sv
+from streamveil.io import read_table
+from streamveil.pipelines import yaml
+
+UTC = dt.timezone.utc
+DAYS = 12
+ASKED = {"user": "user", "value": "value", "time": "time", "slot": "1d", "domain": ["A", "B", "C"]}
+
+
+def visits(n):
+    return [
+        (f"u{u}", "ABC"[(u * u + n) % 3], dt.datetime(2024, 1, n, u % 24, tzinfo=UTC))
+        for u in range(40)
+        if (u + n) % 3
+    ]
+
+
+@pytest.fixture
+def busy(job):
+    """A job over twelve days."""
+    job.requirements({f"u{u}": (3, 0.5 + u % 2) for u in range(40)})
+    job.events([row for n in range(1, DAYS + 1) for row in visits(n)])
+    job.flags |= {"noise_key": job.key(), "start": "2024-01-01", "end": f"2024-01-{DAYS + 1}"}
+    return job
+
+
+def test_a_call_revises_what_the_command_does(busy):
+    busy.done(output=busy.path("plain.jsonl"))
+    busy.done(revise=4, revisions=busy.path("revised.jsonl"))
+    assert busy.rows("plain.jsonl") == busy.rows()
+    rows = busy.rows("revised.jsonl")
+    slots = [row["slot"] for row in busy.rows()]
+    assert [row["slot"] for row in rows] == slots
+    # The last four with what there is.
+    assert [row["revised_slot"] for row in rows] == [min(slot + 4, slots[-1]) for slot in slots]
+    found = sv.release(
+        busy.path("events.csv"),
+        **ASKED,
+        requirements=busy.path("users.csv"),
+        noise_key=busy.flags["noise_key"],
+        start="2024-01-01",
+        end=f"2024-01-{DAYS + 1}",
+        revise=4,
+    )
+    assert [one.counts.tolist() for one in found.revisions] == [row["counts"] for row in rows]
+    table = found.revisions_to_arrow("rows")
+    assert table["stderr"].to_pylist() == [row["stderr"] for row in rows]
+    assert found.revisions_to_arrow().num_rows == 3 * DAYS
+    with pytest.raises(sv.ConfigurationError, match="layout 'wide'"):
+        found.revisions_to_arrow("wide")
+
+
+def test_nothing_is_revised_unless_asked_for(busy):
+    found = sv.release(
+        busy.path("events.csv"),
+        **ASKED,
+        requirements=busy.path("users.csv"),
+        noise_key=busy.flags["noise_key"],
+    )
+    assert found.revisions == ()
+    assert found.revisions_to_arrow().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"revise": 7}, ["--revise=7 needs a place", "--revisions"]),
+        ({"revisions": "r.csv"}, ["--revisions=r.csv needs", "--revise=7"]),
+        ({"revise": 0, "revisions": "r.csv"}, ["revise is 0", "1 or more"]),
+        ({"revise": 5000, "revisions": "r.csv"}, ["revise is 5000", "1000"]),
+        (
+            {"revise": 7, "revisions": "r.csv", "mechanism": "pba"},
+            ["'pba' cannot revise (--revise=7)", "choose adaptive"],
+        ),
+        ({"revise": 7, "revisions": "r.xls"}, ["r.xls", ".parquet"]),
+        ({"revise": 7, "revisions": "users.csv"}, ["--revisions=", "exists already"]),
+        ({"revise": 7, "revisions": "out.jsonl"}, ["out.jsonl"]),
+        (
+            {
+                **{"revise": 7, "revisions": "r.csv", "guarantee": "infinite", "epsilon": 1},
+                "requirements": None,
+            },
+            ["'gated' cannot revise", "leave --revise out"],
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(busy, flags, words):
+    given = dict(flags)
+    if "revisions" in given:
+        given["revisions"] = busy.path(given["revisions"])
+    busy.refused(*(word.replace("=r.csv", f"={busy.path('r.csv')}") for word in words), **given)
+
+
+def test_the_local_setting_has_none(busy, toolbox):
+    local = toolbox.Job(busy.folder, "collect")
+    local.refused("--revise=7", "in the local setting no mechanism revises", revise=7)
+
+
+def test_yaml_names_the_output(busy):
+    given = {name: value for name, value in busy.flags.items() if name not in ("input", "output")}
+    with pytest.raises(sv.ConfigurationError, match="--revise=4 needs a place"):
+        yaml.private_histograms(**given, revise=4)
+    outputs = yaml.private_histograms(**given, revise=4, revisions="later").outputs
+    assert outputs.keywords["revisions"] == "later"
+
+
+@pytest.mark.slow
+def test_passes_revise_as_one_run_does(busy):
+    """A pass that is gone on from leaves its last slots to the next; the last one does the rest."""
+    busy.done(revise=4, revisions=busy.path("once.jsonl"))
+    (busy.folder / "in").mkdir()
+    for n in range(1, DAYS + 1):
+        busy.events(visits(n), f"in/{n:02}.csv")
+    clock = busy.folder / "clock"
+    flags = {
+        **busy.kept(),
+        "clock_file": str(clock),
+        "output": busy.path("out_.jsonl"),
+        "revise": 4,
+        "revisions": busy.path("later.jsonl"),
+    }
+    for n in (2, 3, 6, DAYS, DAYS + 1):
+        clock.write_text(dt.datetime(2024, 1, n, 1, tzinfo=UTC).isoformat())
+        busy.done(**flags, resume=True if n > 2 else None)
+    paths = sorted(busy.folder.glob("later-????????.jsonl"))
+    each = [read_table(str(path)).to_pylist() for path in paths]
+    assert [len(rows) for rows in each] == [0, 0, 1, 6, 5]
+    assert [row for rows in each for row in rows] == busy.rows("once.jsonl")
