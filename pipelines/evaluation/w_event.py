@@ -81,11 +81,12 @@ class WEvent(Family):
             "window_use", "window use", "largest share of a budget spent in a window: at most 1"
         ),
         Measure("coverage", "coverage", "share of true counts within released ± 1.645 stderr"),
+        Measure("coverage_above_0", "coverage above 0", "the same of the true counts above 0"),
         Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
     )
     log = ("amre", "amse", "relative_error", "ajsd", "seconds")
     wide = ("amre",)
-    limits = {"window_use": 1.0, "coverage": 0.9}
+    limits = {"window_use": 1.0, "coverage": 0.9, "coverage_above_0": 0.9}
     template = "w_event.html.jinja"
 
     def check(self, source: Source, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
@@ -175,6 +176,7 @@ class WindowMeter:
         self._squares = self._bounding = self._noise = 0.0
         self._distance = self._divergence = 0.0
         self._true = self._published = self._cells = self._known = self._covered = 0
+        self._present = self._covered_present = 0
 
     def add(self, true: Counts, counted: Counts, release: SlotRelease) -> None:
         """Add the next slot: see :class:`drivers.Meter`."""
@@ -191,7 +193,9 @@ class WindowMeter:
         known = np.isfinite(low)
         within = (low <= true) & (true <= high)  # false for NaN
         self._known += int(known.sum())
-        self._covered += int((within & known).sum())
+        self._covered += int(within.sum())
+        self._present += int((known & (true > 0)).sum())
+        self._covered_present += int((within & (true > 0)).sum())
         self._spent.append(release.spent)
 
     def figures(self) -> dict[str, float]:
@@ -199,7 +203,7 @@ class WindowMeter:
 
         `bounding` is between every event and those that count, `noise` between those and the
         release, all others against every event. NaN are a relative error when nothing was counted,
-        and a coverage when no release had a finite standard error.
+        and a coverage when no release (of a count above 0) had a finite standard error.
         """
         slots = len(self._spent)
         return {
@@ -212,6 +216,9 @@ class WindowMeter:
             "published": self._published / slots,
             "window_use": largest_window_use(np.stack(self._spent), self._requirements),
             "coverage": self._covered / self._known if self._known else math.nan,
+            "coverage_above_0": (
+                self._covered_present / self._present if self._present else math.nan
+            ),
         }
 
 
