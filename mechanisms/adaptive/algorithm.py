@@ -1,12 +1,13 @@
 """The algorithm of the adaptive mechanism: weighted releases now and then, a filter in between.
 
 Nothing is sampled and no budget is switched between distribution and absorption: it is scheduled.
-A slot is released when the filter expects that to lower the error most; every other slot gets the
-filter's forecast. What may be spent comes as `Terms`, from the accounts of `fixed.py` or
-`changing.py`; a guarantee is stated there.
+A gap ends with a release when the filter expects that to lower the error most, of its last slot or
+of all its slots together; every other slot gets the filter's forecast. What may be spent comes as
+`Terms`, from the accounts of `fixed.py` or `changing.py`; a guarantee is stated there.
 
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
-m_k per contribution (`weighting.py`).
+m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
+(`running_sum.py`).
 Source: our own.
 """
 
@@ -21,7 +22,9 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.filter_bank import Forecast
+from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
+from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
+from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
@@ -39,6 +42,8 @@ HASTE = 0.6
 AFTER_JUMP = 1
 SLOW = 0.02
 REPLAN_EVERY = 4
+# No sum is of more slots.
+LONGEST = int(GAPS[-1])
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
@@ -50,6 +55,17 @@ NO_RISK = Risk(0.0, 0.0)
 WORTH_LEARNING = 0.1
 
 _BYTES_LIST = {"type": "array", "items": "bytes"}
+_KEPT = {
+    "slots": "long",
+    "since": "long",
+    "gap": "long",
+    "kind": "long",
+    "patience": "double",
+    "usual_gap": "double",
+    "published_slot": ["null", "long"],
+    "epsilon": "double",
+    "dispersion": "double",
+}
 
 
 def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
@@ -69,38 +85,35 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             published_slot=["null", "long"],
             epsilon="double",
             dispersion="double",
-        )
+        ),
+        2: state_codec.record_schema(
+            "Adaptive",
+            bank=filter_bank.SCHEMA,
+            correlation=_BYTES_LIST,
+            running=["null", RunningSum.SCHEMA],
+            **accounts,
+            **_KEPT,
+        ),
     }
-
-
-_PLAIN = (
-    "slots",
-    "since",
-    "unseen",
-    "gap",
-    "patience",
-    "usual_gap",
-    "published_slot",
-    "epsilon",
-    "dispersion",
-)
 
 
 @dataclass
 class AdaptiveState:
-    """What the next slot needs to know: everything in it is public."""
+    """What the next slot needs to know: everything in it is public but a running sum."""
 
     bank: filter_bank.BankState
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
+    running: RunningSum | None = None
+    """The sum of a gap that has begun: SECRET."""
     slots: int = 0
     since: int = 1
-    """Slots from the last scheduled release to this one: budget is saved up for so long."""
-    unseen: int = 1
-    """Slots from the last release of any kind to this one."""
+    """Slots of the gap up to this one."""
     gap: int = 1
     """Planned slots between releases."""
+    kind: int = POINT
+    """What the gap ends with, POINT or SUM."""
     patience: float = 0.0
     """Expected variance of the curve between releases, in parts of that of a release."""
     usual_gap: float = 0.0
@@ -116,11 +129,12 @@ def pack(
     versions: Mapping[int, state_codec.Schema],
     accounts: Mapping[str, Any],
 ) -> bytes:
-    """Bytes of a state under :func:`schemas`; figures of beliefs as 64-bit floats."""
+    """Bytes of a state under :func:`schemas`."""
     record = {
-        **{name: getattr(state, name) for name in _PLAIN},
-        "bank": [part.tobytes() for part in vars(state.bank).values()],
+        **{name: getattr(state, name) for name in _KEPT},
+        "bank": filter_bank.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
+        "running": state.running.record() if state.running else None,
         **accounts,
     }
     return state_codec.pack(versions, record)
@@ -136,18 +150,43 @@ def unpack(
 
     Raises ConfigurationError for another number of bins or classes.
     """
-    _, record = state_codec.unpack(versions, data)
-    scale = np.frombuffer(record["bank"][-1], dtype=np.float64)
-    state_codec.check_length(scale, state.bank.scale.size, "bins")
-    for belief in ("bank", "correlation"):
-        parts = vars(getattr(state, belief))
-        for (name, part), stored in zip(parts.items(), record[belief], strict=True):
-            read = np.frombuffer(stored, dtype=np.float64)
-            parts[name] = read.reshape(part.shape).copy()
+    version, record = state_codec.unpack(versions, data)
+    if version == 1:
+        filter_bank.read_former(state.bank, record["bank"])
+        state.bank.elapsed = 1 if record["slots"] else 0
+        record |= {"kind": POINT, "running": None}
+    else:
+        filter_bank.read(state.bank, record["bank"])
+    parts = vars(state.correlation)
+    for (name, part), stored in zip(parts.items(), record["correlation"], strict=True):
+        parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
+    if record["running"]:
+        state.running = RunningSum.read(record["running"], len(state.bank.scale))
     state.accounts = accounts(record)
-    for name in _PLAIN:
+    for name in _KEPT:
         setattr(state, name, record[name])
     return state
+
+
+@dataclass(frozen=True, eq=False)
+class _Slot:
+    """What a slot has to go by; all but the counts is public."""
+
+    slot: int
+    counts: npt.NDArray[np.int64]
+    noise: SlotNoise
+    terms: Terms
+    forecast: Forecast
+    risk: Risk
+
+
+@dataclass
+class _Bill:
+    """What the slot spends, each of shape (K,)."""
+
+    main: Units
+    reserve: Units
+    audit: Units
 
 
 class AdaptiveRelease:
@@ -173,167 +212,141 @@ class AdaptiveRelease:
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
-        counts, terms = slot_input.counts, self.terms(state, slot_input)
-        most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-        bank, audit, room = terms.bank, terms.audit, terms.main
-        if state.slots:
-            bank.advance(state.bank)
-        else:
-            state.bank = bank.start()
+        terms = self.terms(state, slot_input)
+        if not state.slots:
+            state.bank = terms.bank.start()
             state.correlation = terms.correlation.start(state.bank.scale)
-        forecast = bank.forecast(state.bank)
+        forecast = terms.bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        due = (
-            audit is not None
-            or state.since >= state.gap
-            or self._impatient(state, terms, forecast, risk)
-        )
-        looked, surprise = np.zeros_like(room), 0.0
-        if not due:
-            offers = np.minimum(terms.gate, room)
-            looked, surprise = self._look(state, terms, forecast, risk, offers, counts, noise)
-        alarmed = surprise > ALARM or not state.slots
-        weighting, regular = None, np.zeros_like(room)
-        if due or alarmed:
-            rate = terms.rate if state.gap > 1 else terms.full_rate
-            saved = rate * np.minimum(state.since, terms.windows)
-            regular = np.minimum(room - looked, saved)
-            offers = regular
-            if alarmed or state.gap < HASTE * state.usual_gap:
-                offers = regular + terms.from_reserve(
-                    RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
-                )
-            weighting = self._weighting(state, terms, forecast, risk, offers)
-        seen = self._observe(state, terms, weighting, counts, noise)
-        jumped = False
-        status = PUBLISHED
-        if seen is None:
-            status, mean, variance = self._predicted(state, forecast)
-        else:
-            estimate, laplace, other = seen
-            started = state.published_slot is not None
-            gap = state.unseen if started else 0
-            jumps = bank.observe(state.bank, estimate, laplace, other, gap)
-            jumped = started and bool(jumps.any())
-            mean, variance = bank.estimate(state.bank, estimate, laplace + other)
+        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
+        started = state.published_slot is not None
+        seen, bill, surprise = self._seen(state, here)
+        self.book(state, bill.main, bill.reserve, bill.audit)
+        if seen:
             state.published_slot = slot_input.slot
-        spent = weighting.spent if weighting else np.zeros_like(room)
-        from_main = np.minimum(spent, regular)
-        audited = audit.spent if audit else np.zeros_like(room)
-        self.book(state, looked + from_main, spent - from_main, audited)
+        if seen or state.slots % REPLAN_EVERY == 0:
+            self._replan(state, terms)
+        jumped = started and any(bool(one.jumped.any()) for one in seen)
+        if jumped:  # to a new level or on a new slope: the next release tells
+            state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
+        state.slots += 1
+        state.bank.elapsed += 1
+        return state, self._told(state, here, seen, bill, surprise, jumped)
+
+    def _seen(self, state: AdaptiveState, here: _Slot) -> tuple[list[Observed], _Bill, float]:
+        """Look, add up and release.
+
+        Returns (what was observed, what it cost, how surprising the look was).
+        """
+        terms = here.terms
+        due = (
+            terms.audit is not None
+            or state.since >= (min(state.gap, LONGEST) if state.running else state.gap)
+            or self._impatient(state, here)
+        )
+        summing = self._summing(state, here)
+        nothing = np.zeros_like(terms.main)
+        bill, surprise = _Bill(nothing, nothing, nothing), 0.0
+        if terms.audit is None and (summing or not due):
+            bill.main, surprise = self._look(state, here, np.minimum(terms.gate, terms.main))
+        alarmed = surprise > ALARM or not state.slots
+        seen: list[Observed] = []
+        ended = False
+        if summing:
+            if not alarmed:
+                bill.main = bill.main + self._add(state, here, terms.main - bill.main)
+            if ended := due or alarmed:
+                seen += self._sum_up(state, here, alarmed)
+        weighting = None
+        if alarmed or (due and not summing):
+            saved = 1 if summing else state.since
+            weighting = self._weighting(state, here, bill, saved, alarmed)
+            ended = ended or weighting is not None
+        seen += self._release(state, here, weighting, summing)
+        if terms.audit:
+            bill.audit = terms.audit.spent
+        state.since = 1 if ended else state.since + 1
+        return seen, bill, surprise
+
+    def _summing(self, state: AdaptiveState, here: _Slot) -> bool:
+        """Whether the slot belongs to a sum; a gap's first slot begins it."""
+        terms = here.terms
+        if state.running is None and state.kind == SUM and state.since == 1:
+            scale = float(state.bank.scale.mean())
+            errors = terms.plan.errors(SUM, max(min(state.gap, LONGEST), 1), scale, here.risk)
+            if errors.size:
+                threshold = int(terms.plan.sums.thresholds[errors.argmin()])
+                state.running = RunningSum.begin(here.slot, threshold, LONGEST, terms.crowd)
+        return state.running is not None
+
+    def _add(self, state: AdaptiveState, here: _Slot, room: Units) -> Units:
+        """Add the slot to the sum, and give its price, shape (K,)."""
+        assert state.running is not None
+        offers = here.terms.fair(np.minimum(here.terms.rate, room))
+        weighting = state.running.weighting(offers, here.terms.crowd)
+        state.running.add(weighting, here.counts)
+        return weighting.spent
+
+    def _sum_up(self, state: AdaptiveState, here: _Slot, alarmed: bool) -> list[Observed]:
+        """End the sum and learn from it, unless nobody had any weight.
+
+        A slot with an alarm is no part of it.
+        """
+        assert state.running is not None
+        running, state.running = state.running, None
+        found = running.release(here.noise)
+        if found is None:
+            return []
+        state.epsilon, state.dispersion = running.epsilon, found.dispersion
+        bias, _ = self._bias(state, here.terms, found.dispersion)
+        shares = np.append(found.shares, 0.0) if alarmed else found.shares
+        error = found.scatter * state.bank.scale
+        return [here.terms.bank.observe(state.bank, found.mean - bias, found.noise, error, shares)]
+
+    def _release(
+        self, state: AdaptiveState, here: _Slot, weighting: Weighting | None, summed: bool
+    ) -> list[Observed]:
+        """Make the releases of this slot alone, and learn from them."""
+        terms, bank, audit = here.terms, state.bank, here.terms.audit
+        if weighting is None and audit is None:
+            return []
+        released = weighting.release(here.counts, here.noise, "release") if weighting else None
+        if audit is None:
+            assert weighting is not None
+            assert released is not None
+            found = self._corrected(state, terms, weighting, released)
+        else:
+            audited, laplace = audit.release(here.counts, here.noise, "audit"), audit.noise_variance
+            found = audited, laplace, np.zeros_like(audited)
+            if weighting is not None and released is not None:
+                found = self._compared(state, terms, weighting, released, audited, laplace)
+            elif summed:
+                self._learn_of_sums(state, terms, audited, laplace)
         if weighting:
             state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
-        elif audit:
+        elif audit and not summed:
             state.epsilon, state.dispersion = audit.epsilon, 0.0
-        state.since = 1 if weighting else state.since + 1
-        state.unseen = 1 if seen is not None else state.unseen + 1
-        if seen is not None or state.slots % REPLAN_EVERY == 0:
-            self._replan(state, terms)
-        if jumped:  # to a new level or on a new slope: the next release tells
-            state.gap = min(state.gap, AFTER_JUMP)
-        state.slots += 1
-        doubt = self._bias(state, terms, state.dispersion)[1]
-        return state, SlotRelease(
-            np.rint(np.clip(mean, 0, most)).astype(np.int64),
-            status,
-            state.published_slot,
-            state.epsilon,
-            np.sqrt(variance + doubt + ROUNDING),
-            spent=looked + spent + audited,
-            alarm=jumped,
-            diagnostics=self._diagnostics(state, terms, surprise),
-        )
+        return [terms.bank.observe(bank, *found)]
 
-    def _predicted(self, state: AdaptiveState, forecast: Forecast) -> tuple[str, Floats, Floats]:
-        """Status, mean and variance of a slot without a release; nothing is known before one."""
-        if state.published_slot is None:
-            nothing = np.zeros_like(forecast.mean)
-            return SKIPPED, nothing, np.full_like(nothing, np.nan)
-        return PREDICTED, forecast.mean, forecast.variance + forecast.white
-
-    def _chosen(
-        self, state: AdaptiveState, terms: Terms, offers: Units, found: Choices, risk: Risk
-    ) -> Weighting:
-        errors = found.errors(float(state.bank.scale.mean()), risk)
-        return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
-
-    def _weighting(
-        self, state: AdaptiveState, terms: Terms, forecast: Forecast, risk: Risk, offers: Units
-    ) -> Weighting | None:
-        """The best weighting for the offers, or None if its release would tell nothing."""
-        found = choices(offers, terms.crowd, terms.assume_independent)
-        if not found.thresholds.size:
-            return None
-        auditing = terms.audit is not None
-        weighting = self._chosen(state, terms, offers, found, NO_RISK if auditing else risk)
-        if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
-            # What an audit shows is learnt of the most unequal weights.
-            weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
-        doubt = float((forecast.variance + forecast.white).mean())
-        return weighting if weighting.noise_variance <= USELESS * doubt else None
-
-    def _bias(self, state: AdaptiveState, terms: Terms, dispersion: float) -> tuple[Floats, Floats]:
-        """Mean and variance of the bias of releases with such weights, both of shape (d,)."""
-        return terms.correlation.bias(state.correlation, state.bank.scale, dispersion)
-
-    def _look(
+    def _compared(
         self,
         state: AdaptiveState,
         terms: Terms,
-        forecast: Forecast,
-        risk: Risk,
-        offers: Units,
-        counts: npt.NDArray[np.int64],
-        noise: SlotNoise,
-    ) -> tuple[Units, float]:
-        """The gate: how far the slot is from the forecast, privately.
+        weighting: Weighting,
+        released: Floats,
+        audited: Floats,
+        laplace: float,
+    ) -> tuple[Floats, float, Floats]:
+        """Learn the bias of a release from an audit of the same slot; put both together.
 
         Returns:
-            (units spent, shape (K,); surprise in noise scales above what is usual).
+            (estimated counts, variance of the Laplace noise, variance of all other errors);
+            counts and errors have shape (d,).
         """
-        found = choices(offers, terms.crowd, terms.assume_independent)
-        if not found.thresholds.size:
-            return np.zeros_like(offers), 0.0
-        weighting = self._chosen(state, terms, offers, found, risk)
-        scale, dispersion = state.bank.scale, weighting.dispersion
-        bias, doubt = self._bias(state, terms, dispersion)
-        target = np.rint((forecast.mean + bias) / weighting.factor).astype(np.int64)
-        distance = np.abs(weighting.weights @ counts - target).sum(keepdims=True)
-        noisy = weighting.add_noise(distance, noise, "gate", target.tobytes())
-        deviation = float(noisy[0]) * weighting.factor
-        spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)
-        usual = np.sqrt(2 / np.pi) * spread.sum()
-        varies = 3 * np.sqrt(1 - 2 / np.pi) * spread.mean() * self._freedom
-        noise_scale = weighting.factor / float(to_epsilon(weighting.unit))
-        return weighting.spent, float((deviation - usual - varies) / noise_scale)
-
-    def _observe(
-        self,
-        state: AdaptiveState,
-        terms: Terms,
-        weighting: Weighting | None,
-        counts: npt.NDArray[np.int64],
-        noise: SlotNoise,
-    ) -> tuple[Floats, float, Floats] | None:
-        """Make the slot's releases and put them together.
-
-        Returns:
-            (estimated counts, variance of the Laplace noise, variance of all other errors), or
-            None if there is no release; counts and errors have shape (d,).
-        """
-        released, audit = None, terms.audit
-        if weighting:
-            released = weighting.release(counts, noise, "release")
-            if not audit:
-                return self._corrected(state, terms, weighting, released)
-        elif not audit:
-            return None
-        audited, laplace = audit.release(counts, noise, "audit"), audit.noise_variance
-        if weighting is None or released is None:
-            return audited, laplace, np.zeros_like(audited)
         if state.published_slot is None:
-            state.bank.scale = terms.bank.scale(audited)
-            state.correlation = terms.correlation.start(state.bank.scale)
+            scale = terms.bank.scale(audited)
+            state.bank.scale = scale.astype(np.float32)
+            state.correlation = terms.correlation.start(scale)
         scale = state.bank.scale
         error = laplace + weighting.noise_variance + weighting.dispersion * scale
         terms.correlation.learn(
@@ -347,6 +360,83 @@ class AdaptiveRelease:
         # What was released before has the bias that the audit has not.
         return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
 
+    def _learn_of_sums(
+        self, state: AdaptiveState, terms: Terms, audited: Floats, laplace: float
+    ) -> None:
+        """Learn the bias of sums: what is believed after them, uncorrected, beside an audit."""
+        now = terms.bank.forecast(state.bank)
+        bias, _ = self._bias(state, terms, state.dispersion)
+        terms.correlation.learn(
+            state.correlation,
+            now.mean + bias - audited,
+            state.bank.scale,
+            state.dispersion,
+            laplace + now.variance + now.white,
+        )
+
+    def _weighting(
+        self, state: AdaptiveState, here: _Slot, bill: _Bill, saved: int, alarmed: bool
+    ) -> Weighting | None:
+        """The best weighting for what `saved` slots left, or None if it would tell nothing.
+
+        Its price is entered in the bill.
+        """
+        terms = here.terms
+        rate = terms.rate if state.gap > 1 else terms.full_rate
+        regular = np.minimum(terms.main - bill.main, rate * np.minimum(saved, terms.windows))
+        offers = regular
+        if alarmed or state.gap < HASTE * state.usual_gap:
+            divisor = RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
+            offers = regular + terms.from_reserve(divisor)
+        found = choices(offers, terms.crowd, terms.assume_independent)
+        if not found.thresholds.size:
+            return None
+        auditing = terms.audit is not None
+        weighting = self._chosen(state, terms, offers, found, NO_RISK if auditing else here.risk)
+        if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
+            # What an audit shows is learnt of the most unequal weights.
+            weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
+        doubt = float((here.forecast.variance + here.forecast.white).mean())
+        if weighting.noise_variance > USELESS * doubt and not alarmed:
+            return None
+        from_main = np.minimum(weighting.spent, regular)
+        bill.main = bill.main + from_main
+        bill.reserve = weighting.spent - from_main
+        return weighting
+
+    def _chosen(
+        self, state: AdaptiveState, terms: Terms, offers: Units, found: Choices, risk: Risk
+    ) -> Weighting:
+        errors = found.errors(float(state.bank.scale.mean()), risk)
+        return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
+
+    def _bias(self, state: AdaptiveState, terms: Terms, dispersion: float) -> tuple[Floats, Floats]:
+        """Mean and variance of the bias of releases with such weights, both of shape (d,)."""
+        return terms.correlation.bias(state.correlation, state.bank.scale, dispersion)
+
+    def _look(self, state: AdaptiveState, here: _Slot, offers: Units) -> tuple[Units, float]:
+        """The gate: how far the slot is from the forecast, privately.
+
+        Returns:
+            (units spent, shape (K,); surprise in noise scales above what is usual).
+        """
+        terms, forecast = here.terms, here.forecast
+        found = choices(offers, terms.crowd, terms.assume_independent)
+        if not found.thresholds.size:
+            return np.zeros_like(offers), 0.0
+        weighting = self._chosen(state, terms, offers, found, here.risk)
+        scale, dispersion = state.bank.scale, weighting.dispersion
+        bias, doubt = self._bias(state, terms, dispersion)
+        target = np.rint((forecast.mean + bias) / weighting.factor).astype(np.int64)
+        distance = np.abs(weighting.weights @ here.counts - target).sum(keepdims=True)
+        noisy = weighting.add_noise(distance, here.noise, "gate", target.tobytes())
+        deviation = float(noisy[0]) * weighting.factor
+        spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)
+        usual = np.sqrt(2 / np.pi) * spread.sum()
+        varies = 3 * np.sqrt(1 - 2 / np.pi) * spread.mean() * self._freedom
+        noise_scale = weighting.factor / float(to_epsilon(weighting.unit))
+        return weighting.spent, float((deviation - usual - varies) / noise_scale)
+
     def _corrected(
         self, state: AdaptiveState, terms: Terms, weighting: Weighting, released: Floats
     ) -> tuple[Floats, float, Floats]:
@@ -357,21 +447,22 @@ class AdaptiveRelease:
         bias, _ = self._bias(state, terms, weighting.dispersion)
         return released - bias, weighting.noise_variance, weighting.dispersion * state.bank.scale
 
-    def _impatient(
-        self, state: AdaptiveState, terms: Terms, forecast: Forecast, risk: Risk
-    ) -> bool:
+    def _impatient(self, state: AdaptiveState, here: _Slot) -> bool:
         """Whether the curve is much less certain than the plan expects between releases."""
         if not state.patience:
             return False
         scale = float(state.bank.scale.mean())
-        error = terms.plan.error_after(state.since, scale, risk)
-        return bool(forecast.variance.mean() > IMPATIENCE * state.patience * error)
+        kind = SUM if state.running else POINT
+        error = here.terms.plan.error_after(kind, state.since, scale, here.risk)
+        return bool(here.forecast.variance.mean() > IMPATIENCE * state.patience * error)
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
+        """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk)
+        kinds = (POINT, SUM) if state.since == 1 else (SUM if state.running else POINT,)
+        best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
         if best is not None:
-            state.gap, state.patience = best
+            state.gap, state.kind, state.patience = best
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:
@@ -379,6 +470,38 @@ class AdaptiveRelease:
         scale = state.bank.scale
         beliefs: Floats = terms.bank.weights(state.bank) @ scale / scale.sum()
         return beliefs
+
+    def _told(
+        self,
+        state: AdaptiveState,
+        here: _Slot,
+        seen: list[Observed],
+        bill: _Bill,
+        surprise: float,
+        jumped: bool,
+    ) -> SlotRelease:
+        """What leaves: the last observation of the slot, or the forecast."""
+        forecast, terms = here.forecast, here.terms
+        if seen:
+            status, mean, variance = PUBLISHED, seen[-1].mean, seen[-1].variance
+        elif state.published_slot is None:  # nothing is known before a release
+            mean = np.zeros_like(forecast.mean)
+            status, variance = SKIPPED, np.full_like(mean, np.nan)
+        else:
+            status, mean = PREDICTED, forecast.mean
+            variance = forecast.variance + forecast.white
+        most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
+        doubt = self._bias(state, terms, state.dispersion)[1]
+        return SlotRelease(
+            np.rint(np.clip(mean, 0, most)).astype(np.int64),
+            status,
+            state.published_slot,
+            state.epsilon,
+            np.sqrt(variance + doubt + ROUNDING),
+            spent=bill.main + bill.reserve + bill.audit,
+            alarm=jumped,
+            diagnostics=self._diagnostics(state, terms, surprise),
+        )
 
     def _diagnostics(self, state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
         beliefs = self._beliefs(state, terms)

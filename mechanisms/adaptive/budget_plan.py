@@ -1,21 +1,23 @@
 """What the adaptive mechanism may spend in a slot and on whom, and when it releases next.
 
 The gap to the next release is the one that the filters expect to lower the error most. A longer
-gap saves budget: the noise variance falls with its square, faster than the curve drifts. Everything
-here is computed from public requirements and from releases.
+gap saves budget: the noise variance falls with its square, faster than the curve drifts. What is
+saved up buys a release of the gap's last slot, or of all its slots together, whichever errs less.
+Everything here is computed from public requirements and from releases.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.filter_bank import Bank
+from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM, expected_error
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Risk, Weighting
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -24,51 +26,82 @@ from streamveil.mechanisms.protocol import Crowd
 Floats = npt.NDArray[np.float64]
 
 
+class Planned(NamedTuple):
+    """A gap to the next release."""
+
+    gap: int
+    """Slots."""
+    kind: int
+    """Whether its last slot is released or all of them together: POINT or SUM."""
+    patience: float
+    """Expected variance of the curve between releases, in parts of a release's error."""
+
+
 class Plan:
     """The releases that are possible after gaps.
 
     Args:
-        after: what a release can be after a gap, one of `filter_bank.GAPS`; asked once for each.
+        after: what a release of the last slot can be after a gap, one of `gap_errors.GAPS`; asked
+            once for each.
+        every: what each slot can give to a release of all slots.
     """
 
-    def __init__(self, after: Callable[[int], Choices]) -> None:
-        self.choices = cache(after)
+    def __init__(self, after: Callable[[int], Choices], every: Choices) -> None:
+        self.points = cache(after)
+        self.sums = every
 
-    def error_after(self, since: int, scale: float, risk: Risk) -> float:
+    def errors(self, kind: int, gap: int, scale: float, risk: Risk) -> Floats:
+        """Expected squared error of a count in a release after a gap, by threshold: shape (c,)."""
+        if kind == POINT:
+            return self.points(gap).errors(scale, risk)
+        return self.sums.errors(scale, risk, gap)
+
+    def error_after(self, kind: int, since: int, scale: float, risk: Risk) -> float:
         """Expected squared error of a count in a release after `since` slots; inf if impossible."""
-        place = min(int(np.searchsorted(filter_bank.GAPS, since)), len(filter_bank.GAPS) - 1)
-        found = self.choices(int(filter_bank.GAPS[place])).errors(scale, risk)
-        return float(found.min(initial=np.inf))
+        place = min(int(np.searchsorted(GAPS, since)), len(GAPS) - 1)
+        return float(self.errors(kind, int(GAPS[place]), scale, risk).min(initial=np.inf))
 
-    def best_gap(self, beliefs: Floats, scale: Floats, risk: Risk) -> tuple[int, float] | None:
-        """Choose the gap.
+    def best_gap(
+        self, beliefs: Floats, scale: Floats, risk: Risk, kinds: Sequence[int] = (POINT, SUM)
+    ) -> Planned | None:
+        """Choose the gap and what is released after it.
 
         Args:
             beliefs: in each member of the bank, shape (members,).
             scale: s of each bin, shape (d,).
             risk: of bias.
+            kinds: to choose from.
 
-        Returns:
-            (gap, expected variance of the curve between releases in parts of a release's error),
-            or None unless a release is possible after any gap.
+        Returns None unless a release is possible after any gap.
         """
-        found = [self.choices(gap) for gap in filter_bank.GAPS.tolist()]
-        if not all(one.thresholds.size for one in found):
-            return None
-        errors = [choices.errors(float(scale.mean()), risk) for choices in found]
-        best = [int(one.argmin()) for one in errors]
-        noise = np.array([c.noise[i] for c, i in zip(found, best, strict=True)])
-        # What is not noise is taken to be proportional to s.
-        other = np.array([one[i] for one, i in zip(errors, best, strict=True)]) - noise
         # Bins of about the same scale are planned for together.
         exponents, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
         scales = 2 ** (exponents / 2)
-        ratios = noise[:, None] / scales + other[:, None] / float(scale.mean())
-        expected, curve = filter_bank.expected_error(beliefs, ratios)
-        weight = scales * bins
-        place = int(np.argmin(expected @ weight))
-        patience = float(curve[place] @ weight / (ratios[place] @ weight))
-        return int(filter_bank.GAPS[place]), patience
+        weight, mean = scales * bins, float(scale.mean())
+        best: tuple[float, Planned] | None = None
+        for kind in kinds:
+            noise, other = np.empty(len(GAPS)), np.empty(len(GAPS))
+            for place, gap in enumerate(GAPS.tolist()):
+                errors = self.errors(kind, gap, mean, risk)
+                if not errors.size:
+                    return None
+                choice = int(errors.argmin())
+                noise[place] = self._noise(kind, gap, choice)
+                other[place] = errors[choice] - noise[place]
+            # What is not noise is taken to be proportional to s.
+            ratios = noise[:, None] / scales + other[:, None] / mean
+            expected, curve = expected_error(kind, beliefs, ratios)
+            errors = expected @ weight
+            place = int(np.argmin(errors))
+            if best is None or errors[place] < best[0]:
+                patience = float(curve[place] @ weight / (ratios[place] @ weight))
+                best = float(errors[place]), Planned(int(GAPS[place]), kind, patience)
+        return best[1] if best else None
+
+    def _noise(self, kind: int, gap: int, choice: int) -> float:
+        if kind == POINT:
+            return float(self.points(gap).noise[choice])
+        return float(self.sums.noise[choice]) / gap**2
 
 
 # Share of the budget for the gate, for few bins and for many.
@@ -76,7 +109,6 @@ GATE_FEW_BINS, GATE_MANY_BINS, MANY_BINS = 0.2, 0.1, 10
 # Squared beta (see `weighting.py`) that audits are made for.
 AUDITED_BIAS = 0.05
 _STEPS = 20
-_MOST = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True)
@@ -141,6 +173,12 @@ class Terms:
     correlation: Correlation
     plan: Plan
 
+    def fair(self, offers: Units) -> Units:
+        """What may be used of the offers: as much of all if they must weigh alike."""
+        if self.assume_independent:
+            return offers
+        return np.minimum(offers, alike(offers, self.crowd))
+
     def from_reserve(self, divisor: int) -> Units:
         """A part of the reserve: as many slots' worth for all, so that weights stay the same."""
         some = self.reserve // divisor
@@ -151,12 +189,16 @@ class Terms:
         return np.minimum(slots * self.rate, some).astype(np.int64)
 
 
+def alike(offers: Units, crowd: Crowd) -> Units:
+    """The smallest offer of those who are counted, for all; nothing if nobody is."""
+    counted = offers[crowd.sizes > 0]
+    return np.full_like(offers, counted.min() if counted.size else 0)
+
+
 def choices(offers: Units, crowd: Crowd, assume_independent: bool) -> Choices:
     """What a release can be: as weighted as is best, or all alike."""
     each = offers // crowd.sensitivity
-    if not assume_independent:
-        each = np.full_like(each, each[crowd.sizes > 0].min(initial=_MOST))
-    return Choices.of(each, crowd)
+    return Choices.of(each if assume_independent else alike(each, crowd), crowd)
 
 
 def audit_of(shares: Units, crowd: Crowd, assume_independent: bool) -> Weighting | None:

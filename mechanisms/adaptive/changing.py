@@ -108,8 +108,9 @@ class DynamicAdaptive(AdaptiveRelease):
         reserve = np.minimum(reserve, limit - main)
         most = float(members.sizes.sum()) * members.sensitivity
         bank = filter_bank.Bank(most, self.setting.bins)
-        plan = Plan(_Saved(rate, gate, ahead, members, self.assume_independent))
-        dispersion = float(plan.choices(1).dispersion.max(initial=0.0))
+        saved = _Saved(rate, gate, ahead, members, self.assume_independent)
+        plan = Plan(saved, saved.every())
+        dispersion = float(plan.points(1).dispersion.max(initial=0.0))
         return Terms(
             members,
             self.assume_independent,
@@ -209,6 +210,10 @@ class _Saved:
         sizes = np.bincount(group, members.sizes, minlength=len(rate)).astype(np.int64)
         self._rate, self._gate, self._windows = rate, gate, windows
         self._crowd = Members(members.asked[:0], sizes, members.bins, members.sensitivity)
+
+    def every(self) -> Choices:
+        """Look at all weights of a slot of a sum."""
+        return choices(self._rate, self._crowd, self._independent)
 
     def __call__(self, gap: int) -> Choices:
         """Look at all weights after a gap."""

@@ -6,17 +6,25 @@ A count is modelled as a smooth curve plus white deviations. Each member of the 
 kind of stream: how fast the curve drifts, how fast its slope changes, how large the white part is,
 all as multiples of s = r (1 - r / n), the variance of a count of n users who each take part with
 probability r / n. Members are mixed by how well they predicted, bin by bin.
+
+What is observed is a mean of the counts of the last slots: that of the last slot alone, or of all
+slots since the last observation. A state is what was believed at the last observation; later slots
+are foreseen from it in closed form.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.core import state_codec
+
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
 
 # (variance of the level's step, of the slope's step, of the white part), in multiples of s.
 LEVELS = [(drift, 0.0, white) for white in (0.0, 1.0) for drift in (1e-3, 1e-2, 1e-1, 1.0, 10.0)]
@@ -24,6 +32,8 @@ TRENDS = [(0.0, bend, white) for white in (0.0, 1.0) for bend in (1e-6, 1e-5, 1e
 DRIFT, BEND, WHITE = np.array(LEVELS + TRENDS).T[:, :, None]
 TRENDING = BEND > 0
 MEMBERS = len(DRIFT)
+# Members with a slope come last.
+SLOPED = slice(len(LEVELS), None)
 # Log of the belief in each member before any release: fast drift is rare.
 BELIEF = -np.log1p(DRIFT)
 
@@ -37,25 +47,80 @@ JUMP_OF_NOISE = 9.0
 # Share of a jump that a trending member takes for a change of slope since the last release.
 SLOPE_OF_JUMP = 0.7
 
-GAPS = np.array([*range(1, 13), 14, 16, 18, 20, 24, 28, 32, 36, 40, 48, 64])
-# As many releases does a plan look ahead: a still stream takes longer to settle.
-HORIZON = 200
-_RATIOS = np.arange(-24, 25)
+# What a release of one slot is a mean of.
+LAST_SLOT = np.ones(1)
+# The least log-likelihood beside the largest that is told apart.
+_LEAST_SCORE = -1e4
 
 
 @dataclass
 class BankState:
-    """The members' beliefs, each array of shape (members, d), and what they are scaled by."""
+    """What the members believed at the last observation.
+
+    Figures are kept as short as they are written. Shape (members, d), or (sloped members, d) where
+    a slope is concerned.
+    """
+
+    level: Singles
+    level_var: Singles
+    slope: Singles
+    covariance: Singles
+    slope_var: Singles
+    scores: Halves
+    """Discounted log-likelihood of each member in each bin, 0 for the best."""
+    scale: Singles
+    """s of each bin, shape (d,)."""
+    elapsed: int = 1
+    """Slots from the last observation, or the beginning, to the present one; 0 right after it."""
+
+
+SCHEMA = state_codec.record_schema(
+    "Bank", parts={"type": "array", "items": "bytes"}, elapsed="long"
+)
+
+
+def record(state: BankState) -> dict[str, Any]:
+    """Avro record of a state, under :data:`SCHEMA`."""
+    parts = [part.tobytes() for part in vars(state).values() if isinstance(part, np.ndarray)]
+    return {"parts": parts, "elapsed": state.elapsed}
+
+
+def read(state: BankState, written: dict[str, Any]) -> None:
+    """Read a record into a fresh state of the same bins.
+
+    Raises ConfigurationError for another number of bins.
+    """
+    parts = vars(state)
+    names = [name for name, part in parts.items() if isinstance(part, np.ndarray)]
+    scale = np.frombuffer(written["parts"][-1], state.scale.dtype)
+    state_codec.check_length(scale, state.scale.size, "bins")
+    for name, stored in zip(names, written["parts"], strict=True):
+        flat = np.frombuffer(stored, parts[name].dtype)
+        parts[name] = flat.reshape(parts[name].shape).copy()
+    state.elapsed = written["elapsed"]
+
+
+def read_former(state: BankState, parts: list[bytes]) -> None:
+    """Read what versions before sums wrote: all members alike, 64-bit, of the present slot."""
+    level, slope, level_var, covariance, slope_var, scores, scale = (
+        np.frombuffer(part, np.float64) for part in parts
+    )
+    state_codec.check_length(scale, state.scale.size, "bins")
+    each = (part.reshape(MEMBERS, -1) for part in (level, level_var))
+    sloped = (part.reshape(MEMBERS, -1)[SLOPED] for part in (slope, covariance, slope_var))
+    beliefs = Beliefs(*each, *sloped)
+    vars(state).update(vars(_kept(beliefs, scores.reshape(MEMBERS, -1), scale)))
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What the members believe of a slot, shapes as in :class:`BankState`."""
 
     level: Floats
-    slope: Floats
     level_var: Floats
+    slope: Floats
     covariance: Floats
     slope_var: Floats
-    scores: Floats
-    """Discounted log-likelihood of each member in each bin."""
-    scale: Floats
-    """s of each bin, shape (d,)."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +132,32 @@ class Forecast:
     """Of the curve."""
     white: Floats
     """Variance of the slot's own deviation from the curve."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What is known after an observation, arrays of shape (d,)."""
+
+    jumped: npt.NDArray[np.bool_]
+    """Where the counts jumped."""
+    mean: Floats
+    """Of the present slot's own counts."""
+    variance: Floats
+
+
+@dataclass(frozen=True)
+class _Window:
+    """What members believe of the mean of the last slots' curve, and how it goes with the present.
+
+    Shapes as in :class:`BankState`; covariances with level and slope of the present slot.
+    """
+
+    mean: Floats
+    variance: Floats
+    with_level: Floats
+    with_slope: Floats
+    reach: float
+    """Mean slots from the last observation."""
 
 
 class Bank:
@@ -83,20 +174,17 @@ class Bank:
 
     def start(self) -> BankState:
         """Before the first release: anything between nobody and everybody."""
-        shape = (MEMBERS, self.bins)
+        zeros = np.zeros((MEMBERS, self.bins))
         mean = np.full(self.bins, self.users / (2 * self.bins))
-        prior = np.full(shape, self.users**2 / (2 * self.bins**1.5))
         scale = self.scale(mean)
-        zeros = np.zeros(shape)
-        return BankState(
-            np.tile(mean, (MEMBERS, 1)),
-            zeros,
-            prior,
-            zeros.copy(),
-            50 * BEND * scale,
-            BELIEF + zeros,
-            scale,
+        prior = Beliefs(
+            zeros + mean,
+            zeros + self.users**2 / (2 * self.bins**1.5),
+            zeros[SLOPED],
+            zeros[SLOPED],
+            50 * BEND[SLOPED] * scale,
         )
+        return _kept(prior, BELIEF + zeros, scale)
 
     def scale(self, mean: Floats) -> Floats:
         """Variance s of counts of this mean, not too small to divide by: shape (d,)."""
@@ -104,93 +192,165 @@ class Bank:
         scale: Floats = np.maximum(counts * (1 - counts / self.users), 0.5)
         return scale
 
-    def advance(self, state: BankState) -> None:
-        """Let one slot pass."""
-        state.level += state.slope
-        state.level_var += 2 * state.covariance + state.slope_var + DRIFT * state.scale
-        state.covariance += state.slope_var
-        state.slope_var += BEND * state.scale
-
     def weights(self, state: BankState) -> Floats:
         """Belief in each member in each bin, shape (members, d)."""
-        weights = np.exp(state.scores - state.scores.max(axis=0))
-        shares: Floats = weights / weights.sum(axis=0)
-        return shares
+        return _shares(state.scores.astype(np.float64))
 
     def forecast(self, state: BankState) -> Forecast:
-        """Mix the members."""
-        weights = self.weights(state)
-        mean = (weights * state.level).sum(axis=0)
-        spread = state.level_var + (state.level - mean) ** 2
-        return Forecast(
-            mean, (weights * spread).sum(axis=0), (weights * WHITE).sum(axis=0) * state.scale
-        )
-
-    def estimate(self, state: BankState, counts: Floats, error: Floats) -> tuple[Floats, Floats]:
-        """The slot's own counts, from the curve and the release that was observed.
-
-        Args:
-            state: after :meth:`observe`.
-            counts: the release, shape (d,).
-            error: variance of all its errors, shape (d,).
-
-        Returns:
-            Mean and variance, both of shape (d,).
-        """
-        weights = self.weights(state)
-        white = WHITE * state.scale
-        seen = white / (white + error)
-        each = state.level + seen * (counts - state.level)
-        mean = (weights * each).sum(axis=0)
-        variance = (1 - seen) ** 2 * state.level_var + seen * error + (each - mean) ** 2
-        return mean, (weights * variance).sum(axis=0)
+        """Mix the members' beliefs of the present slot."""
+        weights, now = self.weights(state), present(state)
+        mean, variance = _mixed(weights, now.level, now.level_var)
+        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * state.scale)
 
     def observe(
-        self, state: BankState, counts: Floats, noise: float, error: Floats, gap: int
-    ) -> npt.NDArray[np.bool_]:
-        """Learn from a release.
+        self,
+        state: BankState,
+        counts: Floats,
+        noise: float,
+        error: Floats,
+        shares: Floats = LAST_SLOT,
+    ) -> Observed:
+        """Learn from a release; what is believed is then believed of the present slot.
 
         Args:
             state: changed in place.
-            counts: released estimate of the slot's counts, shape (d,).
+            counts: released estimate of a mean of the last slots' counts, shape (d,).
             noise: variance of its Laplace noise.
             error: variance of its other errors, shape (d,).
-            gap: slots since the last release; 0 for the first one.
-
-        Returns:
-            Where the counts jumped, shape (d,).
+            shares: what each slot contributes to it, up to the present one: they add up to 1, and
+                there are at most `elapsed` of them, or one.
         """
-        before = self.forecast(state)
-        surprise = (counts - before.mean) ** 2
-        usual = before.variance + before.white + error
-        jumped = surprise > JUMP**2 * usual + JUMP_OF_NOISE**2 * noise
+        now, window = present(state), _window(state, shares)
+        white = WHITE * state.scale
+        own = float(shares[-1]) * white
+        deviation = float(shares @ shares) * white
+        scores = state.scores.astype(np.float64)
+        weights = _shares(scores)
+        mean, variance = _mixed(weights, window.mean, window.variance + deviation)
+        surprise = (counts - mean) ** 2
+        jumped = surprise > JUMP**2 * (variance + error) + JUMP_OF_NOISE**2 * noise
         if jumped.any():
-            opened = surprise[jumped]
-            state.level_var[:, jumped] += opened
-            state.scores[:, jumped] = BELIEF
-            if gap:
-                bent = SLOPE_OF_JUMP * TRENDING * opened
-                state.covariance[:, jumped] += bent / gap
-                state.slope_var[:, jumped] += bent / gap**2
-        blurred = noise + error + WHITE * state.scale
-        total = state.level_var + blurred
-        missed = counts - state.level
-        state.scores *= self.memory
-        state.scores -= np.where(jumped, 0, surprisal(missed, total))
-        gain = state.level_var / total
-        slope_gain = state.covariance / total
-        state.level += gain * missed
-        state.slope += slope_gain * missed
-        # Products, not differences: what is left may be much smaller than what is taken off.
-        kept = blurred / total
-        unsure = state.slope_var - slope_gain * state.covariance
-        state.covariance *= kept
-        state.level_var *= kept
-        least = state.covariance**2 / np.maximum(state.level_var, 1e-300)
-        state.slope_var = np.maximum(unsure, least)
-        mean = (self.weights(state) * state.level).sum(axis=0)
-        state.scale = self.scale(mean)
-        return jumped
+            now, window = _opened(now, window, np.where(jumped, surprise, 0.0), state.elapsed)
+            scores[:, jumped] = BELIEF
+        missed = counts - window.mean
+        blurred = noise + error + deviation
+        total = window.variance + blurred
+        scores = self.memory * scores - np.where(jumped, 0.0, surprisal(missed, total))
+        after = _learnt(now, window, missed, blurred, total)
+        weights = _shares(scores)
+        # The slot's own deviation from the curve is in the release, too.
+        each = after.level + own / total * missed
+        unsure = now.level_var + white
+        shown = unsure * (window.variance + deviation) - (window.with_level + own) ** 2
+        left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
+        scale = self.scale((weights * after.level).sum(axis=0))
+        vars(state).update(vars(_kept(after, scores, scale)) | {"elapsed": 0})
+        return Observed(jumped, *_mixed(weights, each, left))
+
+
+def present(state: BankState) -> Beliefs:
+    """What is believed of the present slot."""
+    slots, scale = state.elapsed, state.scale
+    bend = BEND[SLOPED] * scale
+    level, level_var = state.level.astype(np.float64), state.level_var.astype(np.float64)
+    slope, covariance, slope_var = _slopes(state)
+    level[SLOPED] += slots * slope
+    level_var += slots * DRIFT * scale
+    level_var[SLOPED] += slots * (2 * covariance + slots * slope_var)
+    level_var[SLOPED] += (slots - 1) * slots * (2 * slots - 1) / 6 * bend
+    covariance += slots * slope_var + slots * (slots - 1) / 2 * bend
+    return Beliefs(level, level_var, slope, covariance, slope_var + slots * bend)
+
+
+def _slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
+    parts = (state.slope, state.covariance, state.slope_var)
+    slope, covariance, slope_var = (part.astype(np.float64) for part in parts)
+    return slope, covariance, slope_var
+
+
+def _window(state: BankState, shares: Floats) -> _Window:
+    """What is believed of the mean of the last slots with these shares."""
+    slots, scale = state.elapsed, state.scale
+    if len(shares) == 1:
+        now = present(state)
+        return _Window(now.level, now.level_var, now.level_var, now.covariance, slots)
+    each = np.concatenate([np.zeros(slots - len(shares)), shares])
+    # What a step of the level, or of the slope, in each slot adds to the mean.
+    by_step = np.cumsum(each[::-1])[::-1]
+    by_bend = np.cumsum(by_step[::-1])[::-1] - by_step
+    to_go = np.arange(slots)[::-1]
+    reach = float(by_step.sum())
+    bend = BEND[SLOPED] * scale
+    drift = DRIFT * scale
+    mean, variance = state.level.astype(np.float64), state.level_var.astype(np.float64)
+    slope, covariance, slope_var = _slopes(state)
+    with_level = variance + reach * drift
+    with_level[SLOPED] += (slots + reach) * covariance + slots * reach * slope_var
+    with_level[SLOPED] += float(by_bend @ to_go) * bend
+    variance += float(by_step @ by_step) * drift
+    variance[SLOPED] += reach * (2 * covariance + reach * slope_var)
+    variance[SLOPED] += float(by_bend @ by_bend) * bend
+    mean[SLOPED] += reach * slope
+    with_slope = covariance + reach * slope_var + float(by_bend.sum()) * bend
+    return _Window(mean, variance, with_level, with_slope, reach)
+
+
+def _opened(now: Beliefs, window: _Window, opened: Floats, slots: int) -> tuple[Beliefs, _Window]:
+    """Beliefs before a jump of these squared sizes, (d,), somewhere since the last observation."""
+    bent = SLOPE_OF_JUMP * opened / slots if slots else 0 * opened
+    part = window.reach / slots if slots else 0.0
+    beliefs = replace(
+        now,
+        level_var=now.level_var + opened,
+        covariance=now.covariance + bent,
+        slope_var=now.slope_var + bent / max(slots, 1),
+    )
+    return beliefs, replace(
+        window,
+        variance=window.variance + opened,
+        with_level=window.with_level + opened,
+        with_slope=window.with_slope + part * bent,
+    )
+
+
+def _learnt(
+    now: Beliefs, window: _Window, missed: Floats, blurred: Floats, total: Floats
+) -> Beliefs:
+    """Beliefs after an observation that missed by so much."""
+    by_level, by_slope = window.with_level, window.with_slope
+    # Products, not differences: what is left may be much smaller than what is taken off.
+    apart = np.maximum(now.level_var * window.variance - by_level**2, 0.0)
+    level_var = (now.level_var * blurred + apart) / total
+    missed_sloped, blurred_sloped, total_sloped = missed[SLOPED], blurred[SLOPED], total[SLOPED]
+    twisted = now.covariance * window.variance[SLOPED] - by_level[SLOPED] * by_slope
+    covariance = (now.covariance * blurred_sloped + twisted) / total_sloped
+    least = covariance**2 / np.maximum(level_var[SLOPED], 1e-300)
+    return Beliefs(
+        now.level + by_level / total * missed,
+        level_var,
+        now.slope + by_slope / total_sloped * missed_sloped,
+        covariance,
+        np.maximum(now.slope_var - by_slope**2 / total_sloped, least),
+    )
+
+
+def _kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
+    """The state of beliefs, rounded here and nowhere else: bytes of it lose nothing."""
+    likely = np.maximum(scores - scores.max(axis=0), _LEAST_SCORE)
+    parts = {name: part.astype(np.float32) for name, part in vars(beliefs).items()}
+    return BankState(**parts, scores=likely.astype(np.float16), scale=scale.astype(np.float32))
+
+
+def _shares(scores: Floats) -> Floats:
+    weights = np.exp(scores - scores.max(axis=0))
+    shares: Floats = weights / weights.sum(axis=0)
+    return shares
+
+
+def _mixed(weights: Floats, each: Floats, variance: Floats) -> tuple[Floats, Floats]:
+    """Mean and variance of a mixture of members, both of shape (d,)."""
+    mean = (weights * each).sum(axis=0)
+    return mean, (weights * (variance + (each - mean) ** 2)).sum(axis=0)
 
 
 def surprisal(missed: Floats, variance: Floats) -> Floats:
@@ -202,56 +362,3 @@ def surprisal(missed: Floats, variance: Floats) -> Floats:
     far = np.maximum(away - TAIL, 0.0)
     loss: Floats = (away - far) ** 2 / 2 + TAIL * far + np.log(variance) / 2
     return loss
-
-
-@lru_cache(maxsize=1)
-def _steady() -> Floats:
-    """Mean variance of the curve between releases, in multiples of s, after `HORIZON` of them.
-
-    By gap, member and log2 of (error of a release / s): shape (gaps, members, ratios).
-    """
-    gap = GAPS[:, None, None].astype(float)
-    drift, bend, white = (part[None] for part in (DRIFT, BEND, WHITE))
-    error = 2.0 ** _RATIOS[None, None, :] + white
-    level_step = drift * gap + bend * (gap - 1) * gap * (2 * gap - 1) / 6
-    both_step = bend * gap * (gap - 1) / 2
-    slope_step = bend * gap
-    level, both, slope = error + level_step, 0 * error, 10 * bend + 0 * error
-    for _ in range(HORIZON):
-        level = level + 2 * gap * both + gap**2 * slope + level_step
-        both = both + gap * slope + both_step
-        slope = slope + slope_step
-        total = level + error
-        slope = slope - both**2 / total
-        both = both * error / total
-        level = level * error / total
-    one, two = (gap - 1) / 2, (gap - 1) * (2 * gap - 1) / 6
-    three = gap * (gap - 1) ** 2 / 4
-    settled: Floats = (
-        level + one * (2 * both + drift) + two * slope + bend * (2 * three - 3 * two + one) / 6
-    )
-    return settled
-
-
-def expected_error(weights: Floats, ratios: Floats) -> tuple[Floats, Floats]:
-    """Expected squared error of a count per slot for every gap, in multiples of s.
-
-    The slot's own deviation counts too, less what a release tells of it.
-
-    Args:
-        weights: belief in each member, shape (members,).
-        ratios: error of a release / s for each gap and bin, shape (gaps, b).
-
-    Returns:
-        (errors, those of the curve alone), both of shape (gaps, b).
-    """
-    place = np.clip(np.log2(ratios) - _RATIOS[0], 0, len(_RATIOS) - 1.001)
-    low = place.astype(np.int64)
-    share = place - low
-    # Mixing members first leaves one row of ratios for each gap.
-    mixed = np.tensordot(_steady(), weights, (1, 0))
-    gaps = np.arange(len(GAPS))[:, None]
-    curve = mixed[gaps, low] * (1 - share) + mixed[gaps, low + 1] * share
-    white = float((weights * WHITE[:, 0]).sum())
-    seen = white**2 / (white + ratios + curve) if white > 0 else 0.0
-    return curve + white - seen / GAPS[:, None], curve

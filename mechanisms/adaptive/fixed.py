@@ -88,7 +88,8 @@ class Adaptive(AdaptiveRelease):
             float(population.sizes.sum()) * population.sensitivity, population.bins
         )
         self.correlation = Correlation(population.bins, dispersion)
-        self.plan = Plan(self._after)
+        every = choices(self.rate, population, assume_independent)
+        self.plan = Plan(self._after, every)
         self._sums = WindowSums(self.windows)
 
     def _after(self, gap: int) -> Choices:

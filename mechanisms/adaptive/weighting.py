@@ -153,16 +153,17 @@ class Choices:
         dispersion = sizes.sum() * (shares**2 @ sizes) / total**2 - 1
         return cls(thresholds, noise, np.maximum(dispersion, 0.0))
 
-    def errors(self, scale: float, risk: Risk) -> Floats:
+    def errors(self, scale: float, risk: Risk, slots: int = 1) -> Floats:
         """Expected squared error of a count at each threshold, shape (c,).
 
         Args:
             scale: variance s of a count, for which dispersion counts.
             risk: of bias, which weights that are spread less than most are harder to foresee in.
+            slots: how many give as much each to a release of their mean.
         """
         nearness = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
         bias = risk.here + risk.elsewhere * (1 - nearness)
-        found: Floats = self.noise + self.dispersion * (scale + bias)
+        found: Floats = self.noise / slots**2 + self.dispersion * (scale / slots + bias)
         return found
 
 

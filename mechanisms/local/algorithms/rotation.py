@@ -90,9 +90,9 @@ class Rotation:
     """
 
     SCHEMAS = {
-        1: state_codec.record_schema(
+        version: state_codec.record_schema(
             "Rotation",
-            bank={"type": "array", "items": "bytes"},
+            bank=bank,
             **FIELDS,
             seed=["null", "bytes"],
             first="long",
@@ -101,6 +101,10 @@ class Rotation:
             slot=["null", "long"],
             observed=["null", "long"],
             reached=["null", "long"],
+        )
+        for version, bank in (
+            (1, {"type": "array", "items": "bytes"}),
+            (2, filter_bank.SCHEMA),
         )
     }
 
@@ -154,7 +158,7 @@ class Rotation:
             raise ValueError("reports came before anybody was asked: begin the slot first")
         slot, bank = state.slot, state.bank
         if state.reached is not None:
-            self._bank.advance(bank)
+            bank.elapsed += 1
         state = replace(state, slot=None, reached=slot)
         if not tally.reports.any():
             return state, self._predicted(state)
@@ -162,11 +166,9 @@ class Rotation:
         n = self._bank.users
         frequencies, variances = self._estimate(state, tally, slot, forecast.mean / n)
         counts, error = frequencies * n, variances * n**2
-        gap = 0 if state.observed is None else slot - state.observed
-        self._bank.observe(bank, counts, 0.0, error, gap)
+        seen = self._bank.observe(bank, counts, 0.0, error)
         if self._filtered:
-            mean, variance = self._bank.estimate(bank, counts, error)
-            frequencies, variances = mean / n, variance / n**2
+            frequencies, variances = seen.mean / n, seen.variance / n**2
         epsilon = float(to_epsilon(self._prices[tally.reports > 0].max()))
         last = LocalPublication.of(frequencies, variances, slot, epsilon, project=self._project)
         return replace(state, last=last, observed=slot), last.release(PUBLISHED)
@@ -294,7 +296,7 @@ class Rotation:
     def encode(self, state: RotationState) -> bytes:
         """Bytes of the state."""
         record: dict[str, Any] = {
-            "bank": [part.tobytes() for part in vars(state.bank).values()],
+            "bank": filter_bank.record(state.bank),
             **state.last.record(),
             "moved": _columns(state.changes.moved),
             "former": _columns(state.changes.former),
@@ -304,12 +306,14 @@ class Rotation:
 
     def decode(self, data: bytes) -> RotationState:
         """State of bytes. Raises ConfigurationError for another number of symbols."""
-        _, record = state_codec.unpack(self.SCHEMAS, data)
+        version, record = state_codec.unpack(self.SCHEMAS, data)
         state = self.start()
         last = LocalPublication.of_record(record, self.users.symbols)
-        for (name, part), stored in zip(vars(state.bank).items(), record["bank"], strict=True):
-            read = np.frombuffer(stored, np.float64).reshape(part.shape)
-            setattr(state.bank, name, read.copy())
+        if version == 1:
+            filter_bank.read_former(state.bank, record["bank"])
+            state.bank.elapsed = 0 if record["reached"] is not None else 1
+        else:
+            filter_bank.read(state.bank, record["bank"])
         moved, former = (
             [np.frombuffer(column, "<i4").astype(np.int32) for column in record[name]]
             for name in ("moved", "former")

@@ -17,8 +17,11 @@ from streamveil.mechanisms import (
     Requirement,
     mechanism,
 )
-from streamveil.mechanisms.adaptive.budget_plan import Plan
+from streamveil.mechanisms.adaptive import running_sum
+from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
+from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.protocol import SlotInput
@@ -67,6 +70,7 @@ class Adversary:
         self.random = np.random.default_rng(seed)
         self.kind = self.random.choice(["quiet", "wild", "true", "mixed"])
         self.asked = []
+        self.kinds = self.random.choice(["own", "points", "sums", "any"])
         adversary = self
 
         def add_noise(weighting, statistic, noise, purpose, *shaping):
@@ -77,20 +81,43 @@ class Adversary:
             return adversary.answer(statistic, purpose)
 
         patch.setattr(Weighting, "add_noise", add_noise)
+
+        def add_to_sum(partial, unit, noise, purpose):
+            adversary.asked.append((purpose, 0))
+            return adversary.answer(partial, purpose)
+
+        patch.setattr(running_sum, "add_noise", add_to_sum)
+        add = RunningSum.add
+
+        def add_slot(running, weighting, counts):
+            assert (weighting.weights >= 0).all()
+            assert weighting.unit == running.unit >= 1
+            charge = weighting.weights * running.unit * weighting.population.sensitivity
+            adversary.asked.append(("slot of a sum", charge))
+            add(running, weighting, counts)
+
+        patch.setattr(RunningSum, "add", add_slot)
         best = Plan.best_gap
         planned = self.random.choice(["own", "short", "long", "any"])
 
         def best_gap(plan, *beliefs):
             if (found := best(plan, *beliefs)) is None:
                 return None
-            own, patience = found
+            own, kind, patience = found
             gap = {
                 "own": own,
                 "short": int(adversary.random.integers(0, 4)),
                 "long": int(adversary.random.integers(30, 10**6)),
                 "any": int(10 ** (6 * adversary.random.random())),
             }[planned]
-            return gap, float(adversary.random.choice([patience, 0.0, 1e-12, 1e12]))
+            kind = {
+                "own": kind,
+                "points": POINT,
+                "sums": SUM,
+                "any": int(adversary.random.choice([POINT, SUM])),
+            }[adversary.kinds]
+            patience = float(adversary.random.choice([patience, 0.0, 1e-12, 1e12]))
+            return Planned(gap, kind, patience)
 
         patch.setattr(Plan, "best_gap", best_gap)
 
@@ -136,7 +163,10 @@ def drive(machine, seed, slots=SLOTS):
             if "audit" not in purposes:
                 np.testing.assert_array_equal(cost, release.spent)
             assert (cost <= release.spent).all()
-            assert (release.status == "published") == bool({"release", "audit"} & set(purposes))
+            purposes = [purpose.split()[0] for purpose in purposes]
+            assert (release.status == "published") == bool(
+                {"release", "audit", "sum"} & set(purposes)
+            )
             main = state.accounts.main.ring[(state.accounts.main.slots - 1) % machine.longest]
             reserve = state.accounts.reserve.ring[
                 (state.accounts.reserve.slots - 1) % machine.longest
@@ -223,7 +253,17 @@ def test_adversaries_reach_every_part():
     assert largest["audit"] == 1
     assert 0.99 < largest["main"] <= 1
     assert 0.5 < largest["reserve"] <= 1
-    for purposes in ({"gate"}, {"release"}, {"gate", "release"}, {"release", "audit"}, set()):
+    for purposes in (
+        {"gate"},
+        {"release"},
+        {"gate", "release"},
+        {"release", "audit"},
+        {"gate", "slot"},
+        {"gate", "slot", "sum"},
+        {"slot", "sum", "audit"},
+        {"gate", "sum", "release"},
+        set(),
+    ):
         assert purposes in seen
 
 
