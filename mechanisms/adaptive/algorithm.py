@@ -36,6 +36,8 @@ Floats = npt.NDArray[np.float64]
 
 # An alarm is a deviation so many noise scales and standard deviations above the expected one.
 ALARM = 3.0
+# So are smaller ones that add up to so much, less so much in each slot.
+SUSPICION, DRIFT = 6.0, 1.0
 # The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
 RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
 HASTE = 0.6
@@ -44,6 +46,10 @@ SLOW = 0.02
 REPLAN_EVERY = 4
 # No sum is of more slots.
 LONGEST = int(GAPS[-1])
+# After so many slots without a jump half of gate and reserve goes to the releases; in steps.
+CALM, ALERTS = 500, 8
+# A jump of so many noise scales of the gate is one that it would show.
+LEAP = 1.5
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
@@ -65,6 +71,8 @@ _KEPT = {
     "published_slot": ["null", "long"],
     "epsilon": "double",
     "dispersion": "double",
+    "suspicion": "double",
+    "leaps": "long",
 }
 
 
@@ -122,6 +130,16 @@ class AdaptiveState:
     epsilon: float = 0.0
     dispersion: float = 0.0
     """Of the weights of the last release."""
+    suspicion: float = 0.0
+    """Surprise that has added up."""
+    leaps: int = 0
+    """Jumps that a look with the whole share of the gate would have shown."""
+
+    @property
+    def alert(self) -> float:
+        """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
+        wary = CALM * (1 + 2 * self.leaps) / (CALM + self.slots)
+        return min(np.ceil(ALERTS * wary) / ALERTS, 1.0)
 
 
 def pack(
@@ -154,7 +172,7 @@ def unpack(
     if version == 1:
         filter_bank.read_former(state.bank, record["bank"])
         state.bank.elapsed = 1 if record["slots"] else 0
-        record |= {"kind": POINT, "running": None}
+        record |= {"kind": POINT, "running": None, "suspicion": 0.0, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
     parts = vars(state.correlation)
@@ -188,6 +206,12 @@ class _Bill:
     reserve: Units
     audit: Units
 
+    def add(self, spent: Units, main: Units) -> None:
+        """Enter a release that spends at most so much of the main part, the rest of the reserve."""
+        from_main = np.minimum(spent, main)
+        self.main = self.main + from_main
+        self.reserve = self.reserve + spent - from_main
+
 
 class AdaptiveRelease:
     """See the module.
@@ -219,7 +243,7 @@ class AdaptiveRelease:
         forecast = terms.bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
-        started = state.published_slot is not None
+        started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if seen:
@@ -228,6 +252,7 @@ class AdaptiveRelease:
             self._replan(state, terms)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         if jumped:  # to a new level or on a new slope: the next release tells
+            state.leaps += self._leapt(state, here, seen, kind)
             state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
         state.slots += 1
         state.bank.elapsed += 1
@@ -248,21 +273,24 @@ class AdaptiveRelease:
         nothing = np.zeros_like(terms.main)
         bill, surprise = _Bill(nothing, nothing, nothing), 0.0
         if terms.audit is None and (summing or not due):
-            bill.main, surprise = self._look(state, here, np.minimum(terms.gate, terms.main))
-        alarmed = surprise > ALARM or not state.slots
+            bill.main, surprise = self._look(state, here, np.minimum(terms.rates.gate, terms.main))
+        state.suspicion = max(state.suspicion + surprise - DRIFT, 0.0)
+        alarmed = surprise > ALARM or state.suspicion > SUSPICION or not state.slots
         seen: list[Observed] = []
         ended = False
         if summing:
             if not alarmed:
-                bill.main = bill.main + self._add(state, here, terms.main - bill.main)
+                self._add(state, here, bill)
             if ended := due or alarmed:
                 seen += self._sum_up(state, here, alarmed)
+        if alarmed:
+            state.suspicion = 0.0
         weighting = None
         if alarmed or (due and not summing):
             saved = 1 if summing else state.since
             weighting = self._weighting(state, here, bill, saved, alarmed)
             ended = ended or weighting is not None
-        seen += self._release(state, here, weighting, summing)
+        seen += self._release(state, here, weighting, summing, alarmed)
         if terms.audit:
             bill.audit = terms.audit.spent
         state.since = 1 if ended else state.since + 1
@@ -279,13 +307,24 @@ class AdaptiveRelease:
                 state.running = RunningSum.begin(here.slot, threshold, LONGEST, terms.crowd)
         return state.running is not None
 
-    def _add(self, state: AdaptiveState, here: _Slot, room: Units) -> Units:
-        """Add the slot to the sum, and give its price, shape (K,)."""
+    def _add(self, state: AdaptiveState, here: _Slot, bill: _Bill) -> None:
+        """Add the slot to the sum, and its price to the bill."""
         assert state.running is not None
-        offers = here.terms.fair(np.minimum(here.terms.rate, room))
-        weighting = state.running.weighting(offers, here.terms.crowd)
+        terms = here.terms
+        main, lent = self._saved(terms, bill, 1, looks=True)
+        weighting = state.running.weighting(terms.fair(main + lent), terms.crowd)
         state.running.add(weighting, here.counts)
-        return weighting.spent
+        bill.add(weighting.spent, main)
+
+    def _saved(self, terms: Terms, bill: _Bill, slots: int, *, looks: bool) -> tuple[Units, Units]:
+        """What so many slots have saved up of main part and reserve, as far as there is room.
+
+        As many looks must remain possible.
+        """
+        slots_saved = np.minimum(slots, terms.windows)
+        main, lent = terms.rates.saved(slots_saved, looks)
+        room = terms.main - bill.main - terms.rates.gate * (slots_saved - 1) * looks
+        return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)
 
     def _sum_up(self, state: AdaptiveState, here: _Slot, alarmed: bool) -> list[Observed]:
         """End the sum and learn from it, unless nobody had any weight.
@@ -304,7 +343,7 @@ class AdaptiveRelease:
         return [here.terms.bank.observe(state.bank, found.mean - bias, found.noise, error, shares)]
 
     def _release(
-        self, state: AdaptiveState, here: _Slot, weighting: Weighting | None, summed: bool
+        self, state: AdaptiveState, here: _Slot, weighting: Weighting | None, summed: bool, alarmed: bool
     ) -> list[Observed]:
         """Make the releases of this slot alone, and learn from them."""
         terms, bank, audit = here.terms, state.bank, here.terms.audit
@@ -326,7 +365,7 @@ class AdaptiveRelease:
             state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
         elif audit and not summed:
             state.epsilon, state.dispersion = audit.epsilon, 0.0
-        return [terms.bank.observe(bank, *found)]
+        return [terms.bank.observe(bank, *found, alarmed=alarmed)]
 
     def _compared(
         self,
@@ -382,12 +421,11 @@ class AdaptiveRelease:
         Its price is entered in the bill.
         """
         terms = here.terms
-        rate = terms.rate if state.gap > 1 else terms.full_rate
-        regular = np.minimum(terms.main - bill.main, rate * np.minimum(saved, terms.windows))
-        offers = regular
+        main, reserve = self._saved(terms, bill, saved, looks=state.gap > 1)
         if alarmed or state.gap < HASTE * state.usual_gap:
             divisor = RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
-            offers = regular + terms.from_reserve(divisor)
+            reserve = np.maximum(reserve, terms.from_reserve(divisor))
+        offers = main + reserve
         found = choices(offers, terms.crowd, terms.assume_independent)
         if not found.thresholds.size:
             return None
@@ -399,9 +437,7 @@ class AdaptiveRelease:
         doubt = float((here.forecast.variance + here.forecast.white).mean())
         if weighting.noise_variance > USELESS * doubt and not alarmed:
             return None
-        from_main = np.minimum(weighting.spent, regular)
-        bill.main = bill.main + from_main
-        bill.reserve = weighting.spent - from_main
+        bill.add(weighting.spent, main)
         return weighting
 
     def _chosen(
@@ -409,6 +445,21 @@ class AdaptiveRelease:
     ) -> Weighting:
         errors = found.errors(float(state.bank.scale.mean()), risk)
         return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
+
+    def _leapt(
+        self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int
+    ) -> bool:
+        """Whether a jump was of a size that a look with all of the gate's share would show."""
+        terms, last = here.terms, seen[-1]
+        found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
+        if not found.thresholds.size:
+            return False
+        noise_scale = float(np.sqrt(found.noise.min() / 2)) * state.alert
+        jumped = np.any([one.jumped for one in seen], axis=0)
+        size = float(np.abs(last.mean - here.forecast.mean)[jumped].sum())
+        if kind == SUM:  # half of it happened before, on average
+            size *= 2
+        return size > LEAP * noise_scale
 
     def _bias(self, state: AdaptiveState, terms: Terms, dispersion: float) -> tuple[Floats, Floats]:
         """Mean and variance of the bias of releases with such weights, both of shape (d,)."""
@@ -459,7 +510,13 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        kinds = (POINT, SUM) if state.since == 1 else (SUM if state.running else POINT,)
+        if state.since > 1:
+            kinds: tuple[int, ...] = (SUM if state.running else POINT,)
+        elif state.leaps and state.alert == 1:
+            # A jump is met with what is saved up for the next release: sums save nothing.
+            kinds = (POINT,)
+        else:
+            kinds = (POINT, SUM)
         best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
         if best is not None:
             state.gap, state.kind, state.patience = best

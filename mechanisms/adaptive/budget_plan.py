@@ -148,6 +148,33 @@ def part(units: Units, share: float) -> Units:
 
 
 @dataclass(frozen=True, eq=False)
+class Rates:
+    """What a slot may use of the parts of a budget, in units, shape (K,)."""
+
+    gate: Units
+    """For a look."""
+    main: Units
+    """Saved up for releases."""
+    lent: Units
+    """Saved up for releases, of the reserve."""
+
+    @classmethod
+    def at(cls, alert: float, gate: Units, main: Units, reserve: Units) -> Rates:
+        """The rates when only this share, 1/8 to 1, of gate and reserve is kept for jumps."""
+        kept = part(gate, alert)
+        return cls(kept, main + gate - kept, reserve - part(reserve, alert))
+
+    def saved(self, slots: npt.NDArray[np.int64] | int, looks: bool) -> tuple[Units, Units]:
+        """What so many slots save up for releases, of main part and reserve; with looks or not."""
+        return (self.main if looks else self.main + self.gate) * slots, self.lent * slots
+
+    def offers(self, slots: npt.NDArray[np.int64] | int, looks: bool = True) -> Units:
+        """The sum of :meth:`saved`."""
+        main, lent = self.saved(slots, looks)
+        return main + lent
+
+
+@dataclass(frozen=True, eq=False)
 class Terms:
     """Public facts of a slot; arrays have shape (K,), budgets are in units."""
 
@@ -155,12 +182,7 @@ class Terms:
     assume_independent: bool
     windows: Units
     """Slots that a class saves up for at most."""
-    gate: Units
-    """For a look."""
-    rate: Units
-    """Saved up for releases in a slot."""
-    full_rate: Units
-    """The same where nothing is spent on looks."""
+    rates: Rates
     main: Units
     """Left for looks and releases."""
     reserve: Units
@@ -182,11 +204,12 @@ class Terms:
     def from_reserve(self, divisor: int) -> Units:
         """A part of the reserve: as many slots' worth for all, so that weights stay the same."""
         some = self.reserve // divisor
-        able = (self.crowd.sizes > 0) & (self.rate > 0) & self.keeps_reserve
+        rate = self.rates.main
+        able = (self.crowd.sizes > 0) & (rate > 0) & self.keeps_reserve
         if not able.any():
             return np.zeros_like(some)
-        slots = (some[able] / self.rate[able]).min()
-        return np.minimum(slots * self.rate, some).astype(np.int64)
+        slots = (some[able] / rate[able]).min()
+        return np.minimum(slots * rate, some).astype(np.int64)
 
 
 def alike(offers: Units, crowd: Crowd) -> Units:

@@ -18,7 +18,15 @@ import numpy.typing as npt
 from streamveil.mechanisms.accounting.open_windows import OpenWindows
 from streamveil.mechanisms.adaptive import algorithm, filter_bank
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
-from streamveil.mechanisms.adaptive.budget_plan import Plan, Shares, Terms, audit_of, choices, part
+from streamveil.mechanisms.adaptive.budget_plan import (
+    Plan,
+    Rates,
+    Shares,
+    Terms,
+    audit_of,
+    choices,
+    part,
+)
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
@@ -99,7 +107,8 @@ class DynamicAdaptive(AdaptiveRelease):
         pace = np.minimum(self.windows.rate(windows, 0), back_cap // np.maximum(back, 1))
         gate = part(pace, self.shares.gate)
         rest = pace - gate - part(pace, self.shares.audit)
-        rate = rest - part(rest, self.shares.reserve)
+        kept = part(rest, self.shares.reserve)
+        rates = Rates.at(state.alert, gate, rest - kept, kept)
         audit = None
         if self.shares.audit and state.slots % self.setting.horizon == 0:
             audit = self._audit(np.minimum(audits, limit), pace, members)
@@ -108,19 +117,17 @@ class DynamicAdaptive(AdaptiveRelease):
         reserve = np.minimum(reserve, limit - main)
         most = float(members.sizes.sum()) * members.sensitivity
         bank = filter_bank.Bank(most, self.setting.bins)
-        saved = _Saved(rate, gate, ahead, members, self.assume_independent)
+        saved = _Saved(rates, ahead, members, self.assume_independent)
         plan = Plan(saved, saved.every())
         dispersion = float(plan.points(1).dispersion.max(initial=0.0))
         return Terms(
             members,
             self.assume_independent,
             ahead,
-            gate,
-            rate,
-            rate + gate,
+            rates,
             main,
             reserve,
-            _plenty(reserve, rate, members.sizes),
+            _plenty(reserve, rates.main, members.sizes),
             audit,
             bank,
             Correlation(self.setting.bins, dispersion),
@@ -196,26 +203,24 @@ def _plenty(reserve: Units, rate: Units, sizes: npt.NDArray[np.int64]) -> npt.ND
 class _Saved:
     """What releases can be when ledgers have saved up over a gap."""
 
-    def __init__(
-        self, rate: Units, gate: Units, windows: Units, members: Members, independent: bool
-    ) -> None:
+    def __init__(self, rates: Rates, windows: Units, members: Members, independent: bool) -> None:
         self._independent = independent
-        group = np.arange(len(rate))
-        if len(rate) > FEW_LEDGERS:
-            scale = np.rint(4 * np.log2(np.maximum(rate, 1))).astype(np.int64)
+        group, first = np.arange(len(windows)), np.arange(len(windows))
+        if len(windows) > FEW_LEDGERS:
+            scale = np.rint(4 * np.log2(np.maximum(rates.main, 1))).astype(np.int64)
             length = np.rint(4 * np.log2(np.maximum(windows, 1))).astype(np.int64)
             kinds = scale << 32 | length
             _, first, group = np.unique(kinds, return_index=True, return_inverse=True)
-            rate, gate, windows = rate[first], gate[first], windows[first]
-        sizes = np.bincount(group, members.sizes, minlength=len(rate)).astype(np.int64)
-        self._rate, self._gate, self._windows = rate, gate, windows
+        sizes = np.bincount(group, members.sizes, minlength=len(first)).astype(np.int64)
+        self._rates = Rates(*(each[first] for each in vars(rates).values()))
+        self._windows = windows[first]
         self._crowd = Members(members.asked[:0], sizes, members.bins, members.sensitivity)
 
     def every(self) -> Choices:
         """Look at all weights of a slot of a sum."""
-        return choices(self._rate, self._crowd, self._independent)
+        return choices(self._rates.offers(1), self._crowd, self._independent)
 
     def __call__(self, gap: int) -> Choices:
         """Look at all weights after a gap."""
-        rate = self._rate if gap > 1 else self._rate + self._gate
-        return choices(rate * np.minimum(gap, self._windows), self._crowd, self._independent)
+        offers = self._rates.offers(np.minimum(gap, self._windows), gap > 1)
+        return choices(offers, self._crowd, self._independent)

@@ -44,6 +44,9 @@ TAIL = 2.0
 # An innovation of so many standard deviations is a jump; noise has heavier tails than the rest.
 JUMP = 4.5
 JUMP_OF_NOISE = 9.0
+# The same where an alarm told that there may be one.
+EXPECTED_JUMP = 3.5
+EXPECTED_JUMP_OF_NOISE = 3.5
 # Share of a jump that a trending member takes for a change of slope since the last release.
 SLOPE_OF_JUMP = 0.7
 
@@ -209,6 +212,8 @@ class Bank:
         noise: float,
         error: Floats,
         shares: Floats = LAST_SLOT,
+        *,
+        alarmed: bool = False,
     ) -> Observed:
         """Learn from a release; what is believed is then believed of the present slot.
 
@@ -219,6 +224,7 @@ class Bank:
             error: variance of its other errors, shape (d,).
             shares: what each slot contributes to it, up to the present one: they add up to 1, and
                 there are at most `elapsed` of them, or one.
+            alarmed: whether a jump has been heard of.
         """
         now, window = present(state), _window(state, shares)
         white = WHITE * state.scale
@@ -228,7 +234,10 @@ class Bank:
         weights = _shares(scores)
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
         surprise = (counts - mean) ** 2
-        jumped = surprise > JUMP**2 * (variance + error) + JUMP_OF_NOISE**2 * noise
+        jump, jump_of_noise = JUMP, JUMP_OF_NOISE
+        if alarmed:
+            jump, jump_of_noise = EXPECTED_JUMP, EXPECTED_JUMP_OF_NOISE
+        jumped = surprise > jump**2 * (variance + error) + jump_of_noise**2 * noise
         if jumped.any():
             now, window = _opened(now, window, np.where(jumped, surprise, 0.0), state.elapsed)
             scores[:, jumped] = BELIEF

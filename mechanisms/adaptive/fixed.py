@@ -26,7 +26,15 @@ import numpy as np
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
 from streamveil.mechanisms.adaptive import algorithm, filter_bank
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
-from streamveil.mechanisms.adaptive.budget_plan import Plan, Shares, Terms, audit_of, choices, part
+from streamveil.mechanisms.adaptive.budget_plan import (
+    Plan,
+    Rates,
+    Shares,
+    Terms,
+    audit_of,
+    choices,
+    part,
+)
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Population, SlotInput
@@ -84,19 +92,26 @@ class Adaptive(AdaptiveRelease):
         self.reserve_cap = part(budgets - self.audit_cap - self.gate * self.windows, shares.reserve)
         self.main_cap = budgets - self.audit_cap - self.reserve_cap
         self.rate = (self.main_cap - self.gate * self.windows) // self.windows
+        self._rates: dict[float, tuple[Rates, Plan]] = {}
         self.bank = filter_bank.Bank(
             float(population.sizes.sum()) * population.sensitivity, population.bins
         )
         self.correlation = Correlation(population.bins, dispersion)
-        every = choices(self.rate, population, assume_independent)
-        self.plan = Plan(self._after, every)
         self._sums = WindowSums(self.windows)
 
-    def _after(self, gap: int) -> Choices:
-        """What a release can be after a gap."""
-        rate = self.rate if gap > 1 else self.main_cap // self.windows
-        offers = rate * np.minimum(gap, self.windows)
-        return choices(offers, self.population, self.assume_independent)
+    def _rates_at(self, alert: float) -> tuple[Rates, Plan]:
+        """What slots may use at a level of alert, and what can be planned of it."""
+        if alert not in self._rates:
+            reserve = self.reserve_cap // self.windows
+            rates = Rates.at(alert, self.gate, self.rate, reserve)
+
+            def found(slots: Units | int, looks: bool = True) -> Choices:
+                offers = rates.offers(slots, looks)
+                return choices(offers, self.population, self.assume_independent)
+
+            plan = Plan(lambda gap: found(np.minimum(gap, self.windows), gap > 1), found(1))
+            self._rates[alert] = rates, plan
+        return self._rates[alert]
 
     def start(self) -> AdaptiveState:
         """Nothing released yet."""
@@ -106,20 +121,19 @@ class Adaptive(AdaptiveRelease):
 
     def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
         """What is left of every part in the window of each class."""
+        rates, plan = self._rates_at(state.alert)
         return Terms(
             self.population,
             self.assume_independent,
             self.windows,
-            self.gate,
-            self.rate,
-            self.main_cap // self.windows,
+            rates,
             self.main_cap - state.accounts.main.recent,
             self.reserve_cap - state.accounts.reserve.recent,
             self.reserve_cap > 0,
             self.audit if state.slots % self.longest == 0 else None,
             self.bank,
             self.correlation,
-            self.plan,
+            plan,
         )
 
     def book(self, state: AdaptiveState, main: Units, reserve: Units, audit: Units) -> None:
