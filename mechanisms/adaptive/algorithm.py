@@ -14,7 +14,7 @@ Source: our own.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,9 @@ from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
 from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
+from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.shrinkage import Shrinkage, shrunk
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
@@ -99,6 +101,8 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             bank=filter_bank.SCHEMA,
             correlation=_BYTES_LIST,
             running=["null", RunningSum.SCHEMA],
+            misfit=Misfit.SCHEMA,
+            shrinkage=Shrinkage.SCHEMA,
             **accounts,
             **_KEPT,
         ),
@@ -113,6 +117,9 @@ class AdaptiveState:
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
+    misfit: Misfit
+    """Of the variances that the bank states."""
+    shrinkage: Shrinkage = field(default_factory=Shrinkage)
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
     slots: int = 0
@@ -153,6 +160,8 @@ def pack(
         "bank": filter_bank.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
         "running": state.running.record() if state.running else None,
+        "misfit": state.misfit.record(),
+        "shrinkage": state.shrinkage.record(),
         **accounts,
     }
     return state_codec.pack(versions, record)
@@ -175,6 +184,8 @@ def unpack(
         record |= {"kind": POINT, "running": None, "suspicion": 0.0, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
+        state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
+        state.shrinkage = Shrinkage(**record["shrinkage"])
     parts = vars(state.correlation)
     for (name, part), stored in zip(parts.items(), record["correlation"], strict=True):
         parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
@@ -246,6 +257,10 @@ class AdaptiveRelease:
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
         self.book(state, bill.main, bill.reserve, bill.audit)
+        if started:
+            for one in seen:
+                state.misfit.learn(one)
+                state.shrinkage.learn(one)
         if seen:
             state.published_slot = slot_input.slot
         if seen or state.slots % REPLAN_EVERY == 0:
@@ -343,7 +358,12 @@ class AdaptiveRelease:
         return [here.terms.bank.observe(state.bank, found.mean - bias, found.noise, error, shares)]
 
     def _release(
-        self, state: AdaptiveState, here: _Slot, weighting: Weighting | None, summed: bool, alarmed: bool
+        self,
+        state: AdaptiveState,
+        here: _Slot,
+        weighting: Weighting | None,
+        summed: bool,
+        alarmed: bool,
     ) -> list[Observed]:
         """Make the releases of this slot alone, and learn from them."""
         terms, bank, audit = here.terms, state.bank, here.terms.audit
@@ -446,9 +466,7 @@ class AdaptiveRelease:
         errors = found.errors(float(state.bank.scale.mean()), risk)
         return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
 
-    def _leapt(
-        self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int
-    ) -> bool:
+    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int) -> bool:
         """Whether a jump was of a size that a look with all of the gate's share would show."""
         terms, last = here.terms, seen[-1]
         found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
@@ -539,25 +557,29 @@ class AdaptiveRelease:
     ) -> SlotRelease:
         """What leaves: the last observation of the slot, or the forecast."""
         forecast, terms = here.forecast, here.terms
+        share = 0.0
         if seen:
-            status, mean, variance = PUBLISHED, seen[-1].mean, seen[-1].variance
+            status, mean, variance = PUBLISHED, seen[-1].mean, state.misfit.after(seen[-1])
         elif state.published_slot is None:  # nothing is known before a release
             mean = np.zeros_like(forecast.mean)
             status, variance = SKIPPED, np.full_like(mean, np.nan)
         else:
             status, mean = PREDICTED, forecast.mean
-            variance = forecast.variance + forecast.white
+            variance = state.misfit.of(forecast.variance + forecast.white)
         most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-        doubt = self._bias(state, terms, state.dispersion)[1]
+        variance = variance + self._bias(state, terms, state.dispersion)[1]
+        if status != SKIPPED:
+            share = state.shrinkage.share(mean, variance)
+            mean, variance = shrunk(share, mean, variance)
         return SlotRelease(
             np.rint(np.clip(mean, 0, most)).astype(np.int64),
             status,
             state.published_slot,
             state.epsilon,
-            np.sqrt(variance + doubt + ROUNDING),
+            np.sqrt(variance + ROUNDING),
             spent=bill.main + bill.reserve + bill.audit,
             alarm=jumped,
-            diagnostics=self._diagnostics(state, terms, surprise),
+            diagnostics=self._diagnostics(state, terms, surprise) | {"believed": share},
         )
 
     def _diagnostics(self, state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:

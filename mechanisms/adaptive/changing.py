@@ -28,6 +28,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     part,
 )
 from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
@@ -80,7 +81,9 @@ class DynamicAdaptive(AdaptiveRelease):
         """Nothing released yet, and no ledger."""
         bank = filter_bank.Bank(1.0, self.setting.bins).start()
         correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
-        return AdaptiveState(bank, correlation, self.windows.start())
+        return AdaptiveState(
+            bank, correlation, self.windows.start(), Misfit.start(self.setting.bins)
+        )
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""

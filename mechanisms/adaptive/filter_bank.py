@@ -146,6 +146,17 @@ class Observed:
     mean: Floats
     """Of the present slot's own counts."""
     variance: Floats
+    before: Floats
+    """That variance without the observation."""
+    observed: Floats
+    expected: Floats
+    """What was foreseen of it."""
+    foreseen: Floats
+    """Variance of what was foreseen."""
+    noise: float
+    """Variance of the noise on what was observed."""
+    error: Floats
+    """Variance of its other errors."""
 
 
 @dataclass(frozen=True)
@@ -233,6 +244,7 @@ class Bank:
         scores = state.scores.astype(np.float64)
         weights = _shares(scores)
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
+        _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
         jump, jump_of_noise = JUMP, JUMP_OF_NOISE
         if alarmed:
@@ -254,7 +266,8 @@ class Bank:
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
         vars(state).update(vars(_kept(after, scores, scale)) | {"elapsed": 0})
-        return Observed(jumped, *_mixed(weights, each, left))
+        known = _mixed(weights, each, left)
+        return Observed(jumped, *known, before, counts, mean, variance, noise, error)
 
 
 def present(state: BankState) -> Beliefs:

@@ -35,6 +35,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     choices,
     part,
 )
+from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Population, SlotInput
@@ -117,7 +118,12 @@ class Adaptive(AdaptiveRelease):
         """Nothing released yet."""
         bank = self.bank.start()
         accounts = Spending(self._sums.start(), self._sums.start())
-        return AdaptiveState(bank, self.correlation.start(bank.scale), accounts)
+        return AdaptiveState(
+            bank,
+            self.correlation.start(bank.scale),
+            accounts,
+            Misfit.start(self.population.bins),
+        )
 
     def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
         """What is left of every part in the window of each class."""

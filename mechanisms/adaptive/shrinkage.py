@@ -1,0 +1,79 @@
+"""How much of an estimate to believe where counts are far below the noise.
+
+Estimates that are mostly noise err more than zeros do. So they are multiplied by a share from 0 to
+1, the one that would have brought earlier forecasts nearest to the releases that came after them:
+their noise is new, so the comparison is fair. Nothing is known of it before there are forecasts;
+until then the share is that of James and Stein, from the estimates and their variances. Where
+counts stand out from the noise both are 1 or nearly so.
+
+Everything here is post-processing of releases.
+Source: C. Stein, "Inadmissibility of the usual estimator for the mean of a multivariate normal
+distribution" (1956); W. James and C. Stein, "Estimation with quadratic loss" (1961).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.filter_bank import Observed
+from streamveil.mechanisms.core import state_codec
+
+Floats = npt.NDArray[np.float64]
+
+# Forgetting of earlier forecasts, by release.
+MEMORY = 0.98
+# Of the share of James and Stein: as if it came from forecasts so many times as large as the noise.
+PRIOR = 4.0
+# From this share on, estimates are clear enough for that of James and Stein.
+CLEAR = 0.9
+# How far the learnt one may be below that then: forecasts lag behind.
+MISLED = 0.1
+# Variance of a squared draw of Laplace noise, in squares of its variance.
+KURTOSIS = 5.0
+# The power of the share that variances are multiplied with: less than the 1 of normal counts, for
+# what counts there are come in few bins and slots.
+SLACK = 0.25
+_LEAST = 1e-9
+
+
+@dataclass
+class Shrinkage:
+    """Forecasts beside the releases after them, in parts of the noise."""
+
+    product: float = 0.0
+    square: float = 0.0
+
+    SCHEMA = state_codec.record_schema("Shrinkage", product="double", square="double")
+
+    def record(self) -> dict[str, Any]:
+        """Avro record, under `SCHEMA`."""
+        return dict(vars(self))
+
+    def learn(self, seen: Observed) -> None:
+        """Learn from a release that was foreseen."""
+        forecast = np.maximum(seen.expected, 0.0)
+        noise = float((seen.noise + seen.error).mean())
+        self.product = MEMORY * self.product + float(forecast @ seen.observed) / noise
+        self.square = MEMORY * self.square + float(forecast @ forecast) / noise
+
+    def share(self, mean: Floats, variance: Floats) -> float:
+        """What to multiply estimates with, from 0 to 1, given their variances, both (d,)."""
+        ratio = float(variance.sum()) / max(float(mean @ mean), _LEAST)
+        # One large draw of noise must not pass for counts.
+        sure = max(1 - ratio * (1 + 2 * (KURTOSIS / len(mean)) ** 0.5), 0.0)
+        learnt = (self.product + PRIOR * sure) / (self.square + PRIOR)
+        if min(1 - ratio, learnt + MISLED) > CLEAR:
+            return 1 - ratio
+        return min(max(learnt, 0.0), 1.0)
+
+
+def shrunk(share: float, mean: Floats, variance: Floats) -> tuple[Floats, Floats]:
+    """Estimates times their share, not below 0, and the variances of that, all of shape (d,)."""
+    counts = np.maximum(mean, 0.0)
+    # A count may be about the estimate or about nothing, and it is a whole number.
+    apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)
+    return share * counts, share**SLACK * variance + apart
