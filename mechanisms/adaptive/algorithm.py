@@ -38,8 +38,6 @@ Floats = npt.NDArray[np.float64]
 
 # An alarm is a deviation so many noise scales and standard deviations above the expected one.
 ALARM = 3.0
-# So are smaller ones that add up to so much, less so much in each slot.
-SUSPICION, DRIFT = 6.0, 1.0
 # The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
 RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
 HASTE = 0.6
@@ -50,8 +48,10 @@ REPLAN_EVERY = 4
 LONGEST = int(GAPS[-1])
 # After so many slots without a jump half of gate and reserve goes to the releases; in steps.
 CALM, ALERTS = 500, 8
+# A look costs what the whole share of the gate saves up in so many slots.
+LOOKS = 2
 # A jump of so many noise scales of the gate is one that it would show.
-LEAP = 1.5
+LEAP = 2.4
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
@@ -73,7 +73,7 @@ _KEPT = {
     "published_slot": ["null", "long"],
     "epsilon": "double",
     "dispersion": "double",
-    "suspicion": "double",
+    "unwatched": "long",
     "leaps": "long",
 }
 
@@ -137,8 +137,8 @@ class AdaptiveState:
     epsilon: float = 0.0
     dispersion: float = 0.0
     """Of the weights of the last release."""
-    suspicion: float = 0.0
-    """Surprise that has added up."""
+    unwatched: int = 1
+    """Slots from the last look, or the last release of a slot, to this one."""
     leaps: int = 0
     """Jumps that a look with the whole share of the gate would have shown."""
 
@@ -146,7 +146,12 @@ class AdaptiveState:
     def alert(self) -> float:
         """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
         wary = CALM * (1 + 2 * self.leaps) / (CALM + self.slots)
-        return min(np.ceil(ALERTS * wary) / ALERTS, 1.0)
+        return float(min(np.ceil(ALERTS * wary) / ALERTS, 1.0))
+
+    @property
+    def watch(self) -> int:
+        """Slots from one look to the next: few good ones show more than many bad ones."""
+        return int(LOOKS / self.alert)
 
 
 def pack(
@@ -181,7 +186,7 @@ def unpack(
     if version == 1:
         filter_bank.read_former(state.bank, record["bank"])
         state.bank.elapsed = 1 if record["slots"] else 0
-        record |= {"kind": POINT, "running": None, "suspicion": 0.0, "leaps": 0}
+        record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
         state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
@@ -287,10 +292,12 @@ class AdaptiveRelease:
         summing = self._summing(state, here)
         nothing = np.zeros_like(terms.main)
         bill, surprise = _Bill(nothing, nothing, nothing), 0.0
-        if terms.audit is None and (summing or not due):
-            bill.main, surprise = self._look(state, here, np.minimum(terms.rates.gate, terms.main))
-        state.suspicion = max(state.suspicion + surprise - DRIFT, 0.0)
-        alarmed = surprise > ALARM or state.suspicion > SUSPICION or not state.slots
+        if terms.audit is None and (summing or not due) and state.unwatched >= state.watch:
+            offers = np.minimum(terms.rates.gate * state.watch, terms.main)
+            bill.main, surprise = self._look(state, here, offers)
+            state.unwatched = 0
+        state.unwatched += 1
+        alarmed = surprise > ALARM or not state.slots
         seen: list[Observed] = []
         ended = False
         if summing:
@@ -298,8 +305,6 @@ class AdaptiveRelease:
                 self._add(state, here, bill)
             if ended := due or alarmed:
                 seen += self._sum_up(state, here, alarmed)
-        if alarmed:
-            state.suspicion = 0.0
         weighting = None
         if alarmed or (due and not summing):
             saved = 1 if summing else state.since

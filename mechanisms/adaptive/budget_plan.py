@@ -152,7 +152,7 @@ class Rates:
     """What a slot may use of the parts of a budget, in units, shape (K,)."""
 
     gate: Units
-    """For a look."""
+    """Saved up for looks."""
     main: Units
     """Saved up for releases."""
     lent: Units
