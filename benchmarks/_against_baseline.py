@@ -99,7 +99,9 @@ def slot_costs(bins, slots):
     from streamveil.pipelines.evaluation.sources import Synthetic
 
     places = Synthetic({100: "city", 10_000: "city-10000"}[bins], USERS, slots)
-    stream = ReleaseStream(mechanism("adaptive", places.population(E, W)), NoiseSource(noise_key(0)))
+    stream = ReleaseStream(
+        mechanism("adaptive", places.population(E, W)), NoiseSource(noise_key(0))
+    )
     state, seconds = stream.start(), 0.0
     for slot, (counts, _) in enumerate(places.slots_of(E, W, 0)):
         begun = time.process_time()

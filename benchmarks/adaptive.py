@@ -100,6 +100,7 @@ AIMS = (
 STREAMS = tuple(dict.fromkeys(aim[0] for aim in AIMS))
 LAG = 7
 
+
 def main() -> None:
     options = parser(__doc__)
     add = options.add_argument

@@ -26,7 +26,7 @@ from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
 from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
-from streamveil.mechanisms.adaptive.shrinkage import Shrinkage, shrunk
+from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
@@ -564,18 +564,22 @@ class AdaptiveRelease:
         forecast, terms = here.forecast, here.terms
         share = 0.0
         if seen:
-            status, mean, variance = PUBLISHED, seen[-1].mean, state.misfit.after(seen[-1])
+            status, mean, variance = (
+                PUBLISHED,
+                seen[-1].mean,
+                state.misfit.after(seen[-1], forecast.white),
+            )
         elif state.published_slot is None:  # nothing is known before a release
             mean = np.zeros_like(forecast.mean)
             status, variance = SKIPPED, np.full_like(mean, np.nan)
         else:
             status, mean = PREDICTED, forecast.mean
-            variance = state.misfit.of(forecast.variance + forecast.white)
+            variance = state.misfit.of(forecast.variance) + forecast.white
         most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-        variance = variance + self._bias(state, terms, state.dispersion)[1]
+        scale, dispersion = state.bank.scale, state.dispersion
+        variance = variance + terms.correlation.doubt(state.correlation, scale, dispersion)
         if status != SKIPPED:
-            share = state.shrinkage.share(mean, variance)
-            mean, variance = shrunk(share, mean, variance)
+            mean, variance, share = state.shrinkage.shrunk(mean, variance)
         return SlotRelease(
             np.rint(np.clip(mean, 0, most)).astype(np.int64),
             status,

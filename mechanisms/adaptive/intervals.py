@@ -95,15 +95,22 @@ class Misfit:
         return found
 
     def of(self, variance: Floats) -> Floats:
-        """Variance to state for counts that are foreseen with `variance`, both of shape (d,)."""
+        """Variance to state for a curve that is foreseen with `variance`, both of shape (d,)."""
         return variance * self._factor(variance)
 
-    def after(self, seen: Observed) -> Floats:
-        """Variance of the present slot's counts once a release is known, shape (d,)."""
+    def after(self, seen: Observed, white: Floats) -> Floats:
+        """Variance of the present slot's counts once a release is known, shape (d,).
+
+        Args:
+            seen: the release.
+            white: variance of the slot's own deviation, shape (d,).
+        """
         factor = self._factor(seen.foreseen)
         blurred = seen.noise + seen.error
+        before = factor * (seen.before - white) + white
+        both = before / seen.before
         learnt = (seen.before - seen.variance) * (seen.foreseen + blurred)
-        left = factor * seen.before - factor**2 * learnt / (factor * seen.foreseen + blurred)
+        left = before - both**2 * learnt / (factor * seen.foreseen + blurred)
         known: Floats = np.maximum(left, 0.0)
         return known
 

@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 MEMORY = 0.98
 # Of the share of James and Stein: as if it came from forecasts so many times as large as the noise.
 PRIOR = 4.0
-# From this share on, estimates are clear enough for that of James and Stein.
+# From this share on, estimates are clear enough to be left as they are.
 CLEAR = 0.9
 # How far the learnt one may be below that then: forecasts lag behind.
 MISLED = 0.1
@@ -37,6 +37,10 @@ KURTOSIS = 5.0
 # The power of the share that variances are multiplied with: less than the 1 of normal counts, for
 # what counts there are come in few bins and slots.
 SLACK = 0.25
+# With less than this share nothing would ever be learnt.
+LEAST_LEARNT = 0.2
+# So many standard deviations of counts, as the share tells them, are the most that is plausible.
+MOST = 6.0
 _LEAST = 1e-9
 
 
@@ -55,7 +59,8 @@ class Shrinkage:
 
     def learn(self, seen: Observed) -> None:
         """Learn from a release that was foreseen."""
-        forecast = np.maximum(seen.expected, 0.0)
+        share = max(self.share(seen.expected, seen.foreseen), LEAST_LEARNT)
+        forecast = _plausible(share, seen.expected, seen.foreseen)
         noise = float((seen.noise + seen.error).mean())
         self.product = MEMORY * self.product + float(forecast @ seen.observed) / noise
         self.square = MEMORY * self.square + float(forecast @ forecast) / noise
@@ -66,14 +71,28 @@ class Shrinkage:
         # One large draw of noise must not pass for counts.
         sure = max(1 - ratio * (1 + 2 * (KURTOSIS / len(mean)) ** 0.5), 0.0)
         learnt = (self.product + PRIOR * sure) / (self.square + PRIOR)
-        if min(1 - ratio, learnt + MISLED) > CLEAR:
-            return 1 - ratio
-        return min(max(learnt, 0.0), 1.0)
+        clear = min(1 - ratio, learnt + MISLED) > CLEAR
+        return 1.0 if clear else min(max(learnt, 0.0), 1.0)
+
+    def shrunk(self, mean: Floats, variance: Floats) -> tuple[Floats, Floats, float]:
+        """Estimates as they are to be told, all arrays of shape (d,).
+
+        Returns:
+            (counts, their variances, the share that was believed).
+        """
+        share = self.share(mean, variance)
+        counts = _plausible(share, mean, variance)
+        # A count may be about the estimate or about nothing, and it is a whole number.
+        apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)
+        # Chance may hide a larger share.
+        largest = min(share + (self.square + PRIOR) ** -0.5, 1.0)
+        return share * counts, largest**SLACK * variance + apart, share
 
 
-def shrunk(share: float, mean: Floats, variance: Floats) -> tuple[Floats, Floats]:
-    """Estimates times their share, not below 0, and the variances of that, all of shape (d,)."""
-    counts = np.maximum(mean, 0.0)
-    # A count may be about the estimate or about nothing, and it is a whole number.
-    apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)
-    return share * counts, share**SLACK * variance + apart
+def _plausible(share: float, mean: Floats, variance: Floats) -> Floats:
+    """Estimates from 0 to the most that counts may be, if the share is that of all of them."""
+    if share == 1:
+        return np.maximum(mean, 0.0)
+    spread = np.median(variance) * share / (1 - share)
+    counts: Floats = np.clip(mean, 0.0, MOST * np.sqrt(spread))
+    return counts

@@ -50,6 +50,9 @@ SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
 BELIEF = np.array([6.0, 2.0, 0.0, 0.0, 0.0])
+# Less is believed that there is none where errors are told than where releases are planned: a doubt
+# that is not needed spoils a plan more than an interval.
+CAUTION = np.array([-4.0, 0.0, 0.0, 0.0, 0.0])
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
@@ -200,8 +203,7 @@ class Correlation:
 
     def belief(self, state: CorrelationState) -> tuple[Floats, Floats]:
         """Mean and variance of beta in each bin, both of shape (d,)."""
-        weights = np.exp(state.scores - state.scores.max())[:, None]
-        weights /= weights.sum()
+        weights = _shares(state.scores)
         mean = (weights * state.mean).sum(axis=0)
         variance = (weights * (state.variance + (state.mean - mean) ** 2)).sum(axis=0)
         return mean, variance
@@ -221,6 +223,16 @@ class Correlation:
         misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
         lever = scale * np.sqrt(dispersion)
         return mean * lever, (variance + misfit * mean**2) * lever**2
+
+    def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
+        """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
+        mean, _ = self.belief(state)
+        each = state.variance + (state.mean - mean) ** 2
+        variance = (_shares(state.scores + CAUTION) * each).sum(axis=0)
+        apart = max(0.0, 1 - dispersion / self.reference)
+        misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
+        told: Floats = (variance + misfit * mean**2) * scale**2 * dispersion
+        return told
 
     def risk(self, state: CorrelationState, scale: Floats) -> Risk:
         """Squared bias to expect of a count, averaged over bins."""
@@ -256,3 +268,10 @@ class Correlation:
         gain = variance * lever / total
         state.mean = state.mean + gain * surprise
         state.variance = variance * (1 - gain * lever)
+
+
+def _shares(scores: Floats) -> Floats:
+    """Beliefs of these logs, shape (hypotheses, 1)."""
+    weights = np.exp(scores - scores.max())[:, None]
+    shares: Floats = weights / weights.sum()
+    return shares
