@@ -47,7 +47,7 @@ REPLAN_EVERY = 4
 # No sum is of more slots.
 LONGEST = int(GAPS[-1])
 # After so many slots without a jump half of gate and reserve goes to the releases; in steps.
-CALM, ALERTS = 500, 8
+CALM, ALERTS = 400, 8
 # A look costs what the whole share of the gate saves up in so many slots.
 LOOKS = 2
 # A jump of so many noise scales of the gate is one that it would show.
@@ -145,13 +145,13 @@ class AdaptiveState:
     @property
     def alert(self) -> float:
         """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
-        wary = CALM * (1 + 2 * self.leaps) / (CALM + self.slots)
-        return float(min(np.ceil(ALERTS * wary) / ALERTS, 1.0))
+        often = CALM * (1 + 2 * self.leaps) / max(self.slots, 1)
+        return float(min(np.ceil(ALERTS * often**2) / ALERTS, 1.0))
 
     @property
     def watch(self) -> int:
         """Slots from one look to the next: few good ones show more than many bad ones."""
-        return int(LOOKS / self.alert)
+        return 1 if self.leaps and self.alert == 1 else int(LOOKS / self.alert)
 
 
 def pack(
