@@ -189,11 +189,23 @@ def unpack(
         record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
+<<<<<<< HEAD
         state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
         state.shrinkage = Shrinkage(**record["shrinkage"])
     parts = vars(state.correlation)
     for (name, part), stored in zip(parts.items(), record["correlation"], strict=True):
         parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
+=======
+    beliefs = vars(state.correlation)
+    shapes = [(part.dtype, part.shape) for part in beliefs.values()]
+    if version == 1:
+        shapes = [(np.dtype(np.float64), shape) for _, shape in shapes]
+    read = [
+        np.frombuffer(stored, dtype).reshape(shape).copy()
+        for stored, (dtype, shape) in zip(record["correlation"], shapes, strict=True)
+    ]
+    state.correlation = (CorrelationState.of if version == 1 else CorrelationState)(*read)
+>>>>>>> engine
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
     state.accounts = accounts(record)

@@ -54,6 +54,7 @@ SLOPE_OF_JUMP = 0.7
 LAST_SLOT = np.ones(1)
 # The least log-likelihood beside the largest that is told apart.
 _LEAST_SCORE = -1e4
+_TINY = 1e-300
 
 
 @dataclass
@@ -67,8 +68,9 @@ class BankState:
     level: Singles
     level_var: Singles
     slope: Singles
-    covariance: Singles
     slope_var: Singles
+    correlation: Halves
+    """Of level and slope."""
     scores: Halves
     """Discounted log-likelihood of each member in each bin, 0 for the best."""
     scale: Singles
@@ -285,9 +287,10 @@ def present(state: BankState) -> Beliefs:
 
 
 def _slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
-    parts = (state.slope, state.covariance, state.slope_var)
-    slope, covariance, slope_var = (part.astype(np.float64) for part in parts)
-    return slope, covariance, slope_var
+    """Slope, its covariance with the level and its variance, at the last observation."""
+    slope, slope_var = state.slope.astype(np.float64), state.slope_var.astype(np.float64)
+    together = np.sqrt(slope_var * state.level_var[SLOPED])
+    return slope, state.correlation * together, slope_var
 
 
 def _window(state: BankState, shares: Floats) -> _Window:
@@ -346,7 +349,7 @@ def _learnt(
     missed_sloped, blurred_sloped, total_sloped = missed[SLOPED], blurred[SLOPED], total[SLOPED]
     twisted = now.covariance * window.variance[SLOPED] - by_level[SLOPED] * by_slope
     covariance = (now.covariance * blurred_sloped + twisted) / total_sloped
-    least = covariance**2 / np.maximum(level_var[SLOPED], 1e-300)
+    least = covariance**2 / np.maximum(level_var[SLOPED], _TINY)
     return Beliefs(
         now.level + by_level / total * missed,
         level_var,
@@ -359,8 +362,17 @@ def _learnt(
 def _kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
     """The state of beliefs, rounded here and nowhere else: bytes of it lose nothing."""
     likely = np.maximum(scores - scores.max(axis=0), _LEAST_SCORE)
-    parts = {name: part.astype(np.float32) for name, part in vars(beliefs).items()}
-    return BankState(**parts, scores=likely.astype(np.float16), scale=scale.astype(np.float32))
+    together = np.sqrt(beliefs.slope_var * beliefs.level_var[SLOPED])
+    correlation = np.clip(beliefs.covariance / np.maximum(together, _TINY), -1, 1)
+    return BankState(
+        beliefs.level.astype(np.float32),
+        beliefs.level_var.astype(np.float32),
+        beliefs.slope.astype(np.float32),
+        beliefs.slope_var.astype(np.float32),
+        correlation.astype(np.float16),
+        likely.astype(np.float16),
+        scale.astype(np.float32),
+    )
 
 
 def _shares(scores: Floats) -> Floats:

@@ -25,7 +25,7 @@ from streamveil.mechanisms.core import state_codec
 Floats = npt.NDArray[np.float64]
 
 # Forgetting of earlier forecasts, by release.
-MEMORY = 0.98
+MEMORY = 0.99
 # Of the share of James and Stein: as if it came from forecasts so many times as large as the noise.
 PRIOR = 4.0
 # From this share on, estimates are clear enough to be left as they are.
@@ -69,8 +69,9 @@ class Shrinkage:
         """What to multiply estimates with, from 0 to 1, given their variances, both (d,)."""
         ratio = float(variance.sum()) / max(float(mean @ mean), _LEAST)
         # One large draw of noise must not pass for counts.
-        sure = max(1 - ratio * (1 + 2 * (KURTOSIS / len(mean)) ** 0.5), 0.0)
-        learnt = (self.product + PRIOR * sure) / (self.square + PRIOR)
+        sure = max(1 - ratio * (1 + 3 * (KURTOSIS / len(mean)) ** 0.5), 0.0)
+        # One standard error less: what chance makes of it must not be worse than zeros.
+        learnt = (self.product - self.square**0.5 + PRIOR * sure) / (self.square + PRIOR)
         clear = min(1 - ratio, learnt + MISLED) > CLEAR
         return 1.0 if clear else min(max(learnt, 0.0), 1.0)
 
@@ -85,7 +86,7 @@ class Shrinkage:
         # A count may be about the estimate or about nothing, and it is a whole number.
         apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)
         # Chance may hide a larger share.
-        largest = min(share + (self.square + PRIOR) ** -0.5, 1.0)
+        largest = min(share + 2 * (self.square + PRIOR) ** -0.5, 1.0)
         return share * counts, largest**SLACK * variance + apart, share
 
 

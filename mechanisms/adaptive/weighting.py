@@ -38,6 +38,7 @@ from streamveil.mechanisms.randomness.noise import (
 )
 
 Floats = npt.NDArray[np.float64]
+Halves = npt.NDArray[np.float16]
 
 # Weights are rationals with this many steps: 2**-16 of the budget is lost to rounding.
 STEP_BITS = 16
@@ -49,14 +50,20 @@ MOST_CANDIDATES = 24
 SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
+<<<<<<< HEAD
 BELIEF = np.array([6.0, 2.0, 0.0, 0.0, 0.0])
 # Less is believed that there is none where errors are told than where releases are planned: a doubt
 # that is not needed spoils a plan more than an interval.
 CAUTION = np.array([-4.0, 0.0, 0.0, 0.0, 0.0])
+=======
+BELIEF = np.array([3.0, 2.0, 0.0, 0.0, 0.0])
+>>>>>>> engine
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
 MISFIT = 0.1
+# No beta is larger.
+_LARGEST = 1e4
 # What the misfit grows to for weights that are spread much less than an audit's.
 MISFIT_OF_OTHERS = 0.5
 
@@ -172,12 +179,24 @@ class Choices:
 
 @dataclass
 class CorrelationState:
-    """Belief of each hypothesis, arrays of shape (hypotheses, d) but for the scores."""
+    """Belief of each hypothesis in beta, as short as it is written; shape (hypotheses, d)."""
 
-    mean: Floats
-    variance: Floats
+    mean: Halves
+    deviation: Halves
+    """Standard deviation."""
     scores: Floats
     """Log-likelihood of each hypothesis, shape (hypotheses,)."""
+
+    @classmethod
+    def of(cls, mean: Floats, variance: Floats, scores: Floats) -> CorrelationState:
+        """Round beliefs, here and nowhere else: bytes of a state lose nothing."""
+        near = np.clip(mean, -_LARGEST, _LARGEST).astype(np.float16)
+        return cls(near, np.sqrt(variance).astype(np.float16), scores)
+
+    @property
+    def variance(self) -> Floats:
+        """Of beta, shape (hypotheses, d)."""
+        return self.deviation.astype(np.float64) ** 2
 
 
 class Risk(NamedTuple):
@@ -199,14 +218,22 @@ class Correlation:
     def start(self, scale: Floats) -> CorrelationState:
         """Before the first audit."""
         variance = SIZES**2 + CHANCE / scale
-        return CorrelationState(np.zeros_like(variance), variance, BELIEF.copy())
+        return CorrelationState.of(np.zeros_like(variance), variance, BELIEF.copy())
 
     def belief(self, state: CorrelationState) -> tuple[Floats, Floats]:
         """Mean and variance of beta in each bin, both of shape (d,)."""
+<<<<<<< HEAD
         weights = _shares(state.scores)
         mean = (weights * state.mean).sum(axis=0)
         variance = (weights * (state.variance + (state.mean - mean) ** 2)).sum(axis=0)
         return mean, variance
+=======
+        weights = np.exp(state.scores - state.scores.max())[:, None]
+        weights /= weights.sum()
+        each = state.mean.astype(np.float64)
+        mean = (weights * each).sum(axis=0)
+        return mean, (weights * (state.variance + (each - mean) ** 2)).sum(axis=0)
+>>>>>>> engine
 
     def bias(
         self, state: CorrelationState, scale: Floats, dispersion: float
@@ -260,12 +287,13 @@ class Correlation:
         """
         lever = scale * np.sqrt(dispersion)
         variance = state.variance + STEP * (SIZES**2 + CHANCE / scale)
-        surprise = missed - state.mean * lever
+        surprise = missed - state.mean.astype(np.float64) * lever
         total = variance * lever**2 + error
         # The last bin of a complete histogram is no news once the others are known.
         news = (len(missed) - 1) / len(missed) if len(missed) > 1 else 1.0
-        state.scores -= news * surprisal(surprise, total).sum(axis=1)
+        scores = state.scores - news * surprisal(surprise, total).sum(axis=1)
         gain = variance * lever / total
+<<<<<<< HEAD
         state.mean = state.mean + gain * surprise
         state.variance = variance * (1 - gain * lever)
 
@@ -275,3 +303,8 @@ def _shares(scores: Floats) -> Floats:
     weights = np.exp(scores - scores.max())[:, None]
     shares: Floats = weights / weights.sum()
     return shares
+=======
+        mean = state.mean + gain * surprise
+        learnt = CorrelationState.of(mean, variance * error / total, scores)
+        vars(state).update(vars(learnt))
+>>>>>>> engine

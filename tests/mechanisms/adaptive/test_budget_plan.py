@@ -6,6 +6,7 @@ import pytest
 from streamveil.mechanisms import Population, Requirement
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Plan
+from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM, expected_error
 from streamveil.mechanisms.adaptive.weighting import Choices, Risk
 
 NONE = Risk(0.0, 0.0)
@@ -16,7 +17,11 @@ def plan_of(epsilon, window=40, users=10_000) -> Plan:
     """Releases of one class that saves its budget up."""
     people = Population((Requirement(window, epsilon),), np.array([users]), 2)
     rate = int(epsilon * UNIT) // window
-    return Plan(lambda gap: Choices.of(np.array([rate * min(gap, window)]), people))
+
+    def found(slots):
+        return Choices.of(np.array([rate * slots]), people)
+
+    return Plan(lambda gap: found(min(gap, window)), found(1))
 
 
 def member(drift=0.0, bend=0.0, white=0.0):
@@ -27,8 +32,8 @@ def member(drift=0.0, bend=0.0, white=0.0):
     return np.eye(filter_bank.MEMBERS)[found[0]]
 
 
-def gap_of(plan, beliefs, scale=1000.0, risk=NONE) -> int:
-    return plan.best_gap(beliefs, np.full(2, scale), risk)[0]
+def gap_of(plan, beliefs, scale=1000.0, risk=NONE, kinds=(POINT,)) -> int:
+    return plan.best_gap(beliefs, np.full(2, scale), risk, kinds).gap
 
 
 # The stiller the stream, the longer the gap.
@@ -73,18 +78,18 @@ def test_bins_are_planned_together():
 # the table of the filters says of the gap chosen.
 def test_patience_is_that_of_the_gap():
     plan, beliefs = plan_of(1.0), member(drift=0.1)
-    gap, patience = plan.best_gap(beliefs, np.full(3, 1024.0), NONE)
-    error = plan.error_after(gap, 1024.0, NONE)
-    ratios = np.full((len(filter_bank.GAPS), 1), error / 1024.0)
-    _, curve = filter_bank.expected_error(beliefs, ratios)
-    place = int(np.flatnonzero(gap == filter_bank.GAPS)[0])
+    gap, kind, patience = plan.best_gap(beliefs, np.full(3, 1024.0), NONE)
+    error = plan.error_after(kind, gap, 1024.0, NONE)
+    ratios = np.full((len(GAPS), 1), error / 1024.0)
+    _, curve = expected_error(kind, beliefs, ratios)
+    place = int(np.flatnonzero(gap == GAPS)[0])
     assert patience == pytest.approx(float(curve[place, 0]) * 1024 / error, rel=1e-6)
     assert 0 < patience < 3
 
 
 def test_error_after_falls_with_waiting():
     plan = plan_of(1.0)
-    errors = [plan.error_after(since, 1000.0, NONE) for since in (1, 2, 3, 13, 40, 64, 1000)]
+    errors = [plan.error_after(POINT, since, 1000.0, NONE) for since in (1, 2, 3, 13, 40, 64, 1000)]
     assert errors == sorted(errors, reverse=True)
     assert errors[4] == errors[5] == errors[6]  # the window's whole budget
     assert errors[0] == pytest.approx(2 * 40**2, rel=1e-6)
@@ -93,7 +98,23 @@ def test_error_after_falls_with_waiting():
 # Without any budget in a slot there is nothing to plan.
 def test_no_plan_without_budget():
     people = Population((Requirement(4, 1.0),), np.array([0]), 2)
-    nothing = Plan(lambda gap: Choices.of(np.array([UNIT]), people))
+    found = Choices.of(np.array([UNIT]), people)
+    nothing = Plan(lambda gap: found, found)
     beliefs, scale = member(drift=0.1), np.full(3, 1024.0)
     assert nothing.best_gap(beliefs, scale, NONE) is None
     assert plan_of(1.0).best_gap(beliefs, scale, NONE) is not None
+
+
+# Sums take the deviations of single slots off, and go on beyond the window; without deviations, or
+# where the curve moves quickly, the last slot tells more.
+def test_sums_are_planned_where_they_are_better():
+    scale = np.full(3, 1000.0)
+    deviating, smooth = member(drift=1e-3, white=1.0), member(drift=1e-3)
+    wide, narrow = plan_of(0.3, window=120), plan_of(0.3, window=10)
+    assert wide.best_gap(deviating, scale, NONE).kind == SUM
+    assert wide.best_gap(smooth, scale, NONE).kind == POINT
+    beyond = narrow.best_gap(smooth, scale, NONE)
+    assert beyond.kind == SUM
+    assert beyond.gap > 10
+    assert narrow.best_gap(smooth, scale, NONE, (POINT,)).gap <= 10
+    assert wide.best_gap(member(bend=1e-3), scale, NONE).kind == POINT

@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.filter_bank import BEND, DRIFT, GAPS, MEMBERS, WHITE, Bank
+from streamveil.mechanisms.adaptive.filter_bank import (
+    BEND,
+    DRIFT,
+    MEMBERS,
+    SLOPED,
+    WHITE,
+    Bank,
+    present,
+)
 
 FLAKINESS = 1e-6
 PROPERTY = settings(max_examples=60)
@@ -16,25 +24,24 @@ EXACT = 1e-6
 
 def follow(bank, counts, noise, gap=1, other=0.0):
     """Observe every `gap`-th slot of counts (T, d); forecasts of every slot before it is seen."""
-    state, forecasts, jumps = bank.start(), [], []
+    state, forecasts, seen = bank.start(), [], []
     for slot, now in enumerate(counts):
-        if slot:
-            bank.advance(state)
         forecasts.append(bank.forecast(state))
         if slot % gap == 0:
-            error = np.full(bank.bins, other)
-            jumps.append(bank.observe(state, now, noise, error, gap if slot else 0))
-    return state, forecasts, jumps
+            seen.append(bank.observe(state, now, noise, np.full(bank.bins, other)))
+        state.elapsed += 1
+    return state, forecasts, seen
 
 
 def assert_covariances(state) -> None:
     """Level and slope have a covariance matrix, but for rounding."""
     for part in vars(state).values():
         assert np.isfinite(part).all()
-    assert (state.level_var >= 0).all()
-    assert (state.slope_var >= 0).all()
-    product = state.level_var * state.slope_var
-    assert (state.covariance**2 <= product * (1 + 1e-9) + 1e-200).all()
+    now = present(state)
+    assert (now.level_var >= 0).all()
+    assert (now.slope_var >= 0).all()
+    product = now.level_var[SLOPED] * now.slope_var
+    assert (now.covariance**2 <= product * (1 + 1e-9) + 1e-200).all()
     assert (state.scale >= 0.5).all()
 
 
@@ -48,12 +55,11 @@ def test_exact_counts_are_tracked(rise, gap):
     bank = Bank(10_000, 2)
     one = 2000 + rise * np.arange(301)
     counts = np.stack([one, 10_000 - one], axis=1)
-    state, forecasts, _ = follow(bank, counts, EXACT, gap)
+    state, forecasts, seen = follow(bank, counts, EXACT, gap)
     missed = np.abs(np.array([f.mean for f in forecasts]) - counts)[-gap:]
     assert missed.max() < (0.05 if rise == 0 else 0.1) * max(abs(rise) * gap, 1)
-    mean, variance = bank.estimate(state, counts[-1], np.full(2, EXACT))
-    np.testing.assert_allclose(mean, counts[-1], atol=1e-3)
-    assert (variance < 1e-3).all()
+    np.testing.assert_allclose(seen[-1].mean, counts[-1], atol=1e-3)
+    assert (seen[-1].variance < 1e-3).all()
     assert_covariances(state)
 
 
@@ -93,8 +99,9 @@ def test_a_step_is_a_jump():
     counts[200:, 1] = 5000.0
     noise = 400.0
     seen = counts + rng.laplace(0, np.sqrt(noise / 2), counts.shape)
-    _, forecasts, jumps = follow(Bank(10_000, 3), seen, noise)
-    assert np.argwhere(np.array(jumps)[1:]).tolist() == [[199, 1]]
+    _, forecasts, told = follow(Bank(10_000, 3), seen, noise)
+    jumps = np.array([one.jumped for one in told])
+    assert np.argwhere(jumps[1:]).tolist() == [[199, 1]]
     missed = np.abs(forecasts[204].mean - counts[204])
     assert (missed < 5 * np.sqrt(noise)).all()
 
@@ -106,24 +113,21 @@ def wander(users, noises, seed, slots=40) -> None:
     """Observe anything between nobody and everybody at any gap; check every belief."""
     rng = np.random.default_rng(seed)
     bank = Bank(users, bins := int(rng.integers(1, 4)))
-    state, since = bank.start(), 0
+    state = bank.start()
     for slot in range(slots):
-        for _ in range(int(rng.choice([1, 1, 2, 40])) if slot else 0):
-            bank.advance(state)
-            since += 1
+        state.elapsed += int(rng.choice([1, 1, 2, 40])) if slot else 0
         noise = float(rng.choice(noises))
         error = rng.choice([0.0, 1.0, 1e6], bins)
         counts = rng.choice([-0.1, 0.0, 0.3, 1.0], bins) * rng.choice([1.0, users / 100, users])
-        bank.observe(state, counts, noise, error, since)
-        since = 0
+        shares = rng.random(int(rng.integers(1, state.elapsed + 1)))
+        seen = bank.observe(state, counts, noise, error, shares / shares.sum())
         assert_covariances(state)
         np.testing.assert_allclose(bank.weights(state).sum(axis=0), 1)
         forecast = bank.forecast(state)
         assert (forecast.variance >= 0).all()
         assert (forecast.white >= 0).all()
-        mean, variance = bank.estimate(state, counts, noise + error)
-        assert np.isfinite(mean).all()
-        assert (variance >= 0).all()
+        assert np.isfinite(seen.mean).all()
+        assert (seen.variance >= 0).all()
 
 
 # Whatever is observed, at whatever gap, with whatever noise: level and slope have a covariance
@@ -148,83 +152,100 @@ def test_bins_are_independent():
     order = [2, 0, 3, 1]
     state, _, _ = follow(Bank(5000, 4), counts, 100.0)
     other, _, _ = follow(Bank(5000, 4), counts[:, order], 100.0)
-    for part, moved in zip(vars(state).values(), vars(other).values(), strict=True):
-        np.testing.assert_array_equal(part[..., order], moved)
+    for name, part in vars(state).items():
+        if name != "elapsed":
+            np.testing.assert_array_equal(part[..., order], getattr(other, name))
 
 
-# ---- the table ------------------------------------------------------------------------------
+# ---- sums -----------------------------------------------------------------------------------
 
 
-def settled(gap, log_ratio, releases):
-    """The bank's own mean variance of each member's level between releases, after so many."""
-    bank = Bank(1.0, 1)
-    state = bank.start()
-    unit, none, error = np.ones(1), np.zeros(1), 2.0**log_ratio
-    state.level_var = error + WHITE + DRIFT * gap + BEND * (gap - 1) * gap * (2 * gap - 1) / 6
-    state.covariance, state.slope_var = 0 * BEND, 10 * BEND
-    for _ in range(releases):
-        state.scale = unit
-        for _ in range(gap):
-            bank.advance(state)
-        bank.observe(state, bank.forecast(state).mean, error, none, gap)  # nothing jumps
-    state.scale = unit
-    levels = []
-    for _ in range(gap):
-        levels.append(state.level_var.copy())
-        bank.advance(state)
-    return np.mean(levels, axis=0)[:, 0]
+def slot_by_slot(bank, shares, seen, noise):
+    """Level and slope, means and covariance, of each member in the only bin, after one sum.
 
-
-def in_table(gap, log_ratio):
-    place = int(np.flatnonzero(gap == GAPS)[0])
-    return filter_bank._steady()[place, :, list(filter_bank._RATIOS).index(log_ratio)]
-
-
-# The table of expected errors is what the filters themselves come to, slot by slot, in as many
-# releases as it looks ahead.
-@pytest.mark.parametrize("gap", [1, 2, 7, 24])
-@pytest.mark.parametrize("log_ratio", [-12, -3, 0, 5, 12])
-def test_the_table_is_that_of_the_filters(gap, log_ratio):
-    found = settled(gap, log_ratio, releases=200)
-    np.testing.assert_allclose(in_table(gap, log_ratio), found, rtol=1e-6)
-
-
-# Where a release has at most 8 times a count's variance, 200 releases are as good as any number.
-@pytest.mark.parametrize(("gap", "log_ratio"), [(1, 0), (1, 3), (7, 3), (7, 5), (24, 5)])
-def test_the_table_has_settled(gap, log_ratio):
-    np.testing.assert_allclose(in_table(gap, log_ratio), settled(gap, log_ratio, 2000), rtol=0.03)
-
-
-# The expected error of one member is its curve's and the slot's own, less what releases tell of it.
-def test_expected_error_of_one_member():
+    As the textbook has it: level, slope and the sum so far are a state of three, advanced slot by
+    slot, of which the last is observed.
+    """
+    start, found = bank.start(), []
+    now = present(start)
     for member in range(MEMBERS):
-        weights = np.eye(MEMBERS)[member]
-        ratios = np.full((len(GAPS), 2), 4.0)
-        error, curve = filter_bank.expected_error(weights, ratios)
-        table = filter_bank._steady()[:, member, list(filter_bank._RATIOS).index(2)]
-        np.testing.assert_allclose(curve, np.stack([table, table], axis=1))
-        white = float(WHITE[member, 0])
-        told = white**2 / (white + 4.0 + curve) / GAPS[:, None] if white else 0
-        np.testing.assert_allclose(error, curve + white - told)
-        # Where releases do not get better by waiting, waiting only loses.
-        assert (np.diff(curve, axis=0) > 0).all()
+        drift, bend = DRIFT[member, 0] * start.scale[0], BEND[member, 0] * start.scale[0]
+        sloped = member - len(filter_bank.LEVELS)
+        mean = np.array([float(start.level[member, 0]), 0.0, 0.0])
+        covariance = np.diag([float(start.level_var[member, 0]), 0.0, 0.0])
+        if sloped >= 0:
+            covariance[1, 1] = start.slope_var[sloped, 0]
+        for share in shares:
+            step = np.array([[1, 1, 0], [0, 1, 0], [share, share, 1.0]])
+            steps = np.array([[1, 0], [0, 1], [share, 0.0]])
+            mean = step @ mean
+            covariance = step @ covariance @ step.T + steps @ np.diag([drift, bend]) @ steps.T
+        error = noise + (shares @ shares) * WHITE[member, 0] * start.scale[0]
+        gain = covariance[:, 2] / (covariance[2, 2] + error)
+        mean = mean + gain * (seen - mean[2])
+        covariance = covariance - np.outer(gain, covariance[2])
+        found.append((mean, covariance))
+    assert now.level.shape == (MEMBERS, 1)
+    return found
 
 
-# Between the table's ratios, and beyond its ends, errors rise with the ratio.
-def test_expected_error_rises_with_the_noise():
-    beliefs = np.full(MEMBERS, 1 / MEMBERS)
-    ratios = 2.0 ** np.linspace(-30, 30, 301)
-    error, curve = filter_bank.expected_error(beliefs, np.tile(ratios, (len(GAPS), 1)))
-    assert (np.diff(curve, axis=1) >= 0).all()
-    assert (np.diff(error, axis=1) >= -1e-12).all()
-    assert np.isfinite(error).all()
+# What is believed after a sum, of any lengths and shares, is what a filter of level, slope and sum
+# comes to slot by slot.
+@pytest.mark.parametrize(
+    "shares", [np.full(5, 0.2), np.arange(1, 8) / 28, np.array([0.0, 0.5, 0.5, 0.0])], ids=len
+)
+def test_a_sum_is_observed_as_slot_by_slot(shares):
+    bank = Bank(1000.0, 1)
+    expected = slot_by_slot(bank, shares, 400.0, 900.0)
+    state = bank.start()
+    state.elapsed = len(shares)
+    bank.observe(state, np.array([400.0]), 900.0, np.zeros(1), shares)
+    assert state.elapsed == 0
+    now = present(state)
+    for member, (mean, covariance) in enumerate(expected):
+        assert now.level[member, 0] == pytest.approx(mean[0], rel=1e-5)
+        assert now.level_var[member, 0] == pytest.approx(covariance[0, 0], rel=1e-5)
+        sloped = member - len(filter_bank.LEVELS)
+        if sloped >= 0:
+            assert now.slope[sloped, 0] == pytest.approx(mean[1], rel=1e-3, abs=1e-4)
+            assert now.slope_var[sloped, 0] == pytest.approx(covariance[1, 1], rel=1e-3)
+            together = np.sqrt(covariance[0, 0] * covariance[1, 1])
+            assert abs(now.covariance[sloped, 0] - covariance[0, 1]) < 1e-3 * together
+
+
+# A sum of one slot is a release of that slot.
+def test_a_sum_of_one_slot_is_a_release():
+    states = []
+    for shares in (filter_bank.LAST_SLOT, np.array([0.0, 0.0, 1.0])):
+        bank = Bank(1000.0, 2)
+        state = bank.start()
+        bank.observe(state, np.array([300.0, 20.0]), 50.0, np.ones(2))
+        state.elapsed = 3
+        seen = bank.observe(state, np.array([310.0, 30.0]), 50.0, np.ones(2), shares)
+        states.append((state, seen))
+    (one, seen), (other, also) = states
+    np.testing.assert_allclose(seen.mean, also.mean, rtol=1e-6)
+    np.testing.assert_allclose(seen.variance, also.variance, rtol=1e-6)
+    np.testing.assert_allclose(present(one).level, present(other).level, rtol=1e-6)
+    np.testing.assert_allclose(present(one).level_var, present(other).level_var, rtol=1e-5)
+
+
+# Slots are foreseen in closed form: as many steps at once are as good as one by one.
+def test_slots_pass_at_once():
+    bank = Bank(1000.0, 1)
+    state = bank.start()
+    bank.observe(state, np.array([100.0]), 50.0, np.zeros(1))
+    level, slope = present(state).level.copy(), np.zeros((MEMBERS, 1))
+    slope[SLOPED] = present(state).slope
+    for slots in range(1, 6):
+        state.elapsed = slots
+        level += slope
+        np.testing.assert_allclose(present(state).level, level)
 
 
 def test_members():
     assert DRIFT.shape == BEND.shape == WHITE.shape == (MEMBERS, 1)
     assert ((DRIFT > 0) != (BEND > 0)).all()
-    assert GAPS[0] == 1
-    assert (np.diff(GAPS) > 0).all()
     assert (
         stats.rankdata(-filter_bank.BELIEF[:, 0]).tolist() == stats.rankdata(DRIFT[:, 0]).tolist()
     )
