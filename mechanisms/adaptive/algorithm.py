@@ -189,13 +189,8 @@ def unpack(
         record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
-<<<<<<< HEAD
         state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
         state.shrinkage = Shrinkage(**record["shrinkage"])
-    parts = vars(state.correlation)
-    for (name, part), stored in zip(parts.items(), record["correlation"], strict=True):
-        parts[name] = np.frombuffer(stored, dtype=np.float64).reshape(part.shape).copy()
-=======
     beliefs = vars(state.correlation)
     shapes = [(part.dtype, part.shape) for part in beliefs.values()]
     if version == 1:
@@ -205,7 +200,6 @@ def unpack(
         for stored, (dtype, shape) in zip(record["correlation"], shapes, strict=True)
     ]
     state.correlation = (CorrelationState.of if version == 1 else CorrelationState)(*read)
->>>>>>> engine
     if record["running"]:
         state.running = RunningSum.read(record["running"], len(state.bank.scale))
     state.accounts = accounts(record)
@@ -223,6 +217,8 @@ class _Slot:
     noise: SlotNoise
     terms: Terms
     forecast: Forecast
+    scale: Floats
+    """What the bank took for the variance of counts when it made the forecast, shape (d,)."""
     risk: Risk
 
 
@@ -270,7 +266,8 @@ class AdaptiveRelease:
             state.correlation = terms.correlation.start(state.bank.scale)
         forecast = terms.bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
+        scale = state.bank.scale.astype(np.float64)
+        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, scale, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
         self.book(state, bill.main, bill.reserve, bill.audit)
@@ -579,17 +576,17 @@ class AdaptiveRelease:
             status, mean, variance = (
                 PUBLISHED,
                 seen[-1].mean,
-                state.misfit.after(seen[-1], forecast.white),
+                state.misfit.after(seen[-1], forecast, here.scale),
             )
         elif state.published_slot is None:  # nothing is known before a release
             mean = np.zeros_like(forecast.mean)
             status, variance = SKIPPED, np.full_like(mean, np.nan)
         else:
             status, mean = PREDICTED, forecast.mean
-            variance = state.misfit.of(forecast.variance) + forecast.white
+            variance = state.misfit.of(forecast, here.scale)
         most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-        scale, dispersion = state.bank.scale, state.dispersion
-        variance = variance + terms.correlation.doubt(state.correlation, scale, dispersion)
+        doubt = terms.correlation.doubt(state.correlation, here.scale, state.dispersion)
+        variance = variance + doubt
         if status != SKIPPED:
             mean, variance, share = state.shrinkage.shrunk(mean, variance)
         return SlotRelease(

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.filter_bank import Observed
+from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 
@@ -47,6 +47,8 @@ COMMON, OWN = np.array([0.25, 0.25]), 0.25
 COMMON_STEP, OWN_STEP = 0.002, 0.001
 # Of the variance of the log of a factor, so much is added to it.
 ALLOWANCE = 0.8
+# The bank must be so certain that there is no white part: what it believes has this power.
+CERTAIN = 3
 # Memory of usual variances, by release.
 SLOW = 0.02
 MOST_UNUSUAL = 2.0
@@ -94,20 +96,15 @@ class Misfit:
         found.releases = written["releases"]
         return found
 
-    def of(self, variance: Floats) -> Floats:
-        """Variance to state for a curve that is foreseen with `variance`, both of shape (d,)."""
-        return variance * self._factor(variance)
+    def of(self, forecast: Forecast, scale: Floats) -> Floats:
+        """Variance to tell of counts that are foreseen, with the bank's scales: shape (d,)."""
+        return self._factor(forecast.variance) * forecast.variance + _white(forecast, scale)
 
-    def after(self, seen: Observed, white: Floats) -> Floats:
-        """Variance of the present slot's counts once a release is known, shape (d,).
-
-        Args:
-            seen: the release.
-            white: variance of the slot's own deviation, shape (d,).
-        """
+    def after(self, seen: Observed, forecast: Forecast, scale: Floats) -> Floats:
+        """The same once the present slot's release is known."""
         factor = self._factor(seen.foreseen)
         blurred = seen.noise + seen.error
-        before = factor * (seen.before - white) + white
+        before = factor * (seen.before - forecast.white) + _white(forecast, scale)
         both = before / seen.before
         learnt = (seen.before - seen.variance) * (seen.foreseen + blurred)
         left = before - both**2 * learnt / (factor * seen.foreseen + blurred)
@@ -159,3 +156,13 @@ class Misfit:
         log = self.common[0] + self.common[1] * self._unusual(variance) + self.own
         factor: Floats = np.exp(log + ALLOWANCE * unknown)
         return factor
+
+
+def _white(forecast: Forecast, scale: Floats) -> Floats:
+    """Variance to tell of a slot's own deviation from the curve, shape (d,).
+
+    Releases of sums hardly show it, so it is not left out before it is certainly not there.
+    """
+    absent = np.clip(1 - forecast.white / scale, 0, 1)
+    white: Floats = scale * (1 - absent**CERTAIN)
+    return white

@@ -50,14 +50,10 @@ MOST_CANDIDATES = 24
 SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
-<<<<<<< HEAD
-BELIEF = np.array([6.0, 2.0, 0.0, 0.0, 0.0])
+BELIEF = np.array([3.0, 2.0, 0.0, 0.0, 0.0])
 # Less is believed that there is none where errors are told than where releases are planned: a doubt
 # that is not needed spoils a plan more than an interval.
-CAUTION = np.array([-4.0, 0.0, 0.0, 0.0, 0.0])
-=======
-BELIEF = np.array([3.0, 2.0, 0.0, 0.0, 0.0])
->>>>>>> engine
+CAUTION = np.array([-1.0, 0.0, 0.0, 0.0, 0.0])
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
@@ -222,18 +218,10 @@ class Correlation:
 
     def belief(self, state: CorrelationState) -> tuple[Floats, Floats]:
         """Mean and variance of beta in each bin, both of shape (d,)."""
-<<<<<<< HEAD
         weights = _shares(state.scores)
-        mean = (weights * state.mean).sum(axis=0)
-        variance = (weights * (state.variance + (state.mean - mean) ** 2)).sum(axis=0)
-        return mean, variance
-=======
-        weights = np.exp(state.scores - state.scores.max())[:, None]
-        weights /= weights.sum()
         each = state.mean.astype(np.float64)
         mean = (weights * each).sum(axis=0)
         return mean, (weights * (state.variance + (each - mean) ** 2)).sum(axis=0)
->>>>>>> engine
 
     def bias(
         self, state: CorrelationState, scale: Floats, dispersion: float
@@ -254,7 +242,7 @@ class Correlation:
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
         mean, _ = self.belief(state)
-        each = state.variance + (state.mean - mean) ** 2
+        each = state.variance + (state.mean.astype(np.float64) - mean) ** 2
         variance = (_shares(state.scores + CAUTION) * each).sum(axis=0)
         apart = max(0.0, 1 - dispersion / self.reference)
         misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
@@ -293,9 +281,9 @@ class Correlation:
         news = (len(missed) - 1) / len(missed) if len(missed) > 1 else 1.0
         scores = state.scores - news * surprisal(surprise, total).sum(axis=1)
         gain = variance * lever / total
-<<<<<<< HEAD
-        state.mean = state.mean + gain * surprise
-        state.variance = variance * (1 - gain * lever)
+        mean = state.mean + gain * surprise
+        learnt = CorrelationState.of(mean, variance * error / total, scores)
+        vars(state).update(vars(learnt))
 
 
 def _shares(scores: Floats) -> Floats:
@@ -303,8 +291,3 @@ def _shares(scores: Floats) -> Floats:
     weights = np.exp(scores - scores.max())[:, None]
     shares: Floats = weights / weights.sum()
     return shares
-=======
-        mean = state.mean + gain * surprise
-        learnt = CorrelationState.of(mean, variance * error / total, scores)
-        vars(state).update(vars(learnt))
->>>>>>> engine
