@@ -53,7 +53,7 @@ CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 BELIEF = np.array([3.0, 2.0, 0.0, 0.0, 0.0])
 # Less is believed that there is none where errors are told than where releases are planned: a doubt
 # that is not needed spoils a plan more than an interval.
-CAUTION = np.array([-1.0, 0.0, 0.0, 0.0, 0.0])
+CAUTION = np.array([-3.0, 0.0, 0.0, 0.0, 0.0])
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
