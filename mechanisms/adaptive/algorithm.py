@@ -44,6 +44,8 @@ HASTE = 0.6
 AFTER_JUMP = 1
 SLOW = 0.02
 REPLAN_EVERY = 4
+# Slots that the first gap may have; each may then be as long as all before.
+SOON = 2
 # No sum is of more slots.
 LONGEST = int(GAPS[-1])
 # After so many slots without a jump half of gate and reserve goes to the releases; in steps.
@@ -138,7 +140,7 @@ class AdaptiveState:
     dispersion: float = 0.0
     """Of the weights of the last release."""
     unwatched: int = 1
-    """Slots from the last look, or the last release of a slot, to this one."""
+    """Slots from the last look to this one."""
     leaps: int = 0
     """Jumps that a look with the whole share of the gate would have shown."""
 
@@ -552,6 +554,8 @@ class AdaptiveRelease:
         best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
         if best is not None:
             state.gap, state.kind, state.patience = best
+            # Plans are for streams that have settled: until then releases must follow soon.
+            state.gap = min(state.gap, state.slots + SOON)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:

@@ -16,8 +16,9 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.adaptive import algorithm
 from streamveil.mechanisms.adaptive import weighting as weighting_module
-from streamveil.mechanisms.adaptive.budget_plan import Plan
+from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.protocol import SlotInput
@@ -122,7 +123,8 @@ def looks(adjacency, target_bin, runs, target_of=None) -> np.ndarray:
         terms, noise = machine.terms(state, SlotInput(run, counts)), source.slot(run, b"")
         forecast = machine.bank.forecast(state.bank)
         risk = machine.correlation.risk(state.correlation, state.bank.scale)
-        spent, surprise = machine._look(state, terms, forecast, risk, machine.gate, counts, noise)
+        here = algorithm._Slot(run, counts, noise, terms, forecast, risk)
+        spent, surprise = machine._look(state, here, machine.gate)
         outcomes[run] = np.rint(4 * surprise)
     assert 0 < spent[0] <= UNIT
     assert to_epsilon(spent[0]) == pytest.approx(1.0, rel=1e-3)
@@ -181,7 +183,7 @@ LEAP = [3, 40, 40, 40]
 @pytest.mark.slow
 @ADJACENCIES
 def test_a_window_keeps_its_claim(monkeypatch, adjacency):
-    monkeypatch.setattr(Plan, "best_gap", lambda *_: (2, 0.0))  # plans are public
+    monkeypatch.setattr(Plan, "best_gap", lambda *_: Planned(2, POINT, 0.0))  # plans are public
     monkeypatch.setattr(algorithm, "AFTER_JUMP", 2)
     machine = Adaptive("adaptive", people(CLAIM, adjacency), audit=0.2, reserve=0.5)
     assert machine.audit_cap.all()
@@ -227,7 +229,7 @@ def many(requirements, adjacency, runs, **options) -> Adaptive:
 @pytest.mark.slow
 @pytest.mark.parametrize(("adjacency", "least"), [("add_remove", 0.35), ("replace", 0.15)])
 def test_a_window_of_releases_keeps_its_claim(monkeypatch, adjacency, least):
-    monkeypatch.setattr(Plan, "best_gap", lambda *_: (1, 0.0))
+    monkeypatch.setattr(Plan, "best_gap", lambda *_: Planned(1, POINT, 0.0))
     requirements = (Requirement(3, 3.0), Requirement(3, 6.0))
     machine = many(requirements, adjacency, 100_000, audit=0.2, reserve=0.5)
     assert machine.audit_cap.all()
@@ -246,6 +248,8 @@ def test_a_reserve_that_is_counted_twice_is_convicted():
     for claim_kept in (True, False):
         if not claim_kept:
             machine.main_cap = machine.main_cap + machine.reserve_cap
+            machine.rate = machine.main_cap
+            machine._rates.clear()
         proven = audit(*[side_by_side(machine, "add_remove", target, 1) for target in (0, None)])
         print(f"audit of a reserve, counted once {claim_kept}: at least {proven:.2f} of 2")
         assert (proven <= 2.0) == claim_kept

@@ -14,6 +14,8 @@ from streamveil.mechanisms import (
     mechanism,
     simulate,
 )
+from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
+from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.pipelines.evaluation.streams import make_stream, population
 
@@ -67,11 +69,14 @@ def test_replay_is_identical():
 
 
 # A state that went through bytes in every slot, a new stream each time, goes on as one that never
-# did.
-def test_bytes_in_every_slot_keep_the_future():
+# did; also in the middle of a sum.
+@pytest.mark.parametrize("kind", [POINT, SUM])
+def test_bytes_in_every_slot_keep_the_future(monkeypatch, kind):
+    if kind == SUM:
+        monkeypatch.setattr(Plan, "best_gap", lambda *_: Planned(5, SUM, 0.0))
     counts = steps()
     undisturbed, end = run(stream_of(), counts)
-    data = stream_of().encode(stream_of().start())
+    data, sums = stream_of().encode(stream_of().start()), 0
     for slot in range(SLOTS):
         stream = stream_of()
         state = stream.decode(data)
@@ -79,7 +84,9 @@ def test_bytes_in_every_slot_keep_the_future():
         state, release = stream.release(state, slot, counts[slot])
         assert fields(release) == fields(undisturbed[slot])
         data = stream.encode(state)
+        sums += state.mechanism.running is not None
     assert data == stream_of().encode(end)
+    assert kind == POINT or sums > SLOTS / 4
 
 
 # A released slot stays what it was whatever the state does later.

@@ -110,7 +110,7 @@ def test_no_plan_without_budget():
 def test_sums_are_planned_where_they_are_better():
     scale = np.full(3, 1000.0)
     deviating, smooth = member(drift=1e-3, white=1.0), member(drift=1e-3)
-    wide, narrow = plan_of(0.3, window=120), plan_of(0.3, window=10)
+    wide, narrow = plan_of(0.3, window=120), plan_of(0.01, window=10)
     assert wide.best_gap(deviating, scale, NONE).kind == SUM
     assert wide.best_gap(smooth, scale, NONE).kind == POINT
     beyond = narrow.best_gap(smooth, scale, NONE)

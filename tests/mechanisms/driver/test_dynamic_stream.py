@@ -15,6 +15,9 @@ from streamveil.mechanisms import (
     simulate_dynamic,
 )
 from streamveil.mechanisms.accounting.shared_ledgers import Interned
+from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
+from streamveil.mechanisms.adaptive.gap_errors import SUM
+from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.core.budgets import asked_units
 from streamveil.mechanisms.core.cohorts import GONE, NEWCOMER, Moves
 from streamveil.mechanisms.driver import dynamic_stream
@@ -154,6 +157,44 @@ def test_no_window_overspends(name, history, seed):
     _, spent, _ = drive(name, first, changes, seed)
     assert (spent >= 0).all()
     assert_within(first, changes, spent)
+
+
+def only_sums(patch):
+    """Every gap of the adaptive mechanism is summed up, whatever would be planned."""
+    patch.setattr(Plan, "best_gap", lambda *_: Planned(5, SUM, 0.0))
+
+
+# Nor where ledgers fork, merge, come and go while a sum is running; restarts change nothing.
+@PROPERTY
+@given(history=HISTORIES, seed=st.integers(0, 2**32), cut=st.integers(0, 39))
+def test_no_window_overspends_while_sums_run(history, seed, cut):
+    first, changes = history
+    with pytest.MonkeyPatch.context() as patch:
+        only_sums(patch)
+        releases, spent, _ = drive("adaptive", first, changes, seed)
+        assert drive("adaptive", first, changes, seed, cut=cut)[0] == releases
+    assert_within(first, changes, spent)
+
+
+# The paths above are what they are said to be: sums of several slots, in which ledgers change.
+def test_sums_run_while_requirements_change():
+    changes = [[None, 1 if slot % 3 else 0] for slot in range(30)]
+    lengths, ledgers = [], set()
+    release = RunningSum.release
+
+    def noted(running, noise):
+        lengths.append(len(running.totals))
+        return release(running, noise)
+
+    with pytest.MonkeyPatch.context() as patch:
+        only_sums(patch)
+        patch.setattr(RunningSum, "release", noted)
+        for seed in range(4):
+            _, spent, found = drive("adaptive:gate=0", [0, 1], changes, seed)
+            assert_within([0, 1], changes, spent)
+            ledgers.update(found)
+    assert max(lengths) >= 3
+    assert len(ledgers) > 1
 
 
 # Users with the same history share a ledger. It makes no difference whether the counting side
