@@ -423,9 +423,10 @@ class AdaptiveRelease:
             state.bank.scale = scale.astype(np.float32)
             state.correlation = terms.correlation.start(scale)
         scale = state.bank.scale
-        error = laplace + weighting.noise_variance + weighting.dispersion * scale
+        error = np.full(len(scale), laplace + weighting.noise_variance)
+        drawn = weighting.dispersion * scale
         terms.correlation.learn(
-            state.correlation, released - audited, scale, weighting.dispersion, error
+            state.correlation, released - audited, scale, weighting.dispersion, error, drawn
         )
         released, noise_variance, other = self._corrected(state, terms, weighting, released)
         _, doubt = self._bias(state, terms, weighting.dispersion)

@@ -28,10 +28,8 @@ Floats = npt.NDArray[np.float64]
 MEMORY = 0.99
 # Of the share of James and Stein: as if it came from forecasts so many times as large as the noise.
 PRIOR = 4.0
-# From this share on, estimates are clear enough to be left as they are.
-CLEAR = 0.9
-# How far the learnt one may be below that then: forecasts lag behind.
-MISLED = 0.1
+# From this share on, estimates are clear enough to be left as they are: forecasts lag behind.
+CLEAR = 0.8
 # Variance of a squared draw of Laplace noise, in squares of its variance.
 KURTOSIS = 5.0
 # The power of the share that variances are multiplied with: less than the 1 of normal counts, for
@@ -39,6 +37,8 @@ KURTOSIS = 5.0
 SLACK = 0.25
 # With less than this share nothing would ever be learnt.
 LEAST_LEARNT = 0.2
+# Squares of forecasts, in parts of the noise, from which on they tell how large counts are.
+TELLING = 50.0
 # So many standard deviations of counts, as the share tells them, are the most that is plausible.
 MOST = 6.0
 _LEAST = 1e-9
@@ -60,7 +60,7 @@ class Shrinkage:
     def learn(self, seen: Observed) -> None:
         """Learn from a release that was foreseen."""
         share = max(self.share(seen.expected, seen.foreseen), LEAST_LEARNT)
-        forecast = _plausible(share, seen.expected, seen.foreseen)
+        forecast = self._plausible(share, seen.expected, seen.foreseen)
         noise = float((seen.noise + seen.error).mean())
         self.product = MEMORY * self.product + float(forecast @ seen.observed) / noise
         self.square = MEMORY * self.square + float(forecast @ forecast) / noise
@@ -72,8 +72,7 @@ class Shrinkage:
         sure = max(1 - ratio * (1 + 3 * (KURTOSIS / len(mean)) ** 0.5), 0.0)
         # One standard error less: what chance makes of it must not be worse than zeros.
         learnt = (self.product - self.square**0.5 + PRIOR * sure) / (self.square + PRIOR)
-        clear = min(1 - ratio, learnt + MISLED) > CLEAR
-        return 1.0 if clear else min(max(learnt, 0.0), 1.0)
+        return 1.0 if learnt >= CLEAR else min(max(learnt, 0.0), 1.0)
 
     def shrunk(self, mean: Floats, variance: Floats) -> tuple[Floats, Floats, float]:
         """Estimates as they are to be told, all arrays of shape (d,).
@@ -82,18 +81,20 @@ class Shrinkage:
             (counts, their variances, the share that was believed).
         """
         share = self.share(mean, variance)
-        counts = _plausible(share, mean, variance)
+        counts = self._plausible(share, mean, variance)
         # A count may be about the estimate or about nothing, and it is a whole number.
         apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)
         # Chance may hide a larger share.
         largest = min(share + 2 * (self.square + PRIOR) ** -0.5, 1.0)
         return share * counts, largest**SLACK * variance + apart, share
 
+    def _plausible(self, share: float, mean: Floats, variance: Floats) -> Floats:
+        """Estimates from 0 to the most that counts may be, once forecasts tell how large they are.
 
-def _plausible(share: float, mean: Floats, variance: Floats) -> Floats:
-    """Estimates from 0 to the most that counts may be, if the share is that of all of them."""
-    if share == 1:
-        return np.maximum(mean, 0.0)
-    spread = np.median(variance) * share / (1 - share)
-    counts: Floats = np.clip(mean, 0.0, MOST * np.sqrt(spread))
-    return counts
+        One that is larger is a draw of noise, or of a crowd that the next forecasts will tell of.
+        """
+        most = np.inf
+        if share < CLEAR and self.square > TELLING:
+            most = MOST * np.sqrt(np.median(variance) * share / (1 - share))
+        counts: Floats = np.clip(mean, 0.0, most)
+        return counts

@@ -51,9 +51,9 @@ SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
 BELIEF = np.array([3.0, 2.0, 0.0, 0.0, 0.0])
-# Less is believed that there is none where errors are told than where releases are planned: a doubt
-# that is not needed spoils a plan more than an interval.
-CAUTION = np.array([-3.0, 0.0, 0.0, 0.0, 0.0])
+# Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
+# where errors are told, that they do has at least this share of belief.
+STAYING = 0.25
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
@@ -243,7 +243,8 @@ class Correlation:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
         mean, _ = self.belief(state)
         each = state.variance + (state.mean.astype(np.float64) - mean) ** 2
-        variance = (_shares(state.scores + CAUTION) * each).sum(axis=0)
+        staying = (CHANCE > 0) * STAYING
+        variance = ((staying + (1 - STAYING) * _shares(state.scores)) * each).sum(axis=0)
         apart = max(0.0, 1 - dispersion / self.reference)
         misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
         told: Floats = (variance + misfit * mean**2) * scale**2 * dispersion
@@ -263,6 +264,7 @@ class Correlation:
         scale: Floats,
         dispersion: float,
         error: Floats,
+        drawn: Floats | float = 0.0,
     ) -> None:
         """Learn from an audit.
 
@@ -272,10 +274,13 @@ class Correlation:
             scale: s of each bin, shape (d,).
             dispersion: of the release's weights.
             error: variance of `missed` without the bias, shape (d,).
+            drawn: variance of it where users of a class are drawn anew in each slot, shape (d,). If
+                they stay the same, it is their bias that is there instead.
         """
         lever = scale * np.sqrt(dispersion)
         variance = state.variance + STEP * (SIZES**2 + CHANCE / scale)
         surprise = missed - state.mean.astype(np.float64) * lever
+        error = error + (1 - CHANCE) * drawn
         total = variance * lever**2 + error
         # The last bin of a complete histogram is no news once the others are known.
         news = (len(missed) - 1) / len(missed) if len(missed) > 1 else 1.0
