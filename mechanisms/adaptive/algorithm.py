@@ -610,6 +610,8 @@ class AdaptiveRelease:
         beta, _ = terms.correlation.belief(state.correlation)
         return {
             "gap": float(state.gap),
+            "sum": float(state.kind == SUM),
+            "alert": state.alert,
             "surprise": surprise,
             "trend": float(beliefs @ filter_bank.TRENDING[:, 0]),
             "white": float(beliefs @ filter_bank.WHITE[:, 0]),

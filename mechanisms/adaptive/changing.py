@@ -7,7 +7,9 @@ costs the user nothing.
 Adjacency, sensitivity and proof: as in `fixed.py`. Every window that a slot opens has a cap for
 looks and releases, one for the reserve and one for audits, which add up to E_F; a slot spends of
 each part at most what the tightest open window leaves, and of all parts together at most what the
-window looking back leaves. Requirements, and when they change, are public.
+window looking back leaves. Requirements, and when they change, are public. A ledger's weight in a
+slot of a sum follows from what it may spend in that slot, not from the gap's beginning: ledgers
+remember nothing of a running sum but what they spent.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class DynamicAdaptive(AdaptiveRelease):
         setting: public facts.
         assume_independent: as for
             :class:`~streamveil.mechanisms.adaptive.fixed.Adaptive`, like the rest.
-        gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
+        gate: share of the budget for looking for jumps; -1 chooses by bins.
         audit: share of the budget for audits, one in every `horizon` slots.
         reserve: share of the rest that waits for alarms.
     """

@@ -7,11 +7,13 @@ differ in distribution by at most a factor exp(epsilon_k).
 Adjacency: streams that differ in one user's events, all added or removed (sensitivity 1 for one
 contribution a slot); replaced with twice the sensitivity.
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
-m_k per contribution (`weighting.py`).
+m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
+(`running_sum.py`).
 Proof: gaps, thresholds, weights, forecasts and alarms are functions of the public registry and of
 earlier noisy results. So the likelihood ratio of a user's two worlds is a product of factors, one
-for each noisy result, each at most exp(what it is charged). The charges of gate, releases, reserve
-and audits in any window add up to at most E: the first two share `main_cap`, less the room that the
+for each noisy result, each at most exp(what it is charged): a sum to the slots of the user's window
+that are in it, any other result to its slot. The charges of gate, releases, sums, reserve and
+audits in any window add up to at most E: the first three share `main_cap`, less the room that the
 window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
 window. The privacy filter checks the sum.
 Source: our own.
@@ -58,7 +60,8 @@ class Adaptive(AdaptiveRelease):
         population: public facts.
         assume_independent: weigh users by budget, which is unbiased if class and value are
             independent and corrected by audits if they are not; otherwise weigh all alike.
-        gate: share of the budget for looking for jumps in every slot; -1 chooses by bins.
+        gate: share of the budget for looking for jumps; -1 chooses by bins. What it and the
+            reserve do not need while there are none goes to the releases.
         audit: share of the budget for audits; nearly everybody gives as much as the least of them.
         reserve: share of the rest that waits for alarms.
     """
