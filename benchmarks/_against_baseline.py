@@ -8,6 +8,7 @@ are of pairs.
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import tempfile
 import time
@@ -61,7 +62,7 @@ def run(task):
     stream, *asked = source(name)
     public = stream.population(*asked)
     drawn = stream.slots_of(*asked, seed)
-    counts = np.stack([one.counts for one, _ in zip(drawn, range(slots or SLOTS * 9))])
+    counts = np.stack([one.counts for one in itertools.islice(drawn, slots)])
     about = (counts, public.requirements, public.sizes, noise_key(seed))
     later = {"revise": revise} if revise else {}
     begun = time.process_time()

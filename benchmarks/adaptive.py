@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import _against_baseline
-from _against_baseline import E, USERS, W
+from _against_baseline import USERS, E, W
 from _measure import parser, save, table
 
 ALIKE = "adaptive:assume_independent=false"

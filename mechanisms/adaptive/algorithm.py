@@ -219,8 +219,6 @@ class _Slot:
     noise: SlotNoise
     terms: Terms
     forecast: Forecast
-    scale: Floats
-    """What the bank took for the variance of counts when it made the forecast, shape (d,)."""
     risk: Risk
 
 
@@ -268,8 +266,7 @@ class AdaptiveRelease:
             state.correlation = terms.correlation.start(state.bank.scale)
         forecast = terms.bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        scale = state.bank.scale.astype(np.float64)
-        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, scale, risk)
+        here = _Slot(slot_input.slot, slot_input.counts, noise, terms, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
         self.book(state, bill.main, bill.reserve, bill.audit)
@@ -581,16 +578,16 @@ class AdaptiveRelease:
             status, mean, variance = (
                 PUBLISHED,
                 seen[-1].mean,
-                state.misfit.after(seen[-1], forecast, here.scale),
+                state.misfit.after(seen[-1], forecast),
             )
         elif state.published_slot is None:  # nothing is known before a release
             mean = np.zeros_like(forecast.mean)
             status, variance = SKIPPED, np.full_like(mean, np.nan)
         else:
             status, mean = PREDICTED, forecast.mean
-            variance = state.misfit.of(forecast, here.scale)
+            variance = state.misfit.of(forecast)
         most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-        doubt = terms.correlation.doubt(state.correlation, here.scale, state.dispersion)
+        doubt = terms.correlation.doubt(state.correlation, forecast.scale, state.dispersion)
         variance = variance + doubt
         if status != SKIPPED:
             mean, variance, share = state.shrinkage.shrunk(mean, variance)

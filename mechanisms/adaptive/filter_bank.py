@@ -137,6 +137,8 @@ class Forecast:
     """Of the curve."""
     white: Floats
     """Variance of the slot's own deviation from the curve."""
+    scale: Floats
+    """s of each bin: the deviation has this variance where it is there."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,8 @@ class Bank:
         """Mix the members' beliefs of the present slot."""
         weights, now = self.weights(state), present(state)
         mean, variance = _mixed(weights, now.level, now.level_var)
-        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * state.scale)
+        scale = state.scale.astype(np.float64)
+        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * scale, scale)
 
     def observe(
         self,

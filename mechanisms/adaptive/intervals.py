@@ -96,15 +96,15 @@ class Misfit:
         found.releases = written["releases"]
         return found
 
-    def of(self, forecast: Forecast, scale: Floats) -> Floats:
-        """Variance to tell of counts that are foreseen, with the bank's scales: shape (d,)."""
-        return self._factor(forecast.variance) * forecast.variance + _white(forecast, scale)
+    def of(self, forecast: Forecast) -> Floats:
+        """Variance to tell of counts that are foreseen, shape (d,)."""
+        return self._factor(forecast.variance) * forecast.variance + _white(forecast)
 
-    def after(self, seen: Observed, forecast: Forecast, scale: Floats) -> Floats:
+    def after(self, seen: Observed, forecast: Forecast) -> Floats:
         """The same once the present slot's release is known."""
         factor = self._factor(seen.foreseen)
         blurred = seen.noise + seen.error
-        before = factor * (seen.before - forecast.white) + _white(forecast, scale)
+        before = factor * (seen.before - forecast.white) + _white(forecast)
         both = before / seen.before
         learnt = (seen.before - seen.variance) * (seen.foreseen + blurred)
         left = before - both**2 * learnt / (factor * seen.foreseen + blurred)
@@ -158,11 +158,11 @@ class Misfit:
         return factor
 
 
-def _white(forecast: Forecast, scale: Floats) -> Floats:
+def _white(forecast: Forecast) -> Floats:
     """Variance to tell of a slot's own deviation from the curve, shape (d,).
 
     Releases of sums hardly show it, so it is not left out before it is certainly not there.
     """
-    absent = np.clip(1 - forecast.white / scale, 0, 1)
-    white: Floats = scale * (1 - absent**CERTAIN)
+    absent = np.clip(1 - forecast.white / forecast.scale, 0, 1)
+    white: Floats = forecast.scale * (1 - absent**CERTAIN)
     return white
