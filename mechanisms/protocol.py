@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -119,6 +119,14 @@ class Mechanism(Protocol[S]):
 
     def decode(self, data: bytes) -> S:
         """State of bytes."""
+
+
+@runtime_checkable
+class Foretelling(Protocol):
+    """A mechanism that tells what a slot may cost before its counts are known."""
+
+    def price(self, state: Any) -> Units:
+        """The most that the next slot can cost a user of each class, in units, shape (K,)."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED
-from streamveil.mechanisms.protocol import SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import Members, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 Floats = npt.NDArray[np.float64]
@@ -256,6 +256,23 @@ class AdaptiveRelease:
         """Enter what the slot spent of each part, shape (K,)."""
         raise NotImplementedError
 
+    def price(self, state: AdaptiveState, members: Members | None = None) -> Units:
+        """The most that the next slot can cost each class, whatever its counts: shape (K,).
+
+        Args:
+            state: after the slots before.
+            members: who is counted, where requirements change.
+        """
+        terms = self.terms(state, SlotInput(0, np.zeros((0, 0), np.int64), members))
+        looks = terms.rates.gate * state.watch * (state.unwatched >= state.watch)
+        # Without a sum all that was saved up may be spent; an alarm takes a part of the reserve.
+        saved = np.minimum(1 if state.running else state.since, terms.windows)
+        main, lent = terms.rates.saved(saved, state.gap > 1)
+        reserve = np.maximum(np.minimum(lent, terms.reserve), terms.from_reserve(RESERVE_ON_ALARM))
+        audit = terms.audit.spent if terms.audit else 0
+        most: Units = np.minimum(looks + main, terms.main) + reserve + audit
+        return most
+
     def step(
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
@@ -417,7 +434,7 @@ class AdaptiveRelease:
         """
         if state.published_slot is None:
             scale = terms.bank.scale(audited)
-            state.bank.scale = scale.astype(np.float32)
+            state.bank.scale = filter_bank.rounded(scale)
             state.correlation = terms.correlation.start(scale)
         scale = state.bank.scale
         error = np.full(len(scale), laplace + weighting.noise_variance)

@@ -73,8 +73,8 @@ class BankState:
     """Of level and slope."""
     scores: Halves
     """Discounted log-likelihood of each member in each bin, 0 for the best."""
-    scale: Singles
-    """s of each bin, shape (d,)."""
+    scale: Floats
+    """s of each bin, in single precision all the same, shape (d,)."""
     elapsed: int = 1
     """Slots from the last observation, or the beginning, to the present one; 0 right after it."""
 
@@ -84,9 +84,14 @@ SCHEMA = state_codec.record_schema(
 )
 
 
+_SINGLES = ("level", "level_var", "slope", "slope_var", "scale")
+_HALVES = ("correlation", "scores")
+
+
 def record(state: BankState) -> dict[str, Any]:
     """Avro record of a state, under :data:`SCHEMA`."""
-    parts = [part.tobytes() for part in vars(state).values() if isinstance(part, np.ndarray)]
+    parts = [getattr(state, name).astype("<f4").tobytes() for name in _SINGLES]
+    parts += [getattr(state, name).astype("<f2").tobytes() for name in _HALVES]
     return {"parts": parts, "elapsed": state.elapsed}
 
 
@@ -95,13 +100,15 @@ def read(state: BankState, written: dict[str, Any]) -> None:
 
     Raises ConfigurationError for another number of bins.
     """
-    parts = vars(state)
-    names = [name for name, part in parts.items() if isinstance(part, np.ndarray)]
-    scale = np.frombuffer(written["parts"][-1], state.scale.dtype)
-    state_codec.check_length(scale, state.scale.size, "bins")
-    for name, stored in zip(names, written["parts"], strict=True):
-        flat = np.frombuffer(stored, parts[name].dtype)
-        parts[name] = flat.reshape(parts[name].shape).copy()
+    kinds = [(name, "<f4") for name in _SINGLES] + [(name, "<f2") for name in _HALVES]
+    stored = {
+        name: np.frombuffer(part, kind)
+        for (name, kind), part in zip(kinds, written["parts"], strict=True)
+    }
+    state_codec.check_length(stored["scale"], state.scale.size, "bins")
+    for name, part in stored.items():
+        former = getattr(state, name)
+        setattr(state, name, part.astype(former.dtype).reshape(former.shape))
     state.elapsed = written["elapsed"]
 
 
@@ -292,8 +299,8 @@ def present(state: BankState) -> Beliefs:
 def _slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
     """Slope, its covariance with the level and its variance, at the last observation."""
     slope, slope_var = state.slope.astype(np.float64), state.slope_var.astype(np.float64)
-    together = np.sqrt(slope_var * state.level_var[SLOPED])
-    return slope, state.correlation * together, slope_var
+    together = np.sqrt(slope_var * state.level_var[SLOPED].astype(np.float64))
+    return slope, state.correlation.astype(np.float64) * together, slope_var
 
 
 def _window(state: BankState, shares: Floats) -> _Window:
@@ -374,8 +381,13 @@ def _kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
         beliefs.slope_var.astype(np.float32),
         correlation.astype(np.float16),
         likely.astype(np.float16),
-        scale.astype(np.float32),
+        rounded(scale),
     )
+
+
+def rounded(scale: Floats) -> Floats:
+    """The scale as states keep it."""
+    return scale.astype(np.float32).astype(np.float64)
 
 
 def _shares(scores: Floats) -> Floats:

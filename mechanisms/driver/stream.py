@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.driver.saved_state import (
     NOTHING_MORE,
@@ -23,7 +24,7 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.protocol import Mechanism, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import Foretelling, Mechanism, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 _LOG = logging.getLogger(__name__)
@@ -110,6 +111,16 @@ class ReleaseStream:
         )
         history = digest(state.history, b"restart")
         return StreamState(self.mechanism.start(), booked, history, state.next_slot)
+
+    def price(self, state: StreamState) -> Units:
+        """The most that the next slot can cost a user of each class, before its counts are known.
+
+        Returns units, shape (K,): what the mechanism foretells, or what the filter would allow.
+        """
+        left = state.filter.left()
+        if isinstance(self.mechanism, Foretelling):
+            return np.minimum(left, self.mechanism.price(state.mechanism))
+        return left
 
     def release(
         self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]

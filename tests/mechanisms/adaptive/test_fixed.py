@@ -151,10 +151,12 @@ def drive(machine, seed, slots=SLOTS):
         noise = NoiseSource(KEY)
         for slot in range(slots):
             adversary.asked.clear()
+            price = machine.price(state)
             state, release = machine.step(
                 state, SlotInput(slot, counts[slot]), noise.slot(slot, b"")
             )
             assert (release.spent >= 0).all()
+            assert (release.spent <= price).all()
             charges = [charge for _, charge in adversary.asked]
             purposes = [purpose for purpose, _ in adversary.asked]
             assert len(set(purposes)) == len(purposes)
@@ -274,7 +276,7 @@ def test_the_reserve_is_of_use_with_a_short_window(sizes):
     assert largest["reserve"] > 0
 
 
-# Through the filter, which never refuses; the slots' order is the stream's.
+# Through the filter, which never refuses; what a slot costs at most is known before its counts.
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_the_filter_never_refuses(options):
     for seed in range(3):
@@ -285,7 +287,9 @@ def test_the_filter_never_refuses(options):
         with pytest.MonkeyPatch.context() as patch:
             Adversary(patch, seed)
             for slot in range(SLOTS):
+                price = stream.price(state)
                 state, release = stream.release(state, slot, counts[slot])
+                assert (release.spent <= price).all()
                 statuses.add(release.status)
         assert state.filter.use() <= 1
         assert "published" in statuses

@@ -14,7 +14,7 @@ def settled(kind, gap, log_ratio, releases=400):
     """The bank's own mean variance of each member's level between releases, after so many."""
     bank = Bank(1.0, 1)
     state = bank.start()
-    one, none, noise = np.ones(1, np.float32), np.zeros(1), 2.0**log_ratio
+    one, none, noise = np.ones(1), np.zeros(1), 2.0**log_ratio
     shares = LAST_SLOT if kind == POINT else np.full(gap, 1 / gap)
     for _ in range(releases):
         state.scale, state.elapsed = one, gap
