@@ -61,9 +61,9 @@ class Shrinkage:
         """Learn from a release that was foreseen."""
         share = max(self.share(seen.expected, seen.foreseen), LEAST_LEARNT)
         forecast = self._plausible(share, seen.expected, seen.foreseen)
-        noise = float((seen.noise + seen.error).mean())
-        self.product = MEMORY * self.product + float(forecast @ seen.observed) / noise
-        self.square = MEMORY * self.square + float(forecast @ forecast) / noise
+        weighed = forecast / (seen.noise + seen.error + seen.foreseen)
+        self.product = MEMORY * self.product + float(weighed @ seen.observed)
+        self.square = MEMORY * self.square + float(weighed @ forecast)
 
     def share(self, mean: Floats, variance: Floats) -> float:
         """What to multiply estimates with, from 0 to 1, given their variances, both (d,)."""
