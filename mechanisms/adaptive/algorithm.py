@@ -437,10 +437,9 @@ class AdaptiveRelease:
             state.bank.scale = filter_bank.rounded(scale)
             state.correlation = terms.correlation.start(scale)
         scale = state.bank.scale
-        error = np.full(len(scale), laplace + weighting.noise_variance)
-        drawn = weighting.dispersion * scale
+        error = laplace + weighting.noise_variance + weighting.dispersion * scale
         terms.correlation.learn(
-            state.correlation, released - audited, scale, weighting.dispersion, error, drawn
+            state.correlation, released - audited, scale, weighting.dispersion, error
         )
         released, noise_variance, other = self._corrected(state, terms, weighting, released)
         _, doubt = self._bias(state, terms, weighting.dispersion)
@@ -592,11 +591,8 @@ class AdaptiveRelease:
         forecast, terms = here.forecast, here.terms
         share = 0.0
         if seen:
-            status, mean, variance = (
-                PUBLISHED,
-                seen[-1].mean,
-                state.misfit.after(seen[-1], forecast),
-            )
+            status, mean = PUBLISHED, seen[-1].mean
+            variance = state.misfit.after(seen[-1], forecast)
         elif state.published_slot is None:  # nothing is known before a release
             mean = np.zeros_like(forecast.mean)
             status, variance = SKIPPED, np.full_like(mean, np.nan)

@@ -264,7 +264,6 @@ class Correlation:
         scale: Floats,
         dispersion: float,
         error: Floats,
-        drawn: Floats | float = 0.0,
     ) -> None:
         """Learn from an audit.
 
@@ -274,13 +273,10 @@ class Correlation:
             scale: s of each bin, shape (d,).
             dispersion: of the release's weights.
             error: variance of `missed` without the bias, shape (d,).
-            drawn: variance of it where users of a class are drawn anew in each slot, shape (d,). If
-                they stay the same, it is their bias that is there instead.
         """
         lever = scale * np.sqrt(dispersion)
         variance = state.variance + STEP * (SIZES**2 + CHANCE / scale)
         surprise = missed - state.mean.astype(np.float64) * lever
-        error = error + (1 - CHANCE) * drawn
         total = variance * lever**2 + error
         # The last bin of a complete histogram is no news once the others are known.
         news = (len(missed) - 1) / len(missed) if len(missed) > 1 else 1.0
