@@ -160,7 +160,9 @@ def test_infinite_compares_with_what_knows_no_data(tmp_path):
 def test_adaptive_fills_its_tables(tmp_path):
     run("adaptive", "--quick", "--processes=1", f"--results={tmp_path}")
     found = tables(tmp_path, "adaptive")
-    errors, parts, _, bins, flights = found
+    before, errors, parts, _, bins, flights, costs = found
+    assert [row[:2] for row in before["rows"]] == [["sin", "adaptive"]]
+    assert [row[0] for row in costs["rows"]] == [100, 10_000]
     assert [row[1] for row in errors["rows"][:3]] == ["pbd", "pba", "adaptive"]
     assert [row[0] for row in parts["rows"]][:2] == ["pba", "ablation"]
     assert {row[0] for row in bins["rows"]} == {10_000, 1_000_000}

@@ -14,7 +14,7 @@ Source: our own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,10 @@ from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
 from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CycleState, CyclicBank
 from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Bank, Forecast, Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
+from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
 from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
@@ -107,6 +109,8 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             running=["null", RunningSum.SCHEMA],
             cycle=CycleState.SCHEMA,
             ring=["null", Ring.SCHEMA],
+            misfit=Misfit.SCHEMA,
+            shrinkage=Shrinkage.SCHEMA,
             **accounts,
             **_KEPT,
         ),
@@ -123,6 +127,9 @@ class AdaptiveState:
     """What was spent of each part of the budgets."""
     cycle: CycleState
     """Its running sums are SECRET, too."""
+    misfit: Misfit
+    """Of the variances that the bank states."""
+    shrinkage: Shrinkage = field(default_factory=Shrinkage)
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
     ring: Ring | None = None
@@ -172,6 +179,8 @@ def pack(
         "running": state.running.record() if state.running else None,
         "cycle": state.cycle.record(),
         "ring": state.ring.record() if state.ring else None,
+        "misfit": state.misfit.record(),
+        "shrinkage": state.shrinkage.record(),
         **accounts,
     }
     return state_codec.pack(versions, record)
@@ -194,6 +203,8 @@ def unpack(
         record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
+        state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
+        state.shrinkage = Shrinkage(**record["shrinkage"])
     beliefs = vars(state.correlation)
     shapes = [(part.dtype, part.shape) for part in beliefs.values()]
     if version == 1:
@@ -306,6 +317,11 @@ class AdaptiveRelease:
         in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
         bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         self.book(state, bill.main, bill.reserve, bill.audit)
+        if started:
+            for one in seen:
+                if one.taken:
+                    state.misfit.learn(one)
+                    state.shrinkage.learn(one)
         if seen:
             state.published_slot = slot_input.slot
         if seen or state.slots % REPLAN_EVERY == 0:
@@ -626,29 +642,34 @@ class AdaptiveRelease:
     ) -> SlotRelease:
         """What leaves: the last observation of the slot, or the forecast."""
         forecast, terms = here.forecast, here.terms
+        share = 0.0
         if seen:
-            status, mean, variance = PUBLISHED, seen[-1].mean, seen[-1].variance
+            status, mean = PUBLISHED, seen[-1].mean
+            variance = state.misfit.after(seen[-1], forecast)
         elif state.published_slot is None:  # nothing is known before a release
             mean = np.zeros_like(forecast.mean)
             status, variance = SKIPPED, np.full_like(mean, np.nan)
         else:
             status, mean = PREDICTED, forecast.mean
-            variance = forecast.variance + forecast.white
+            variance = state.misfit.of(forecast)
         most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-        doubt = self._bias(state, terms, state.dispersion)[1]
+        doubt = terms.correlation.doubt(state.correlation, forecast.scale, state.dispersion)
         revisions: tuple[Revised, ...] = ()
         if state.ring:
             state.ring.passed(here.slot, most, doubt)
             revisions = tuple(self._revised(state, here.slot - self.revise))
+        variance, share = variance + doubt, 1.0
+        if status != SKIPPED:
+            mean, variance, share = state.shrinkage.shrunk(mean, variance)
         return SlotRelease(
             np.rint(np.clip(mean, 0, most)).astype(np.int64),
             status,
             state.published_slot,
             state.epsilon,
-            np.sqrt(variance + doubt + ROUNDING),
+            np.sqrt(variance + ROUNDING),
             spent=bill.main + bill.reserve + bill.audit,
             alarm=jumped,
-            diagnostics=self._diagnostics(state, terms, surprise),
+            diagnostics=self._diagnostics(state, terms, surprise) | {"believed": share},
             revisions=revisions,
         )
 
@@ -666,11 +687,13 @@ class AdaptiveRelease:
             bank = self.cycle.over(state.cycle, levels, slot, 1)
             if isinstance(bank, CyclicBank):
                 known = bank.of_level(known)
-            mean, variance = known.mean, known.variance + known.white
+            mean, variance = known.mean, state.misfit.of(known) + ring.doubt
             if state.published_slot is None:
                 mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
+            else:
+                mean, variance, _ = state.shrinkage.shrunk(mean, variance)
             counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)
-            yield Revised(slot, counts, np.sqrt(variance + ring.doubt + ROUNDING))
+            yield Revised(slot, counts, np.sqrt(variance + ROUNDING))
 
     def _diagnostics(self, state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
         beliefs = self._beliefs(state, terms)

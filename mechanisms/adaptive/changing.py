@@ -31,6 +31,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
+from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
@@ -86,7 +87,11 @@ class DynamicAdaptive(AdaptiveRelease):
         bank = filter_bank.Bank(1.0, self.setting.bins).start()
         correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
         return AdaptiveState(
-            bank, correlation, self.windows.start(), self.cycle.start(self.setting.bins)
+            bank,
+            correlation,
+            self.windows.start(),
+            self.cycle.start(self.setting.bins),
+            Misfit.start(self.setting.bins),
         )
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:

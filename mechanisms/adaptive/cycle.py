@@ -73,6 +73,8 @@ LONG, COARSE = 12, 4
 KNOWN, WITHIN = 0.9, 0.25
 # Slots that have less than this of the mean one tell nothing of the level.
 FAINT = 0.2
+# Not too small to divide by.
+LEAST_SCALE = 1e-9
 # Variance of a bin's depth, and of its step from release to release.
 DEPTHS, DEPTH_STEP = 0.25, 5e-4
 # The longest span, in cycles and in slots.
@@ -402,7 +404,9 @@ class CyclicBank:
         ratio = float(self.ratios[-1])
         each = self.depths.ratios(ratio)
         doubt = (self.variance + self.depths.doubt(ratio)) * level.mean**2
-        return Forecast(level.mean * each, level.variance * each**2 + doubt, level.white * each)
+        variance = level.variance * each**2 + doubt
+        scale = np.maximum(level.scale * each, LEAST_SCALE)
+        return Forecast(level.mean * each, variance, level.white * each, scale)
 
     def observe(
         self,
@@ -415,13 +419,16 @@ class CyclicBank:
         alarmed: bool = False,
     ) -> Observed:
         """As the bank's."""
+        level = self.bank.forecast(state)
+        now = self.of_level(level)
         parts = shares * self.ratios[-len(shares) :]
         whole, ratio = float(parts.sum()), float(self.ratios[-1])
         if whole < FAINT:
-            now = self.forecast(state)
-            return Observed(np.zeros(counts.shape, bool), now.mean, now.variance + now.white)
+            known = now.mean, now.variance + now.white
+            return Observed(
+                np.zeros(counts.shape, bool), *known, known[1], counts, *known, noise, error
+            )
         scale = np.maximum(self.depths.ratios(whole), FAINT)
-        level = self.bank.forecast(state)
         doubt = self.depths.doubt(whole) * level.mean**2
         seen = self.bank.observe(
             state,
@@ -436,8 +443,18 @@ class CyclicBank:
         self.depths.learn(missed, level.mean * (whole - 1), usual, ~seen.jumped)
         each = self.depths.ratios(ratio)
         doubt = (self.variance + self.depths.doubt(ratio)) * seen.mean**2
-        mean, variance = seen.mean * each, seen.variance * each**2 + doubt
-        return Observed(seen.jumped, mean, variance, seen.taken)
+        return Observed(
+            seen.jumped,
+            seen.mean * each,
+            seen.variance * each**2 + doubt,
+            now.variance + now.white,
+            counts,
+            seen.expected * scale,
+            seen.foreseen * scale**2,
+            noise,
+            seen.error * scale**2,
+            seen.taken,
+        )
 
 
 class Cycle:

@@ -146,6 +146,8 @@ class Forecast:
     """Of the curve."""
     white: Floats
     """Variance of the slot's own deviation from the curve."""
+    scale: Floats
+    """s of each bin: the deviation has this variance where it is there."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +172,17 @@ class Observed:
     mean: Floats
     """Of the present slot's own counts."""
     variance: Floats
+    before: Floats
+    """That variance without the observation."""
+    observed: Floats
+    expected: Floats
+    """What was foreseen of it."""
+    foreseen: Floats
+    """Variance of what was foreseen."""
+    noise: float | Floats
+    """Variance of the noise on what was observed."""
+    error: Floats
+    """Variance of its other errors."""
     taken: Taken | None = None
     """What the release was taken for; None where nothing was learnt of it."""
 
@@ -229,7 +242,8 @@ class Bank:
         """Mix the members' beliefs of the present slot."""
         weights, now = self.weights(state), present(state)
         mean, variance = _mixed(weights, now.level, now.level_var)
-        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * state.scale)
+        scale = state.scale.astype(np.float64)
+        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * scale, scale)
 
     def observe(
         self,
@@ -259,6 +273,7 @@ class Bank:
         scores = state.scores.astype(np.float64)
         weights = _shares(scores)
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
+        _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
         jump, jump_of_noise = JUMP, JUMP_OF_NOISE
         if alarmed:
@@ -284,8 +299,11 @@ class Bank:
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
         vars(state).update(vars(_kept(after, scores, scale)) | {"elapsed": 0})
+        known = _mixed(weights, each, left)
         taken = Taken(counts, noise + error, shares, opened)
-        return Observed(jumped, *_mixed(weights, each, left), taken)
+        return Observed(
+            jumped, *known, before, counts, mean, variance, noise, error + 0 * counts, taken
+        )
 
 
 def present(state: BankState) -> Beliefs:

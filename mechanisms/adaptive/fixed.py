@@ -38,6 +38,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     part,
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
+from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.protocol import Population, SlotInput
@@ -128,6 +129,7 @@ class Adaptive(AdaptiveRelease):
             self.correlation.start(bank.scale),
             accounts,
             self.cycle.start(self.population.bins),
+            Misfit.start(self.population.bins),
         )
 
     def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:

@@ -332,7 +332,7 @@ class Ring:
         self.next_slot += 1
         if self.releases and self.releases[0].slot == slot:
             self._pass()
-        return slot, Forecast(mean, variance - white, white)
+        return slot, Forecast(mean, variance - white, white, scale)
 
     def _learn(self) -> None:
         """Learn from the releases that came since."""

@@ -51,6 +51,9 @@ SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
 BELIEF = np.array([2.5, 2.0, 0.0, 0.0, 0.0])
+# Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
+# where errors are told, that they do has at least this share of belief.
+STAYING = 0.25
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
@@ -215,8 +218,7 @@ class Correlation:
 
     def belief(self, state: CorrelationState) -> tuple[Floats, Floats]:
         """Mean and variance of beta in each bin, both of shape (d,)."""
-        weights = np.exp(state.scores - state.scores.max())[:, None]
-        weights /= weights.sum()
+        weights = _shares(state.scores)
         each = state.mean.astype(np.float64)
         mean = (weights * each).sum(axis=0)
         return mean, (weights * (state.variance + (each - mean) ** 2)).sum(axis=0)
@@ -236,6 +238,17 @@ class Correlation:
         misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
         lever = scale * np.sqrt(dispersion)
         return mean * lever, (variance + misfit * mean**2) * lever**2
+
+    def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
+        """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
+        mean, _ = self.belief(state)
+        each = state.variance + (state.mean.astype(np.float64) - mean) ** 2
+        staying = (CHANCE > 0) * STAYING
+        variance = ((staying + (1 - STAYING) * _shares(state.scores)) * each).sum(axis=0)
+        apart = max(0.0, 1 - dispersion / self.reference)
+        misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
+        told: Floats = (variance + misfit * mean**2) * scale**2 * dispersion
+        return told
 
     def risk(self, state: CorrelationState, scale: Floats) -> Risk:
         """Squared bias to expect of a count, averaged over bins."""
@@ -272,3 +285,10 @@ class Correlation:
         mean = state.mean + gain * surprise
         learnt = CorrelationState.of(mean, variance * error / total, scores)
         vars(state).update(vars(learnt))
+
+
+def _shares(scores: Floats) -> Floats:
+    """Beliefs of these logs, shape (hypotheses, 1)."""
+    weights = np.exp(scores - scores.max())[:, None]
+    shares: Floats = weights / weights.sum()
+    return shares

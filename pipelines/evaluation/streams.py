@@ -10,6 +10,9 @@ The others are ours:
   to a place drawn anew, and now and then an event draws 3 % of all users a slot into one place.
 - `city-sparse`: the same, but only 30 % of the users report in a slot.
 - `city-10000`: the same with 10,000 places.
+- `sparse`: 19 kinds of things that hardly anybody rates on a given day, about 1.2 % of the users,
+  as in the public data of MovieLens. People come back rarely and then for a few days; how often
+  has a heavy tail, everybody has a taste of their own, and all come in waves.
 - `-correlated`: class and value go together. Users with long windows have up to 50 % more of what
   `p_t` is about (or of the odd places), users with short ones up to 50 % less.
 
@@ -40,6 +43,9 @@ DAY = 288
 MOVING = 0.05
 DRAWN_TO_EVENT = 0.03
 CORRELATION = 0.5
+PRESENT = 11 / 943
+"""Share of the users who are in a slot of `sparse`, on average."""
+LONGEST_VISIT = 30
 
 
 def wave(slots: int, random: Random) -> Floats:
@@ -123,6 +129,28 @@ def _city(
         yield places if reporting == 1 else random.binomial(places, reporting)
 
 
+def _visits(sizes: Counts, slots: int, random: Random, *, bins: int = 19) -> Iterator[Counts]:
+    users, class_of = int(sizes.sum()), np.repeat(np.arange(len(sizes)), sizes)
+    often = 1 + random.pareto(1.5, users)
+    popularity = np.arange(1, bins + 1) ** -0.8
+    tastes = random.dirichlet(5 * popularity / popularity.sum(), users).cumsum(axis=1)
+    lengths = np.arange(1, LONGEST_VISIT + 1)
+    lasts = lengths**-2.5 / (lengths**-2.5).sum()
+    coming = users * PRESENT / (lengths @ lasts)
+    ends, wave = np.zeros(users, dtype=np.int64), random.normal(0, 0.6)
+    for t in range(-LONGEST_VISIT, slots):
+        wave = 0.9 * wave + random.normal(0, 0.6 * (1 - 0.9**2) ** 0.5)
+        new = random.poisson(coming * math.exp(wave - 0.6**2 / 2))
+        who = random.choice(users, new, p=often / often.sum())
+        np.maximum.at(ends, who, t + random.choice(lengths, new, p=lasts))
+        here = np.flatnonzero(ends > t)
+        liked = (random.random(len(here))[:, None] > tastes[here]).sum(axis=1)
+        counts = np.zeros((len(sizes), bins), dtype=np.int64)
+        np.add.at(counts, (class_of[here], np.minimum(liked, bins - 1)), 1)
+        if t >= 0:
+            yield counts
+
+
 _WALKS = {"sin": wave, "tlns": walk, "log": growth, "step": levels}
 
 STREAMS: Mapping[str, Callable[[Counts, int, Random], Iterator[Counts]]] = {
@@ -131,6 +159,7 @@ STREAMS: Mapping[str, Callable[[Counts, int, Random], Iterator[Counts]]] = {
     "city": _city,
     "city-sparse": partial(_city, reporting=0.3),
     "city-10000": partial(_city, bins=10_000),
+    "sparse": _visits,
     **{
         f"{name}-correlated": partial(_two_bins, path, correlation=CORRELATION)
         for name, path in _WALKS.items()

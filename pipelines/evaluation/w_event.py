@@ -86,11 +86,12 @@ class WEvent(Family):
             "window_use", "window use", "largest share of a budget spent in a window: at most 1"
         ),
         Measure("coverage", "coverage", "share of true counts within released ± 1.645 stderr"),
+        Measure("coverage_above_0", "coverage above 0", "the same of the true counts above 0"),
         Measure("seconds", "seconds", "CPU seconds that the mechanism took"),
     )
     log: tuple[str, ...] = ("amre", "amse", "relative_error", "ajsd", "seconds")
     wide = ("amre",)
-    limits = {"window_use": 1.0, "coverage": 0.9}
+    limits = {"window_use": 1.0, "coverage": 0.9, "coverage_above_0": 0.9}
     template = "w_event.html.jinja"
 
     def check(self, source: Source, setting: tuple[Any, ...], mechanisms: Sequence[str]) -> None:
@@ -203,7 +204,7 @@ class WindowMeter:
         self._squares = self._bounding = self._noise = 0.0
         self._distance = self._divergence = 0.0
         self._true = self._published = self._cells = 0
-        self._released, self._revised = Coverage(), Coverage()
+        self._released, self._present, self._revised = Coverage(), Coverage(), Coverage()
         self._again = 0.0
         self._awaited: deque[Counts] = deque()
 
@@ -219,6 +220,8 @@ class WindowMeter:
         self._published += release.status == PUBLISHED
         self._cells += true.size
         self._released.add(true, release.counts, release.stderr)
+        some = true > 0
+        self._present.add(true[some], release.counts[some], release.stderr[some])
         self._spent.append(release.spent)
         self._awaited.append(true)
         self.revise(release.revisions)
@@ -235,7 +238,7 @@ class WindowMeter:
 
         `bounding` is between every event and those that count, `noise` between those and the
         release, all others against every event. NaN are a relative error when nothing was counted,
-        and a coverage when no release had a finite standard error.
+        and a coverage when no release (of a count above 0) had a finite standard error.
         """
         slots = len(self._spent)
         return {
@@ -248,6 +251,7 @@ class WindowMeter:
             "published": self._published / slots,
             "window_use": largest_window_use(np.stack(self._spent), self._requirements),
             "coverage": self._released.share,
+            "coverage_above_0": self._present.share,
         }
 
     def revised_figures(self) -> dict[str, float]:

@@ -40,6 +40,8 @@ def test_a_task_is_a_simulation_of_each_mechanism():
         covered = np.abs(expected.released - truth) <= 1.645 * expected.stderr
         known = np.isfinite(expected.stderr)
         assert figures_of["coverage"] == pytest.approx(covered[known].mean())
+        present = known & (truth > 0)
+        assert figures_of["coverage_above_0"] == pytest.approx(covered[present].mean())
         assert 0 < figures_of["window_use"] <= 1
         assert figures_of["seconds"] > 0
         assert [found.facts[size] for size in ("users", "slots", "bins")] == [90, 40, 2]

@@ -51,15 +51,23 @@ def test_figures_of_two_slots():
     assert found.published == 1 / 2
     # 3 <= 1.645 * 2 < 4, 0 is within 1.645, and the infinite one does not count.
     assert found.coverage == 2 / 3
+    assert found.coverage_above_0 == 2 / 3
     assert found.window_use == 0
     expected = [jensenshannon([10, 10], [13, 6]) ** 2, jensenshannon([5, 5], [5, 7]) ** 2]
     assert found.ajsd == pytest.approx(np.mean(expected), rel=1e-9)
+
+
+def test_coverage_above_0_leaves_out_what_is_0():
+    found = measured(([0, 4, 9], release([0, 4, 12])), ([0, 0, 1], release([0, 5, 2])))
+    assert found.coverage == 4 / 6
+    assert found.coverage_above_0 == 2 / 3
 
 
 def test_nothing_counted_and_nothing_known():
     found = measured(([0, 0], release([0, 0], stderr=math.nan)))
     assert math.isnan(found.relative_error)
     assert math.isnan(found.coverage)
+    assert math.isnan(found.coverage_above_0)
     assert found.amre == found.ajsd == 0
 
 

@@ -69,3 +69,16 @@ def test_synthetic():
     assert np.array_equal(events, np.sum(tables, axis=1))
     again = [one.counts for one in source.slots_of(0.6, 12, seed=5)]
     assert not np.array_equal(tables, again)
+
+
+def test_in_a_sparse_stream_few_users_are_there_and_stay_for_days():
+    _, sizes = population(1.0, 30, 943)
+    found = np.stack(list(make_stream("sparse", sizes, 214, 3)))
+    assert found.shape == (214, 9, 19)
+    assert (found.sum(axis=2) <= sizes).all()
+    assert 8 < found.sum(axis=(1, 2)).mean() < 15
+    by_bin = found.sum(axis=(0, 1))
+    assert by_bin[0] > 4 * by_bin[10:].mean()
+    # Waves: the days differ more than if everybody came by chance.
+    days = found.sum(axis=(1, 2))
+    assert days.var() > 2 * days.mean()

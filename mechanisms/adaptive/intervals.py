@@ -1,0 +1,168 @@
+"""How far intervals must reach, learnt from how far releases were from what had been foreseen.
+
+The filters state a variance for everything that they foresee. Whether it is the right one shows
+when the next release comes: of the innovations, about 90 % should lie within 1.645 of their
+standard deviations. That is so for normal errors, for Laplace noise and, nearly, for their sums;
+how far the few others are away does not matter, so a jump does not widen what follows. Where more
+of them lie outside, the variance of what is foreseen is multiplied by a factor. The noise is known
+and has none.
+
+Each bin has a factor of its own, as far as its releases tell more than those of all bins together.
+Variances that differ from bin to bin more than they usually do are taken with caution: they follow
+a level that is itself uncertain. What is not known of a factor widens intervals, too.
+
+Everything here is post-processing of releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.tidy import NINETY_PERCENT
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+
+# Of sums of a normal error and Laplace noise, by the share of the variance that is the error's: how
+# many lie outside, and how many more for each unit of the log of the error's variance.
+_SHARES = np.linspace(0, 1, 11)
+_OUTSIDE = np.array(
+    [0.0976, 0.0962, 0.0953, 0.0950, 0.0954, 0.0963, 0.0973, 0.0984, 0.0993, 0.0998, 0.1000]
+)
+_SLOPES = np.array(
+    [0.0000, 0.0107, 0.0238, 0.0396, 0.0574, 0.0763, 0.0955, 0.1146, 0.1335, 0.1519, 0.1696]
+)
+# Variance of whether one lies outside.
+_SPREAD = 0.09
+# Variances before any release: of the log of the common factor, of its slope over unusual logs of
+# variances, and of the log of a bin's factor beside the common one.
+COMMON, OWN = np.array([0.25, 0.25]), 0.25
+# They grow by so much with each release, but not beyond those.
+COMMON_STEP, OWN_STEP = 0.002, 0.001
+# Of the variance of the log of a factor, so much is added to it.
+ALLOWANCE = 0.8
+# The bank must be so certain that there is no white part: what it believes has this power.
+CERTAIN = 3
+# Memory of usual variances, by release.
+SLOW = 0.02
+MOST_UNUSUAL = 2.0
+_LEAST = 1e-9
+
+
+@dataclass
+class Misfit:
+    """Factors on the variance of what is foreseen, and how well they are known."""
+
+    own: Singles
+    """Log of the factor of each bin beside the common one, shape (d,)."""
+    own_variance: Singles
+    """Shape (d,)."""
+    usual: Singles
+    """Log of the variance with which releases are usually foreseen, shape (d,)."""
+    common: Floats
+    """Log of the common factor, and its slope over unusual logs of variances, -1 to 0."""
+    covariance: Floats
+    """Of these, shape (2, 2)."""
+    releases: int = 0
+
+    SCHEMA = state_codec.record_schema(
+        "Misfit", parts={"type": "array", "items": "bytes"}, releases="long"
+    )
+
+    @classmethod
+    def start(cls, bins: int) -> Misfit:
+        """Before the first release."""
+        zeros = np.zeros(bins, np.float32)
+        own_variance = np.full(bins, OWN, np.float32)
+        return cls(zeros, own_variance, zeros.copy(), np.zeros(2), np.diag(COMMON))
+
+    def record(self) -> dict[str, Any]:
+        """Avro record, under `SCHEMA`."""
+        parts = [part.tobytes() for part in vars(self).values() if isinstance(part, np.ndarray)]
+        return {"parts": parts, "releases": self.releases}
+
+    @classmethod
+    def read(cls, written: dict[str, Any], bins: int) -> Misfit:
+        """What a record says of a stream with so many bins."""
+        found = cls.start(bins)
+        for (name, part), stored in zip(list(vars(found).items()), written["parts"], strict=False):
+            vars(found)[name] = np.frombuffer(stored, part.dtype).reshape(part.shape).copy()
+        found.releases = written["releases"]
+        return found
+
+    def of(self, forecast: Forecast) -> Floats:
+        """Variance to tell of counts that are foreseen, shape (d,)."""
+        return self._factor(forecast.variance) * forecast.variance + _white(forecast)
+
+    def after(self, seen: Observed, forecast: Forecast) -> Floats:
+        """The same once the present slot's release is known."""
+        factor = self._factor(seen.foreseen)
+        blurred = seen.noise + seen.error
+        before = factor * (seen.before - forecast.white) + _white(forecast)
+        both = before / seen.before
+        learnt = (seen.before - seen.variance) * (seen.foreseen + blurred)
+        left = before - both**2 * learnt / (factor * seen.foreseen + blurred)
+        known: Floats = np.maximum(left, 0.0)
+        return known
+
+    def learn(self, seen: Observed) -> None:
+        """Learn from a release that was foreseen."""
+        self.releases += 1
+        stated = np.log(np.maximum(seen.foreseen, _LEAST))
+        weight = max(SLOW, 1 / self.releases)
+        self.usual = (self.usual + weight * (stated - self.usual)).astype(np.float32)
+        unusual = self._unusual(seen.foreseen)
+        log = self.common[0] + self.common[1] * unusual + self.own
+        blurred = seen.noise + seen.error
+        foreseen = np.exp(log) * seen.foreseen
+        total = foreseen + blurred
+        outside = np.abs(seen.observed - seen.expected) > NINETY_PERCENT * np.sqrt(total)
+        excess = outside - np.interp(foreseen / total, _SHARES, _OUTSIDE)
+        # Releases count alike, whatever variance was stated of them.
+        typical = np.exp(self.common[0] + self.own + self.usual)
+        lever = np.interp(typical / (typical + blurred), _SHARES, _SLOPES)
+        self._update(lever, unusual, excess)
+
+    def _update(self, lever: Floats, unusual: Floats, excess: Floats) -> None:
+        spread = _SPREAD + lever**2 * self.own_variance
+        levers = lever * np.stack([np.ones_like(lever), unusual])
+        told = levers / spread
+        covariance = np.linalg.inv(np.linalg.inv(self.covariance) + told @ levers.T)
+        step = covariance @ (told @ excess)
+        self.common = self.common + step
+        self.common[1] = np.clip(self.common[1], -1, 0)
+        known = np.diag(covariance)
+        grown = np.sqrt(np.minimum(known + COMMON_STEP, COMMON) / known)
+        self.covariance = covariance * grown * grown[:, None]
+        gain = self.own_variance * lever / spread
+        self.own = (self.own + gain * (excess - step @ levers)).astype(np.float32)
+        variance = self.own_variance * (1 - gain * lever) + OWN_STEP
+        self.own_variance = np.minimum(variance, OWN).astype(np.float32)
+
+    def _unusual(self, variance: Floats) -> Floats:
+        """How far the log of each variance is above its usual value, beside that of all bins."""
+        above = np.log(np.maximum(variance, _LEAST)) - self.usual
+        unusual: Floats = np.clip(above - above.mean(), -MOST_UNUSUAL, MOST_UNUSUAL)
+        return unusual
+
+    def _factor(self, variance: Floats) -> Floats:
+        unknown = self.own_variance + self.covariance[0, 0]
+        log = self.common[0] + self.common[1] * self._unusual(variance) + self.own
+        factor: Floats = np.exp(log + ALLOWANCE * unknown)
+        return factor
+
+
+def _white(forecast: Forecast) -> Floats:
+    """Variance to tell of a slot's own deviation from the curve, shape (d,).
+
+    Releases of sums hardly show it, so it is not left out before it is certainly not there.
+    """
+    absent = np.clip(1 - forecast.white / forecast.scale, 0, 1)
+    white: Floats = forecast.scale * (1 - absent**CERTAIN)
+    return white

@@ -1,0 +1,124 @@
+"""How wide intervals are follows from how far releases were from what had been foreseen."""
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms.adaptive import intervals
+from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
+from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.core.tidy import NINETY_PERCENT
+
+NOISE = 2.0
+
+
+def innovations(random, stated, true, releases, jumps=0.0):
+    """Releases of bins whose stated and true variances are arrays (d,) or functions of nothing."""
+    for _ in range(releases):
+        foreseen = stated() if callable(stated) else stated
+        error = random.normal(0, np.sqrt(true))
+        error = np.where(random.random(len(error)) < jumps, 100 * error, error)
+        noise = random.laplace(0, np.sqrt(NOISE / 2), len(error))
+        yield observed(error + noise, foreseen), error
+
+
+def observed(missed, foreseen, noise=NOISE):
+    zeros = np.zeros(len(missed))
+    kept = foreseen * noise / (foreseen + noise)
+    gone = zeros > 0
+    return Observed(gone, zeros, kept, foreseen, missed, zeros, foreseen, noise, zeros)
+
+
+def foreseen(variance):
+    """A forecast of a curve with this variance, without a white part."""
+    zeros = np.zeros(len(variance))
+    return Forecast(zeros, variance, zeros, zeros + 1)
+
+
+def learnt(found, bins):
+    """A misfit after all innovations, and the share of errors that its last intervals covered."""
+    misfit, covered = Misfit.start(bins), []
+    for seen, error in found:
+        reach = NINETY_PERCENT * np.sqrt(misfit.of(foreseen(seen.foreseen)))
+        covered.append(np.abs(error) <= reach)
+        misfit.learn(seen)
+    return misfit, np.array(covered[len(covered) // 2 :])
+
+
+@pytest.mark.parametrize("times", [0.25, 1.0, 4.0])
+def test_intervals_cover_whatever_variance_is_stated(times):
+    random = np.random.default_rng(1)
+    true = np.full(40, 3.0)
+    misfit, covered = learnt(innovations(random, true / times, true, 300), 40)
+    assert 2.4 < np.median(misfit.of(foreseen(true / times))) < 4.5
+    assert 0.885 < covered.mean() < 0.94
+    assert covered.mean(axis=0).min() > 0.8
+
+
+def test_each_bin_has_a_factor_of_its_own():
+    random = np.random.default_rng(2)
+    true = np.repeat([1.5, 13.5], 20)
+    _, covered = learnt(innovations(random, np.full(40, 4.5), true, 400), 40)
+    for part in (covered[:, :20], covered[:, 20:]):
+        assert 0.88 < part.mean() < 0.95
+
+
+def test_rare_jumps_widen_nothing():
+    random = np.random.default_rng(3)
+    true = np.full(40, 3.0)
+    misfit, _ = learnt(innovations(random, true, true, 300, jumps=0.02), 40)
+    assert np.median(misfit.of(foreseen(true))) < 1.5 * 3
+
+
+# A level that is uncertain makes the variance of its drift go up and down, which means nothing.
+def test_ups_and_downs_that_mean_nothing_are_not_believed():
+    random = np.random.default_rng(4)
+    true = np.full(60, 3.0)
+    found = list(innovations(random, lambda: 3.0 * np.exp(random.uniform(-2, 2, 60)), true, 300))
+    misfit, covered = learnt(found, 60)
+    stated = np.stack([seen.foreseen for seen, _ in found[150:]])
+    assert misfit.common[1] < -0.4
+    assert covered[stated < 1].mean() > 0.8
+    raw = np.stack([error for _, error in found[150:]])
+    assert (np.abs(raw) <= NINETY_PERCENT * np.sqrt(stated))[stated < 1].mean() < 0.6
+
+
+def test_what_lies_outside_of_sums_of_a_normal_error_and_noise():
+    random = np.random.default_rng(5)
+    draws = 400_000
+    normal, laplace = random.normal(size=draws), random.laplace(0, 0.5**0.5, draws)
+    for i in (1, 3, 6, 9):
+        share = intervals._SHARES[i]
+        both = share**0.5 * normal + (1 - share) ** 0.5 * laplace
+        # Six standard deviations of a share of 10 %: 0.0029.
+        assert (np.abs(both) > NINETY_PERCENT).mean() == pytest.approx(
+            intervals._OUTSIDE[i], abs=0.003
+        )
+
+
+def test_where_variances_are_right_a_release_leaves_what_the_filter_says():
+    misfit = Misfit.start(3)
+    misfit.own_variance[:] = 0
+    misfit.covariance[:] = 0
+    seen = observed(np.zeros(3), np.array([0.5, 2.0, 8.0]))
+    assert misfit.after(seen, foreseen(seen.before)) == pytest.approx(seen.variance)
+    misfit.common[0] = 1.0
+    more = misfit.after(seen, foreseen(seen.before))
+    assert (more > seen.variance).all()
+    assert (more < NOISE).all()
+
+
+def test_nothing_is_lost_in_writing_and_it_is_short():
+    random = np.random.default_rng(6)
+    misfit, _ = learnt(innovations(random, np.ones(10_000), np.ones(10_000), 3), 10_000)
+    written = misfit.record()
+    again = Misfit.read(written, 10_000)
+    assert again.record() == written
+    assert (again.of(foreseen(np.ones(10_000))) == misfit.of(foreseen(np.ones(10_000)))).all()
+    assert sum(map(len, written["parts"])) < 130_000
+
+
+# Releases of sums hardly tell whether there is a white part; see `_white`.
+def test_half_a_belief_in_white_deviations_is_told_as_nearly_all_of_them():
+    misfit, zeros = Misfit.start(3), np.zeros(3)
+    white = 100 * np.array([0.0, 0.5, 1.0])
+    assert misfit.of(Forecast(zeros, zeros, white, zeros + 100)) == pytest.approx([0, 87.5, 100])

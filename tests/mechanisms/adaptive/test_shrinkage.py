@@ -1,0 +1,92 @@
+"""Estimates that are mostly noise are told as less, never as worse than nothing."""
+
+import numpy as np
+
+from streamveil.mechanisms.adaptive.filter_bank import Observed
+from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
+
+BINS = 100
+
+
+def observed(released, expected, foreseen, noise):
+    zeros = np.zeros(len(released))
+    each = zeros + foreseen
+    return Observed(zeros > 0, zeros, each, each, released, expected, each, noise, zeros)
+
+
+def told(true, noise, kept, releases=200, seed=1):
+    """Errors of estimates as told and unshrunk, and of zeros: a filter that averages `kept`."""
+    random = np.random.default_rng(seed)
+    shrinkage, estimate, errors = Shrinkage(), np.zeros(len(true)), []
+    for i in range(releases):
+        released = true + random.laplace(0, np.sqrt(noise / 2), len(true))
+        weight = max(1 / (i + 1), 1 / kept)
+        variance = np.full(len(true), noise * weight)
+        if i:
+            shrinkage.learn(observed(released, estimate, variance[0], noise))
+        estimate = estimate + weight * (released - estimate)
+        counts, stated, share = shrinkage.shrunk(estimate, variance)
+        assert (counts >= 0).all()
+        assert (stated <= 2 * variance).all()
+        errors.append([((x - true) ** 2).sum() for x in (counts, estimate.clip(0), 0 * true)])
+    return np.array(errors), shrinkage, share
+
+
+def test_no_worse_than_zeros_where_counts_are_far_below_the_noise():
+    found = []
+    for seed in range(8):
+        true = np.random.default_rng(seed).exponential(0.6, BINS)
+        errors, _, share = told(true, 400.0, 30, seed=seed)
+        found.append(errors.mean(axis=0))
+        assert share < 0.2
+    shrunk, plain, zeros = np.mean(found, axis=0)
+    assert shrunk < 1.02 * zeros
+    assert plain > 3 * zeros
+
+
+def test_what_can_be_seen_is_told():
+    true = np.random.default_rng(1).exponential(2.0, BINS)
+    errors, _, share = told(true, 40.0, 20)
+    shrunk, plain, zeros = errors[50:].mean(axis=0)
+    assert shrunk < 1.02 * plain < zeros
+    assert share > 0.6
+
+
+def test_clear_estimates_are_left_as_they_are():
+    random = np.random.default_rng(2)
+    for true in (np.array([9000.0, 1000.0]), random.exponential(100, BINS)):
+        errors, _, share = told(true, 9.0, 5)
+        assert share == 1
+        assert (errors[:, 0] == errors[:, 1]).all()
+
+
+# A Laplace draw of ten standard deviations comes once in a million: a stream has as many.
+def test_one_large_draw_of_noise_is_not_told_as_a_crowd():
+    true = np.random.default_rng(3).exponential(0.3, BINS)
+    _, shrinkage, _ = told(true, 400.0, 30)
+    estimate, variance = true.copy(), np.full(BINS, 13.0)
+    estimate[7], variance[7] = 200.0, 350.0
+    counts, _, _ = shrinkage.shrunk(estimate, variance)
+    assert counts.max() < 5
+
+
+def test_nothing_is_believed_before_it_is_certain_enough():
+    random = np.random.default_rng(4)
+    noisy = random.laplace(0, 20 / 2**0.5, BINS)
+    counts, variance, share = Shrinkage().shrunk(noisy, np.full(BINS, 400.0))
+    assert share < 0.2
+    assert counts.max() < 10
+    # It says how little is known.
+    assert (variance > 100).all()
+
+
+def test_a_stream_that_grows_is_believed_again():
+    random = np.random.default_rng(5)
+    _, shrinkage, share = told(random.exponential(0.3, BINS), 400.0, 30)
+    assert share < 0.2
+    crowd = random.exponential(300.0, BINS)
+    for _ in range(3):
+        released = crowd + random.laplace(0, 14, BINS)
+        shrinkage.learn(observed(released, crowd, 100.0, 400.0))
+    assert shrinkage.shrunk(crowd, np.full(BINS, 100.0))[2] == 1
+    assert Shrinkage(**shrinkage.record()) == shrinkage
