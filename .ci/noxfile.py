@@ -18,26 +18,27 @@ def _installed(session: nox.Session, extra: str) -> None:
     session.install("-c", "constraints.txt", "-e", f".[{extra}]")
 
 
+def _pytest(session: nox.Session, *marks: str) -> None:
+    _installed(session, "test")
+    session.run("python", "-m", "pytest", *marks, *session.posargs)
+
+
 @nox.session(python=["3.10", "3.11", "3.12", "3.13"])
 def quick(session: nox.Session) -> None:
     """The mathematics and the readers, in under a minute."""
-    _installed(session, "test")
-    session.run("python", "-m", "pytest", "-m", "quick", *session.posargs)
+    _pytest(session, "-m", "quick")
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """All tests but the slow ones, or those that are named: -- tests/io."""
-    _installed(session, "test")
-    session.run("python", "-m", "pytest", *session.posargs)
+    _pytest(session)
 
 
 @nox.session
 def slow(session: nox.Session) -> None:
     """Whole runs, audits and samples."""
-    _installed(session, "test")
-    marks = ("-m", "slow or property", "--hypothesis-profile=thorough")
-    session.run("python", "-m", "pytest", *marks, *session.posargs)
+    _pytest(session, "-m", "slow or property", "--hypothesis-profile=thorough")
 
 
 @nox.session

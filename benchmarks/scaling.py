@@ -441,6 +441,7 @@ def run_slot(bins: int, shards: int, slots: int) -> dict[str, float]:
         took.append(time.process_time() - before)
         assert released
     before = time.process_time()
+    every.append(Message(Kind.WHOLE, payload=b"%d" % len(every)))
     assert len(list(whole.process(("", every)))) >= slots
     return {
         "ms": 1000 * float(np.median(took)),

@@ -47,6 +47,8 @@ UNPARSABLE = "unparsable"
 UNREADABLE = "unreadable file"
 REJECTED_SCHEMA = pa.schema([pa.field(n, pa.type_for_alias(t)) for n, t in REJECTED_COLUMNS])
 REJECTED_TAG = "rejected"
+_NUMBER_TAG = "number"
+_NO_ROWS = pa.RecordBatch.from_pylist([], pa.schema([]))
 # A line of another kind of file, read as text, may be the whole file.
 MAX_RECORD_BYTES = 1 << 16
 
@@ -244,6 +246,10 @@ class ReadEvents(beam.PTransform):
     `unreadable file` rather than an error. Events before the fault count."""
     dialect: CsvDialect | None = None
     """How CSV files are written, where that is said."""
+    counted: bool = False
+    """Whether batches say how many there are, so that the transforms of streamveil notice what is
+    missing where a runner drops the input of a step that failed, and goes on: then a few more come,
+    without rows or columns. Not if `lenient`."""
 
     def __post_init__(self) -> None:
         """Check the columns."""
@@ -264,26 +270,64 @@ class ReadEvents(beam.PTransform):
                 | "Spread" >> beam.Reshuffle()
                 | "ReadFiles" >> beam.ParDo(read).with_outputs(REJECTED_TAG, main="batches")
             )
-        return Events.of(
+        split = (
             pbegin
             | "Impulse" >> beam.Impulse()
             | "Split"
-            >> beam.FlatMap(
-                _split, self.file_pattern, self.columns, self.dialect
-            ).with_output_types(Part)
-            | "Spread" >> beam.Reshuffle()
-            | "Read"
-            >> beam.FlatMap(read_outputs, self.columns, self.silent, self.again).with_outputs(
-                REJECTED_TAG, main="batches"
+            >> beam.FlatMap(_split, self.file_pattern, self.columns, self.dialect).with_outputs(
+                _NUMBER_TAG, main="parts"
             )
         )
+        split.parts.element_type = Part
+        split[_NUMBER_TAG].element_type = pa.RecordBatch
+        events = Events.of(
+            split.parts
+            | "Spread" >> beam.Reshuffle()
+            | "Read"
+            >> beam.FlatMap(
+                _read_part, self.columns, self.silent or self.again, self.counted
+            ).with_outputs(REJECTED_TAG, main="batches")
+        )
+        if not self.counted:
+            return events
+        first = pbegin | "Begin" >> beam.Create([_counted(_NO_ROWS, 1)], reshuffle=False)
+        first.element_type = pa.RecordBatch
+        every = (first, split[_NUMBER_TAG], events.batches) | "AddNumbers" >> beam.Flatten()
+        return events._replace(batches=every)
 
 
 def _split(
     _: bytes, pattern: Patterns, columns: Columns, dialect: CsvDialect | None
-) -> Iterator[Part]:
-    for path in input_files(pattern, dialect):
-        yield from split_file(path, columns, dialect)
+) -> Iterator[Any]:
+    """Parts of all files, and on the side a batch that says how many they are."""
+    parts = [
+        part
+        for path in input_files(pattern, dialect)
+        for part in split_file(path, columns, dialect)
+    ]
+    yield from parts
+    yield TaggedOutput(_NUMBER_TAG, _counted(_NO_ROWS, len(parts) - 1))
+
+
+def _read_part(part: Part, columns: Columns, silent: bool, counted: bool) -> Iterator[Any]:
+    """What :func:`outputs_of` gives of a part; if `counted`, the last says how many there are."""
+    sent = 0
+    for output in outputs_of(part.path, partial(read_part, part, columns), silent):
+        if counted and not isinstance(output, TaggedOutput):
+            sent += 1
+            output = _counted(output, -1)
+        yield output
+    if counted:
+        yield _counted(_NO_ROWS, sent - 1)
+
+
+def _counted(batch: pa.RecordBatch, messages: int) -> pa.RecordBatch:
+    """The batch, telling whoever counts messages that so many more were sent than were taken."""
+    metadata = batch.schema.metadata or {}
+    tally = EventTally(messages=messages)
+    if LOST_METADATA in metadata:
+        tally = EventTally.total([EventTally.of_bytes(metadata[LOST_METADATA]), tally])
+    return batch.replace_schema_metadata({**metadata, LOST_METADATA: tally.to_bytes()})
 
 
 def _paths_and_sizes(_: bytes, pattern: Patterns) -> Iterator[tuple[str, int]]:

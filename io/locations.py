@@ -135,7 +135,7 @@ def source_of(
     not installed.
     """
     if not is_stream(location):
-        return ReadEvents(location, columns=columns, silent=silent, dialect=dialect)
+        return ReadEvents(location, columns=columns, silent=silent, dialect=dialect, counted=True)
     given: dict[str, Any] = {"columns": columns, "silent": silent}
     if location.startswith("watch:"):
         given["dialect"] = dialect

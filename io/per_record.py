@@ -57,6 +57,8 @@ def per_record_json(row: PerRecordRow) -> bytes:
 class WritePerRecord(beam.PTransform):
     """Writes rows to one file, sorted by window and key; gives its path. See WriteTable.
 
+    Input: rows, or a tuple of them and of their number, as of WriteTable.
+
     Columns: key string or null, start and end timestamp[us, UTC] or null, statistic string,
     mechanism string, estimate double, epsilon_tau double, stderr and dropped_bound double or null.
     """
@@ -68,13 +70,20 @@ class WritePerRecord(beam.PTransform):
         super().__init__()
         output_format_of(self.path)
 
-    def expand(self, rows: PCollection[PerRecordRow]) -> PCollection[str]:
+    def expand(
+        self,
+        inputs: PCollection[PerRecordRow] | tuple[PCollection[PerRecordRow], PCollection[int]],
+    ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
-        return (
+        rows, *number = inputs if isinstance(inputs, tuple) else (inputs,)
+        batches = (
             rows
             | "Batch" >> beam.BatchElements(min_batch_size=1, max_batch_size=BATCH_ROWS)
             | "Convert" >> beam.Map(per_record_batch).with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, PER_RECORD_SCHEMA, sort_by=("start", "end", "key"))
+        )
+        table = (batches, *number) if number else batches
+        return table | "Write" >> WriteTable(
+            self.path, PER_RECORD_SCHEMA, sort_by=("start", "end", "key")
         )
 
 

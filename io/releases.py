@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
@@ -17,7 +18,7 @@ from streamveil.io.avro import UTC_MICROSECONDS
 from streamveil.io.events import REJECTED_SCHEMA
 from streamveil.io.formats import CSV, output_format_of
 from streamveil.io.jsonlines import json_rows, json_text
-from streamveil.io.tables import WriteTable, read_table
+from streamveil.io.tables import WriteTable, of_items, read_table
 from streamveil.io.tidy import LAYOUTS, ROWS, TIDY, TIDY_SCHEMA, tidy_batch
 from streamveil.mechanisms.core.records import (
     ConfigurationError,
@@ -29,6 +30,7 @@ from streamveil.mechanisms.core.records import (
 )
 
 BINS_METADATA = "streamveil.bins"
+Entry = LedgerEntry | DynamicLedgerEntry
 # Releases of 10,000 bins take 16 MB at this number.
 BATCH_SLOTS = 100
 
@@ -195,13 +197,48 @@ def _ledger_keys(schema: pa.Schema) -> tuple[str, ...]:
     return ("slot", *schema.names[1 : schema.names.index("users")])
 
 
-def _in_batches() -> beam.PTransform:
-    return beam.BatchElements(min_batch_size=BATCH_SLOTS, max_batch_size=BATCH_SLOTS)
+@dataclass(eq=False)
+class _WriteItems(beam.PTransform):
+    """Writes items to one file, some of them in a batch; as WriteTable if it is told their number.
+
+    That is then the number of items, whatever rows they have.
+    """
+
+    path: str
+    schema: pa.Schema
+    convert: Callable[[Any], pa.RecordBatch]
+    sort_by: str | tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Be a PTransform."""
+        super().__init__()
+
+    def expand(
+        self, inputs: PCollection[Any] | tuple[PCollection[Any], PCollection[int]]
+    ) -> PCollection[str]:
+        """Build the steps: batch, convert, write."""
+        items, *number = inputs if isinstance(inputs, tuple) else (inputs,)
+        batches = (
+            items
+            | "Batch" >> beam.BatchElements(min_batch_size=BATCH_SLOTS, max_batch_size=BATCH_SLOTS)
+            | "Convert" >> beam.Map(_converted, self.convert).with_output_types(pa.RecordBatch)
+        )
+        table = (batches, *number) if number else batches
+        return table | "Write" >> WriteTable(self.path, self.schema, sort_by=self.sort_by)
+
+
+def _converted(
+    items: Sequence[Any], convert: Callable[[Sequence[Any]], pa.RecordBatch]
+) -> pa.RecordBatch:
+    return of_items(convert(items), len(items))
 
 
 @dataclass(eq=False)
 class WriteReleases(beam.PTransform):
     """Writes releases to one file, sorted by slot; gives its path. See WriteTable.
+
+    Input: releases, or a tuple of them and of their number, which the outputs of the transforms
+    have as `done`: then what is not whole, because a step failed, is never written.
 
     Columns: slot int64, start and end timestamp[us, UTC], counts list<int64>, status string,
     published_slot int64 or null, epsilon double, stderr list<double or null>, mechanism string,
@@ -232,24 +269,25 @@ class WriteReleases(beam.PTransform):
             raise ConfigurationError("a tidy table names the bin of each row: give the labels")
         self._quoted = kind == CSV
 
-    def expand(self, releases: PCollection[Release]) -> PCollection[str]:
+    def expand(
+        self, inputs: PCollection[Release] | tuple[PCollection[Release], PCollection[int]]
+    ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
+        convert: Callable[[Sequence[Release]], pa.RecordBatch]
         if self.layout == TIDY:
-            schema, convert = TIDY_SCHEMA, beam.Map(tidy_batch, self.labels, self._quoted)
+            schema = TIDY_SCHEMA
+            convert = partial(tidy_batch, labels=self.labels or (), quoted=self._quoted)
         else:
             schema = release_schema(self.labels, shares=self.shares)
-            convert = beam.Map(releases_to_batch, schema)
-        return (
-            releases
-            | "Batch" >> _in_batches()
-            | "Convert" >> convert.with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, schema, sort_by="slot")
-        )
+            convert = partial(releases_to_batch, schema=schema)
+        return inputs | "Write" >> _WriteItems(self.path, schema, convert, "slot")
 
 
 @dataclass(eq=False)
 class WriteLedger(beam.PTransform):
     """Writes what every slot cost every class, sorted by slot and class; gives the path.
+
+    Input: entries, or a tuple of them and of their number, as of WriteReleases.
 
     Columns: slot int64, window int64 (null: the whole stream), epsilon double, users int64 (public
     size of the class; 0 for the whole stream, where it is not asked for), spent double (in the
@@ -270,16 +308,11 @@ class WriteLedger(beam.PTransform):
         output_format_of(self.path)
 
     def expand(
-        self, entries: PCollection[LedgerEntry] | PCollection[DynamicLedgerEntry]
+        self, inputs: PCollection[Entry] | tuple[PCollection[Entry], PCollection[int]]
     ) -> PCollection[str]:
         """Build the steps: batch, convert, write."""
         schema, convert = _ledger_of(self.dynamic)
-        return (
-            entries
-            | "Batch" >> _in_batches()
-            | "Convert" >> beam.Map(convert).with_output_types(pa.RecordBatch)
-            | "Write" >> WriteTable(self.path, schema, sort_by=_ledger_keys(schema))
-        )
+        return inputs | "Write" >> _WriteItems(self.path, schema, convert, _ledger_keys(schema))
 
 
 @dataclass(eq=False)

@@ -33,6 +33,10 @@ from streamveil.io.sealed import naming
 from streamveil.mechanisms.core.records import ConfigurationError
 
 GROUP_ROWS = 1 << 16  # rows of a Parquet row group, unless the batches come larger
+# In the metadata of a batch on its way to a table: how many items the table is of; and how many the
+# batch is of, if not of its rows.
+_NUMBER, _ITEMS = b"streamveil.number", b"streamveil.items"
+_ANY_NUMBER = -1
 _WRITERS = {PARQUET: write_parquet, AVRO: write_avro, CSV: write_csv}
 
 
@@ -166,10 +170,15 @@ def _joined(schema: pa.Schema, batches: list[pa.RecordBatch]) -> list[pa.RecordB
 class WriteTable(beam.PTransform):
     """Writes record batches to one file under exactly that name; gives its path when it is there.
 
+    Input: the batches, or a tuple of them and of one number: how many rows there must be. When a
+    step has failed, a runner may go on for a while without what that step was given; with the
+    number such a table is never written.
+
     The format goes by the name: .parquet, .avro, .csv, or .jsonl, .json and .ndjson. One worker
     writes it all, so it is for results, not for events. Without any batch the table is empty.
     Raises ConfigurationError at construction for an unknown format, and ValueError when applied
-    to an unbounded or a windowed PCollection, which would never be one table.
+    to an unbounded or a windowed PCollection, which would never be one table; when the pipeline
+    runs, RuntimeError where the number of rows is another.
     """
 
     path: str
@@ -194,8 +203,12 @@ class WriteTable(beam.PTransform):
                 )
         self._keys = tuple(keys)
 
-    def expand(self, batches: PCollection[pa.RecordBatch]) -> PCollection[str]:
+    def expand(
+        self,
+        inputs: PCollection[pa.RecordBatch] | tuple[PCollection[pa.RecordBatch], PCollection[int]],
+    ) -> PCollection[str]:
         """Build the steps: bring all batches to one worker and write."""
+        batches, number = inputs if isinstance(inputs, tuple) else (inputs, None)
         if not batches.is_bounded:
             raise ValueError(f"{self.path}: an unbounded PCollection cannot be written as one file")
         if not isinstance(batches.windowing.windowfn, GlobalWindows):
@@ -204,12 +217,10 @@ class WriteTable(beam.PTransform):
                 "GlobalWindows first"
             )
         keyed = tuple[int, pa.RecordBatch]
+        if number is None:
+            number = batches.pipeline | "AnyNumber" >> beam.Create([_ANY_NUMBER], reshuffle=False)
         # Nothing would be written without an element: one empty batch is always there.
-        empty = (
-            batches.pipeline
-            | "Impulse" >> beam.Impulse()
-            | "Seed" >> beam.Map(_empty, self.schema).with_output_types(keyed)
-        )
+        empty = number | "Seed" >> beam.Map(_empty, self.schema).with_output_types(keyed)
         return (
             (batches | "Key" >> beam.Map(_keyed).with_output_types(keyed), empty)
             | "Join" >> beam.Flatten()
@@ -225,8 +236,33 @@ def _keyed(batch: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
     return 0, batch
 
 
-def _empty(_: bytes, schema: pa.Schema) -> tuple[int, pa.RecordBatch]:
-    return _keyed(pa.RecordBatch.from_pylist([], schema))
+def _empty(number: int, schema: pa.Schema) -> tuple[int, pa.RecordBatch]:
+    """A batch that says how many items there must be of the table."""
+    batch = pa.RecordBatch.from_pylist([], schema)
+    return _keyed(batch.replace_schema_metadata({_NUMBER: str(number)}))
+
+
+def of_items(batch: pa.RecordBatch, items: int) -> pa.RecordBatch:
+    """The batch, saying that it counts as so many where WriteTable is told how many there are."""
+    return batch.replace_schema_metadata({_ITEMS: str(items)})
+
+
+def _whole_table(path: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches; raises RuntimeError at their end where some are missing."""
+    number, came = None, 0
+    for batch in batches:
+        metadata = batch.schema.metadata or {}
+        if _NUMBER in metadata:
+            number = int(metadata[_NUMBER])
+        came += int(metadata.get(_ITEMS, batch.num_rows))
+        yield batch
+    if number not in (_ANY_NUMBER, came):
+        should = "nobody says how many" if number is None else number
+        raise RuntimeError(
+            f"{path}: {came} results came to be written, and {should} should: a step before this "
+            "failed or was lost, and the runner went on, so the file is not written. See the first "
+            "error in the runner's log, and run again"
+        )
 
 
 class _WriteFn(beam.DoFn):
@@ -239,7 +275,7 @@ class _WriteFn(beam.DoFn):
         self._private = private
 
     def process(self, element: tuple[int, Iterable[pa.RecordBatch]]) -> Iterator[str]:
-        batches = element[1]
+        batches: Iterable[pa.RecordBatch] = _whole_table(self._path, element[1])
         if self._keys:
             table = pa.Table.from_batches(batches, self._schema)
             batches = table.sort_by([(key, "ascending") for key in self._keys]).to_batches()

@@ -186,9 +186,11 @@ class Job(Generic[Transform]):
 
     def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:
         """Compose the sinks; `rejected` are the dead letters of sources."""
-        outputs.releases | "WriteReleases" >> self._sink()
+        whole = outputs.releases if is_stream(self.output) else (outputs.releases, outputs.done)
+        whole | "WriteReleases" >> self._sink()
         if self.ledger:
-            outputs.ledger | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)
+            entries = outputs.ledger, outputs.done
+            entries | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)
         if self.rejected:
             letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(self.rejected)

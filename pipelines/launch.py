@@ -198,7 +198,7 @@ def _summary(result: Any) -> Summary:
         for found in query["distributions"]
         if found.key.metric.name == metrics.WINDOW_USE and found.result is not None
     ]
-    return Summary(counters, max(uses) / 1e6 if uses else None)
+    return Summary.of_metrics(counters, uses)
 
 
 @contextmanager

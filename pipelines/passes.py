@@ -192,7 +192,7 @@ class PassJob:
             str(self.folder / _WAITING), WAITING_SCHEMA, private=True
         )
         paths = {kind: str(self.folder / name) for kind, name in self.results.items()}
-        outputs.releases | "WriteReleases" >> WriteReleases(
+        (outputs.releases, outputs.done) | "WriteReleases" >> WriteReleases(
             paths["releases"],
             labels=whole.domain.labels,
             shares=self._shares,
@@ -200,7 +200,8 @@ class PassJob:
         )
         if "ledger" in paths:
             dynamic = self._changing or only_dynamic(whole.mechanism)
-            outputs.ledger | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
+            entries = outputs.ledger, outputs.done
+            entries | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
         if "rejected" in paths:
             letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
             letters | "WriteRejected" >> WriteRejected(paths["rejected"])

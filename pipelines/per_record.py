@@ -118,6 +118,9 @@ class PerRecordJob:
         """Compose source, transform and sink."""
         events = pipeline | "ReadEvents" >> self._source()
         rows = events.batches | type(self.transform).__name__ >> self.transform
+        if self._files:
+            number = [self.transform.number_of_rows]
+            rows = (rows, pipeline | "Number" >> beam.Create(number, reshuffle=False))
         _ = rows | "WriteRows" >> per_record_sink_of(self.output)
 
     def run(self, options: PipelineOptions) -> str:

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,12 @@ class Summary:
     """Largest share of any class's window that was spent, from 0 to 1."""
     handed_over: bool = False
     """Whether nothing ran yet: Dataflow's --template_location has somebody else submit the job."""
+
+    @classmethod
+    def of_metrics(cls, counters: dict[str, int], uses: Iterable[int]) -> Summary:
+        """Of counters by name, and the largest values that `WINDOW_USE` took, in millionths."""
+        largest = max(uses, default=None)
+        return cls(counters, None if largest is None else largest / 1e6)
 
     @classmethod
     def of_tally(cls, tally: EventTally) -> Summary:

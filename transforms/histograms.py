@@ -53,7 +53,7 @@ from streamveil.transforms.counting.count_events import Asked, Counted, Counter,
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.messages import LEDGER, STATE, Message
+from streamveil.transforms.messages import DONE, LEDGER, STATE, Message
 from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
@@ -370,21 +370,22 @@ class PrivateHistograms(beam.PTransform):
             told = settled(told, [_STREAM], self.settle)
         ticks = counted.ticks
         if counted.bounded:
-            ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self)))
+            ticks = (*ticks, refuse_loss(counted.tallies, LossLimit.of(self), _STREAM))
         counts = (told, *ticks) | "AddTicks" >> beam.Flatten()
         releasing: beam.DoFn = _ReleaseInTimeFn(config)
         if counted.bounded:
             counts |= "GatherCounts" >> beam.GroupByKey()
             releasing = _ReleaseAtEndFn(config)
         released = counts | "ReleaseSlots" >> beam.ParDo(releasing).with_outputs(
-            LEDGER, STATE, main="releases"
+            LEDGER, STATE, DONE, main="releases"
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
         released[STATE].element_type = tuple[int, bytes]
+        released[DONE].element_type = int
         rejected = counted.rejected | "AllRejected" >> beam.Flatten()
         outputs = Outputs(released.releases, released[LEDGER], rejected, released[STATE])
-        return outputs.labelled(self.domain.labels)
+        return outputs.completed(self.domain.labels, released[DONE] if counted.bounded else None)
 
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)

@@ -22,6 +22,7 @@ STATE = "state"
 ASKS = "asks"
 WAITING = "waiting"
 FIRST_SLOT = "first slot"
+DONE = "done"
 
 
 class Kind(IntEnum):
@@ -43,6 +44,8 @@ class Kind(IntEnum):
     """A device's answer."""
     PULSE = 7
     """It is time to look."""
+    WHOLE = 8
+    """All of a bounded input was sent; the payload says in how many messages, in digits."""
 
 
 class Message(NamedTuple):

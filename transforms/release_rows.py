@@ -13,7 +13,7 @@ from apache_beam.typehints.schemas import MillisInstant
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.records import Release
-from streamveil.mechanisms.core.tidy import tidy_columns
+from streamveil.mechanisms.core.tidy import interval
 
 # Beam's data frames take `float | None` for an object.
 _KNOWN = Optional[float]  # noqa: UP045
@@ -55,9 +55,9 @@ class ReleaseRows(beam.PTransform):
 
 
 def _rows(release: Release, labels: Sequence[str]) -> Iterator[beam.Row]:
-    columns = tidy_columns([release], labels)
     start = Timestamp(micros=release.start)
-    figures = (columns[name].tolist() for name in ("count", "low", "high"))
+    lows, highs = interval(release.counts, release.stderr)
+    figures = (some.tolist() for some in (release.counts, lows, highs))
     for label, count, low, high in zip(labels, *figures, strict=True):
         yield beam.Row(
             slot=release.slot,
@@ -71,14 +71,18 @@ def _rows(release: Release, labels: Sequence[str]) -> Iterator[beam.Row]:
 
 
 class WithRows:
-    """Outputs of which the releases are there as rows as well, for who asks."""
+    """Outputs of which the releases are there as rows as well, for who asks, and their number."""
 
     releases: beam.PCollection[Release]
+    done: beam.PCollection[int] | None = None
+    """Of a bounded input one element, once all is released: how many releases there are, and as
+    many entries of the ledger. Where a step failed it never comes, even if the runner goes on; None
+    for an input without end."""
     _labels: Sequence[str] = ()
 
-    def labelled(self, labels: Sequence[str]) -> Any:
-        """The same outputs, with names for the bins."""
-        self._labels = labels
+    def completed(self, labels: Sequence[str], done: beam.PCollection[int] | None) -> Any:
+        """The same outputs, with names for the bins, and with their number."""
+        self._labels, self.done = labels, done
         return self
 
     @cached_property

@@ -43,19 +43,23 @@ class EventTally:
     beyond_bound: int = 0
     """Events of users who had more in a slot than count."""
     counted: int = 0
+    messages: int = 0
+    """What steps sent on to be counted and released, less what they took of it: of all tallies
+    together, how many messages the release stage must get."""
 
     @classmethod
     def total(cls, tallies: Iterable[EventTally]) -> EventTally:
         """All of them together."""
-        read = beyond_bound = counted = 0
+        read = beyond_bound = counted = messages = 0
         lost: dict[str, Lost] = {}
         for tally in tallies:
             read += tally.read
             beyond_bound += tally.beyond_bound
             counted += tally.counted
+            messages += tally.messages
             for reason, some in tally.lost.items():
                 lost[reason] = lost[reason] + some if reason in lost else some
-        return cls(read, lost, beyond_bound, counted)
+        return cls(read, lost, beyond_bound, counted, messages)
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -78,13 +82,14 @@ class EventTally:
             why: (some.events, some.source, some.row, some.detail)
             for why, some in self.lost.items()
         }
-        return json.dumps([self.read, lost, self.beyond_bound, self.counted]).encode()
+        figures = [self.read, lost, self.beyond_bound, self.counted, self.messages]
+        return json.dumps(figures).encode()
 
     @classmethod
     def of_bytes(cls, data: bytes) -> EventTally:
         """What :meth:`to_bytes` was given."""
-        read, lost, beyond_bound, counted = json.loads(data)
-        return cls(read, {why: Lost(*some) for why, some in lost.items()}, beyond_bound, counted)
+        read, lost, *rest = json.loads(data)
+        return cls(read, {why: Lost(*some) for why, some in lost.items()}, *rest)
 
 
 def sum_bytes(tallies: Iterable[bytes]) -> bytes:

@@ -24,6 +24,7 @@ from streamveil.pipelines.result import Result
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from matplotlib.axes import Axes
 
 Floats = npt.NDArray[np.float64]
 Case = tuple[Any, ...]
@@ -206,6 +207,15 @@ class Comparison(Result):
     def summary(self) -> str:
         """The table for people, and what to make of it."""
         return "\n".join([self.markdown, *self.advice])
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the error of each mechanism in every case, on new axes when None; see `page`.
+
+        Returns the axes. Raises ImportError without matplotlib.
+        """
+        from streamveil.pipelines.in_memory.plots import draw_comparison
+
+        return draw_comparison(self, ax)
 
     def __str__(self) -> str:
         return self.summary

@@ -337,12 +337,8 @@ def _warn_of(summary: Summary, warning: str) -> None:
     """Tell of events that are not in the counts."""
     if summary.rejected:
         _LOGGER.warning("%s: .rejected says why", summary.events_text())
-    _warn(warning)
-
-
-def _warn(text: str | None) -> None:
-    if text:
-        _LOGGER.warning("%s", text)
+    if warning:
+        _LOGGER.warning("%s", warning)
 
 
 def _events(
@@ -380,7 +376,10 @@ def _changes(data: Any) -> beam.PTransform:
 
 def _path(data: Any, name: str) -> str:
     if not isinstance(data, (str, os.PathLike)):
-        raise TypeError(f"{name} is of type {type(data).__name__}: give {_DATA}")
+        given = type(data).__name__
+        if hasattr(data, "collect"):  # a plan of Polars or Spark, not its rows
+            raise TypeError(f"{name} is of type {given}: collect it first (.collect())")
+        raise TypeError(f"{name} is of type {given}: give {_DATA}")
     path = os.fspath(data)
     if is_stream(path):
         raise ConfigurationError(

@@ -24,8 +24,8 @@ from streamveil.pipelines.result import Result
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_BINS = 8
-"""Bins of a plot that names none."""
+_MOST_LINES = 8
+"""Bins or keys of a plot that names none."""
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,7 +93,7 @@ class Releases(Result, Sequence[Release]):
 
     def _largest(self) -> list[str]:
         totals = np.sum([release.counts for release in self.releases], axis=0)
-        largest = sorted(range(len(self.labels)), key=lambda i: -totals[i])[:_MOST_BINS]
+        largest = sorted(range(len(self.labels)), key=lambda i: -totals[i])[:_MOST_LINES]
         return [self.labels[i] for i in sorted(largest)]
 
     def _known(self, bins: Sequence[str]) -> list[str]:
@@ -131,6 +131,32 @@ class Statistics(Result, Sequence[PerRecordRow]):
         batch = per_record_batch(self.rows)
         table = pa.Table.from_batches([batch], PER_RECORD_SCHEMA)
         return table.sort_by([(name, "ascending") for name in ("start", "end", "key")])
+
+    def plot(self, keys: Sequence[str] | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a line for each key over the windows, a point where there is one; needs matplotlib.
+
+        Args:
+            keys: which; those of the largest estimates, at most 8, when None.
+            ax: where; a new figure when None.
+
+        Returns:
+            The axes; bars are 1.645 standard errors long.
+
+        Raises:
+            ConfigurationError: for a key that there is not.
+            ImportError: without matplotlib.
+        """
+        from streamveil.pipelines.in_memory.plots import draw_statistics
+
+        largest: dict[str | None, float] = {}
+        for row in self.rows:
+            largest[row.key] = max(row.estimate, largest.get(row.key, row.estimate))
+        for key in keys or ():
+            if key not in largest:
+                known = ", ".join(str(one) for one in largest)
+                raise ConfigurationError(f"there is no key {key!r}: choose of {known}")
+        chosen = sorted(largest, key=lambda key: -largest[key])[:_MOST_LINES]
+        return draw_statistics(self.to_arrow(), chosen if keys is None else keys, ax)
 
     def __str__(self) -> str:
         return self.summary

@@ -213,11 +213,11 @@ def _summary(counted: MetricsContainer) -> Summary:
         for key, use in updates.distributions.items()
         if key.metric.name == metrics.WINDOW_USE
     ]
-    return Summary(
+    return Summary.of_metrics(
         {
             key.metric.name: number
             for key, number in updates.counters.items()
             if key.metric.namespace == metrics.METRICS_NAMESPACE
         },
-        max(uses) / 1e6 if uses else None,
+        uses,
     )

@@ -23,7 +23,8 @@ from streamveil.io import (
     split_file,
     write_table,
 )
-from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.records import LOST_METADATA, ConfigurationError
 
 COLUMNS = ("user", "value")
 ROWS = [(f"u{i % 7}", ["a", "b,c", 'd"e', "line\nbreak", "é", ""][i % 6]) for i in range(500)]
@@ -90,6 +91,33 @@ def small_blocks(monkeypatch):
 
 def with_lines(rows):
     return [(number, *row) for number, row in rows]
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_batches_that_are_counted_add_up(tmp_path, new_pipeline, silent):
+    """Where one with rows is missing, those that are there say so."""
+    write(tmp_path / "a.csv")
+    (tmp_path / "b.csv").write_text("user,value\nu1,a\none,too,many\nu2,b\n")
+    (tmp_path / "c.csv").write_text("user,value\n")
+    found = {}
+    for counted in (False, True):
+        with new_pipeline() as pipeline:
+            source = ReadEvents(
+                str(tmp_path / "*.csv"), columns=COLUMNS, silent=silent, counted=counted
+            )
+            _ = (pipeline | source).batches | beam.Map(_append, Sink.of(counted))
+        found[counted] = Sink.take(counted)
+    told = [EventTally.of_bytes(batch.schema.metadata[LOST_METADATA]) for batch in found[True]]
+    assert sum(one.messages for one in told) == 0
+    pairs = zip(found[True], told, strict=True)
+    assert {one.messages for batch, one in pairs if batch.num_rows} == {-1}
+    assert sum(one.read for one in told) == (0 if silent else 1)
+    rows = [
+        sorted(str(row) for batch in found[counted] for row in batch.to_pylist())
+        for counted in (False, True)
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) == len(ROWS) + 2
 
 
 @pytest.mark.parametrize("name", [f"events.{f}" for f in FORMATS])

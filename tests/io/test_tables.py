@@ -175,6 +175,30 @@ def test_outputs_that_are_refused(tmp_path):
     assert names_in(tmp_path) == ["there.csv"]
 
 
+# A runner may go on when a step has failed, without what that step was given.
+@pytest.mark.parametrize("rows", [0, 10])
+@pytest.mark.parametrize("number", [None, 0, 9, 10, 11])
+@pytest.mark.parametrize("sort_by", [None, "n"])
+def test_a_table_of_which_rows_are_missing_is_not_written(tmp_path, rows, number, sort_by):
+    path = str(tmp_path / "out.csv")
+
+    def write():
+        with beam.Pipeline("FnApiRunner") as pipeline:
+            source = pipeline | beam.Create(batches() if rows else [])
+            told = pipeline | "Number" >> beam.Create([] if number is None else [number])
+            _ = (source, told) | WriteTable(path, SCHEMA, sort_by=sort_by)
+
+    if number == rows or (number is None and not rows):
+        write()
+    else:
+        should = "nobody says how many" if number is None else number
+        with pytest.raises(
+            Exception, match=f"{rows} results came .* {should} should: a step befor"
+        ):
+            write()
+    assert names_in(tmp_path) == (["out.csv"] if number == rows else [])
+
+
 def test_only_one_bounded_table_can_be_written():
     pipeline = beam.Pipeline()
     source = pipeline | beam.Create(batches())

@@ -2,6 +2,8 @@
 
 import apache_beam as beam
 
+from streamveil.transforms.messages import Kind, Message
+
 
 class Cell:
     """A value or a timer, as a runner would keep it."""
@@ -30,6 +32,12 @@ class Bag(Cell):
 
     def clear(self):
         self.bag = []
+
+
+def whole(messages):
+    """Messages to a release stage of a bounded input, with the word that these are all."""
+    sent = [message for message in messages if message.kind in (Kind.COUNTS, Kind.KEPT)]
+    return [*messages, Message(Kind.WHOLE, payload=b"%d" % len(sent))]
 
 
 class Given(beam.PTransform):

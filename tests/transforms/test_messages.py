@@ -95,6 +95,18 @@ def test_messages_round_trip(kind, slot, shard, payload, shards):
     assert registry.get_coder(Message) == MessageCoder()
 
 
+# State of streams that run holds messages: no byte of them may change.
+def test_the_bytes_of_a_message():
+    assert {kind.name: int(kind) for kind in Kind} == {
+        **{"START": 0, "OPEN": 1, "EVENTS": 2, "COUNTS": 3, "CHANGES": 4, "KEPT": 5, "REPORT": 6},
+        **{"PULSE": 7, "WHOLE": 8},
+    }
+    counts = Message(Kind.COUNTS, -2, 1, b"payload", 3).to_bytes()
+    assert counts == bytes.fromhex("03 feffffffffffffff 01000000 03000000") + b"payload"
+    whole = Message(Kind.WHOLE, payload=b"12").to_bytes()
+    assert whole == bytes.fromhex("08 0000000000000000 00000000 01000000") + b"12"
+
+
 # The narrowest type that holds the largest number, on both sides of each boundary.
 @pytest.mark.parametrize(
     ("largest", "width"),

@@ -12,7 +12,14 @@ import pytest
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.mechanisms import Registry, Requirement, Slots
-from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED, LedgerEntry, Release
+from streamveil.mechanisms.core.records import (
+    NULLIFIED,
+    PUBLISHED,
+    SKIPPED,
+    InputLost,
+    LedgerEntry,
+    Release,
+)
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
@@ -29,7 +36,7 @@ from streamveil.transforms.release.release_steps import (
 )
 from streamveil.transforms.slots import arrivals
 from streamveil.transforms.slots.clock import Clock
-from tests.transforms.stand_ins import Bag, Cell
+from tests.transforms.stand_ins import Bag, Cell, whole
 
 KEY = bytes(range(32))
 SECOND = 1_000_000
@@ -44,7 +51,7 @@ def at_end(config, elements):
     """What the release stage of a bounded input gives."""
     fn = _ReleaseAtEndFn(config)
     fn.setup()
-    return list(fn.process(("histogram", elements)))
+    return list(fn.process(("histogram", whole(elements))))
 
 
 class InTime:
@@ -71,7 +78,7 @@ def told(outputs):
             plain.append((value.slot, value.status, value.counts.tolist(), str(value.stderr)))
         elif isinstance(value, LedgerEntry):
             plain.append((value.slot, value.spent.tolist(), value.spent_in_window.tolist()))
-        elif not isinstance(value, tuple):  # the state that is left is looked at on its own
+        elif not isinstance(value, (tuple, int)):  # the state that is left is looked at on its own
             plain.append(value.to_pylist())
     return plain
 
@@ -149,6 +156,22 @@ def test_order_of_elements_does_not_matter():
         results.append((told(outputs), written))
     assert all(result == results[0] for result in results)
     assert [output[0] for output in results[0][0][::2]] == list(range(24))
+
+
+# What a runner dropped is no quiet time: nothing is released unless all that was sent has come.
+@pytest.mark.parametrize(
+    ("words", "should"),
+    [((), "nobody says how many"), ((5,), "5"), ((7,), "7"), ((6, 6), "6")],
+    ids=["no word", "one too many", "one too few", "two words"],
+)
+def test_nothing_is_released_without_the_word_that_all_came(words, should):
+    made = config(block=4)
+    fn = _ReleaseAtEndFn(made)
+    fn.setup()
+    elements = [data for block in (0, 1, 5) for data in parts(block, made, block)]
+    elements += [Message(Kind.WHOLE, payload=b"%d" % number) for number in words]
+    with pytest.raises(InputLost, match=f"6 messages .* {should} should: a step before this fail"):
+        next(fn.process(("histogram", elements)))
 
 
 # ---- the stream of releases ----------------------------------------------------------------------

@@ -25,6 +25,7 @@ from streamveil.transforms.messages import LEDGER, REJECTED, STATE, Kind, severa
 from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.release_steps import Publish, ReleaseConfig, _ReleaseAtEndFn
 from streamveil.transforms.slots.clock import Clock
+from tests.transforms.stand_ins import whole
 
 KEY = bytes(range(50, 82))
 USERS = [f"u{i}" for i in range(10)]
@@ -115,7 +116,7 @@ def run_piece(transform, kit, events, changes=()):
     step = _ReleaseAtEndFn(config)
     step.setup()
     found = defaultdict(list)
-    for output in step.process((STREAM, messages)):
+    for output in step.process((STREAM, whole(messages))):
         tagged = isinstance(output, beam.pvalue.TaggedOutput)
         value = getattr(output.value, "value", output.value)
         found[output.tag if tagged else "releases"].append(value)

@@ -180,7 +180,7 @@ def losses_of(rejected: pa.RecordBatch) -> dict[str, Lost]:
 
 
 def tally_of(batch: pa.RecordBatch) -> EventTally:
-    """What a batch says was lost on the way to it."""
+    """What a batch says was lost on the way to it, and of messages on that way."""
     data = (batch.schema.metadata or {}).get(LOST_METADATA)
     return EventTally() if data is None else EventTally.of_bytes(data)
 
@@ -189,7 +189,7 @@ def with_tally(batch: pa.RecordBatch, tally: EventTally) -> pa.RecordBatch:
     """The batch, saying that this was lost on the way to it; without a word of it if nothing."""
     metadata = dict(batch.schema.metadata or {})
     metadata.pop(LOST_METADATA, None)
-    if tally.read:
+    if tally.read or tally.messages:
         metadata[LOST_METADATA] = tally.to_bytes()
     return batch.replace_schema_metadata(metadata)
 

@@ -216,7 +216,7 @@ class _MapEventsFn(beam.DoFn):
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
         lost = tally_of(element)
         if not element.num_rows:  # of no rows a column may have any type
-            if self._bounded and lost.read:
+            if self._bounded and (lost.read or lost.messages):
                 yield beam.pvalue.TaggedOutput(TALLIES, lost.to_bytes())
             return
         latest = latest_slot(self._mapper.slots) if self._real_time else None
@@ -227,14 +227,15 @@ class _MapEventsFn(beam.DoFn):
             for reason, some in losses.items():
                 metrics.count(metrics.REJECTED_PREFIX + reason, some.events)
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        beyond = 0
+        beyond = sent = 0
         counter = self._counter
         layout = counter.layout
         for block, key, packed, dropped in pack(events, layout, counter.bounding):
             beyond += dropped
+            sent += 1
             yield (*key, block), layout.message(Kind.EVENTS, block, key, packed.to_bytes())
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, beyond)
-        tally = EventTally(element.num_rows, losses, beyond)
+        tally = EventTally(element.num_rows, losses, beyond, messages=sent)
         if self._bounded:
             told = EventTally.total([lost, tally]).to_bytes()
             yield beam.pvalue.TaggedOutput(TALLIES, told)
@@ -269,8 +270,8 @@ class Counter:
             return Visits.none(kind, block, self.layout)
         return bound_block(kind, block, parts, self.layout, self.bounding)
 
-    def tally(self, visits: Visits) -> EventTally:
-        """What became of a block's events, and tell the counters.
+    def tally(self, visits: Visits, messages: int) -> EventTally:
+        """What became of a block's events, of so many messages; and tell the counters.
 
         Where requirements change, some of those kept may still be rejected: they are not counted
         yet.
@@ -278,7 +279,7 @@ class Counter:
         counted = 0 if self.dynamic else int(visits.kept.sum())
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
         metrics.count(metrics.EVENTS_COUNTED, counted)
-        return EventTally(beyond_bound=visits.dropped, counted=counted)
+        return EventTally(beyond_bound=visits.dropped, counted=counted, messages=1 - messages)
 
     @property
     def told_type(self) -> Any:
@@ -319,9 +320,11 @@ class _CountBlocksFn(beam.DoFn):
         self._counter = counter
 
     def process(self, element: tuple[BlockKey, Iterable[Message]]) -> Iterator[Any]:
-        visits = self._counter.bound(*element)
-        yield beam.pvalue.TaggedOutput(TALLIES, self._counter.tally(visits).to_bytes())
-        yield self._counter.told(element[0], visits)
+        key, messages = element[0], list(element[1])
+        visits = self._counter.bound(key, messages)
+        tally = self._counter.tally(visits, len(messages))
+        yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
+        yield self._counter.told(key, visits)
 
 
 class _CountSlotsFn(beam.DoFn):
@@ -373,5 +376,5 @@ class _CountSlotsFn(beam.DoFn):
             letters = TimestampedValue(late_slots({key[2]: late}), Timestamp.now())
             yield beam.pvalue.TaggedOutput(REJECTED, letters)
             return
-        self._counter.tally(visits)
+        self._counter.tally(visits, len(some))
         yield self._counter.told(key, visits)

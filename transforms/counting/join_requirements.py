@@ -28,7 +28,7 @@ from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import reasons_of, rejected_slots
+from streamveil.transforms.columns.dead_letters import reasons_of, rejected_slots, tally_of
 from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import (
@@ -144,10 +144,11 @@ class JoinRequirements(beam.PTransform):
         config = self.config
         tallies: tuple[beam.PCollection[bytes], ...] = ()
         mapped = batches | "MapChanges" >> beam.ParDo(_MapChangesFn(config)).with_outputs(
-            REJECTED, main="changes"
+            REJECTED, TALLIES, main="changes"
         )
         mapped.changes.element_type = _BY_SHARD
         mapped[REJECTED].element_type = pa.RecordBatch
+        mapped[TALLIES].element_type = bytes
         everything = [visits, mapped.changes]
         if self.kept:
             kept = [(config.layout.key(message.shard), message) for message in self.kept]
@@ -161,7 +162,12 @@ class JoinRequirements(beam.PTransform):
                 REJECTED, TALLIES, main="counts"
             )
             joined[TALLIES].element_type = bytes
-            tallies = (joined[TALLIES],)
+            kept_too = EventTally(messages=len(self.kept)).to_bytes()
+            tallies = (
+                mapped[TALLIES],
+                visits.pipeline | "KeptTally" >> beam.Create([kept_too]),
+                joined[TALLIES],
+            )
         else:
             joined = everything | "JoinInTime" >> beam.ParDo(_JoinInTimeFn(config)).with_outputs(
                 REJECTED, main="counts"
@@ -173,7 +179,7 @@ class JoinRequirements(beam.PTransform):
 
 
 class _MapChangesFn(beam.DoFn):
-    """Batches of changes to (shard, Changes), and dead letters on the side."""
+    """Batches of changes to (shard, Changes); on the side dead letters, and tallies as bytes."""
 
     def __init__(self, config: JoinConfig) -> None:
         self._make_mapper = config.change_mapper
@@ -184,7 +190,9 @@ class _MapChangesFn(beam.DoFn):
         self._mapper.warm()
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
+        taken = tally_of(element).messages
         if not element.num_rows:  # of no rows a column may have any type
+            yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=taken).to_bytes())
             return
         found, rejected = self._mapper.map(element)
         metrics.count(metrics.CHANGES_READ, element.num_rows)
@@ -193,7 +201,9 @@ class _MapChangesFn(beam.DoFn):
             for reason, number in reasons_of(rejected):
                 metrics.count(metrics.CHANGES_REJECTED_PREFIX + reason, number)
             yield beam.pvalue.TaggedOutput(REJECTED, rejected)
-        for key, changes in spread(found, self._layout.shards):
+        shards = list(spread(found, self._layout.shards))
+        yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=taken + len(shards)).to_bytes())
+        for key, changes in shards:
             data = changes.to_bytes()
             yield key, self._layout.message(Kind.CHANGES, changes.first, key, data)
 
@@ -265,7 +275,9 @@ class _JoinAtEndFn(beam.DoFn):
         state = cohorts.start()
         blocks: dict[int, Message] = {}
         asked = [cohorts.no_changes()]
+        under_way = 0  # messages sent, less those taken
         for message in messages:
+            under_way -= 1
             if message.kind is Kind.COUNTS:
                 blocks[message.slot] = message
             elif message.kind is Kind.KEPT:
@@ -294,12 +306,15 @@ class _JoinAtEndFn(beam.DoFn):
             if there:
                 busy = next(events, None)
             state, outputs, tally = _close(config, key, cohorts, state, slot, due, there)
+            under_way += 1
             yield from outputs
             if there:
                 yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
         if config.keeps and (state.made or len(changes.users)):
+            under_way += 1
             kept = several_to_bytes(cohorts.encode(state), changes.to_bytes())
             yield config.stream, config.layout.message(Kind.KEPT, changes.first, key, kept)
+        yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=under_way).to_bytes())
 
 
 class _Progress(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from streamveil.transforms.columns.event_mapper import (
 )
 from streamveil.transforms.columns.text import NULL_USER
 from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
-from streamveil.transforms.messages import Message
+from streamveil.transforms.messages import Kind, Message
 
 # Of a stream, before its share of lost events is told.
 ENOUGH = 1000
@@ -83,14 +83,19 @@ class LossLimit:
             columns.time_format,
         )
 
-    def check(self, tally: EventTally) -> None:
-        """Raise InputLost where more was lost than may be, or there is nothing to release."""
+    def check(self, data: bytes, stream: str) -> tuple[str, Message]:
+        """Of a whole tally as bytes, the word how many messages there must be to release.
+
+        Raises InputLost where more was lost than may be, or there is nothing to release.
+        """
+        tally = EventTally.of_bytes(data)
         problem = self._problem(tally)
         if problem:
             told = "" if not tally.all_lost else f" {self._mostly(tally)}"
             if not self._ranged:
                 told += " Nor does a range (--start and --end) say which slots there are."
             raise InputLost(f"{problem}, so nothing is released.{told} {found(tally)}")
+        return stream, Message(Kind.WHOLE, payload=b"%d" % tally.messages)
 
     @property
     def _ranged(self) -> bool:
@@ -223,24 +228,29 @@ def tally_in(text: str) -> EventTally:
     return EventTally(int(read), lost, int(beyond_bound), int(counted))
 
 
-def refuse_loss(
-    tallies: Iterable[beam.PCollection[bytes]], limit: LossLimit
-) -> beam.PCollection[tuple[str, Message]]:
-    """Fail where a bounded input lost too much; gives nothing, for where its counts go.
-
-    What gathers counts waits for this too, so nothing is released before it is decided.
-    """
+def added_up(tallies: Sequence[beam.PCollection[bytes]]) -> beam.PCollection[bytes]:
+    """The sum of tallies as bytes, even of none; if the steps that add up fail, there is none."""
+    none = [EventTally().to_bytes()]
+    begin = tallies[0].pipeline | "NoTally" >> beam.Create(none, reshuffle=False)
     return (
-        tuple(tallies)
+        (*tallies, begin)
         | "AllTallies" >> beam.Flatten()
-        | "AddUp" >> beam.CombineGlobally(sum_bytes)
-        | "RefuseLoss" >> beam.FlatMap(_refuse, limit).with_output_types(KV[str, Message])
+        | "AddUp" >> beam.CombineGlobally(sum_bytes).without_defaults()
     )
 
 
-def _refuse(tally: bytes, limit: LossLimit) -> Iterable[tuple[str, Message]]:
-    limit.check(EventTally.of_bytes(tally))
-    return ()
+def refuse_loss(
+    tallies: Sequence[beam.PCollection[bytes]], limit: LossLimit, stream: str
+) -> beam.PCollection[tuple[str, Message]]:
+    """Fail where a bounded input lost too much; gives the word that it is whole, for the stream.
+
+    Without that word nothing is released: some runners go on for a while when a step has failed,
+    as if what it was given had never been. The word says how many messages there must be, so that
+    none of them is missed that a step on the way lost by failing.
+    """
+    return added_up(tallies) | "RefuseLoss" >> beam.Map(limit.check, stream).with_output_types(
+        KV[str, Message]
+    )
 
 
 @dataclass

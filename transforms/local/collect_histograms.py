@@ -40,7 +40,7 @@ from streamveil.transforms.local.played_devices import (
     emit_to_server,
 )
 from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.messages import LEDGER, STATE, Message
+from streamveil.transforms.messages import DONE, LEDGER, STATE, Kind, Message
 from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
@@ -73,6 +73,11 @@ class _Collected(NamedTuple):
 
 class Collected(WithRows, _Collected):
     """What the local setting gives, and `rows` of the releases."""
+
+
+def _all_told(slots: int) -> tuple[str, Message]:
+    """The word of the edge that the server was told of so many slots, which are all."""
+    return _STREAM, Message(Kind.WHOLE, payload=b"%d" % slots)
 
 
 @dataclass(eq=False)
@@ -236,7 +241,7 @@ class CollectHistograms(beam.PTransform):
         edge = PlayedDevicesConfig(self.setting, visits.layout)
         counts, ticks = visits.counts, visits.ticks
         if visits.bounded:
-            ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self)))
+            ticks = (*ticks, refuse_loss(visits.tallies, LossLimit.of(self), _STREAM))
         else:
             counts = settled(counts, [_STREAM], self.settle)
         told = (counts, *ticks) | "AddTicks" >> beam.Flatten()
@@ -246,12 +251,20 @@ class CollectHistograms(beam.PTransform):
                 | "GatherVisits" >> beam.GroupByKey()
                 | "Edge"
                 >> beam.ParDo(_ReleaseAtEndFn(self._staged(edge, visits))).with_outputs(
-                    STATE, main="tallies"
+                    STATE, DONE, main="tallies"
                 )
             )
             answered.tallies.element_type = _BY_STREAM
             state = answered[STATE]
-            crossing = answered.tallies | "GatherTallies" >> beam.GroupByKey()
+            answered[DONE].element_type = int
+            word = answered[DONE] | "TellServer" >> beam.Map(_all_told).with_output_types(
+                _BY_STREAM
+            )
+            crossing = (
+                (answered.tallies, word)
+                | "AddWord" >> beam.Flatten()
+                | "GatherTallies" >> beam.GroupByKey()
+            )
             server: beam.DoFn = _ReleaseAtEndFn(self._serving(visits))
         else:
             tallies = told | "Edge" >> beam.ParDo(
@@ -261,13 +274,16 @@ class CollectHistograms(beam.PTransform):
             # Slots come in any order, so the server must know the first.
             crossing = (tallies, *visits.ticks) | "AddStart" >> beam.Flatten()
             server = _ReleaseInTimeFn(self._serving(visits))
-        released = crossing | "Server" >> beam.ParDo(server).with_outputs(LEDGER, main="releases")
+        released = crossing | "Server" >> beam.ParDo(server).with_outputs(
+            LEDGER, DONE, main="releases"
+        )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
+        released[DONE].element_type = int
         rejected = visits.rejected | "AllRejected" >> beam.Flatten()
         state.element_type = tuple[int, bytes]
         outputs = Collected(released.releases, released[LEDGER], rejected, state)
-        return outputs.labelled(self.domain.labels)
+        return outputs.completed(self.domain.labels, released[DONE] if visits.bounded else None)
 
     def _staged(self, edge: PlayedDevicesConfig, visits: Counted) -> ReleaseConfig:
         return ReleaseConfig(

@@ -165,7 +165,7 @@ class CollectReports(beam.PTransform):
         ).with_output_types(KV[str, bytes])
         rejected = (checked[REJECTED], rounds[REJECTED]) | "AllRejected" >> beam.Flatten()
         outputs = CollectedReports(assignments, rounds.releases, rounds[LEDGER], rejected)
-        return outputs.labelled(self.domain.labels)
+        return outputs.completed(self.domain.labels, None)
 
 
 class _AssignFn(beam.DoFn):

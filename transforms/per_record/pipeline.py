@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
-from apache_beam.coders import BooleanCoder, BytesCoder
+from apache_beam.coders import BooleanCoder, BytesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import ReadModifyWriteStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.typehints import KV, Tuple
@@ -19,7 +21,9 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.records import PerRecordRow, Slots
 from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
+from streamveil.transforms.columns.dead_letters import tally_of
 from streamveil.transforms.messages import (
+    TALLIES,
     Kind,
     Message,
     array_from_bytes,
@@ -39,6 +43,12 @@ from streamveil.transforms.slots.heartbeat import open_slots
 
 _PART = KV[Tuple[int, int], Message]
 _PANE = KV[int, Message]
+_Added = tuple[int, bytes]
+"""How many parts, and all of them as one.
+
+A tally here is, for each key, how many messages were sent on to be added up and released, less
+those that were taken, as bytes; see `EventTally.messages`.
+"""
 _STREAM = "panes"
 _ALL_TIMES = Clock(Slots(1000))  # there is only pane 0, which no timer closes
 
@@ -52,19 +62,38 @@ def release_at_end(
     assert first is not None
     assert last is not None
     clock = _ALL_TIMES if source.slots is None else Clock(source.slots)
+    mapped = batches | "MapRecords" >> beam.ParDo(
+        _MapRecordsFn(plan, bounded=True, real_time=False)
+    ).with_outputs(TALLIES, main="parts")
+    mapped.parts.element_type = _PART
+    mapped[TALLIES].element_type = bytes
     parts = (
-        batches
-        | "MapRecords" >> beam.ParDo(_MapRecordsFn(plan, real_time=False)).with_output_types(_PART)
+        mapped.parts
         | "AddParts"
-        >> beam.CombinePerKey(_AddPartsFn(plan)).with_output_types(KV[Tuple[int, int], bytes])
-        | "ByKey" >> beam.Map(_by_key).with_output_types(_PANE)
+        >> beam.CombinePerKey(_AddPartsFn(plan)).with_output_types(
+            KV[Tuple[int, int], Tuple[int, bytes]]
+        )
+        | "ByKey" >> beam.ParDo(_ByKeyFn()).with_outputs(TALLIES, main="panes")
     )
+    parts.panes.element_type = _PANE
+    parts[TALLIES].element_type = bytes
     every_key = batches.pipeline | "EveryKey" >> beam.Create(
         [(position, Message(Kind.OPEN, first)) for position in range(source.number)]
     ).with_output_types(_PANE)
+    none = [array_to_bytes(np.zeros((0, 2), np.int64))]
+    whole = (
+        (
+            mapped[TALLIES],
+            parts[TALLIES],
+            batches.pipeline | "NoTally" >> beam.Create(none, reshuffle=False),
+        )
+        | "AllTallies" >> beam.Flatten()
+        | "AddUp" >> beam.CombineGlobally(partial(_sum_tallies, source.number)).without_defaults()
+        | "TellWhole" >> beam.FlatMap(_whole).with_output_types(_PANE)
+    )
     config = ReleaseConfig(plan.by_key, clock, _Rows(plan), first, last)
     return (
-        (parts, every_key)
+        (parts.panes, every_key, whole)
         | "AddKeys" >> beam.Flatten()
         | "GatherPanes" >> beam.GroupByKey()
         | "ReleasePanes" >> beam.ParDo(_ReleaseAtEndFn(config)).with_output_types(PerRecordRow)
@@ -82,7 +111,7 @@ def release_in_time(
     source = plan.source
     keys = source.number
     parts = batches | "MapRecords" >> beam.ParDo(
-        _MapRecordsFn(plan, real_time=heartbeat is None)
+        _MapRecordsFn(plan, bounded=False, real_time=heartbeat is None)
     ).with_output_types(_PART)
     slots, first = open_slots(
         batches.pipeline, heartbeat, clock.slots, source.first_slot, source.last_slot, _STREAM
@@ -105,25 +134,35 @@ def release_in_time(
 
 
 class _MapRecordsFn(beam.DoFn):
-    """Record batches to ((position of key, pane), part)."""
+    """Record batches to ((position of key, pane), part).
 
-    def __init__(self, plan: Plan, *, real_time: bool) -> None:
+    On the side, of a bounded input, tallies.
+    """
+
+    def __init__(self, plan: Plan, *, bounded: bool, real_time: bool) -> None:
         self._plan = plan
+        self._bounded = bounded
         self._real_time = real_time
 
     def setup(self) -> None:
         self._statistic = self._plan.statistic()
 
-    def process(self, element: pa.RecordBatch) -> Iterator[tuple[PaneKey, Message]]:
-        latest, slots = None, self._plan.source.slots
+    def process(self, element: pa.RecordBatch) -> Iterator[Any]:
+        source = self._plan.source
+        messages = np.full(source.number, tally_of(element).messages)
+        latest, slots = None, source.slots
         if self._real_time and slots is not None:
             latest = latest_slot(slots)
-        for key, part in self._plan.source.parts(element, self._statistic, latest):
-            yield key, Message(Kind.EVENTS, key[1], payload=array_to_bytes(part))
+        if element.num_rows:  # or it may have no columns
+            for key, part in source.parts(element, self._statistic, latest):
+                messages[key[0]] += 1
+                yield key, Message(Kind.EVENTS, key[1], payload=array_to_bytes(part))
+        if self._bounded and messages.any():
+            yield beam.pvalue.TaggedOutput(TALLIES, array_to_bytes(messages))
 
 
 class _AddPartsFn(beam.CombineFn):
-    """Adds up the parts of a key in a pane, as bytes."""
+    """Adds up the parts of a key in a pane, as bytes, and tells how many there were."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -131,20 +170,21 @@ class _AddPartsFn(beam.CombineFn):
     def setup(self) -> None:
         self._statistic = self._plan.statistic()
 
-    def create_accumulator(self) -> bytes:
-        return b""
+    def create_accumulator(self) -> _Added:
+        return 0, b""
 
-    def add_input(self, accumulator: bytes, element: Message) -> bytes:
-        return added(self._statistic, (accumulator, element.payload))
+    def add_input(self, accumulator: _Added, element: Message) -> _Added:
+        return self.merge_accumulators((accumulator, (1, element.payload)))
 
-    def merge_accumulators(self, accumulators: Iterable[bytes]) -> bytes:
-        return added(self._statistic, accumulators)
+    def merge_accumulators(self, accumulators: Iterable[_Added]) -> _Added:
+        some = list(accumulators)
+        return sum(number for number, _ in some), added(self._statistic, (part for _, part in some))
 
-    def extract_output(self, accumulator: bytes) -> bytes:
+    def extract_output(self, accumulator: _Added) -> _Added:
         return accumulator
 
-    def get_accumulator_coder(self) -> BytesCoder:
-        return BytesCoder()
+    def get_accumulator_coder(self) -> TupleCoder:
+        return TupleCoder([VarIntCoder(), BytesCoder()])
 
 
 def added(statistic: Statistic, parts: Iterable[bytes]) -> bytes:
@@ -153,6 +193,16 @@ def added(statistic: Statistic, parts: Iterable[bytes]) -> bytes:
     if len(some) < 2:
         return some[0] if some else b""
     return array_to_bytes(statistic.add(map(array_from_bytes, some)))
+
+
+class _ByKeyFn(beam.DoFn):
+    """The parts of panes on their way to their keys; on the side tallies."""
+
+    def process(self, element: tuple[PaneKey, _Added]) -> Iterator[Any]:
+        key, (number, part) = element
+        messages = array_to_bytes(np.array([[key[0], 1 - number]]))
+        yield beam.pvalue.TaggedOutput(TALLIES, messages)
+        yield _by_key((key, part))
 
 
 class _ClosePaneFn(beam.DoFn):
@@ -225,6 +275,23 @@ class _Rows:
             if self.plan.source.slots is None:
                 at = GlobalWindow().max_timestamp()
             yield TimestampedValue(self.plan.row(driver.key, pane, released), at)
+
+
+def _sum_tallies(keys: int, tallies: Iterable[bytes]) -> bytes:
+    """Of all keys, from tallies of all, or of some as rows (position, messages)."""
+    total = np.zeros(keys, np.int64)
+    for tally in map(array_from_bytes, tallies):
+        if tally.ndim == 1:
+            total += tally
+        else:
+            np.add.at(total, *tally.T)
+    return array_to_bytes(total)
+
+
+def _whole(tally: bytes) -> Iterator[tuple[int, Message]]:
+    """Emit every key how many parts there must be."""
+    for position, messages in enumerate(array_from_bytes(tally).tolist()):
+        yield position, Message(Kind.WHOLE, payload=b"%d" % messages)
 
 
 def _open_panes(tick: tuple[str, Message], keys: int) -> Iterator[tuple[PaneKey, Message]]:

@@ -190,6 +190,19 @@ class PerRecord(beam.PTransform):
             )
 
     @property
+    def number_of_rows(self) -> int | None:
+        """How many there are, public: of all windows and keys; None where the range is not given.
+
+        Writers of tables take it, to write all rows or none.
+        """
+        keys, windows = len(self.keys) or 1, 1
+        if self.slots is not None:
+            if self.first_slot is None or self.last_slot is None:
+                return None
+            windows = self.last_slot - self.first_slot + 2 - self.sliding
+        return keys * windows
+
+    @property
     def _statistic(self) -> str:
         """Of each pane, as the registry has it."""
         return self.kind

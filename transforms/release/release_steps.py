@@ -15,10 +15,23 @@ from apache_beam.transforms.userstate import BagStateSpec, ReadModifyWriteStateS
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.core.records import ConfigurationError, Release, Slots, format_time
+from streamveil.mechanisms.core.records import (
+    ConfigurationError,
+    InputLost,
+    Release,
+    Slots,
+    format_time,
+)
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
-from streamveil.transforms.messages import LEDGER, STATE, Kind, Message, MessageCoder
+from streamveil.transforms.messages import (
+    DONE,
+    LEDGER,
+    STATE,
+    Kind,
+    Message,
+    MessageCoder,
+)
 from streamveil.transforms.release.drivers import Driver, DriverOf
 from streamveil.transforms.slots.arrivals import Arrival, Arrivals, remembered
 from streamveil.transforms.slots.clock import Clock
@@ -85,10 +98,15 @@ class Publish:
 class _ReleaseAtEndFn(beam.DoFn):
     """Releases a bounded input whose counts are gathered, quiet slots included; without state.
 
-    Input: (key, all messages: counts; what shards keep; that a slot is open), gathered by a
-    GroupByKey: what that gives has the time of the end of all times, so a timer that waited for
-    counts at the end of a slot would fire before them. The event time of a release is the end of
-    its slot. Two such stages may follow each other, where each waits for all that the other tells.
+    Input: (key, all messages: counts; what shards keep; that a slot is open; that this is all),
+    gathered by a GroupByKey: what that gives has the time of the end of all times, so a timer that
+    waited for counts at the end of a slot would fire before them. The event time of a release is
+    the end of its slot. On the side, at the end, how much was told. Two such stages may follow each
+    other, where each waits for all that the other tells.
+
+    That nothing more comes does not say that nothing is missing: when a step has failed, a runner
+    may drop what it was given and go on for a while. So all must be there that was sent, by the
+    word of who knows it, or InputLost is raised before anything is released.
     """
 
     def __init__(self, config: ReleaseConfig) -> None:
@@ -101,16 +119,31 @@ class _ReleaseAtEndFn(beam.DoFn):
         config, driver = self._config, self._driver_of(element[0])
         ended: dict[int, list[Message]] = {}
         kept: list[Message] = []
+        words: list[int] = []
         for message in element[1]:
             if message.kind is Kind.KEPT:
                 kept.append(message)
             elif message.kind is Kind.COUNTS:
                 ended.setdefault(message.slot, []).append(message)
+            elif message.kind is Kind.WHOLE:
+                words.append(int(message.payload))
+        came = len(kept) + sum(map(len, ended.values()))
+        if words != [came]:
+            should = words[0] if words else "nobody says how many"
+            raise InputLost(
+                f"{came} messages of counts came to be released, and {should} should: a step "
+                "before this failed or was lost, and the runner went on, so nothing is released. "
+                "See the first error in the runner's log, and run again"
+            )
+        told = 0
         state = driver.start() if config.resume is None else driver.decode(config.resume)
         for slot, counted in self._every_slot(driver, ended):
             state, release = driver.release(state, slot, counted)
             at = Timestamp(micros=config.clock.slots.end(slot) - 1)
-            yield from config.emit(driver, state, slot, release, at)
+            for output in config.emit(driver, state, slot, release, at):
+                told += not isinstance(output, beam.pvalue.TaggedOutput)
+                yield output
+        yield beam.pvalue.TaggedOutput(DONE, told)
         next_slot = driver.next_slot(state)
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))

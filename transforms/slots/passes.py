@@ -94,6 +94,9 @@ class _SplitByPassFn(beam.DoFn):
         self._again = again
 
     def process(self, element: pa.RecordBatch) -> Iterator[Any]:
+        if not element.num_rows:  # it may have no columns
+            yield element
+            return
         current = self._pass
         with naming_source(element):
             slots, bad_times = slots_of(element, self._columns, self._slots)

@@ -221,6 +221,15 @@ def test_data_of_another_type_is_a_type_error(asked, data):
         sv.release(data, **asked)
 
 
+def test_a_plan_of_a_table_is_to_be_collected(asked):
+    class LazyFrame:
+        def collect(self):
+            raise AssertionError("nobody asked for it")
+
+    with pytest.raises(TypeError, match=r"data is of type LazyFrame: collect it first"):
+        sv.release(LazyFrame(), **asked)
+
+
 def test_a_key_of_another_type_is_a_type_error_that_does_not_show_it(asked, table):
     with pytest.raises(TypeError, match="noise_key is of type int: give file:PATH") as caught:
         sv.release(table, **{**asked, "noise_key": 1234567})

@@ -82,6 +82,25 @@ def test_statistics_of_records():
     )  # fmt: skip
     assert found.to_pandas()["statistic"].tolist() == ["count"]
     assert repr(found).startswith("released: one window of all times")
+    assert found.plot().get_ylabel() == "released count"
+
+
+@pytest.mark.parametrize(("windows", "slot", "points"), [(4, "1d", 4), (1, None, 1)])
+def test_statistics_of_keys_are_drawn(windows, slot, points):
+    days = [f"2024-01-0{1 + i % windows}T12:00:00Z" for i in range(120)]
+    records = pa.table({"shop": list("ab") * 60, "amount": [1.0, 5.0, 90.0] * 40, "time": days})
+    cut = {"time": "time", "slot": slot, "start": "2024-01-01", "end": "2024-01-05"}
+    found = sv.per_record(
+        records, statistic="sum", budget="inverse:100", value="amount", value_max=100, key="shop",
+        keys="a,b", epsilon_max=4, **(cut if slot else {}),
+    )  # fmt: skip
+    axes = found.plot()
+    lines = [container.get_label() for container in axes.containers]
+    assert sorted(lines) == ["a", "b"]
+    assert len(axes.containers[0].lines[0].get_xdata()) == points
+    assert len(found.plot(["b"]).containers) == 1
+    with pytest.raises(sv.ConfigurationError, match="there is no key 'X': choose of a, b"):
+        found.plot(["X"])
 
 
 def test_a_comparison():
@@ -89,6 +108,8 @@ def test_a_comparison():
     assert found.to_arrow()["mechanism"].to_pylist() == ["pba", "pbd"]
     assert "Choose" in found.summary
     assert "wrote" not in found.summary
+    axes = found.plot()
+    assert [container.get_label() for container in axes.containers] == ["pba", "pbd"]
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from streamveil.mechanisms.local.protocol import LocalRelease
 from streamveil.mechanisms.randomness.noise import derived_key
 from streamveil.transforms import CollectHistograms, Columns
 from streamveil.transforms.local.server import Transcript
-from streamveil.transforms.messages import Kind
+from streamveil.transforms.messages import Kind, Message
 
 KEY = bytes(range(50, 82))
 N = 60
@@ -168,7 +168,7 @@ class Tapped(beam.PTransform):
 
 @pytest.fixture
 def crossing(run, kit):
-    """All elements that the server stage receives, in slot order."""
+    """All elements that the server stage receives, in slot order, then that these are all."""
 
     def crossing(table, users=USERS, **options):
         registry = Registry.of({user: (2 + i % 3, 1.0 + i % 2) for i, user in enumerate(users)})
@@ -176,7 +176,7 @@ def crossing(run, kit):
         assert ran.slots == list(range(SLOTS))
         ((stream, crossed),) = ran.ledger
         assert stream == "local histogram"
-        return sorted(crossed, key=attrgetter("slot"))
+        return sorted(crossed, key=attrgetter("kind", "slot"))
 
     return crossing
 
@@ -185,6 +185,8 @@ def test_the_server_receives_tallies_of_reports_and_nothing_else(crossing):
     table = symbols()
     crossed = crossing(table)
     expected = played(bounded(), table)
+    number = b"%d" % len(expected)  # of slots, which is public
+    assert crossed.pop() == Message(Kind.WHOLE, payload=number)
     for slot, (message, (asks, tallies, _)) in enumerate(zip(crossed, expected, strict=True)):
         read = Transcript.from_bytes(message.payload)
         assert message[:3] == (Kind.COUNTS, slot, 0)
