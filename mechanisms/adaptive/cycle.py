@@ -71,6 +71,8 @@ LONG, COARSE = 12, 4
 # How well coarse phases must be known for finer ones, and the variance within them in parts of that
 # between them.
 KNOWN, WITHIN = 0.9, 0.25
+# No slot varies less than this part of the mean one.
+QUIET = 0.01
 # Slots that have less than this of the mean one tell nothing of the level.
 FAINT = 0.2
 # Variance of a bin's depth, and of its step from release to release.
@@ -398,7 +400,8 @@ class CyclicBank:
         level, ratio = self.bank.forecast(state), float(self.ratios[-1])
         each = self.depths.ratios(ratio)
         doubt = (self.variance + self.depths.doubt(ratio)) * level.mean**2
-        return Forecast(level.mean * each, level.variance * each**2 + doubt, level.white * each)
+        white = level.white * np.maximum(each, QUIET)
+        return Forecast(level.mean * each, level.variance * each**2 + doubt, white)
 
     def observe(
         self,
