@@ -71,10 +71,10 @@ LONG, COARSE = 12, 4
 # How well coarse phases must be known for finer ones, and the variance within them in parts of that
 # between them.
 KNOWN, WITHIN = 0.9, 0.25
+# No slot varies less than this part of the mean one.
+QUIET = 0.01
 # Slots that have less than this of the mean one tell nothing of the level.
 FAINT = 0.2
-# Not too small to divide by.
-LEAST_SCALE = 1e-9
 # Variance of a bin's depth, and of its step from release to release.
 DEPTHS, DEPTH_STEP = 0.25, 5e-4
 # The longest span, in cycles and in slots.
@@ -404,9 +404,9 @@ class CyclicBank:
         ratio = float(self.ratios[-1])
         each = self.depths.ratios(ratio)
         doubt = (self.variance + self.depths.doubt(ratio)) * level.mean**2
+        quiet = np.maximum(each, QUIET)
         variance = level.variance * each**2 + doubt
-        scale = np.maximum(level.scale * each, LEAST_SCALE)
-        return Forecast(level.mean * each, variance, level.white * each, scale)
+        return Forecast(level.mean * each, variance, level.white * quiet, level.scale * quiet)
 
     def observe(
         self,
@@ -467,7 +467,6 @@ class Cycle:
 
     def __init__(self, lengths: Sequence[int], given: bool) -> None:
         self.lengths = tuple(lengths)
-        self.given = self.lengths[0] if given else 0
         self.usual = GIVEN if given else LOOKED_FOR
 
     @classmethod
@@ -496,15 +495,14 @@ class Cycle:
         return CyclicBank(bank, profile.ratios[slots], doubt, state.depths)
 
     def spans(self, state: CycleState, gap: int) -> bool:
-        """Whether a gap is about a cycle or longer."""
-        length = state.chosen.length if state.chosen else self.given
-        return bool(length) and 2 * gap >= length
+        """Whether a gap is about a cycle that has been found, or longer."""
+        return state.chosen is not None and 2 * gap >= state.chosen.length
 
     def whole(self, state: CycleState, gap: int) -> int:
         """A gap of whole cycles, of about as many slots; as it is if it is much shorter."""
-        length = state.chosen.length if state.chosen else self.given
-        if not length or 2 * gap < length:
+        if state.chosen is None or not self.spans(state, gap):
             return gap
+        length = state.chosen.length
         return min(max(round(gap / length), 1), LONGEST // length) * length
 
     def share(self, state: CycleState, bank: Bank, beliefs: BankState) -> float:
