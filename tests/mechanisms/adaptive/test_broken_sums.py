@@ -210,6 +210,7 @@ def without_sensitivity(patch) -> None:
 ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in range(3)))
 
 
+# Whatever is broken, some configuration loses other than it books, or the filter refuses it.
 @pytest.mark.parametrize(
     ("breakage", "seeds"),
     [
@@ -296,6 +297,8 @@ def test_sums_keep_their_claim(gap):
     assert 0.85 * CLAIM < proven(gap, range(gap + 1 - WINDOW, gap + 1)) <= CLAIM
 
 
+# Of what is booked at the end only, of a gap longer than booked and of a sum that is released twice
+# the same audit proves more.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("breakage", "gap"),
