@@ -50,7 +50,7 @@ MOST_CANDIDATES = 24
 SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
-BELIEF = np.array([3.0, 2.0, 0.0, 0.0, 0.0])
+BELIEF = np.array([2.5, 2.0, 0.0, 0.0, 0.0])
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
