@@ -450,7 +450,6 @@ class Cycle:
 
     def __init__(self, lengths: Sequence[int], given: bool) -> None:
         self.lengths = tuple(lengths)
-        self.given = self.lengths[0] if given else 0
         self.usual = GIVEN if given else LOOKED_FOR
 
     @classmethod
@@ -479,15 +478,14 @@ class Cycle:
         return CyclicBank(bank, profile.ratios[slots], doubt, state.depths)
 
     def spans(self, state: CycleState, gap: int) -> bool:
-        """Whether a gap is about a cycle or longer."""
-        length = state.chosen.length if state.chosen else self.given
-        return bool(length) and 2 * gap >= length
+        """Whether a gap is about a cycle that has been found, or longer."""
+        return state.chosen is not None and 2 * gap >= state.chosen.length
 
     def whole(self, state: CycleState, gap: int) -> int:
         """A gap of whole cycles, of about as many slots; as it is if it is much shorter."""
-        length = state.chosen.length if state.chosen else self.given
-        if not length or 2 * gap < length:
+        if state.chosen is None or not self.spans(state, gap):
             return gap
+        length = state.chosen.length
         return min(max(round(gap / length), 1), LONGEST // length) * length
 
     def share(self, state: CycleState, bank: Bank, beliefs: BankState) -> float:
