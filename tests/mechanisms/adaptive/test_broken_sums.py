@@ -223,9 +223,11 @@ ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in ran
         (other_weights_in_mid_gap, ANY),
         (another_unit_in_mid_gap, ANY),
         (weights_of_other_ledgers, CHANGING),
-        (forgotten_at_a_restart, FIXED),
+        pytest.param(forgotten_at_a_restart, FIXED, marks=pytest.mark.slow),
         (lost_at_a_restart, ANY),
-        (another_unit_when_requirements_begin_to_change, THAWING),
+        pytest.param(
+            another_unit_when_requirements_begin_to_change, THAWING, marks=pytest.mark.slow
+        ),
         (cycles_for_free, ANY),
         (without_sensitivity, ANY),
     ],
