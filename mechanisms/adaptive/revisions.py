@@ -292,7 +292,7 @@ class Ring:
         """Slots are revised from this one on, the present one, where nothing was learnt yet."""
         return cls(slot, slot - state.elapsed, BankState(**vars(state)))
 
-    def note(self, slot: int, elapsed: int, scale: Floats, taken: Taken) -> None:
+    def note(self, slot: int, elapsed: int, scale: npt.NDArray[Any], taken: Taken) -> None:
         """Remember a release.
 
         Args:

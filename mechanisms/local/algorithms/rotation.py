@@ -272,6 +272,8 @@ class Rotation:
             variance = (expected.variance + expected.white) / n**2 + doubt
             if self._project:
                 frequencies = on_simplex(frequencies)
+            if state.observed is None:  # nothing is known before a report
+                frequencies, variance = 0 * frequencies, np.full_like(variance, np.nan)
             found.append(LocalRevised(slot, frequencies, np.sqrt(variance)))
         return replace(state, foreseen=tuple(foreseen)), tuple(found)
 

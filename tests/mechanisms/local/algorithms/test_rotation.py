@@ -339,6 +339,20 @@ def test_a_state_with_cycle_and_revisions_goes_on_as_if_it_had_stayed():
         Rotation("rotation", users, cycle=12).decode(Rotation.encode(Rotation("", users), state))
 
 
+def test_nothing_is_revised_of_slots_before_any_report():
+    users = Users((Requirement(6, 2.5),), np.zeros(9, np.int32), 3)
+    machine = Rotation("rotation", users)
+    machine.revise = 2
+    state, found = machine.start(), []
+    silent = Tally(np.zeros((1, 3), np.int64), np.zeros(1, np.int64))
+    for slot in range(4):
+        state, _ = machine.begin(state, slot, SERVER.slot(slot, b""))
+        state, release = machine.take(state, silent, SERVER.slot(slot, b""))
+        found += release.revisions
+    assert [one.slot for one in found] == [0, 1]
+    assert all(np.isnan(one.stderr).all() and not one.frequencies.any() for one in found)
+
+
 @pytest.mark.parametrize("cycle", [1, -24, 673])
 def test_cycles_out_of_range_are_refused(cycle):
     with pytest.raises(ConfigurationError, match=f"cycle is {cycle}, give a number of slots from"):
