@@ -48,9 +48,9 @@ REPLAN_EVERY = 4
 SOON = 2
 # No sum is of more slots.
 LONGEST = int(GAPS[-1])
-# After so many slots without a jump half of gate and reserve goes to the releases; in steps.
+# After so many slots without a jump gate and reserve go to the releases; in so many steps.
 CALM, ALERTS = 400, 8
-# A look costs what the whole share of the gate saves up in so many slots.
+# A look costs what the gate's whole share saves up in so many slots; in one if jumps are frequent.
 LOOKS = 2
 # A jump of so many noise scales of the gate is one that it would show.
 LEAP = 2.4
@@ -187,7 +187,6 @@ def unpack(
     version, record = state_codec.unpack(versions, data)
     if version == 1:
         filter_bank.read_former(state.bank, record["bank"])
-        state.bank.elapsed = 1 if record["slots"] else 0
         record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
         filter_bank.read(state.bank, record["bank"])
