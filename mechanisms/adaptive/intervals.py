@@ -108,6 +108,8 @@ class Misfit:
         both = before / seen.before
         learnt = (seen.before - seen.variance) * (seen.foreseen + blurred)
         left = before - both**2 * learnt / (factor * seen.foreseen + blurred)
+        if seen.taken and len(seen.taken.shares) == 1:  # of this slot alone: it tells no less
+            left = np.minimum(left, blurred)
         known: Floats = np.maximum(left, 0.0)
         return known
 

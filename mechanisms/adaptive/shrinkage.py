@@ -30,6 +30,8 @@ MEMORY = 0.99
 PRIOR = 4.0
 # From this share on, estimates are clear enough to be left as they are: forecasts lag behind.
 CLEAR = 0.8
+# From this share of James and Stein on they are what they are, whatever became of forecasts.
+EVIDENT = 0.95
 # Variance of a squared draw of Laplace noise, in squares of its variance.
 KURTOSIS = 5.0
 # The power of the share that variances are multiplied with: less than the 1 of normal counts, for
@@ -70,6 +72,8 @@ class Shrinkage:
         ratio = float(variance.sum()) / max(float(mean @ mean), _LEAST)
         # One large draw of noise must not pass for counts.
         sure = max(1 - ratio * (1 + 3 * (KURTOSIS / len(mean)) ** 0.5), 0.0)
+        if sure >= EVIDENT:
+            return 1.0
         # One standard error less: what chance makes of it must not be worse than zeros.
         learnt = (self.product - self.square**0.5 + PRIOR * sure) / (self.square + PRIOR)
         return 1.0 if learnt >= CLEAR else min(max(learnt, 0.0), 1.0)
