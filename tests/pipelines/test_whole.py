@@ -137,6 +137,7 @@ def is_whole_or_not_there(goes_on, build, folder, name, pick):
     assert refused > len(picked) / 3
 
 
+@pytest.mark.slow
 def test_a_step_that_loses_an_element_writes_nothing_that_is_not_whole(goes_on, build, tmp_path):
     """The first element of each step."""
 

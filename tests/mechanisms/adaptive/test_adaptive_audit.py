@@ -142,6 +142,7 @@ def test_a_look_keeps_its_claim(adjacency):
 
 # If it were compared with the true counts, of whom all weigh as much as another, the target would
 # move what it is compared with by more than by its own weight.
+@pytest.mark.slow
 def test_a_look_at_the_true_counts_is_convicted():
     proven = audit(*[looks("add_remove", target, 3000, lambda true: true) for target in (0, None)])
     print(f"audit of a look at the true counts: at least {proven:.2f} of 1")

@@ -363,7 +363,8 @@ def test_each_bin_has_a_depth_of_its_own():
 
 
 # It pays: counts of a deep cycle are released with much less error, and no window overspends.
-@pytest.mark.parametrize("cycle", ["24", pytest.param("auto", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cycle", ["24", "auto"])
 def test_a_cycle_lowers_the_error(cycle):
     counts = waves(24, 600 if cycle == "24" else 1200)
     plain = simulate("adaptive", counts, REQUIREMENTS, SIZES, KEY)
@@ -455,6 +456,7 @@ def test_a_state_with_other_cycles_is_refused():
 
 
 # Requirements that change: spans go on over them, and every window keeps what was asked for.
+@pytest.mark.slow
 def test_changing_requirements():
     counts = waves(7, 260)
     asked = np.tile([60.0, 12.0, 60.0, 12.0], (260, 3, 1))

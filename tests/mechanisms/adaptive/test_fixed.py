@@ -250,6 +250,7 @@ def largest_use(requirements, sizes, paths=12):
 
 
 # The paths above are what they are said to be: every part is spent, the first two to the full.
+@pytest.mark.slow
 def test_adversaries_reach_every_part():
     largest, seen = largest_use(LONG, [100, 4000, 30])
     assert largest["audit"] == 1
