@@ -475,8 +475,9 @@ class Cycle:
         return cls(lengths_of(name, cycle, slot_length), cycle not in (NONE, AUTO))
 
     def start(self, bins: int) -> CycleState:
-        """Nothing known, of so many bins."""
-        return CycleState([Candidate.of(n) for n in self.lengths], Depths.start(bins))
+        """Nothing known, of so many bins; nothing to know where no cycle is looked for."""
+        depths = Depths.start(bins if self.lengths else 0)
+        return CycleState([Candidate.of(n) for n in self.lengths], depths)
 
     def over(self, state: CycleState, bank: Bank, slot: int, elapsed: int) -> Bank | CyclicBank:
         """The bank as it sees a slot.
