@@ -88,7 +88,7 @@ class _PacedFn(beam.DoFn):
 
 @dataclass(eq=False)
 class Paced(beam.PTransform):
-    """The number of every slot, at a pace, for ever; it is a heartbeat as well."""
+    """The number of every slot, at a pace, forever; it is a heartbeat as well."""
 
     pace: Pace
 

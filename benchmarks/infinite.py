@@ -1,4 +1,4 @@
-"""Error, time and memory of releases for ever, beside reference results.
+"""Error, time and memory of releases forever, beside reference results.
 
 python benchmarks/infinite.py
 

@@ -175,7 +175,7 @@ def local(given, pool):
 
 
 def running(given):
-    """Counts that go on for ever."""
+    """Counts that go on forever."""
     found = table(
         "Running count without a horizon: root mean squared error, times epsilon",
         ["ticks", "as released", "reference", "as released / reference", "noise on every tick"],

@@ -26,7 +26,7 @@ from streamveil.mechanisms.core.number_text import number_text
 
 MAX_DEPTH = 64
 """Objects and lists inside each other, the record's own included. Python's parser has a limit that
-hangs on who calls it; this one is below."""
+depends on who calls it; this one is below."""
 
 # Called with the index of a record, what is wrong with it and its bytes.
 Reject = Callable[[int, str, bytes], None]

@@ -43,7 +43,7 @@ def json_columns(path: str, wanted: Columns = ()) -> list[str]:
 def read_json(path: str, columns: Columns, reject: Reject) -> Iterator[pa.RecordBatch]:
     """Read the named keys as strings, a batch for every block of lines; a missing key is null.
 
-    What a line gives hangs on that line alone, as of :func:`read_objects`. Lines that are not an
+    What a line gives depends on that line alone, as of :func:`read_objects`. Lines that are not an
     object, or that hold a boolean, list or object under a named key, go to `reject`. Raises
     ConfigurationError for a file that cannot be read.
     """

@@ -1,6 +1,6 @@
 """What a message may hold: one event or many, in one of a few formats; always columns of text.
 
-How an event is read hangs on that event alone. So the format of a source is said once, never
+How an event is read depends on that event alone. So the format of a source is said once, never
 guessed from its bytes, and a bad event is one dead letter, as is a message that cannot be taken
 apart.
 """

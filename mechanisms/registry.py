@@ -45,7 +45,7 @@ PER_RECORD = "per-record"
 _PURPOSES = {
     WINDOWS: "requirements over windows that never change (streamveil release)",
     CHANGING: "requirements that change (streamveil release --requirement_changes)",
-    INFINITE: "one budget for ever (streamveil release --guarantee=infinite)",
+    INFINITE: "one budget forever (streamveil release --guarantee=infinite)",
     LOCAL: "devices that report (streamveil collect)",
     PER_RECORD: "budgets of single records (streamveil per-record)",
 }

@@ -133,7 +133,7 @@ def preview_per_record(
     if transform.keys:
         lines.append(f"keys:     {len(transform.keys):,}")
     transform.plan().statistic()  # refuses what does not fit
-    lines.append("error:    hangs on the budgets of the records; a run tells it as stderr")
+    lines.append("error:    depends on the budgets of the records; a run tells it as stderr")
     return "\n".join([*lines, f"would write rows to {output}"])
 
 
@@ -255,7 +255,7 @@ def _classes(registry: Registry) -> list[str]:
     pairs = list(zip(registry.classes, registry.sizes.tolist(), strict=True))
     for requirement, users in pairs[:_CLASSES_SHOWN]:
         if isinstance(requirement, Lifetime):
-            lines.append(f"class:    epsilon {requirement.epsilon:g} for ever: all users")
+            lines.append(f"class:    epsilon {requirement.epsilon:g} forever: all users")
         else:
             window = number_of(requirement.window, "slot")
             lines.append(

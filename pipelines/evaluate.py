@@ -98,7 +98,7 @@ def compared(given: argparse.Namespace, command: str) -> Comparison:
     _refuse(given, _PER_RECORD_OPTIONS, "is for statistics of records: give --per_record")
     if is_infinite(given):
         return _compare_infinite(given, command)
-    _refuse(given, _INFINITE_OPTIONS, f"is for one budget for ever: give --guarantee={INFINITE}")
+    _refuse(given, _INFINITE_OPTIONS, f"is for one budget forever: give --guarantee={INFINITE}")
     return _compare_w_event(given, command)
 
 

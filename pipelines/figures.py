@@ -2,8 +2,8 @@
 
 A public one is a function of :class:`Released`: of releases, their ledger and options. It may be
 shown to whoever may see the releases. So it never says when something happened, nor how long it
-took, which hangs on how many events there were: a dashboard subtracts from its own clock. A raw one
-is for those who may see the events.
+took, which depends on how many events there were: a dashboard subtracts from its own clock. A raw
+one is for those who may see the events.
 """
 
 from __future__ import annotations

@@ -162,7 +162,7 @@ _ALL = (
     Template(
         "infinite",
         "release",
-        "Private histograms, one per slot, that together cost each user one budget for ever.",
+        "Private histograms, one per slot, that together cost each user one budget forever.",
         _RELEASE,
         ("input", "output", "epsilon", *REQUIRED),
         (

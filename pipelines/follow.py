@@ -82,7 +82,7 @@ class Following:
     state: str
     resume: bool
     restart: int | None
-    """Which grant of a budget for ever, beyond the first, comes before the next pass."""
+    """Which grant of a budget forever, beyond the first, comes before the next pass."""
     interval: int | None
     """Microseconds from one look to the next, at most; None for one pass."""
     lateness: int
@@ -429,7 +429,7 @@ class Follow:
                 "go on with --resume. If it is lost for good, begin a stream that shares "
                 "no window with the released slots: a later --start, by the longest "
                 "window that any user of either stream may ask for, another --state and another "
-                "--output; a budget for ever cannot be had again"
+                "--output; a budget forever cannot be had again"
             )
         return ConfigurationError(
             f"{result} exists already, but {where} is at pass {passes}: an old copy "

@@ -29,7 +29,7 @@ def add_guarantee_options(parser: argparse.ArgumentParser) -> None:
 
 
 def is_infinite(given: argparse.Namespace) -> bool:
-    """Whether the promise is for ever. Raises ConfigurationError where the two do not fit."""
+    """Whether the promise is forever. Raises ConfigurationError where the two do not fit."""
     infinite = bool(given.guarantee == INFINITE)
     if infinite and given.epsilon is None:
         raise ConfigurationError(
@@ -38,7 +38,7 @@ def is_infinite(given: argparse.Namespace) -> bool:
     if not infinite and given.epsilon is not None:
         instead = "for budgets over windows write --epsilons"
         raise ConfigurationError(
-            f"--epsilon={given.epsilon} is one budget for ever: give --guarantee={INFINITE} as "
+            f"--epsilon={given.epsilon} is one budget forever: give --guarantee={INFINITE} as "
             f"well, or {instead if hasattr(given, 'epsilons') else 'leave it out'}"
         )
     return infinite

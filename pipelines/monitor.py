@@ -86,7 +86,7 @@ class Monitor:
             if why != self._unwritten:
                 _LOGGER.warning(
                     "the status of the run cannot be told: %s: mend that, and do not trust the "
-                    "file meanwhile; nothing else hangs on it",
+                    "file meanwhile; nothing else depends on it",
                     why,
                 )
             self._unwritten = why

@@ -265,7 +265,7 @@ def add_output_options(parser: Parser) -> None:
         "--mechanism",
         metavar="NAME",
         help=f"of release: {', '.join(MECHANISMS)} (default {DEFAULT}), where requirements change "
-        f"{', '.join(DYNAMIC_MECHANISMS)}, with one budget for ever "
+        f"{', '.join(DYNAMIC_MECHANISMS)}, with one budget forever "
         f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT}); of collect: "
         f"{', '.join(LOCAL_MECHANISMS)} (default "
         f"{LOCAL_DEFAULT}); of per-record: {PER_RECORD_NAMES}",

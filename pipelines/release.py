@@ -145,7 +145,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
 
 
 def _one_class(given: Any, own: Any) -> Registry:
-    """Everybody, with one budget for ever."""
+    """Everybody, with one budget forever."""
     check_required("release", given, REQUIRED)
     return Registry.of(default=(budget_for_ever(given, own), 0))
 

@@ -26,7 +26,7 @@ class Roll:
     """The users of a stream, whose table may differ from the one that it began with."""
 
     users: UserTable | None
-    """None where no table can change: under a budget for ever."""
+    """None where no table can change: under a budget forever."""
     changing: bool = False
     """Whether requirements change, or have changed before."""
     changes: TableChanges | None = None

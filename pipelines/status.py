@@ -40,7 +40,7 @@ class Released:
     window_use: float = 0.0
     """Largest share of any class's window that this run found spent, from 0 to 1.
 
-    Not that of the last pass: how many slots a pass has hangs on how long the one before took.
+    Not that of the last pass: how many slots a pass has depends on how long the one before took.
     """
 
     def after(

@@ -322,7 +322,7 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
             if getattr(holder, name) is not None:
                 raise ConfigurationError(
                     f"--{name}={getattr(holder, name)} is about windows: leave it out with "
-                    f"--guarantee={INFINITE}, where everybody has the budget --epsilon for ever"
+                    f"--guarantee={INFINITE}, where everybody has the budget --epsilon forever"
                 )
     epsilons = epsilons_of(own.epsilon)
     if len(epsilons) > 1:

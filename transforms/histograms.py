@@ -267,7 +267,7 @@ class PrivateHistograms(beam.PTransform):
     def _ledgers_for_ever(self) -> Any:
         if not self.population.requirements.forever:
             raise ConfigurationError(
-                "only one budget for ever can be granted again (--restart_budget): those of "
+                "only one budget forever can be granted again (--restart_budget): those of "
                 "windows come back by themselves"
             )
         return self._ledgers(self._layout(bounded=True)).make()

@@ -2,7 +2,7 @@
 
 Rows with a schema (beam.Row, NamedTuples, dataclasses) have columns of the types that it declares.
 Dictionaries, and fields that are declared as anything, are read as JSON objects are: text is as it
-is, a number is its decimal text, a time is ISO 8601. So how a record is read hangs on that record
+is, a number is its decimal text, a time is ISO 8601. So how a record is read depends on that record
 and on what is declared, never on its neighbours. A cell that cannot be read is null, and the batch
 says of its row what is wrong.
 """

@@ -7,7 +7,7 @@ reads options or starts a device has no use for it yet.
 Before the bytes leave they are sealed with a keyed checksum: who has not got the key can neither
 alter nor make them. Any change, be it one bit, is noticed but for a chance of 2**-128. The checksum
 tells nothing about the key. It does not hide the bytes, and bytes that were sealed once stay valid
-for ever: an old copy in the place of a newer one must be found by other means.
+forever: an old copy in the place of a newer one must be found by other means.
 """
 
 from __future__ import annotations

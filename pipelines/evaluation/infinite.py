@@ -191,7 +191,7 @@ def divergence(true: Counts, release: SlotRelease) -> float:
 
 def shares_of(release: SlotRelease) -> Floats:
     """The released distribution, float64, shape (d,)."""
-    assert release.shares is not None  # mechanisms for ever have one
+    assert release.shares is not None  # mechanisms forever have one
     return release.shares
 
 

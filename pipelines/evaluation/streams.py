@@ -16,7 +16,7 @@ The others are ours:
 - `-correlated`: class and value go together. Users with long windows have up to 50 % more of what
   `p_t` is about (or of the odd places), users with short ones up to 50 % less.
 
-Streams for one budget for ever are others, in which all users are alike: shares that stay, drift or
+Streams for one budget forever are others, in which all users are alike: shares that stay, drift or
 jump. The reference whose figures stand beside ours in `benchmarks/infinite.py` names its streams
 and no more: exponents and steps of the drift are such that `constant` and `doubling` err about as
 they do there.

@@ -49,7 +49,7 @@ def _finished(
     if processes <= 1:
         yield from ((i, work(task)) for i, task in enumerate(todo))
         return
-    # Spawned, not forked: a fork of a process with threads may stop for ever.
+    # Spawned, not forked: a fork of a process with threads may stop forever.
     context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
     with (

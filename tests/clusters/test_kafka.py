@@ -40,7 +40,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "streaming.md"
 def flags(kafka, **changed):
     """Flags of the command in the page, some changed; those that are None are left out.
 
-    Which event counts of a user who has several in a slot hangs on how often each was delivered,
+    Which event counts of a user who has several in a slot depends on how often each was delivered,
     unless events in different bins come before repeats.
     """
     (text,) = re.findall(r"^```sh kafka\nstreamveil release (.+?)^```", PAGE.read_text(), SHAPE)

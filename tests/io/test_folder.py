@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
 
 
 def test_a_name_is_given_to_what_outlives_the_loss_of_power(tmp_path, monkeypatch):
-    """Else an empty file may be left of a release, which is refused for ever as another one."""
+    """Else an empty file may be left of a release, which is refused forever as another one."""
     path, lasting = tmp_path / "file", []
     fsync, link = os.fsync, os.link
 

@@ -95,7 +95,7 @@ def test_no_state_is_begun(job):
 def test_one_budget_for_ever(job):
     outcome = job("--dry_run", **RANGE, requirements=None, guarantee="infinite", epsilon="1")
     assert outcome.code == 0, outcome.err
-    assert lines(outcome, "class") == ["class:    epsilon 1 for ever: all users"]
+    assert lines(outcome, "class") == ["class:    epsilon 1 forever: all users"]
 
 
 def test_a_stream_is_not_read(job):

@@ -33,7 +33,7 @@ def visits(days):
 
 @pytest.fixture
 def forever(job):
-    """A job whose flags ask for one budget for ever."""
+    """A job whose flags ask for one budget forever."""
     job.events(visits(range(1, 9)))
     job.flags = {
         **job.flags,

@@ -118,7 +118,7 @@ def test_public_figures_are_those_of_releases_and_ledger_alone():
 
 
 def test_public_figures_do_not_tell_which_slots_a_pass_took():
-    """That hangs on how long the one before took, and so on how many events there were."""
+    """That depends on how long the one before took, and so on how many events there were."""
     one = two = Released(HOURS, LATENESS, 5, 5)
     for next_slot, uses in ((6, [0.5]), (8, [0.4, 0.3])):
         one = one.after(next_slot, {STATUSES[0]: len(uses)}, max(uses))

@@ -1,4 +1,4 @@
-"""The filter of budgets for ever: what was spent never comes back."""
+"""The filter of budgets forever: what was spent never comes back."""
 
 import logging
 

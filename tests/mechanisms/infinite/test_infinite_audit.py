@@ -1,4 +1,4 @@
-"""Audits on neighbours of users for ever: one user is in every slot, or in none.
+"""Audits on neighbours of users forever: one user is in every slot, or in none.
 
 Gated by what an attacker sees of many runs, DPI by its probabilities, which are known exactly.
 Mechanisms that were broken on purpose must be convicted.

@@ -1,4 +1,4 @@
-"""Comparisons under one budget for ever: what is measured, and the command around it."""
+"""Comparisons under one budget forever: what is measured, and the command around it."""
 
 import math
 import re
