@@ -31,11 +31,10 @@ def draw(tidy: pa.Table, bins: Sequence[str], ax: Axes | None = None) -> Axes:
     ax = ax or _axes()
     for label in bins:
         rows = tidy.filter(pc.equal(tidy["bin"], label))
+        times = rows["start"].to_numpy()
         counts, low, high = (rows[name].to_numpy() for name in ("count", "low", "high"))
-        [line] = ax.plot(rows["start"].to_numpy(), counts, label=label, linewidth=1.2)
-        ax.fill_between(
-            rows["start"].to_numpy(), low, high, color=line.get_color(), alpha=0.15, linewidth=0
-        )
+        [line] = ax.plot(times, counts, label=label, linewidth=1.2)
+        ax.fill_between(times, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
     return _dated(ax, "released count")
 
 

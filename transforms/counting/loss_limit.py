@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -228,14 +228,20 @@ def tally_in(text: str) -> EventTally:
     return EventTally(int(read), lost, int(beyond_bound), int(counted))
 
 
-def added_up(tallies: Sequence[beam.PCollection[bytes]]) -> beam.PCollection[bytes]:
-    """The sum of tallies as bytes, even of none; if the steps that add up fail, there is none."""
-    none = [EventTally().to_bytes()]
-    begin = tallies[0].pipeline | "NoTally" >> beam.Create(none, reshuffle=False)
+def added_up(
+    tallies: Sequence[beam.PCollection[bytes]],
+    none: bytes,
+    total: Callable[[Iterable[bytes]], bytes],
+) -> beam.PCollection[bytes]:
+    """The total of tallies, that of `none` where there are none.
+
+    If the steps that add up fail, there is no total: an empty one would pass for the whole.
+    """
+    begin = tallies[0].pipeline | "NoTally" >> beam.Create([none], reshuffle=False)
     return (
         (*tallies, begin)
         | "AllTallies" >> beam.Flatten()
-        | "AddUp" >> beam.CombineGlobally(sum_bytes).without_defaults()
+        | "AddUp" >> beam.CombineGlobally(total).without_defaults()
     )
 
 
@@ -248,9 +254,9 @@ def refuse_loss(
     as if what it was given had never been. The word says how many messages there must be, so that
     none of them is missed that a step on the way lost by failing.
     """
-    return added_up(tallies) | "RefuseLoss" >> beam.Map(limit.check, stream).with_output_types(
-        KV[str, Message]
-    )
+    return added_up(tallies, EventTally().to_bytes(), sum_bytes) | "RefuseLoss" >> beam.Map(
+        limit.check, stream
+    ).with_output_types(KV[str, Message])
 
 
 @dataclass

@@ -22,6 +22,7 @@ from apache_beam.utils.timestamp import Timestamp
 from streamveil.mechanisms.core.records import PerRecordRow, Slots
 from streamveil.mechanisms.per_record.protocol import PerRecordRelease, Statistic
 from streamveil.transforms.columns.dead_letters import tally_of
+from streamveil.transforms.counting.loss_limit import added_up
 from streamveil.transforms.messages import (
     TALLIES,
     Kind,
@@ -80,16 +81,10 @@ def release_at_end(
     every_key = batches.pipeline | "EveryKey" >> beam.Create(
         [(position, Message(Kind.OPEN, first)) for position in range(source.number)]
     ).with_output_types(_PANE)
-    none = [array_to_bytes(np.zeros((0, 2), np.int64))]
-    whole = (
-        (
-            mapped[TALLIES],
-            parts[TALLIES],
-            batches.pipeline | "NoTally" >> beam.Create(none, reshuffle=False),
-        )
-        | "AllTallies" >> beam.Flatten()
-        | "AddUp" >> beam.CombineGlobally(partial(_sum_tallies, source.number)).without_defaults()
-        | "TellWhole" >> beam.FlatMap(_whole).with_output_types(_PANE)
+    none = array_to_bytes(np.zeros((0, 2), np.int64))
+    tallies = mapped[TALLIES], parts[TALLIES]
+    whole = added_up(tallies, none, partial(_sum_tallies, source.number)) | (
+        "TellWhole" >> beam.FlatMap(_whole).with_output_types(_PANE)
     )
     config = ReleaseConfig(plan.by_key, clock, _Rows(plan), first, last)
     return (
