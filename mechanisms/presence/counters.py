@@ -1,0 +1,287 @@
+"""Which slots of a user count: the first few of each block of the user's calendar, or of a life.
+
+Several events of a user in a slot count together, or not at all: the rules are on slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.presence.limits import (
+    UNLIMITED,
+    Limit,
+    block_length,
+    effective_window,
+)
+from streamveil.mechanisms.randomness.noise import Words, keyed_words
+
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+Keys = npt.NDArray[Any]
+"""Users as what sorts: int64 for members, 16 bytes (`S16`) for strangers."""
+
+NEVER = np.iinfo(np.int64).max
+
+
+def counted(
+    users: npt.ArrayLike,
+    slots: npt.ArrayLike,
+    *,
+    window: int,
+    max_slots: int,
+    blocks: int,
+    key: bytes,
+) -> Flags:
+    """Which events count under rule 1 of `limits.py`.
+
+    Args:
+        users: number of each event's user, integers, shape (n,).
+        slots: slot of each, integers, shape (n,). In any order; several events of a user in a slot
+            are as one.
+        window: slots of the requirement.
+        max_slots: slots of a block in which a user counts.
+        blocks: blocks of a window.
+        key: of the phases, 32 bytes.
+
+    Returns:
+        bool, shape (n,). All of them where the limit gains nothing: see `effective_window`.
+
+    Raises:
+        ConfigurationError: for a limit that is no whole number from 1 on.
+        ValueError: for arrays that do not fit.
+    """
+    people, times = _integers(users, "users"), _integers(slots, "slots")
+    if people.shape != times.shape or people.ndim != 1:
+        raise ValueError(
+            f"users {people.shape} and slots {times.shape} must be alike, of shape (n,)"
+        )
+    if effective_window(window, max_slots, blocks) == window or not len(people):
+        return np.ones(len(people), np.bool_)
+    order = _order(people, times)
+    people, times = people[order], times[order]
+    visits = np.flatnonzero(np.append(True, _steps(people) | _steps(times)))
+    people, times = people[visits], times[visits]
+    ends = block_ends(key, people, times, np.full(len(people), block_length(window, blocks)))
+    counts = Tally.empty(people).admit(people, ends, np.full(len(people), max_slots))
+    told = np.empty(len(order), np.bool_)
+    told[order] = np.repeat(counts, np.diff(visits, append=len(order)))
+    return told
+
+
+def block_ends(key: bytes, users: Keys, slots: Integers, lengths: Integers) -> Integers:
+    """First slot after the block of each visit, in blocks of these lengths: shape (n,).
+
+    Visits of a user stand together, and have one length.
+    """
+    if not len(users):
+        return np.zeros(0, np.int64)
+    firsts = np.flatnonzero(np.append(True, _steps(users)))
+    mine = phases(key, users[firsts], lengths[firsts])
+    shift = np.repeat(mine, np.diff(firsts, append=len(users)))
+    return ((slots + shift) // lengths + 1) * lengths - shift
+
+
+def phases(key: bytes, users: Keys, lengths: Integers) -> Integers:
+    """Phase of each user in blocks of these lengths: from 0, below the length; shape (n,).
+
+    A function of the key and of the user alone, whoever asks, whenever and wherever.
+    """
+    if users.dtype.kind == "S":
+        digests = np.ascontiguousarray(users).view(">u8").reshape(-1, 2).astype(np.uint64)
+        words = keyed_words(key, digests[:, 0], digests[:, 1])
+    else:
+        numbers: Words = users.astype(np.uint64)
+        words = keyed_words(key, numbers, np.zeros_like(numbers))
+    return (words % lengths.astype(np.uint64)).astype(np.int64)
+
+
+@dataclass(eq=False)
+class Tally:
+    """In how many slots users counted since their blocks began. All arrays have shape (n,)."""
+
+    users: Keys
+    """Ascending, each once: those that counted in a block that has not ended."""
+    used: npt.NDArray[np.unsignedinteger]
+    """Slots in which they counted."""
+    ends: Integers
+    """First slot after the block."""
+
+    @classmethod
+    def empty(cls, like: Keys) -> Tally:
+        """Of nobody; users are of the type of some."""
+        return cls(like[:0], np.zeros(0, np.uint8), np.zeros(0, np.int64))
+
+    def admit(self, users: Keys, ends: Integers, most: Integers) -> Flags:
+        """Which visits count: those that `most` leaves room for, the first ones first.
+
+        Args:
+            users: of each visit, ascending; those of a user in order of slots, each slot once.
+            ends: first slot after the user's block, ascending for each user, shape (n,).
+            most: slots that count in it, shape (n,).
+        """
+        if not len(users):
+            return np.zeros(0, np.bool_)
+        new_user = _steps(users)
+        starts = np.flatnonzero(np.append(True, new_user | _steps(ends)))
+        sizes = np.diff(starts, append=len(users))
+        at = np.searchsorted(self.users, users[starts])
+        known = at < len(self.users)
+        known[known] = self.users[at[known]] == users[starts][known]
+        before = np.zeros(len(starts), np.int64)
+        before[known] = self.used[at[known]]
+        before[known] *= self.ends[at[known]] == ends[starts][known]
+        room = most[starts] - before
+        place = np.arange(len(users)) - np.repeat(starts, sizes)
+        counts: Flags = place < np.repeat(room, sizes)
+        last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
+        used = np.minimum(before + sizes, most[starts])[last]
+        self._put(at[last], known[last], users[starts][last], used, ends[starts][last])
+        return counts
+
+    def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
+        kind = np.promote_types(self.used.dtype, np.min_scalar_type(int(used.max())))
+        used = used.astype(kind)
+        self.used = self.used.astype(kind, copy=False)
+        self.used[at[known]], self.ends[at[known]] = used[known], ends[known]
+        if not known.all():
+            there = at[~known]
+            self.users = np.insert(self.users, there, users[~known])
+            self.used = np.insert(self.used, there, used[~known])
+            self.ends = np.insert(self.ends, there, ends[~known])
+
+    def forget(self, slot: int) -> None:
+        """Drop those whose block has ended when this slot begins."""
+        alive = self.ends > slot
+        if not alive.all():
+            self.users, self.used = self.users[alive], self.used[alive]
+            self.ends = self.ends[alive]
+
+
+@dataclass(frozen=True, eq=False)
+class Rules:
+    """Both rules for each class of users. All arrays have shape (K,)."""
+
+    lengths: Integers
+    """Slots of a block; 1 where there is no limit to blocks."""
+    most: Integers
+    """Slots of a block that count."""
+    in_life: Integers
+    """Slots forever that count; `UNLIMITED` for all."""
+
+    @classmethod
+    def of(cls, limit: Limit, requirements: Iterable[Requirement], adjacency: str) -> Rules:
+        """What a limit is for those who ask for this."""
+        rules = [limit.rule(one, adjacency) for one in requirements]
+        return cls(*np.array(rules, np.int64).reshape(-1, 3).T)
+
+
+class Counters:
+    """Decides which visits count, in slot order, and forgets users when their blocks end.
+
+    Decisions depend on the key and on the user's own visits alone. They are the same however visits
+    come in batches, if each batch has all of its slots.
+
+    Args:
+        rules: of each class.
+        key: of the phases, 32 bytes.
+        like: users of the type of those to come.
+    """
+
+    def __init__(self, rules: Rules, key: bytes, like: Keys) -> None:
+        self.rules = rules
+        self._key = key
+        self.blocks = Tally.empty(like)
+        """Of the users' present blocks."""
+        self.lives = Tally.empty(like)
+        """Of all users who ever counted, where lives have a limit."""
+        self.next_slot: int | None = None
+        """First slot that is not decided; None before the first."""
+
+    def count(
+        self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
+    ) -> Flags:
+        """Which visits of some slots count: all there are before `next_slot`, since the last call.
+
+        Args:
+            users: of each visit, shape (n,).
+            slots: of each, shape (n,); a user has one visit in a slot.
+            classes: of the user, shape (n,).
+            next_slot: the first slot that the next call may be about.
+
+        Returns:
+            bool, shape (n,).
+
+        Raises ValueError for a slot that was decided before.
+        """
+        first, last = slots.min(initial=NEVER), slots.max(initial=-NEVER)
+        if (self.next_slot is not None and first < self.next_slot) or last >= next_slot:
+            raise ValueError(f"slots {first} to {last}: those from {self.next_slot} on are next")
+        order = _order(users, slots)
+        users, slots, classes = users[order], slots[order], classes[order]
+        rules, counts = self.rules, np.ones(len(order), np.bool_)
+        some = np.flatnonzero(rules.lengths[classes] > 1)
+        ends = block_ends(self._key, users[some], slots[some], rules.lengths[classes[some]])
+        counts[some] = self.blocks.admit(users[some], ends, rules.most[classes[some]])
+        some = np.flatnonzero(counts & (rules.in_life[classes] < UNLIMITED))
+        forever = np.full(len(some), NEVER)
+        counts[some] = self.lives.admit(users[some], forever, rules.in_life[classes[some]])
+        self.next_slot = next_slot
+        self.blocks.forget(next_slot)
+        told = np.empty_like(counts)
+        told[order] = counts
+        return told
+
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """All that is remembered, as narrow as it goes: see :meth:`resume`."""
+        assert self.next_slot is not None
+        blocks, lives = self.blocks, self.lives
+        left = blocks.ends - self.next_slot
+        return (
+            np.array([self.next_slot]),
+            *map(_narrow, (blocks.users, blocks.used, left, lives.users, lives.used)),
+        )
+
+    def resume(self, arrays: Iterable[npt.NDArray[Any]]) -> None:
+        """Go on from what :meth:`arrays` gave."""
+        next_slot, users, used, left, seen, lived = arrays
+        self.next_slot = int(next_slot[0])
+        kind = self.blocks.users.dtype
+        ends = left.astype(np.int64) + self.next_slot
+        self.blocks = Tally(users.astype(kind), used.copy(), ends)
+        self.lives = Tally(seen.astype(kind), lived.copy(), np.full(len(seen), NEVER))
+
+
+def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers from 0 on in the smallest type that holds the largest."""
+    if values.dtype.kind == "S":
+        return values
+    return values.astype(np.min_scalar_type(int(values.max(initial=0))))
+
+
+def _integers(values: npt.ArrayLike, name: str) -> Integers:
+    array = np.asarray(values)
+    if array.size and array.dtype.kind not in "iu":
+        raise ValueError(f"{name} are {array.dtype}: give whole numbers")
+    return array.astype(np.int64, copy=False)
+
+
+def _order(users: Keys, slots: Integers) -> Integers:
+    """Rows by user, then by slot."""
+    if users.dtype.kind != "S" and len(users):
+        low, first = int(users.min()), int(slots.min())
+        span = int(slots.max()) - first + 1
+        if (int(users.max()) - low + 1) * span < 1 << 63:  # one number is sorted faster than two
+            return np.argsort((users - low) * span + (slots - first))
+    return np.lexsort((slots, users))
+
+
+def _steps(values: npt.NDArray[Any]) -> Flags:
+    """Where neighbours differ, shape (n - 1,)."""
+    steps: Flags = values[1:] != values[:-1]
+    return steps

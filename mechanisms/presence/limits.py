@@ -1,0 +1,241 @@
+"""Limits on the slots in which a user counts, and what a slot may cost under them.
+
+Rule 1, for windows of w slots. A user has a calendar of blocks of B = ceil(w / j) slots: slot t is
+in block floor((t + phase) / B), the phase is drawn with a key and depends on nothing else. In each
+block the first m slots in which the user has events count, the others do not.
+
+Theorem. Let two inputs differ in one user's events in w consecutive slots, which one of them has
+and the other has not. Then that user counts in the one and not in the other, either way, in at most
+(j + 2) m slots.
+Proof. What counts in a block depends on the user's events in that block alone, so only blocks that
+the window touches can differ: as B j >= w, these are at most j + 1. In the first, slots before the
+window come first and are the same in both, and none come after it: at most m slots are lost. In
+each block within the window at most m are. In the last, l <= m slots are lost in the window, and
+behind it at most l count in their place. Together that is m + (j - 1) m + 2 m. A window in fewer
+blocks has less. The bound is tight where w >= (j - 1) B + 2 m.
+
+Theorem. If the events of the window are replaced by any others, the user's contributions change by
+at most 2 (j + 1) m units, where a slot in which both count may change by two.
+Proof. Each input counts at most m times in each of j + 1 blocks up to the end of the window. In the
+last block, where one counts a times in the window and the other b times, what counts behind it
+differs in at most |a - b| slots, and a + b + |a - b| = 2 max(a, b) <= 2 m.
+
+So a slot may cost c = E / ((j + 2) m), or E / ((j + 1) m) where the price is for a change of two
+units, as it is under `replace`: the loss of a mechanism is linear in units. That is a price for
+*every* slot, and no budget for windows of (j + 2) m slots: those that differ need not be
+consecutive, so what is not spent in one cannot be saved for another. For a ledger it is a
+requirement of one slot. Prices may depend on earlier releases, as everywhere: sequential
+composition needs no more than that each is at most c.
+
+It is worth something where it is less than w alone. Elsewhere nothing is limited, and a slot costs
+what it did: a limit priced at E / w is not private (w = 5, m = 2, j = 1 differs in 6 slots).
+
+Rule 2, for a life: the first M slots of a user that pass rule 1, or simply the first M with events,
+count, and never again. All that a user ever contributes then costs at most M slots.
+
+Theorem. Under both, events of a window that are removed change at most 2 min((j + 1) m, M) slots;
+under rule 2 alone, 2 min(w, M). Replaced, they change as many units.
+Proof. Let P and Q be the slots that pass rule 1 without and with the events of the window, T(P) and
+T(Q) the first M of each. Behind the window P passes wherever Q does, and up to any slot Q has
+passed no fewer. So what is in T(Q) and not in T(P) is in the window: l slots, l <= (j + 1) m and
+l <= M. If T(Q) has M slots, T(P) has no more, and as many at most that are not in T(Q). If it has
+fewer, nothing of Q is cut off: P has beside it what rule 1 lets count for what was lost in the last
+block, l slots at most.
+Replaced: in the window one input counts a times and the other b times, a' and b' of these in the
+last block, a' >= b'. Behind it the other first passes in x <= a' - b' more slots, then both in the
+same ones, until M is reached: these ends differ in at most |a - b - x| slots. a + b + x +
+|a - b - x| is 2 a or 2 (b + x), and neither a nor b + a' - b' is above (j + 1) m. It is at most
+2 M because neither counts more than M times.
+
+`tests/mechanisms/presence` enumerates all of this, and shows why no limit slides: "at most m of the
+last w slots" differs without end, for what is kept after a window depends on what was kept in it.
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from streamveil.mechanisms.core.budgets import UNIT_BITS, to_units
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.records import (
+    ADD_REMOVE,
+    MAX_WINDOW,
+    REPLACE,
+    ConfigurationError,
+    Lifetime,
+    Requirement,
+)
+
+BLOCKS = 2
+"""Blocks of a window, where nothing else is asked for. More or fewer gain little."""
+WORTH = 3
+"""A limit is worth what it leaves out if a slot then costs so many times more."""
+UNLIMITED = MAX_WINDOW * MAX_WINDOW
+"""More slots than anybody is present in."""
+
+
+def block_length(window: int, blocks: int) -> int:
+    """Slots B of a block, if so many are to hold a window."""
+    return -(-window // blocks)
+
+
+def effective_window(
+    window: int, max_slots: int, blocks: int = BLOCKS, adjacency: str = ADD_REMOVE
+) -> int:
+    """How many slots can differ where the events of a window do: a slot may cost E by this.
+
+    Args:
+        window: slots w of the requirement.
+        max_slots: slots m of a block in which a user counts.
+        blocks: blocks j of a window.
+        adjacency: under `replace` in units of what a slot of both inputs can change by.
+
+    Returns:
+        (j + 2) m, or (j + 1) m under `replace`; w where that is not less. Then nothing is limited.
+
+    Raises:
+        ConfigurationError: for what is no whole number from 1 on, or another adjacency.
+    """
+    window, max_slots = whole("window", window), whole("max_slots", max_slots)
+    beside = {ADD_REMOVE: 2, REPLACE: 1}.get(adjacency)
+    if beside is None:
+        raise ConfigurationError(
+            f"adjacency {adjacency!r} is unknown: choose {ADD_REMOVE} or {REPLACE}"
+        )
+    return min((whole("blocks", blocks) + beside) * max_slots, window)
+
+
+def effective_window_in_life(
+    window: int, in_life: int, max_slots: int | None = None, blocks: int = BLOCKS
+) -> int:
+    """The same where users count in so many slots of their life besides, in units of one input.
+
+    Under `replace` half of it is what a slot of both inputs can change by. It is the price of the
+    guarantee for windows; that for a life is `in_life` slots.
+    """
+    lost = whole("window", window)
+    if max_slots is not None:
+        lost = min((whole("blocks", blocks) + 1) * whole("max_slots", max_slots), lost)
+    return 2 * min(lost, whole("in_life", in_life))
+
+
+@dataclass(frozen=True)
+class Limit(Identified):
+    """In how many slots a user counts: in a block of the window, in a life, or in both.
+
+    Raises ConfigurationError for what is no whole number from 1 on, or no limit at all.
+    """
+
+    IDENTITY = Form("presence limit", ("max_slots", "blocks", "in_life"))
+
+    max_slots: int | None
+    """Slots of a block; None for all."""
+    blocks: int = BLOCKS
+    """Blocks of a window."""
+    in_life: int | None = None
+    """Slots forever; None for all."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        whole("blocks", self.blocks)
+        given = [one for one in (self.max_slots, self.in_life) if one is not None]
+        if not given:
+            raise ConfigurationError(
+                "a limit on presence says nothing: give the slots of a block (max_slots), or of a "
+                "life (in_life)"
+            )
+        for one in given:
+            whole("max_slots", one)
+
+    def limits(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> bool:
+        """Whether rule 1 limits anything for who asks for this: only if that gains anything."""
+        if self.max_slots is None or isinstance(requirement, Lifetime):
+            return False
+        window = requirement.window
+        return effective_window(window, self.max_slots, self.blocks, adjacency) < window
+
+    def rule(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> tuple[int, int, int]:
+        """Slots of a block, how many of them count, and how many in a life.
+
+        Without a limit, a block is a slot.
+        """
+        in_life = UNLIMITED if self.in_life is None else self.in_life
+        if not self.limits(requirement, adjacency):
+            return 1, 1, in_life
+        assert self.max_slots is not None
+        return block_length(requirement.window, self.blocks), self.max_slots, in_life
+
+    def slots(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> int:
+        """By how many slots the budget is divided: what a user's neighbours can differ in.
+
+        With a :class:`Lifetime`, neighbours differ in all of a user's events; else in those of a
+        window.
+        """
+        if isinstance(requirement, Lifetime):
+            if self.in_life is None:
+                raise ConfigurationError(
+                    f"{requirement} needs a limit for a life: give the slots in which a user "
+                    "counts (max_slots)"
+                )
+            return self.in_life
+        window = requirement.window
+        if self.in_life is None:
+            if not self.limits(requirement, adjacency):
+                return window
+            assert self.max_slots is not None
+            return effective_window(window, self.max_slots, self.blocks, adjacency)
+        limited = self.max_slots if self.limits(requirement, adjacency) else None
+        units = effective_window_in_life(window, self.in_life, limited, self.blocks)
+        return units // 2 if adjacency == REPLACE else units
+
+    def priced(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> Requirement:
+        """What a ledger is to keep so that the requirement is kept: a most for every slot.
+
+        It is the requirement itself where nothing is limited. Exact: whole units, rounded down.
+
+        Raises ConfigurationError where nothing would be left for a slot.
+        """
+        slots = self.slots(requirement, adjacency)
+        if self.in_life is None and not self.limits(requirement, adjacency):
+            return requirement
+        price = to_units(requirement.epsilon) // slots
+        if not price:
+            raise ConfigurationError(
+                f"{requirement} over {slots} slots leaves less than "
+                f"2**-{UNIT_BITS} for each: ask for more epsilon or count users in fewer slots"
+            )
+        return Requirement(1, math.ldexp(price, -UNIT_BITS))
+
+    def check(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> None:
+        """Refuse a limit of the window that leaves out more than it gains.
+
+        Raises ConfigurationError, which says what would do better.
+        """
+        if self.max_slots is None or isinstance(requirement, Lifetime):
+            return
+        window, gained = requirement.window, self.slots(requirement, adjacency)
+        if gained * WORTH <= window:
+            return
+        best = self._best(requirement, adjacency)
+        remedy = f"give at most max_slots={best}" if best else "give longer windows or no limit"
+        if gained >= window:
+            raise ConfigurationError(
+                f"max_slots={self.max_slots} in each of {self.blocks} blocks saves nothing over "
+                f"{window} slots: a slot would cost what it costs without a limit. Where users "
+                f"are rarely present, {remedy}; else leave the limit out"
+            )
+        raise ConfigurationError(
+            f"max_slots={self.max_slots} in each of {self.blocks} blocks does not pay over "
+            f"{window} slots: a slot would cost 1/{gained} of the budget, and what is left out "
+            f"costs more than that gains. Where users are rarely present, {remedy}; else leave the "
+            "limit out"
+        )
+
+    def _best(self, requirement: Requirement, adjacency: str) -> int:
+        """The most slots of a block that are worth it; 0 if none are."""
+        one = Limit(1, self.blocks, self.in_life).slots(requirement, adjacency)
+        return requirement.window // (WORTH * one)
