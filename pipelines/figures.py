@@ -114,6 +114,12 @@ RAW_FIGURES: tuple[Figure[Status], ...] = (
         lambda now: now.totals.beyond_bound,
         is_total=True,
     ),
+    Figure(
+        "events_beyond_limit",
+        "Events in slots in which their user did not count any more",
+        lambda now: now.totals.beyond_limit,
+        is_total=True,
+    ),
     Figure("passes", "Passes committed by this run", lambda now: now.passes, is_total=True),
     Figure("backlog_slots", "Closed slots that are not released", lambda now: now.backlog),
     Figure(

@@ -49,6 +49,7 @@ class Summary:
             {
                 metrics.EVENTS_READ: tally.read,
                 metrics.EVENTS_BOUNDED_AWAY: tally.beyond_bound,
+                metrics.EVENTS_BEYOND_LIMIT: tally.beyond_limit,
                 metrics.EVENTS_LATE: tally.late,
                 metrics.EVENTS_COUNTED: tally.counted,
                 **rejected,
@@ -70,7 +71,7 @@ class Summary:
 
     @property
     def read(self) -> int:
-        """Events read: the sum of those rejected, beyond the bound, late and counted."""
+        """Events read: the sum of those rejected, beyond bound and limit, late and counted."""
         return self._number(metrics.EVENTS_READ)
 
     @property
@@ -86,6 +87,11 @@ class Summary:
     def beyond_bound(self) -> int:
         """Events of users who had more in a slot than `--max_contributions`."""
         return self._number(metrics.EVENTS_BOUNDED_AWAY)
+
+    @property
+    def beyond_limit(self) -> int:
+        """Events in slots in which their users did not count any more (`max_slots`)."""
+        return self._number(metrics.EVENTS_BEYOND_LIMIT)
 
     @property
     def late(self) -> int:
@@ -111,10 +117,13 @@ class Summary:
     def events_text(self) -> str:
         """What became of the events, in a line."""
         rejected = sum(self.rejected.values())
+        limit = f", {self.beyond_limit:,} beyond the slots in which they count"
+        limited = limit if self.beyond_limit else ""
         counted = "an unknown number" if self._is_timeless else f"{self.counted:,}"
         return (
             f"{number_of(self.read, 'event')} read: {counted} counted, {rejected:,} rejected, "
             f"{self.late:,} late, {self.beyond_bound:,} beyond the users' contribution bound"
+            f"{limited}"
         )
 
     def warning(self) -> str | None:
@@ -175,6 +184,7 @@ class Summary:
             "read": self.read,
             "rejected": self.rejected,
             "beyond_bound": self.beyond_bound,
+            "beyond_limit": self.beyond_limit,
             "late": self.late,
             "counted": self.counted,
             "slots": sum(self.statuses.values()),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 
+from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import (
@@ -39,11 +40,13 @@ from streamveil.mechanisms.driver.saved_state import (
     BINS,
     COLUMNS,
     KEEP,
+    LIMIT,
     SLOTS,
     STREAM,
     USERS,
     Parts,
 )
+from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise
 from streamveil.transforms.checks import check_resume, settling, take_public
@@ -54,6 +57,7 @@ from streamveil.transforms.counting.count_events import Asked, Counted, Counter,
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
+from streamveil.transforms.counting.presence import LimitPresence, PresenceConfig
 from streamveil.transforms.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Message
 from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
@@ -211,6 +215,11 @@ class PrivateHistograms(beam.PTransform):
     revise: int = 0
     """How many slots later every slot is revised, for `revisions`, which costs no budget; 0 for
     never. Of mechanisms `adaptive` can."""
+    limit: Limit | None = None
+    """In how many slots a user counts: then these may cost more, and noise is less. See
+    `mechanisms/presence/limits.py`; the guarantee stays what it is. Events in other slots are left
+    out of the counts. For requirements that never change. With a `Lifetime`, the mechanism is one
+    of `MECHANISMS`."""
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
     revised with what there is. A run that is gone on from leaves them to the one that goes on."""
@@ -234,17 +243,19 @@ class PrivateHistograms(beam.PTransform):
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_revise(self.mechanism, self.revise)
-        check_shares(self.registry.classes, self.population.sensitivity)
+        check_shares(self.population.requirements, self.population.sensitivity)
         if self.longest_window is not None:
             self.longest_window = whole("longest_window", self.longest_window)
             check_horizon(self.longest_window, self.registry)
         self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
+        if self._dynamic:
+            self._refuse_limit()
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
         self._kept: list[Message] = []
         self._resumes = self.resume is not None
         if self.resume is not None:
             check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
-            if is_joined(self.resume):
+            if self.limit or is_joined(self.resume):
                 self._kept = ledgers.kept(self.resume)
 
     def restarted(self, state: bytes) -> bytes:
@@ -276,8 +287,11 @@ class PrivateHistograms(beam.PTransform):
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
+        asked = self.registry.classes
+        if self.limit is not None:
+            asked = Requirements(self.limit.priced(one, self.adjacency) for one in asked)
         return Population(
-            self.registry.classes,
+            asked,
             self.registry.sizes,
             self.domain.bins,
             sensitivity,
@@ -300,6 +314,7 @@ class PrivateHistograms(beam.PTransform):
             "contributions of a user in a slot": encoded(self.max_contributions),
             USERS: self.registry.identity(),
             **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
+            **({} if self.limit is None else {LIMIT: encoded(self.limit)}),
         }
 
     def event_mapper(self, dynamic: bool = False) -> EventMapper:
@@ -408,6 +423,30 @@ class PrivateHistograms(beam.PTransform):
         outputs.revised = revised
         return outputs.completed(self.domain.labels, done)
 
+    def _limited(self, counted: Counted, on_workers: PrivateHistograms) -> Counted:
+        """(shard, Visits) become (stream, BlockCounts) of the slots in which users count."""
+        assert self.limit is not None
+        config = PresenceConfig(
+            self.registry,
+            counted.layout,
+            self.limit,
+            self.adjacency,
+            partial(on_workers._key.derived, "presence"),
+            counted.clock,
+            self.last_slot,
+            _STREAM,
+        )
+        starts = None if counted.bounded else counted.ticks[0]
+        limited = counted.counts | "LimitPresence" >> LimitPresence(config, starts, self._kept)
+        return counted._replace(counts=limited.counts, tallies=(*counted.tallies, *limited.tallies))
+
+    def _refuse_limit(self) -> None:
+        if self.limit is not None:
+            raise ConfigurationError(
+                "a limit on presence (max_slots) is for requirements that never change: leave out "
+                "the changes, or the limit"
+            )
+
     def _layout(self, bounded: bool) -> Layout:
         return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
 
@@ -429,6 +468,7 @@ class PrivateHistograms(beam.PTransform):
             self.longest_window,
             self.registry.default_class,
             self.revise,
+            None if self.limit is None else self.limit.terms(self.registry.classes, self.adjacency),
         )
 
     def _count(
@@ -449,15 +489,23 @@ class PrivateHistograms(beam.PTransform):
             batches,
             partial(on_workers.event_mapper, dynamic),
             Counter(
-                self.registry, layout, on_workers.bounding, _STREAM, dynamic, self.max_rejected
+                self.registry,
+                layout,
+                on_workers.bounding,
+                _STREAM,
+                dynamic or self.limit is not None,
+                self.max_rejected,
             ),
             Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
             Asked(self.first_slot, self.last_slot),
             self.heartbeat,
             bounded=bounded,
         )
+        if self.limit is not None:
+            counted = self._limited(counted, on_workers)
         if changes is None:
             return counted
+        self._refuse_limit()
         if self.first_slot is None:
             raise ConfigurationError(
                 "requirements change (--requirement_changes), so the slot from which on they do "

@@ -14,6 +14,7 @@ __all__ = ["EVENTS_READ", "METRICS_NAMESPACE", "REJECTED_PREFIX"]
 
 EVENTS_COUNTED = "events_counted"
 EVENTS_BOUNDED_AWAY = "events_bounded_away"
+EVENTS_BEYOND_LIMIT = "events_beyond_limit"
 EVENTS_LATE = "events_late"
 EVENTS_WAITING = "events_waiting"
 CHANGES_READ = "changes_read"

@@ -17,7 +17,7 @@ from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 
 # 256 MB of recent spending; beyond that a slot is far too short for its windows.
-_MAX_CELLS = 1 << 25
+MAX_CELLS = 1 << 25
 
 
 class BudgetExceeded(RuntimeError):  # noqa: N818 - it is the name of what happened
@@ -70,9 +70,9 @@ class WindowFilter:
         self._caps = self.requirements.budgets
         self._columns = np.arange(count)
         depth = 0 if self.forever else self.requirements.longest
-        if depth * count > _MAX_CELLS:
+        if depth * count > MAX_CELLS:
             raise ConfigurationError(
-                f"a window of {depth} slots for {count} classes needs more than {_MAX_CELLS} cells "
+                f"a window of {depth} slots for {count} classes needs more than {MAX_CELLS} cells "
                 "of history: use longer slots"
             )
         self.ring: Units = np.zeros((depth, count), np.int64)

@@ -46,20 +46,23 @@ class EventTally:
     messages: int = 0
     """What steps sent on to be counted and released, less what they took of it: of all tallies
     together, how many messages the release stage must get."""
+    beyond_limit: int = 0
+    """Events in slots in which their users did not count, as they had in others before."""
 
     @classmethod
     def total(cls, tallies: Iterable[EventTally]) -> EventTally:
         """All of them together."""
-        read = beyond_bound = counted = messages = 0
+        read = beyond_bound = counted = messages = beyond_limit = 0
         lost: dict[str, Lost] = {}
         for tally in tallies:
             read += tally.read
             beyond_bound += tally.beyond_bound
             counted += tally.counted
             messages += tally.messages
+            beyond_limit += tally.beyond_limit
             for reason, some in tally.lost.items():
                 lost[reason] = lost[reason] + some if reason in lost else some
-        return cls(read, lost, beyond_bound, counted, messages)
+        return cls(read, lost, beyond_bound, counted, messages, beyond_limit)
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -83,7 +86,7 @@ class EventTally:
             for why, some in self.lost.items()
         }
         figures = [self.read, lost, self.beyond_bound, self.counted, self.messages]
-        return json.dumps(figures).encode()
+        return json.dumps([*figures, self.beyond_limit]).encode()
 
     @classmethod
     def of_bytes(cls, data: bytes) -> EventTally:

@@ -30,6 +30,7 @@ STREAM = "name of the stream"
 SENSITIVITY = "sensitivity"
 LONGEST_WINDOW = "longest window"
 KEEP = "choice of the events that are kept"
+LIMIT = "limit on presence"
 
 
 def public_facts(

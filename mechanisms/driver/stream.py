@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.accounting.presence_filter import PresenceFilter, PresenceTerms
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
-from streamveil.mechanisms.core.records import Revised
+from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.driver.saved_state import (
     NOTHING_MORE,
     SENSITIVITY,
@@ -36,13 +37,16 @@ from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 _LOG = logging.getLogger(__name__)
 
+Filter = WindowFilter | PresenceFilter
+
 
 @dataclass
 class StreamState:
     """All that a stream remembers between slots."""
 
     mechanism: Any
-    filter: WindowFilter
+    filter: Any
+    """A `WindowFilter`; a `PresenceFilter` where presence is limited."""
     history: bytes
     """Digest of the configuration and of every input so far. It is private and never released."""
     next_slot: int | None = None
@@ -64,7 +68,12 @@ class ReleaseStream:
     }
 
     def __init__(
-        self, mechanism: Mechanism[Any], noise: NoiseSource, *, context: Parts = NOTHING_MORE
+        self,
+        mechanism: Mechanism[Any],
+        noise: NoiseSource,
+        *,
+        context: Parts = NOTHING_MORE,
+        presence: PresenceTerms | None = None,
     ) -> None:
         """Drive a mechanism.
 
@@ -73,10 +82,13 @@ class ReleaseStream:
             noise: where its randomness comes from.
             context: everything else that shapes what is released, such as what the bins mean, by
                 name; what it says of a part takes the place of what is known without it.
+            presence: what the filter checks where users count in a few slots only, and the
+                mechanism's requirements say what one of these may cost.
         """
         self.mechanism = mechanism
         self._requirements = mechanism.population.requirements
-        WindowFilter(self._requirements)  # refuses what cannot be accounted for
+        self._presence = presence
+        self._unspent()  # refuses what cannot be accounted for
         self._noise = noise
         population = mechanism.population
         parts = {
@@ -95,8 +107,15 @@ class ReleaseStream:
 
     def start(self) -> StreamState:
         """State before the first slot."""
-        unspent = WindowFilter(self._requirements)
-        return StreamState(self.mechanism.start(), unspent, self._configuration)
+        return StreamState(self.mechanism.start(), self._unspent(), self._configuration)
+
+    def _unspent(self) -> Filter:
+        return self._presence.unspent() if self._presence else WindowFilter(self._requirements)
+
+    def _filter_of(self, data: bytes) -> Filter:
+        if self._presence:
+            return self._presence.decode(data)
+        return WindowFilter.decode(data, self._requirements)
 
     def restart(self, state: StreamState) -> StreamState:
         """Begin anew with a fresh budget for the whole rest of the stream: it is spent AGAIN.
@@ -107,9 +126,14 @@ class ReleaseStream:
 
         Raises:
             ConfigurationError: for requirements with windows, whose budgets come back by
-                themselves.
+                themselves; and where presence is limited.
         """
         booked = state.filter
+        if isinstance(booked, PresenceFilter):
+            raise ConfigurationError(
+                "where users count in a limited number of slots, budgets cannot be granted again: "
+                "each user has one, and uses it up by being present"
+            )
         booked.restart()
         _LOG.warning(
             "restart %d of %s before slot %s: users lose up to %d times the epsilon of %s",
@@ -156,7 +180,7 @@ class ReleaseStream:
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
         state.filter.charge(release.spent)
-        if state.filter.forever:
+        if isinstance(state.filter, WindowFilter) and state.filter.forever:
             known = {**release.diagnostics, **state.filter.diagnostics()}
             release = replace(release, diagnostics=known)
         return StreamState(inner, state.filter, history, slot + 1), release
@@ -191,7 +215,7 @@ class ReleaseStream:
         _, record = state_codec.unpack(self.SCHEMAS, self._keeper.read(data))
         return StreamState(
             self.mechanism.decode(record["mechanism"]),
-            WindowFilter.decode(record["filter"], self._requirements),
+            self._filter_of(record["filter"]),
             record["history"],
             record["next_slot"],
         )

@@ -231,11 +231,15 @@ class Counters:
         some = np.flatnonzero(counts & (rules.in_life[classes] < UNLIMITED))
         forever = np.full(len(some), NEVER)
         counts[some] = self.lives.admit(users[some], forever, rules.in_life[classes[some]])
-        self.next_slot = next_slot
-        self.blocks.forget(next_slot)
+        self.skip(next_slot)
         told = np.empty_like(counts)
         told[order] = counts
         return told
+
+    def skip(self, next_slot: int) -> None:
+        """No visits come of slots before this one: forget users whose block has ended."""
+        self.next_slot = next_slot
+        self.blocks.forget(next_slot)
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         """All that is remembered, as narrow as it goes: see :meth:`resume`."""

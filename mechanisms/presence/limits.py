@@ -56,8 +56,10 @@ Source: our own.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
 from streamveil.mechanisms.core.budgets import UNIT_BITS, to_units
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.parameter_checks import whole
@@ -209,6 +211,20 @@ class Limit(Identified):
                 f"2**-{UNIT_BITS} for each: ask for more epsilon or count users in fewer slots"
             )
         return Requirement(1, math.ldexp(price, -UNIT_BITS))
+
+    def terms(
+        self, requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE
+    ) -> PresenceTerms:
+        """What the last door checks for those who ask for this, whatever a slot may cost."""
+        most = [self.slots(one, adjacency) for one in requirements]
+        reach = [self._reach(one, adjacency) for one in requirements]
+        return PresenceTerms(tuple(requirements), tuple(most), tuple(reach))
+
+    def _reach(self, requirement: Requirement, adjacency: str) -> int:
+        """Consecutive slots in which neighbours can differ."""
+        if self.in_life is not None:
+            return FOREVER
+        return requirement.window + self.rule(requirement, adjacency)[0] - 1
 
     def check(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> None:
         """Refuse a limit of the window that leaves out more than it gains.

@@ -52,8 +52,9 @@ class Releases(Result, Sequence[Release]):
     rejected: pa.Table
     """Dead letters: what could not be counted, why, and where it stood. Raw: never publish it."""
     summary: Mapping[str, Any]
-    """What became of the events: read, rejected by reason, beyond_bound, late, counted, slots,
-    statuses and largest_window_use, as `--summary` has it. Raw: never publish it."""
+    """What became of the events: read, rejected by reason, beyond_bound, beyond_limit, late,
+    counted, slots, statuses and largest_window_use, as `--summary` has it. Raw: never publish
+    it."""
     text: str
     """The same in lines."""
     revisions: tuple[Revision, ...] = ()

@@ -252,8 +252,9 @@ class Counter:
     make_bounding: Callable[[], Bounding]
     """Gives, on a worker, which contributions of a user in a slot are kept: it holds a secret."""
     stream: str
-    dynamic: bool
-    """Whether requirements change, so that users cannot be counted by class here."""
+    by_user: bool
+    """Whether users cannot be counted by class here: requirements change, or presence is limited.
+    """
     max_rejected: float = 1.0
     """Share of the events that may be lost before somebody has to look."""
 
@@ -273,10 +274,9 @@ class Counter:
     def tally(self, visits: Visits, messages: int) -> EventTally:
         """What became of a block's events, of so many messages; and tell the counters.
 
-        Where requirements change, some of those kept may still be rejected: they are not counted
-        yet.
+        Where a later step counts, some of those kept may still be rejected or left out.
         """
-        counted = 0 if self.dynamic else int(visits.kept.sum())
+        counted = 0 if self.by_user else int(visits.kept.sum())
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
         metrics.count(metrics.EVENTS_COUNTED, counted)
         return EventTally(beyond_bound=visits.dropped, counted=counted, messages=1 - messages)
@@ -284,12 +284,12 @@ class Counter:
     @property
     def told_type(self) -> Any:
         """Type of what :meth:`told` gives."""
-        return KV[Tuple[int, int], Message] if self.dynamic else KV[str, Message]
+        return KV[Tuple[int, int], Message] if self.by_user else KV[str, Message]
 
     def told(self, key: BlockKey, visits: Visits) -> tuple[Any, Message]:
-        """(stream, BlockCounts), or (shard, Visits) if dynamic."""
+        """(stream, BlockCounts), or (shard, Visits) if by user."""
         shard, block = key[:2], key[2]
-        if self.dynamic:
+        if self.by_user:
             return shard, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes())
         counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
         return self.stream, self.layout.message(Kind.COUNTS, block, shard, counts.to_bytes())

@@ -190,11 +190,12 @@ _OTHER_CAUSES = {
 
 def found(tally: EventTally) -> str:
     """The figures of a tally in words that :func:`tally_in` reads."""
+    limited = f", {tally.beyond_limit} beyond the limit" if tally.beyond_limit else ""
     reasons = ", ".join(f"{why} {number}" for why, number in tally.rejected.items())
     return (
         f"Found: {tally.read} read, {sum(tally.rejected.values())} rejected"
         f"{f' ({reasons})' if reasons else ''}, {tally.late} late, {tally.beyond_bound} beyond "
-        f"the bound, {tally.counted} counted"
+        f"the bound{limited}, {tally.counted} counted"
     )
 
 
@@ -205,8 +206,8 @@ def _shown(detail: str) -> str:
 
 
 _FOUND = re.compile(
-    r"Found: (\d+) read, \d+ rejected(?: \((.*?)\))?, (\d+) late, (\d+) beyond the bound, "
-    r"(\d+) counted"
+    r"Found: (\d+) read, \d+ rejected(?: \((.*?)\))?, (\d+) late, (\d+) beyond the bound"
+    r"(?:, (\d+) beyond the limit)?, (\d+) counted"
 )
 
 
@@ -218,14 +219,15 @@ def tally_in(text: str) -> EventTally:
     matches = _FOUND.findall(text)
     if not matches:
         return EventTally()
-    read, reasons, late, beyond_bound, counted = matches[-1]
+    read, reasons, late, beyond_bound, beyond_limit, counted = matches[-1]
     lost = {}
     for one in reasons.split(", ") if reasons else ():
         why, _, number = one.rpartition(" ")
         lost[why] = Lost(int(number))
     if int(late):
         lost[LATE] = Lost(int(late))
-    return EventTally(int(read), lost, int(beyond_bound), int(counted))
+    limited = int(beyond_limit or 0)
+    return EventTally(int(read), lost, int(beyond_bound), int(counted), beyond_limit=limited)
 
 
 def added_up(

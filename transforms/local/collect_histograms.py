@@ -324,7 +324,7 @@ class CollectHistograms(beam.PTransform):
                 layout,
                 on_workers.bounding,
                 _STREAM,
-                dynamic=False,
+                by_user=False,
                 max_rejected=self.max_rejected,
             ),
             Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),

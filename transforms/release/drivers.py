@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from streamveil.mechanisms.accounting.presence_filter import PresenceTerms
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
@@ -131,6 +132,9 @@ class Configuration:
     """Class of users outside the registry."""
     revise: int = 0
     """How many slots later a slot is revised; 0 for never."""
+    presence: PresenceTerms | None = None
+    """What users ask for where they count in a few slots only; the population asks for what one of
+    these may cost then."""
 
     def make(self) -> Ledgers[Any, Any]:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
@@ -138,7 +142,7 @@ class Configuration:
         fixed = None
         if not only_dynamic(self.mechanism):
             made = mechanism(self.mechanism, self.population, revise=self.revise)
-            fixed = ByClass(made, noise, self.layout, self.context)
+            fixed = ByClass(made, noise, self.layout, self.context, self.presence)
             if not self.changing:
                 return fixed
         stream = DynamicStream(
@@ -167,10 +171,16 @@ class ByClass(ReleaseStream):
     """Fixed requirements: counts are BlockCounts, then tables of shape (K, d)."""
 
     def __init__(
-        self, mechanism: Mechanism[Any], noise: NoiseSource, layout: Layout, context: Parts
+        self,
+        mechanism: Mechanism[Any],
+        noise: NoiseSource,
+        layout: Layout,
+        context: Parts,
+        presence: PresenceTerms | None = None,
     ) -> None:
-        super().__init__(mechanism, noise, context=context)
+        super().__init__(mechanism, noise, context=context, presence=presence)
         self.layout = layout
+        self.presence = presence
 
     @property
     def parts(self) -> int:
@@ -191,16 +201,35 @@ class ByClass(ReleaseStream):
         """The slot that comes next."""
         return state.next_slot
 
+    def encode(self, state: StreamState, kept: Iterable[Message] = ()) -> bytes:
+        """Bytes of the state; with it goes what shards keep of who counted, in any order."""
+        written = super().encode(state)
+        if self.presence is None:
+            return written
+        parts = several_to_bytes(written, *sorted(message.to_bytes() for message in kept))
+        return self._keeper.write(compressed(parts))
+
+    def decode(self, data: bytes) -> StreamState:
+        """State of bytes."""
+        return super().decode(data if self.presence is None else self._parts(data)[0])
+
+    def kept(self, data: bytes) -> list[Message]:
+        """What each shard kept, of the bytes of a state."""
+        return list(map(Message.from_bytes, self._parts(data)[1:]))
+
+    def _parts(self, data: bytes) -> list[bytes]:
+        return several_from_bytes(expanded(self._keeper.read(data)))
+
     def use(self, state: StreamState) -> float:
         """Largest share of any class's window that is spent."""
         return state.filter.use()
 
     def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:
-        """What the slot cost every class."""
+        """What the slot cost every class; where presence is limited, whoever of it counted."""
         population = self.mechanism.population
         return LedgerEntry(
             slot,
-            population.requirements,
+            state.filter.requirements,
             population.sizes,
             to_epsilon(release.spent),
             to_epsilon(state.filter.in_window),

@@ -1,0 +1,361 @@
+"""Users count in a few slots only: against the rule written out, on real runners and by hand."""
+
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms import (
+    BudgetExceeded,
+    ConfigurationError,
+    Lifetime,
+    Registry,
+    Requirement,
+    Slots,
+)
+from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.counters import phases
+from streamveil.transforms import metrics
+from streamveil.transforms.counting.changes import stranger_keys
+from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Visits
+from streamveil.transforms.counting.presence import (
+    PresenceConfig,
+    _LimitAtEndFn,
+    _LimitInTimeFn,
+)
+from streamveil.transforms.messages import TALLIES, Kind, Message
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import StateWentBack
+from tests.transforms.stand_ins import Bag, Cell
+
+KEY = bytes(range(32))
+USERS = [f"u{i}" for i in range(24)]
+STRANGERS = [f"x{i}" for i in range(6)]
+# Windows of 20 and 24 slots are limited; one of 6 is not: it would gain nothing.
+ASKED = [(20, 900.0), (24, 1800.0), (6, 600.0)]
+REGISTRY = Registry.of(
+    {u: ASKED[i % 3] for i, u in enumerate(USERS)}, default=(Requirement(20, 900.0), 20)
+)
+LIMIT = Limit(2, 2)
+SLOTS = 75
+
+
+def rows_of(seed=0, slots=SLOTS):
+    """Some users are there all the time, some twice in a slot, most rarely."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for number, user in enumerate([*USERS, *STRANGERS]):
+        for slot in np.flatnonzero(random.random(slots) < (0.9, 0.3, 0.1)[number % 4 % 3]):
+            rows += [(user, "ab"[random.integers(2)], int(slot))] * random.integers(1, 3)
+    return [rows[i] for i in random.permutation(len(rows))]
+
+
+ROWS = rows_of()
+
+
+def transform(kit, limit=LIMIT, registry=REGISTRY, **options):
+    return kit.histograms(registry, limit=limit, noise_key=KEY, max_contributions=2, **options)
+
+
+def numbers(made, kit):
+    """User in the calendar of the transform: position, or digest."""
+    found = {user: np.array([place]) for place, user in enumerate(USERS)}
+    for user in STRANGERS:
+        events, _ = made.event_mapper().map(kit.batch([(user, "a", 0)]))
+        found[user] = stranger_keys(events.strangers)
+    return found
+
+
+def counted(made, kit, rows, in_life=10**9):
+    """The rows that count, one slot after the other."""
+    known, key = numbers(made, kit), made._key.derived("presence")
+    used, lives, there, kept = Counter(), Counter(), set(), []
+    for user, value, slot in sorted(rows, key=lambda row: (row[2], row[0])):
+        asked = ASKED[USERS.index(user) % 3] if user in USERS else ASKED[0]
+        block = ("every", slot)
+        if asked[0] > 6:
+            length = asked[0] // 2
+            block = (slot + phases(key, known[user], np.array([length]))[0]) // length
+        if (user, slot) not in there and used[user, block] < 2 and lives[user] < in_life:
+            used[user, block] += 1
+            lives[user] += 1
+            there.add((user, slot))
+        if (user, slot) in there:
+            kept.append((user, value, slot))
+    return kept
+
+
+def within(kit, rows, first=0, last=SLOTS, parts=1):
+    some = [row for row in rows if first <= row[2] <= last]
+    return [kit.batch(some[part::parts]) for part in range(parts)]
+
+
+@pytest.fixture(scope="module")
+def known():
+    """What was expected before, by what it is of."""
+    return {}
+
+
+def expected(kit, known, made, rows, slots=SLOTS, **how):
+    at = (len(rows), slots, *how.items())
+    if at not in known:
+        tables = kit.bounded_counts(counted(made, kit, rows, **how), made.registry)
+        known[at] = kit.direct(tables, range(slots), made)
+    return [told for _, told, _ in known[at]]
+
+
+def same(ran, told):
+    assert [one.counts.tolist() for one in ran.releases] == [one.counts.tolist() for one in told]
+
+
+@pytest.mark.parametrize(("shards", "parts"), [(1, 1), (3, 4)])
+def test_at_the_end_those_count_who_should(run_on, kit, known, runner, shards, parts):
+    made = transform(kit, first_slot=0, last_slot=SLOTS - 1, shards=shards)
+    ran = run_on(runner, made, within(kit, ROWS, parts=parts))
+    same(ran, expected(kit, known, made, ROWS))
+    kept = counted(made, kit, ROWS)
+    assert ran.counters[metrics.EVENTS_COUNTED] == len(kept)
+    assert ran.counters[metrics.EVENTS_BEYOND_LIMIT] == len(ROWS) - len(kept) > 0
+
+
+def test_the_ledger_tells_what_is_asked_for_and_what_a_present_user_paid(run, kit):
+    made = transform(kit, first_slot=0, last_slot=SLOTS - 1)
+    ran = run(made, within(kit, ROWS))
+    assert {entry.classes for entry in ran.ledger} == {tuple(REGISTRY.classes)}
+    assert made.population.requirements == (
+        Requirement(6, 600.0),
+        Requirement(1, 900.0 / 8),
+        Requirement(1, 1800.0 / 8),
+    )
+    for k, (most, reach) in enumerate([(6, 6), (8, 29), (8, 35)]):
+        spent = [entry.spent[k] for entry in ran.ledger]
+        for slot, entry in enumerate(ran.ledger):
+            dearest = sorted(spent[max(slot - reach + 1, 0) : slot + 1])[-most:]
+            assert entry.spent_in_window[k] == pytest.approx(sum(dearest), abs=1e-9)
+            assert entry.spent_in_window[k] <= REGISTRY.classes[k].epsilon
+
+
+@pytest.mark.parametrize(
+    "limit", [LIMIT, pytest.param(Limit(2, 2, in_life=5), marks=pytest.mark.slow)]
+)
+def test_pieces_of_a_stream_count_as_one_run_does(run, kit, limit):
+    whole = run(transform(kit, limit, first_slot=0, last_slot=75), within(kit, ROWS))
+    releases, state = [], None
+    for first, last in ((0, 3), (4, 63), (64, 75)):
+        made = transform(kit, limit, first_slot=first, last_slot=last, resume=state)
+        ran = run(made, within(kit, ROWS, first, last))
+        next_slot, state = max(ran.state)
+        assert next_slot == last + 1
+        releases += ran.releases
+    kit.assert_same_releases(releases, whole.releases)
+
+
+def test_a_state_is_for_the_limit_that_it_was_written_with(run, kit):
+    _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
+    with pytest.raises(ConfigurationError, match="the limit on presence"):
+        transform(kit, Limit(2, 3), first_slot=4, resume=state)
+    with pytest.raises(ConfigurationError, match="the limit on presence"):
+        transform(kit, None, first_slot=4, resume=state)
+
+
+@pytest.mark.slow
+def test_in_time_those_count_who_should(run_on, kit, known):
+    slots = 40
+    rows = [row for row in ROWS if row[2] < slots]
+    made = transform(kit, first_slot=0, last_slot=slots - 1, shards=2)
+    line = kit.timeline(made)
+    for slot in range(slots):
+        line.events(*(row for row in rows if row[2] == slot)).advance(slot + 1)
+    ran = run_on("bundle_based", made, line, "--streaming")
+    same(ran, expected(kit, known, made, rows, slots))
+
+
+def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
+    slots = 12
+    rows = [row for row in ROWS if row[2] < slots]
+    late = [row for row in rows if row[2] % 5 == 2]
+    made = transform(kit, first_slot=0, last_slot=slots - 1)
+    line = kit.timeline(made)
+    for slot in range(slots):
+        line.events(*(row for row in rows if row[2] == slot and row not in late)).advance(slot + 1)
+        line.events(*(row for row in late if row[2] == slot))
+    ran = run_on("bundle_based", made, line, "--streaming")
+    in_time = [row for row in rows if row not in late]
+    same(ran, expected(kit, known, made, in_time, slots))
+    assert {letter["reason"] for letter in ran.dead_letters} == {"late"}
+
+
+def test_a_life(run, kit):
+    """Everybody counts in the first three slots in which they are there."""
+    registry = Registry.of(default=(Lifetime(1500.0), 1000))
+    made = transform(kit, Limit(None, in_life=3), registry, first_slot=0, last_slot=SLOTS - 1)
+    assert made.population.requirements == (Requirement(1, 500.0),)
+    ran = run(made, within(kit, ROWS))
+    slots_of, tables = defaultdict(list), np.zeros((SLOTS, 2), np.int64)
+    for user, _, slot in sorted(set(ROWS), key=lambda row: row[2]):
+        if slot not in slots_of[user]:
+            slots_of[user].append(slot)
+    for user, value, slot in ROWS:
+        if slot in slots_of[user][:3]:
+            tables[slot, "ab".index(value)] += 1
+    assert [one.counts.tolist() for one in ran.releases] == tables.tolist()
+    assert ran.ledger[-1].spent_in_window.tolist() == [1500.0]
+
+
+def test_requirements_that_change_are_refused(kit):
+    with pytest.raises(ConfigurationError, match="leave out the changes, or the limit"):
+        transform(kit, first_slot=0, changing=True)
+
+
+# ---- the steps by hand ------------------------------------------------------------------------
+
+
+def config(**options):
+    layout = Layout.choose(REGISTRY, 2, 1, timely=True)
+    clock = Clock(Slots.of("1h"))
+    return PresenceConfig(
+        REGISTRY, layout, LIMIT, "add_remove", lambda: KEY, clock, stream="s", **options
+    )
+
+
+def visits(made, slot, *users):
+    """Message of one event of each of some members in bin 0."""
+    codes = np.array(sorted(users), made.layout.dtype) * 2
+    told = Visits(slot, codes, np.ones(len(codes), np.int64))
+    return made.layout.message(Kind.COUNTS, slot, (MEMBERS, 0), told.to_bytes())
+
+
+class Shard:
+    """The step in time with its state, driven by hand."""
+
+    def __init__(self, made):
+        self.fn = _LimitInTimeFn(made)
+        self.events, self.progress, self.counters, self.close = Bag(), Cell(), Cell(), Cell()
+
+    def take(self, message):
+        self.fn.start_bundle()
+        self.fn.process(((MEMBERS, 0), message), self.events, self.progress, self.close)
+        self.fn.finish_bundle()
+
+    def fire(self):
+        self.fn.start_bundle()
+        self.close.time = None
+        told = list(
+            self.fn._close_slot((MEMBERS, 0), self.events, self.progress, self.counters, self.close)
+        )
+        self.fn.finish_bundle()
+        return [one.value[1] for one in told]
+
+    def run(self):
+        told = []
+        while self.close.time is not None:
+            told += self.fire()
+        return told
+
+
+def test_slots_are_decided_in_order_whatever_order_they_come_in():
+    made = config()
+    in_order, mixed = Shard(made), Shard(made)
+    told = []
+    for shard, order in ((in_order, range(12)), (mixed, [3, 1, 2, 0, 7, 4, 5, 6, 11, 10, 9, 8])):
+        shard.take(Message(Kind.START, 0))
+        found = []
+        for slot in order:
+            shard.take(visits(made, slot, *range(slot % 3, 6)))
+            found += shard.run()
+        told.append(found)
+    assert [one.slot for one in told[0]] == list(range(12))
+    assert told[0] == told[1]
+
+
+def test_nothing_is_decided_before_the_start_is_told():
+    made = config()
+    shard = Shard(made)
+    shard.take(visits(made, 5, 1))
+    assert shard.close.time is None
+    shard.take(Message(Kind.START, 5))
+    assert [one.slot for one in shard.run()] == [5]
+    shard.take(Message(Kind.START, 5))  # again: no harm
+    with pytest.raises(ConfigurationError, match="start with slot 6, and it started with slot 5"):
+        shard.take(Message(Kind.START, 6))
+
+
+def test_a_part_that_comes_again_is_dropped_or_refused():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    for _ in range(2):
+        shard.take(visits(made, 0, 1, 2))
+    once = shard.run()
+    assert len(once) == 1
+    shard.take(visits(made, 0, 3))  # after it was decided
+    assert shard.close.time is None
+    shard.take(visits(made, 1, 1))
+    shard.take(visits(made, 1, 2))
+    with pytest.raises(ConfigurationError, match="came twice with different content"):
+        shard.fire()
+
+
+def test_state_that_went_back_is_refused():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    shard.take(visits(made, 0, 1))
+    shard.run()
+    before = shard.counters.value
+    shard.take(visits(made, 1, 1))
+    shard.run()
+    shard.take(visits(made, 2, 1))
+    shard.counters.value = before  # somebody may count again
+    with pytest.raises(StateWentBack, match="who counted up to slot 0 is read, and not to 1"):
+        shard.fire()
+    shard.counters.value = (1, before[1][:-1] + b"?")
+    with pytest.raises(ConfigurationError, match="wrong checksum"):
+        shard.fire()
+
+
+def test_what_waits_must_all_be_there():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    shard.take(visits(made, 0, 1))
+    shard.take(visits(made, 1, 1))
+    shard.events.bag.pop()
+    with pytest.raises(StateWentBack, match="1 messages of visits wait where 2 came"):
+        shard.fire()
+
+
+def test_messages_and_events_add_up_at_the_end():
+    made = config(last_slot=11)
+    messages = [visits(made, slot, *range(6)) for slot in range(12)]
+    outputs = list(_LimitAtEndFn(made).process(((MEMBERS, 0), messages)))
+    tallies = [one.value for one in outputs if getattr(one, "tag", None) == TALLIES]
+    told = [one[1] for one in outputs if getattr(one, "tag", None) is None]
+    tally = EventTally.of_bytes(tallies[0])
+    assert tally.counted + tally.beyond_limit == 72
+    assert tally.messages == len(told) - 12
+    assert [one.kind for one in told] == [Kind.COUNTS] * 12 + [Kind.KEPT]
+
+
+# ---- the last door ----------------------------------------------------------------------------
+
+
+def test_the_last_door_refuses_what_is_too_dear():
+    """It knows what is asked for and how presence is limited, not what a slot may cost."""
+    asked = [Requirement(20, 8.0), Requirement(3, 3.0)]
+    door = LIMIT.terms(asked).unspent()
+    one = to_units(1.0)
+    for _ in range(40):
+        door.charge(np.array([one, one]))
+    with pytest.raises(BudgetExceeded, match="remaining 1 in their dearest 8 slots"):
+        door.charge(np.array([one + 1, one]))
+    door.charge(np.array([0, one]))
+    for _ in range(26):
+        door.charge(np.array([0, 0]))
+    door = LIMIT.terms(asked).decode(door.encode())
+    assert door.in_window.tolist() == [2 * one, 0]  # within 20 + 9 slots
+    with pytest.raises(BudgetExceeded):
+        door.charge(np.array([7 * one + 1, 0]))
+    door.charge(np.array([7 * one, 3 * one]))

@@ -1,0 +1,325 @@
+"""Users count in a few slots only: from bounded events to those that count, shard by shard.
+
+Which slots of a user count depends on the slots before, so this comes after what is within a slot:
+its events are bounded, and the user is there if any are left. What does not count is counted for
+the operator, and leaves no other trace. It is decided in two ways: at the end of the input, and in
+event time, as slots close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.coders import BytesCoder, FastPrimitivesCoder, TupleCoder, VarIntCoder
+from apache_beam.transforms.userstate import (
+    BagStateSpec,
+    ReadModifyWriteStateSpec,
+    TimerSpec,
+    on_timer,
+)
+from apache_beam.transforms.window import TimestampedValue
+from apache_beam.typehints import KV, Tuple
+
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.state_codec import seal, unseal
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence import Counters, Limit
+from streamveil.mechanisms.presence.counters import Rules
+from streamveil.transforms import metrics
+from streamveil.transforms.counting.bounding import runs
+from streamveil.transforms.counting.changes import NEVER, Keys, stranger_keys
+from streamveil.transforms.counting.event_codes import (
+    MEMBERS,
+    Layout,
+    ShardKey,
+    Visits,
+    count,
+)
+from streamveil.transforms.messages import (
+    TALLIES,
+    Kind,
+    Message,
+    MessageCoder,
+    arrays_from_bytes,
+    arrays_to_bytes,
+)
+from streamveil.transforms.slots.arrivals import another_start, contradiction
+from streamveil.transforms.slots.clock import Clock
+from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
+
+_BY_SHARD = KV[Tuple[int, int], Message]
+
+
+@dataclass(frozen=True, eq=False)
+class PresenceConfig:
+    """Everything the limit is made of: public, but for the key of the phases."""
+
+    registry: Registry
+    layout: Layout
+    limit: Limit
+    adjacency: str
+    make_key: Callable[[], bytes]
+    """Gives the key on a worker."""
+    clock: Clock
+    last_slot: int | None = None
+    stream: str = ""
+    """Key of the counts that come out."""
+
+    @cached_property
+    def _rules(self) -> Rules:
+        return Rules.of(self.limit, self.registry.classes, self.adjacency)
+
+    @cached_property
+    def key(self) -> bytes:
+        """The key of the phases, which seals counters as well."""
+        return self.make_key()
+
+    def counters(self, kind: int) -> Counters:
+        """Of users of one kind, before the first slot."""
+        users: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
+        return Counters(self._rules, self.key, users)
+
+    def limited(self, kind: int, counters: Counters, visits: Visits) -> Visits:
+        """What counts of the events of some slots, none of which is closed after them."""
+        if not len(visits.codes):
+            return visits
+        layout, codes = self.layout, visits.codes
+        if kind == MEMBERS:  # the groups of a visit stand together
+            found = codes // codes.dtype.type(layout.bins)
+            starts, sizes = runs(found)
+            slots, members = np.divmod(found[starts].astype(np.int64), layout.users)
+            users: Keys = members
+            classes = self.registry.class_of[members]
+        else:
+            inside = codes[:, 2] // np.uint64(layout.bins)
+            fresh = (codes[1:, :2] != codes[:-1, :2]).any(axis=1) | (inside[1:] != inside[:-1])
+            starts = np.flatnonzero(np.append(True, fresh))
+            sizes = np.diff(starts, append=len(codes))
+            slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
+            classes = np.full(len(starts), self.registry.default_class, np.int32)
+        slots += visits.block * layout.block
+        counts = counters.count(users, slots, classes, int(slots.max()) + 1)
+        kept = np.where(np.repeat(counts, sizes), visits.kept, 0)
+        beyond = int(visits.kept.sum()) - int(kept.sum())
+        metrics.count(metrics.EVENTS_BEYOND_LIMIT, beyond)
+        metrics.count(metrics.EVENTS_COUNTED, int(kept.sum()))
+        return Visits(visits.block, codes, kept, beyond)
+
+    def told(self, key: ShardKey, visits: Visits) -> tuple[str, Message]:
+        """(stream, BlockCounts) of what counts."""
+        counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
+        message = self.layout.message(Kind.COUNTS, visits.block, key, counts.to_bytes())
+        return self.stream, message
+
+
+class Limited(NamedTuple):
+    """What :class:`LimitPresence` gives."""
+
+    counts: beam.PCollection[tuple[str, Message]]
+    """(stream, BlockCounts) of each block of visits; of a bounded input also, by shard and as
+    `Kind.KEPT`, what the run that goes on needs to know."""
+    tallies: tuple[beam.PCollection[bytes], ...]
+    """In a bounded input, what became of its events."""
+
+
+@dataclass(eq=False)
+class LimitPresence(beam.PTransform):
+    """Leaves out of (shard, Visits) what is beyond the limit, and counts the rest by class.
+
+    In a stream there are visits, perhaps none, of every slot and shard.
+    """
+
+    config: PresenceConfig
+    starts: beam.PCollection[tuple[str, Message]] | None = None
+    """Of a stream: which slot is the first."""
+    kept: Sequence[Message] = ()
+    """What shards kept in the run that this one goes on from."""
+
+    def __post_init__(self) -> None:
+        """Name the transform."""
+        super().__init__()
+
+    def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Limited:
+        """Build the steps: gather by shard, decide in slot order."""
+        layout = self.config.layout
+        if self.starts is not None:
+            starts = self.starts | "StartShards" >> beam.FlatMap(
+                _to_shards, layout
+            ).with_output_types(_BY_SHARD)
+            counts = (
+                (visits, starts)
+                | "AddStart" >> beam.Flatten()
+                | "LimitInTime"
+                >> beam.ParDo(_LimitInTimeFn(self.config)).with_output_types(KV[str, Message])
+            )
+            return Limited(counts, ())
+        everything = [visits]
+        if self.kept:
+            kept = [(layout.key(message.shard), message) for message in self.kept]
+            everything.append(
+                visits.pipeline | "KeptCounters" >> beam.Create(kept).with_output_types(_BY_SHARD)
+            )
+        limited = (
+            everything
+            | "AddCounters" >> beam.Flatten()
+            | "GatherVisits" >> beam.GroupByKey()
+            | "LimitAtEnd"
+            >> beam.ParDo(_LimitAtEndFn(self.config)).with_outputs(TALLIES, main="counts")
+        )
+        limited.counts.element_type = KV[str, Message]
+        limited[TALLIES].element_type = bytes
+        came = EventTally(messages=len(self.kept)).to_bytes()
+        begin = visits.pipeline | "CountersTally" >> beam.Create([came])
+        return Limited(limited.counts, (begin, limited[TALLIES]))
+
+
+def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:
+    """The start of the stream, for each shard."""
+    for part in range(layout.parts):
+        yield layout.key(part), start[1]
+
+
+class _LimitAtEndFn(beam.DoFn):
+    """All visits of a shard to its counts, block by block; on the side a tally as bytes."""
+
+    def __init__(self, config: PresenceConfig) -> None:
+        self._config = config
+
+    def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
+        config, (key, messages) = self._config, element
+        counters = config.counters(key[0])
+        blocks: dict[int, Message] = {}
+        taken = 0
+        for message in messages:
+            taken += 1
+            if message.kind is Kind.KEPT:
+                counters.resume(arrays_from_bytes(message.payload))
+            else:
+                blocks[message.slot] = message
+        sent = beyond = counted = 0
+        for block in sorted(blocks):
+            visits = config.limited(key[0], counters, Visits.of(blocks.pop(block)))
+            beyond += visits.dropped
+            counted += int(visits.kept.sum())
+            sent += 1
+            yield config.told(key, visits)
+        if counters.next_slot is not None:
+            if config.last_slot is not None:
+                counters.skip(config.last_slot + 1)
+            kept = arrays_to_bytes(*counters.arrays())
+            sent += 1
+            told = config.layout.message(Kind.KEPT, counters.next_slot, key, kept)
+            yield config.stream, told
+        tally = EventTally(counted=counted, messages=sent - taken, beyond_limit=beyond)
+        yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
+
+
+class _Progress(NamedTuple):
+    """Where a shard stands."""
+
+    first: int | None = None
+    """First slot of the stream; None before it is told."""
+    next_slot: int = NEVER
+    """First slot that is not decided; `NEVER` before the start is told."""
+    busy: int = NEVER
+    """First slot with visits that wait; `NEVER` without any."""
+    visits: int = 0
+    """Visits that wait."""
+    decided: int | None = None
+    """Slot after which the counters were written; None before the first."""
+
+
+class _LimitInTimeFn(Fenced, beam.DoFn):
+    """Decides the slots of a shard one by one, in event time, and emits each, quiet or not.
+
+    Input: (shard, the start of the stream, or visits of a slot), in any order; visits of every
+    slot, once, perhaps none, in blocks of one slot. Those that come again are dropped, or fail the
+    stage if they differ and their slot is not decided: see `arrivals.py`. State, per shard: the
+    visits that wait; how far it is, in the cell that is fenced; and in how many slots users
+    counted, after the slot in which that was written, sealed: budgets are kept by it.
+
+    Timer `close`, in event time, armed by `process` and by itself where there are visits of the
+    next slot. As a slot closes it is decided who counts there, and users whose block of slots ends
+    with it are forgotten.
+    """
+
+    EVENTS = BagStateSpec("events", MessageCoder())
+    PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
+    COUNTERS = ReadModifyWriteStateSpec("counters", TupleCoder([VarIntCoder(), BytesCoder()]))
+    CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
+
+    def __init__(self, config: PresenceConfig) -> None:
+        self._config = config
+        self._fence = Fence()
+
+    def process(
+        self,
+        element: tuple[ShardKey, Message],
+        visits: Any = beam.DoFn.StateParam(EVENTS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> None:
+        progress = self._fence.cell(element[0], progress)
+        at, message = _Progress(*(progress.read() or ())), element[1]
+        if message.kind is Kind.START:
+            if at.first not in (None, message.slot):
+                raise another_start(message.slot, at.first)
+            if at.first is None:
+                at = at._replace(first=message.slot, next_slot=message.slot)
+        elif at.decided is not None and message.slot <= at.decided:
+            metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
+            return
+        else:
+            visits.add(message)
+            at = at._replace(busy=min(at.busy, message.slot), visits=at.visits + 1)
+        self._write(progress, close, at)
+
+    def _write(self, progress: Any, close: Any, at: _Progress) -> None:
+        progress.write(tuple(at))
+        if at.busy == at.next_slot != NEVER:
+            close.set(self._config.clock.closing(at.next_slot))
+
+    @on_timer(CLOSE)
+    def _close_slot(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        visits: Any = beam.DoFn.StateParam(EVENTS),
+        progress: Any = beam.DoFn.StateParam(PROGRESS),
+        counters: Any = beam.DoFn.StateParam(COUNTERS),
+        close: Any = beam.DoFn.TimerParam(CLOSE),
+    ) -> Iterator[Any]:
+        progress = self._fence.cell(key, progress)
+        config, at = self._config, _Progress(*progress.read())
+        slot, mine = at.next_slot, config.counters(key[0])
+        (decided, sealed), purpose = counters.read() or (None, b""), b"presence %d %d" % tuple(key)
+        if decided != at.decided:
+            raise went_back(f"who counted up to slot {decided} is read, and not to {at.decided}")
+        if sealed:
+            mine.resume(arrays_from_bytes(unseal(config.key, purpose, sealed)))
+        waiting = list(visits.read())
+        if len(waiting) != at.visits:
+            raise went_back(f"{len(waiting)} messages of visits wait where {at.visits} came")
+        there = [message for message in waiting if message.slot == slot]
+        later = [message for message in waiting if message.slot > slot]
+        if len(set(there)) > 1:
+            raise contradiction(there[0])
+        metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
+        limited = config.limited(key[0], mine, Visits.of(there[0]))
+        mine.skip(slot + 1)
+        written = arrays_to_bytes(*mine.arrays())
+        counters.write((slot, seal(config.key, purpose, written)))
+        visits.clear()
+        for message in later:
+            visits.add(message)
+        first = min((message.slot for message in later), default=NEVER)
+        self._write(
+            progress,
+            close,
+            at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot),
+        )
+        yield TimestampedValue(config.told(key, limited), config.clock.closing(slot))
