@@ -89,7 +89,7 @@ class SameKey:
 
         Args:
             purpose: `strangers` for the codes of users outside the registry, `bounding` for the
-                draws of which of a user's events count.
+                draws of which of a user's events count, `presence` for the phases of users.
         """
         return derived_key(self().first, purpose)
 
