@@ -36,6 +36,7 @@ from streamveil.mechanisms.core.records import (
     check_shares,
 )
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.driver.present_stream import Presence
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
     COLUMNS,
@@ -433,6 +434,7 @@ class PrivateHistograms(beam.PTransform):
             self.adjacency,
             partial(on_workers._key.derived, "presence"),
             counted.clock,
+            self.first_slot,
             self.last_slot,
             _STREAM,
         )
@@ -468,8 +470,15 @@ class PrivateHistograms(beam.PTransform):
             self.longest_window,
             self.registry.default_class,
             self.revise,
-            None if self.limit is None else self.limit.terms(self.registry.classes, self.adjacency),
+            self._presence,
         )
+
+    @property
+    def _presence(self) -> Presence | None:
+        """What users ask for, if they count in a few slots only."""
+        if self.limit is None:
+            return None
+        return Presence(self.limit, self.registry.classes, self.adjacency)
 
     def _count(
         self,

@@ -29,6 +29,8 @@ class PresenceTerms:
     """Slots in which neighbours can differ at most."""
     reach: tuple[int, ...]
     """Of so many consecutive slots; `FOREVER` of all."""
+    aside: tuple[int, ...]
+    """Units of the budget that are for something else than slots."""
 
     def unspent(self) -> PresenceFilter:
         """The filter before the first slot."""
@@ -48,7 +50,8 @@ class PresenceFilter:
     """Books spending slot by slot; a slot costs whoever counts in it.
 
     Guarantee: after any sequence of :meth:`charge` that did not raise, any `most` slots out of any
-    `reach` consecutive ones cost class k at most its `epsilon` together, in exact integers.
+    `reach` consecutive ones cost class k at most its `epsilon` less what is set aside, in exact
+    integers.
 
     Raises ConfigurationError where there would be too much to remember.
     """
@@ -57,7 +60,8 @@ class PresenceFilter:
 
     def __init__(self, terms: PresenceTerms) -> None:
         self.requirements = Requirements.of(terms.requirements)
-        self._caps = self.requirements.budgets
+        self._aside = np.array(terms.aside, np.int64)
+        self._caps = self.requirements.budgets - self._aside
         self._most = np.array(terms.most, np.int64)
         self._reach = np.array(terms.reach, np.int64)
         self._endless = self._reach == FOREVER
@@ -103,8 +107,11 @@ class PresenceFilter:
 
     @property
     def in_window(self) -> Units:
-        """The most that the events of a window, or of a life, can have cost, shape (K,), units."""
-        return self._dearest(self._most, ahead=0)
+        """The most that the events of a window, or of a life, can have cost, shape (K,), units.
+
+        What is set aside is taken to be spent.
+        """
+        return self._dearest(self._most, ahead=0) + self._aside
 
     def _dearest(self, most: Units, ahead: int) -> Units:
         """Sum of so many of the dearest slots within reach of a slot so far ahead of the last."""
@@ -117,7 +124,7 @@ class PresenceFilter:
 
     def use(self) -> float:
         """Largest share of any class's budget that is spent, from 0 to 1."""
-        return float((self.in_window / np.maximum(self._caps, 1)).max())
+        return float((self.in_window / np.maximum(self._caps + self._aside, 1)).max())
 
     def encode(self) -> bytes:
         """Bytes of what is booked; equal neighbouring slots are written once."""

@@ -103,7 +103,7 @@ class ReleaseStream:
             **context,
         }
         self._configuration = of_parts(parts)
-        self._keeper = Keeper(noise, parts)
+        self.keeper = Keeper(noise, parts)
 
     def start(self) -> StreamState:
         """State before the first slot."""
@@ -194,7 +194,7 @@ class ReleaseStream:
 
     def encode(self, state: StreamState) -> bytes:
         """Bytes of the state, readable by this and later versions."""
-        return self._keeper.write(
+        return self.keeper.write(
             state_codec.pack(
                 self.SCHEMAS,
                 {
@@ -212,7 +212,7 @@ class ReleaseStream:
         Raises ConfigurationError for bytes that were changed, or that another configuration wrote:
         see :meth:`Keeper.read`.
         """
-        _, record = state_codec.unpack(self.SCHEMAS, self._keeper.read(data))
+        _, record = state_codec.unpack(self.SCHEMAS, self.keeper.read(data))
         return StreamState(
             self.mechanism.decode(record["mechanism"]),
             self._filter_of(record["filter"]),

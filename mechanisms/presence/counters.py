@@ -5,9 +5,9 @@ Several events of a user in a slot count together, or not at all: the rules are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,8 @@ def counted(
     visits = np.flatnonzero(np.append(True, _steps(people) | _steps(times)))
     people, times = people[visits], times[visits]
     ends = block_ends(key, people, times, np.full(len(people), block_length(window, blocks)))
-    counts = Tally.empty(people).admit(people, ends, np.full(len(people), max_slots))
+    most = np.full(len(people), max_slots)
+    counts = Tally.empty(people).admit(people, ends, most, most)
     told = np.empty(len(order), np.bool_)
     told[order] = np.repeat(counts, np.diff(visits, append=len(order)))
     return told
@@ -100,29 +101,48 @@ def phases(key: bytes, users: Keys, lengths: Integers) -> Integers:
     return (words % lengths.astype(np.uint64)).astype(np.int64)
 
 
-@dataclass(eq=False)
-class Tally:
-    """In how many slots users counted since their blocks began. All arrays have shape (n,)."""
+class Ended(NamedTuple):
+    """Blocks that have ended. All arrays have shape (n,)."""
 
     users: Keys
-    """Ascending, each once: those that counted in a block that has not ended."""
+    used: Integers
+    """Slots of the block with events."""
+    ends: Integers
+    """First slot after it."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[Ended], like: Keys) -> Ended:
+        """All of some parts."""
+        nothing = np.zeros(0, np.int64)
+        return cls(*map(np.concatenate, zip((like[:0], nothing, nothing), *parts, strict=True)))
+
+
+@dataclass(eq=False)
+class Tally:
+    """In how many slots users were since their blocks began. All arrays have shape (n,)."""
+
+    users: Keys
+    """Ascending, each once: those who were there in a block that has not ended."""
     used: npt.NDArray[np.unsignedinteger]
-    """Slots in which they counted."""
+    """Slots with events, up to as many as are of interest."""
     ends: Integers
     """First slot after the block."""
+    over: list[Ended] = field(default_factory=list)
+    """Blocks that have ended since :meth:`forget`."""
 
     @classmethod
     def empty(cls, like: Keys) -> Tally:
         """Of nobody; users are of the type of some."""
         return cls(like[:0], np.zeros(0, np.uint8), np.zeros(0, np.int64))
 
-    def admit(self, users: Keys, ends: Integers, most: Integers) -> Flags:
+    def admit(self, users: Keys, ends: Integers, most: Integers, noted: Integers) -> Flags:
         """Which visits count: those that `most` leaves room for, the first ones first.
 
         Args:
             users: of each visit, ascending; those of a user in order of slots, each slot once.
             ends: first slot after the user's block, ascending for each user, shape (n,).
             most: slots that count in it, shape (n,).
+            noted: slots with events up to which these are remembered, at least as many.
         """
         if not len(users):
             return np.zeros(0, np.bool_)
@@ -133,14 +153,21 @@ class Tally:
         known = at < len(self.users)
         known[known] = self.users[at[known]] == users[starts][known]
         before = np.zeros(len(starts), np.int64)
-        before[known] = self.used[at[known]]
-        before[known] *= self.ends[at[known]] == ends[starts][known]
+        goes_on = known.copy()
+        goes_on[known] = self.ends[at[known]] == ends[starts][known]
+        before[goes_on] = self.used[at[goes_on]]
         room = most[starts] - before
         place = np.arange(len(users)) - np.repeat(starts, sizes)
         counts: Flags = place < np.repeat(room, sizes)
+        used, groups = np.minimum(before + sizes, noted[starts]), (users[starts], ends[starts])
         last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
-        used = np.minimum(before + sizes, most[starts])[last]
-        self._put(at[last], known[last], users[starts][last], used, ends[starts][last])
+        first = np.append(True, last[:-1])
+        gone = at[first & known & ~goes_on]
+        self.over += [
+            Ended(groups[0][~last], used[~last], groups[1][~last]),
+            Ended(self.users[gone], self.used[gone].astype(np.int64), self.ends[gone]),
+        ]
+        self._put(at[last], known[last], groups[0][last], used[last], groups[1][last])
         return counts
 
     def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
@@ -154,12 +181,18 @@ class Tally:
             self.used = np.insert(self.used, there, used[~known])
             self.ends = np.insert(self.ends, there, ends[~known])
 
-    def forget(self, slot: int) -> None:
-        """Drop those whose block has ended when this slot begins."""
+    def forget(self, slot: int) -> Ended:
+        """Drop those whose block has ended when this slot begins; gives all since the last time."""
         alive = self.ends > slot
+        over = [
+            *self.over,
+            Ended(self.users[~alive], self.used[~alive].astype(np.int64), self.ends[~alive]),
+        ]
+        self.over = []
         if not alive.all():
             self.users, self.used = self.users[alive], self.used[alive]
             self.ends = self.ends[alive]
+        return Ended.joined(over, self.users)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +214,7 @@ class Rules:
 
 
 class Counters:
-    """Decides which visits count, in slot order, and forgets users when their blocks end.
+    """Decides which visits count, in slot order; forgets users when their blocks end (`skip`).
 
     Decisions depend on the key and on the user's own visits alone. They are the same however visits
     come in batches, if each batch has all of its slots.
@@ -227,20 +260,24 @@ class Counters:
         some = _rows(rules.lengths > 1, classes)
         lengths = rules.lengths[classes[some]]
         ends = block_ends(self._key, users[some], slots[some], lengths)
-        counts[some] = self.blocks.admit(users[some], ends, rules.most[classes[some]])
+        counts[some] = self.blocks.admit(users[some], ends, rules.most[classes[some]], lengths)
         if (rules.in_life < UNLIMITED).any():
             some = np.flatnonzero(counts & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
-            counts[some] = self.lives.admit(users[some], forever, rules.in_life[classes[some]])
-        self.skip(next_slot)
+            most = rules.in_life[classes[some]]
+            counts[some] = self.lives.admit(users[some], forever, most, most)
+        self.next_slot = next_slot
         told = np.empty_like(counts)
         told[order] = counts
         return told
 
-    def skip(self, next_slot: int) -> None:
-        """No visits come of slots before this one: forget users whose block has ended."""
+    def skip(self, next_slot: int) -> Ended:
+        """No visits come of slots before this one: forget users whose block has ended.
+
+        Gives their blocks, each once.
+        """
         self.next_slot = next_slot
-        self.blocks.forget(next_slot)
+        return self.blocks.forget(next_slot)
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         """All that is remembered, as narrow as it goes: see :meth:`resume`."""

@@ -37,8 +37,6 @@ from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-PART = 20
-"""One in so many units of a budget is for the questions; the rest is for slots."""
 LAYERS = 3
 """That of the slots which count, and two above it; then comes the rest."""
 FADING = 0.9
@@ -48,16 +46,17 @@ GUESS, DOUBT = 0.9, 0.15
 _SPREAD = 12**-0.5  # standard deviation of what may be anything from 0 to 1
 
 
-def layers(slots: Integers, max_slots: int) -> Integers:
-    """Slots with events of some users' blocks by layers, and the rest, added up: shape (4,).
+def layers(slots: Integers, max_slots: npt.ArrayLike) -> Integers:
+    """Slots with events of some users' blocks by layers, and the rest: shape (n, 4).
 
     Args:
         slots: with events, of each block that has ended, shape (n,).
-        max_slots: slots m of a block that count.
+        max_slots: slots m of a block that count: one number, or of each, shape (n,).
     """
-    edges = np.append(np.arange(LAYERS + 1) * max_slots, np.iinfo(np.int64).max)
-    sums: Integers = np.clip(slots - edges[:-1, None], 0, np.diff(edges)[:, None]).sum(axis=1)
-    return sums
+    most = np.broadcast_to(np.asarray(max_slots, np.int64), slots.shape)[:, None]
+    above = np.maximum(slots[:, None] - most * np.arange(LAYERS + 1), 0)
+    above[:, :LAYERS] = np.minimum(above[:, :LAYERS], most)
+    return above
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,8 @@ from streamveil.mechanisms.core.records import (
 
 BLOCKS = 2
 """Blocks of a window, where nothing else is asked for. More or fewer gain little."""
+PART = 20
+"""One in so many units of a budget is for the share that is kept."""
 WORTH = 3
 """A limit is worth what it leaves out if a slot then costs so many times more."""
 UNLIMITED = MAX_WINDOW * MAX_WINDOW
@@ -123,6 +125,11 @@ def effective_window_in_life(
     if max_slots is not None:
         lost = min((whole("blocks", blocks) + 1) * whole("max_slots", max_slots), lost)
     return 2 * min(lost, whole("in_life", in_life))
+
+
+def aside(epsilon: float) -> int:
+    """Units of a budget that are for the share that is kept (`kept_share.py`), not for slots."""
+    return to_units(epsilon) // PART
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,7 @@ class Limit(Identified):
         slots = self.slots(requirement, adjacency)
         if self.in_life is None and not self.limits(requirement, adjacency):
             return requirement
-        price = to_units(requirement.epsilon) // slots
+        price = (to_units(requirement.epsilon) - self._aside(requirement, adjacency)) // slots
         if not price:
             raise ConfigurationError(
                 f"{requirement} over {slots} slots leaves less than "
@@ -212,13 +219,18 @@ class Limit(Identified):
             )
         return Requirement(1, math.ldexp(price, -UNIT_BITS))
 
+    def _aside(self, requirement: Requirement, adjacency: str) -> int:
+        """Units that are for the share that is kept: none where rule 1 limits nothing."""
+        return aside(requirement.epsilon) if self.limits(requirement, adjacency) else 0
+
     def terms(
         self, requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE
     ) -> PresenceTerms:
         """What the last door checks for those who ask for this, whatever a slot may cost."""
         most = [self.slots(one, adjacency) for one in requirements]
         reach = [self._reach(one, adjacency) for one in requirements]
-        return PresenceTerms(tuple(requirements), tuple(most), tuple(reach))
+        kept = [self._aside(one, adjacency) for one in requirements]
+        return PresenceTerms(tuple(requirements), tuple(most), tuple(reach), tuple(kept))
 
     def _reach(self, requirement: Requirement, adjacency: str) -> int:
         """Consecutive slots in which neighbours can differ."""

@@ -246,6 +246,24 @@ def _stranger_rows(
 
 
 @dataclass(frozen=True, eq=False)
+class BlockLayers:
+    """What is told of users' own blocks that ended in a block of slots, where presence is limited.
+
+    See `mechanisms/presence/kept_share.py`.
+    """
+
+    cells: Integers
+    """slot in block * classes + class of each row, ascending: the last slot of the users' block."""
+    sums: Integers
+    """Slots with events by layers, shape (n, 4)."""
+
+    @classmethod
+    def none(cls) -> BlockLayers:
+        """No block has ended."""
+        return cls(np.zeros(0, np.int64), np.zeros((0, 4), np.int64))
+
+
+@dataclass(frozen=True, eq=False)
 class BlockCounts:
     """Bounded events of some of a block's users, by cell (slot in block, class, bin)."""
 
@@ -254,15 +272,22 @@ class BlockCounts:
     """(slot in block * classes + class) * bins + bin of each cell with events, ascending."""
     counts: Integers
     """Events in each of `cells`, above 0."""
+    layers: BlockLayers = field(default_factory=BlockLayers.none)
 
     def to_bytes(self) -> bytes:
-        """Cells and counts in the smallest types."""
-        return arrays_to_bytes(narrow(self.cells), narrow(self.counts))
+        """Cells and counts in the smallest types, and layers where there are any."""
+        arrays = [self.cells, self.counts]
+        if len(self.layers.cells):
+            arrays += [self.layers.cells, self.layers.sums]
+        return arrays_to_bytes(*map(narrow, arrays))
 
     @classmethod
     def of(cls, message: Message) -> BlockCounts:
         """The counts that a shard emits."""
-        return cls(message.slot, *integers_from_bytes(message.payload))
+        cells, counts, *layers = integers_from_bytes(message.payload)
+        if not layers:
+            return cls(message.slot, cells, counts)
+        return cls(message.slot, cells, counts, BlockLayers(*layers))
 
 
 @dataclass(frozen=True, eq=False)
@@ -427,3 +452,11 @@ def slot_tables(
     shaped = table.reshape(layout.block, layout.classes, layout.bins)
     for i in range(layout.block):
         yield block * layout.block + i, shaped[i]
+
+
+def slot_layers(parts: Iterable[BlockCounts], layout: Layout) -> Integers:
+    """Add up the layers of a block: shape (slots of the block, K, 4)."""
+    table = np.zeros((layout.block * layout.classes, 4), dtype=np.int64)
+    for part in parts:
+        table[part.layers.cells] += part.layers.sums  # the cells of one part are distinct
+    return table.reshape(layout.block, layout.classes, 4)

@@ -8,13 +8,15 @@ event time, as slots close.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+import numpy.typing as npt
 from apache_beam.coders import BytesCoder, FastPrimitivesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import (
     BagStateSpec,
@@ -30,11 +32,13 @@ from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.counters import Rules
+from streamveil.mechanisms.presence.kept_share import layers
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import NEVER, Keys, stranger_keys
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
+    BlockLayers,
     Layout,
     ShardKey,
     Visits,
@@ -66,6 +70,7 @@ class PresenceConfig:
     make_key: Callable[[], bytes]
     """Gives the key on a worker."""
     clock: Clock
+    first_slot: int | None = None
     last_slot: int | None = None
     stream: str = ""
     """Key of the counts that come out."""
@@ -94,15 +99,14 @@ class PresenceConfig:
             starts, sizes = runs(found)
             slots, members = np.divmod(found[starts].astype(np.int64), layout.users)
             users: Keys = members
-            classes = self.registry.class_of[members]
         else:
             inside = codes[:, 2] // np.uint64(layout.bins)
             fresh = (codes[1:, :2] != codes[:-1, :2]).any(axis=1) | (inside[1:] != inside[:-1])
             starts = np.flatnonzero(np.append(True, fresh))
             sizes = np.diff(starts, append=len(codes))
             slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
-            classes = np.full(len(starts), self.registry.default_class, np.int32)
         slots += visits.block * layout.block
+        classes = self._classes(kind, users)
         counts = counters.count(users, slots, classes, int(slots.max()) + 1)
         kept = np.where(np.repeat(counts, sizes), visits.kept, 0)
         beyond = int(visits.kept.sum()) - int(kept.sum())
@@ -110,9 +114,37 @@ class PresenceConfig:
         metrics.count(metrics.EVENTS_COUNTED, int(kept.sum()))
         return Visits(visits.block, codes, kept, beyond)
 
-    def told(self, key: ShardKey, visits: Visits) -> tuple[str, Message]:
-        """(stream, BlockCounts) of what counts."""
+    def ended(self, kind: int, counters: Counters, next_slot: int) -> dict[int, BlockLayers]:
+        """Of users' blocks that ended before a slot since the last call, the layers by block."""
+        over, layout = counters.skip(next_slot), self.layout
+        if not len(over.users):
+            return {}
+        classes = self._classes(kind, over.users).astype(np.int64)
+        slots = over.ends - 1
+        if self.first_slot is not None:  # an earlier run may have ended before they did
+            slots = np.maximum(slots, self.first_slot)
+        found, row = np.unique(slots * layout.classes + classes, return_inverse=True)
+        sums = np.zeros((len(found), 4), np.int64)
+        np.add.at(sums, row, layers(over.used, self._rules.most[classes]))
+        blocks, cells = np.divmod(found, layout.block * layout.classes)
+        starts, sizes = runs(blocks)
+        return {
+            int(blocks[start]): BlockLayers(cells[start:][:size], sums[start:][:size])
+            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
+        }
+
+    def _classes(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
+        if kind == MEMBERS:
+            return self.registry.class_of[users]
+        return np.full(len(users), self.registry.default_class, np.int32)
+
+    def told(
+        self, key: ShardKey, visits: Visits, ended: BlockLayers | None = None
+    ) -> tuple[str, Message]:
+        """(stream, BlockCounts) of what counts, and of the users' blocks that ended."""
         counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
+        if ended is not None:
+            counts = replace(counts, layers=ended)
         message = self.layout.message(Kind.COUNTS, visits.block, key, counts.to_bytes())
         return self.stream, message
 
@@ -202,21 +234,33 @@ class _LimitAtEndFn(beam.DoFn):
             else:
                 blocks[message.slot] = message
         sent = beyond = counted = 0
+        ended: dict[int, list[BlockLayers]] = defaultdict(list)
         for block in sorted(blocks):
             visits = config.limited(key[0], counters, Visits.of(blocks.pop(block)))
             beyond += visits.dropped
             counted += int(visits.kept.sum())
             sent += 1
             yield config.told(key, visits)
+            _add(ended, config.ended(key[0], counters, counters.next_slot or 0))
         if counters.next_slot is not None:
-            if config.last_slot is not None:
-                counters.skip(config.last_slot + 1)
+            last = counters.next_slot - 1 if config.last_slot is None else config.last_slot
+            _add(ended, config.ended(key[0], counters, last + 1))
+            for block, some in ended.items():
+                for each in some:
+                    sent += 1
+                    nobody = Visits.none(key[0], block, config.layout)
+                    yield config.told(key, nobody, each)
             kept = arrays_to_bytes(*counters.arrays())
             sent += 1
             told = config.layout.message(Kind.KEPT, counters.next_slot, key, kept)
             yield config.stream, told
         tally = EventTally(counted=counted, messages=sent - taken, beyond_limit=beyond)
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
+
+
+def _add(known: dict[int, list[BlockLayers]], some: dict[int, BlockLayers]) -> None:
+    for block, each in some.items():
+        known[block].append(each)
 
 
 class _Progress(NamedTuple):
@@ -310,7 +354,7 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
             raise contradiction(there[0])
         metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
         limited = config.limited(key[0], mine, Visits.of(there[0]))
-        mine.skip(slot + 1)
+        ended = config.ended(key[0], mine, slot + 1).get(slot)
         written = arrays_to_bytes(*mine.arrays())
         counters.write((slot, seal(config.key, purpose, written)))
         visits.clear()
@@ -322,4 +366,5 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
             close,
             at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot),
         )
-        yield TimestampedValue(config.told(key, limited), config.clock.closing(slot))
+        told = config.told(key, limited, ended)
+        yield TimestampedValue(told, config.clock.closing(slot))

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.presence_filter import PresenceTerms
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry, Revised
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
+from streamveil.mechanisms.driver.present_stream import Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.protocol import Mechanism, Population, Setting, SlotRelease
@@ -28,6 +28,7 @@ from streamveil.transforms.counting.event_codes import (
     BlockCounts,
     Layout,
     ShardCounts,
+    slot_layers,
     slot_tables,
 )
 from streamveil.transforms.messages import (
@@ -132,9 +133,8 @@ class Configuration:
     """Class of users outside the registry."""
     revise: int = 0
     """How many slots later a slot is revised; 0 for never."""
-    presence: PresenceTerms | None = None
-    """What users ask for where they count in a few slots only; the population asks for what one of
-    these may cost then."""
+    presence: Presence | None = None
+    """Where users count in a few slots only; the population asks for what one of these may cost."""
 
     def make(self) -> Ledgers[Any, Any]:
         """Make them. Raises ConfigurationError for a mechanism that does not fit."""
@@ -142,7 +142,9 @@ class Configuration:
         fixed = None
         if not only_dynamic(self.mechanism):
             made = mechanism(self.mechanism, self.population, revise=self.revise)
-            fixed = ByClass(made, noise, self.layout, self.context, self.presence)
+            if self.presence is not None:
+                return ByPresence(made, noise, self.layout, self.context, self.presence)
+            fixed = ByClass(made, noise, self.layout, self.context)
             if not self.changing:
                 return fixed
         stream = DynamicStream(
@@ -176,11 +178,9 @@ class ByClass(ReleaseStream):
         noise: NoiseSource,
         layout: Layout,
         context: Parts,
-        presence: PresenceTerms | None = None,
     ) -> None:
-        super().__init__(mechanism, noise, context=context, presence=presence)
+        super().__init__(mechanism, noise, context=context)
         self.layout = layout
-        self.presence = presence
 
     @property
     def parts(self) -> int:
@@ -201,39 +201,109 @@ class ByClass(ReleaseStream):
         """The slot that comes next."""
         return state.next_slot
 
-    def encode(self, state: StreamState, kept: Iterable[Message] = ()) -> bytes:
-        """Bytes of the state; with it goes what shards keep of who counted, in any order."""
-        written = super().encode(state)
-        if self.presence is None:
-            return written
-        parts = several_to_bytes(written, *sorted(message.to_bytes() for message in kept))
-        return self._keeper.write(compressed(parts))
+    def use(self, state: StreamState) -> float:
+        """Largest share of any class's window that is spent."""
+        return state.filter.use()
 
-    def decode(self, data: bytes) -> StreamState:
+    def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:
+        """What the slot cost every class."""
+        population = self.mechanism.population
+        return LedgerEntry(
+            slot,
+            population.requirements,
+            population.sizes,
+            to_epsilon(release.spent),
+            to_epsilon(state.filter.in_window),
+        )
+
+
+class _PresentCounts(NamedTuple):
+    """Counts of a slot, and the layers of blocks that ended with it."""
+
+    counts: Integers
+    layers: Integers
+
+
+class ByPresence:
+    """Users count in a few slots only: counts are BlockCounts with layers, then tables of both."""
+
+    def __init__(
+        self,
+        mechanism: Mechanism[Any],
+        noise: NoiseSource,
+        layout: Layout,
+        context: Parts,
+        presence: Presence,
+    ) -> None:
+        self.layout = layout
+        self.stream = PresentStream(mechanism, noise, context, presence)
+
+    @property
+    def parts(self) -> int:
+        """Shards, of which each tells its counts."""
+        return self.layout.parts
+
+    @property
+    def quiet(self) -> _PresentCounts:
+        """Nobody was there, and no block ended."""
+        classes, bins = self.layout.classes, self.layout.bins
+        return _PresentCounts(np.zeros((classes, bins), np.int64), np.zeros((classes, 4), np.int64))
+
+    def start(self) -> PresentState:
+        """State before the first slot."""
+        return self.stream.start()
+
+    def encode(self, state: PresentState, kept: Iterable[Message] = ()) -> bytes:
+        """Bytes of the state; with it goes what shards keep of who counted, in any order."""
+        written = self.stream.pack(state)
+        parts = several_to_bytes(written, *sorted(message.to_bytes() for message in kept))
+        return self.stream.keeper.write(compressed(parts))
+
+    def decode(self, data: bytes) -> PresentState:
         """State of bytes."""
-        return super().decode(data if self.presence is None else self._parts(data)[0])
+        return self.stream.unpack(self._parts(data)[0])
 
     def kept(self, data: bytes) -> list[Message]:
         """What each shard kept, of the bytes of a state."""
         return list(map(Message.from_bytes, self._parts(data)[1:]))
 
     def _parts(self, data: bytes) -> list[bytes]:
-        return several_from_bytes(expanded(self._keeper.read(data)))
+        return several_from_bytes(expanded(self.stream.keeper.read(data)))
 
-    def use(self, state: StreamState) -> float:
-        """Largest share of any class's window that is spent."""
-        return state.filter.use()
+    def slots(
+        self, block: int, parts: Iterable[Message]
+    ) -> Iterator[tuple[int, _PresentCounts | None]]:
+        """Tables of a block of slots."""
+        counted = list(map(BlockCounts.of, parts))
+        ended = slot_layers(counted, self.layout)
+        for place, (slot, table) in enumerate(slot_tables(block, counted, self.layout)):
+            some = table.any() or ended[place].any()
+            yield slot, _PresentCounts(table, ended[place]) if some else None
 
-    def entry(self, state: StreamState, slot: int, release: SlotRelease) -> LedgerEntry:
-        """What the slot cost every class; where presence is limited, whoever of it counted."""
-        population = self.mechanism.population
-        return LedgerEntry(
-            slot,
-            state.filter.requirements,
-            population.sizes,
-            to_epsilon(release.spent),
-            to_epsilon(state.filter.in_window),
-        )
+    def release(
+        self, state: PresentState, slot: int, counted: _PresentCounts
+    ) -> tuple[PresentState, SlotRelease]:
+        """Release the next slot."""
+        return self.stream.release(state, slot, *counted)
+
+    def rest(self, state: PresentState) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised: the stream ends."""
+        return self.stream.rest(state)
+
+    def next_slot(self, state: PresentState) -> int | None:
+        """The slot that comes next."""
+        return state.stream.next_slot
+
+    def use(self, state: PresentState) -> float:
+        """Largest share of any class's budget that is spent."""
+        return float(state.stream.filter.use())
+
+    def entry(self, state: PresentState, slot: int, release: SlotRelease) -> LedgerEntry:
+        """What the slot cost whoever of a class counted in it."""
+        booked = state.stream.filter
+        sizes = self.stream.mechanism.population.sizes
+        spent = to_epsilon(release.spent)
+        return LedgerEntry(slot, booked.requirements, sizes, spent, to_epsilon(booked.in_window))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,9 @@ def ledgers(draw):
     asked = tuple(Requirement(3, math.ldexp(cap, -40)) for cap in caps)
     row = st.lists(st.integers(0, 15), min_size=classes, max_size=classes)
     rows = draw(st.lists(row, min_size=1, max_size=14))
-    return PresenceTerms(asked, tuple(most), tuple(reach)), caps, rows
+    aside = [draw(st.integers(0, cap)) for cap in caps]
+    terms = PresenceTerms(asked, tuple(most), tuple(reach), tuple(aside))
+    return terms, caps, rows
 
 
 def dearest(amounts, most, reach):
@@ -40,7 +42,7 @@ def test_against_brute_force(ledger, data):
     door, booked = terms.unspent(), []
     for row in rows:
         costs = [
-            dearest([*(old[k] for old in booked), row[k]], most, reach)
+            terms.aside[k] + dearest([*(old[k] for old in booked), row[k]], most, reach)
             for k, (most, reach) in enumerate(zip(terms.most, terms.reach, strict=True))
         ]
         if any(cost > cap for cost, cap in zip(costs, caps, strict=True)):
@@ -60,11 +62,11 @@ def test_against_brute_force(ledger, data):
 
 def test_a_history_too_long_is_refused():
     with pytest.raises(ConfigurationError, match="more than 33554432 cells"):
-        PresenceTerms((Requirement(3, 1.0),), (1,), (1 << 26,)).unspent()
+        PresenceTerms((Requirement(3, 1.0),), (1,), (1 << 26,), (0,)).unspent()
 
 
 def test_bytes_of_another_limit_are_refused():
     asked = (Requirement(3, 1.0),)
-    written = PresenceTerms(asked, (2,), (5,)).unspent().encode()
+    written = PresenceTerms(asked, (2,), (5,), (0,)).unspent().encode()
     with pytest.raises(ConfigurationError, match="slots of spending"):
-        PresenceTerms(asked, (2,), (6,)).decode(written)
+        PresenceTerms(asked, (2,), (6,), (0,)).decode(written)

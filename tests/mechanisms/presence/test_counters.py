@@ -1,5 +1,7 @@
 """What counts of whom: as the rules say, in whatever order and batches events come."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, ConfigurationError, Requirement
 from streamveil.mechanisms.presence import Counters, Limit, counted, effective_window
-from streamveil.mechanisms.presence.counters import Rules, phases
+from streamveil.mechanisms.presence.counters import Rules, block_ends, phases
 from streamveil.mechanisms.presence.limits import block_length
 from tests.mechanisms.presence.all_ways import calendar
 
@@ -97,16 +99,21 @@ def streams(draw):
 
 def decided(counters, users, slots, classes, cuts, restart):
     """Decide batch by batch, from saved arrays each time if that is asked for."""
-    told, last = np.zeros(len(users), bool), -100
+    told, last, ended = np.zeros(len(users), bool), -100, {}
     for cut in cuts:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
         told[rows] = counters.count(users[rows], slots[rows], classes[rows], cut)
+        over = counters.skip(cut)
+        assert (over.ends <= cut).all()
+        for user, used, end in zip(*map(np.ndarray.tolist, over), strict=True):
+            assert (user, end) not in ended  # each once
+            ended[user, end] = used
         last = cut
         if restart:
             arrays = counters.arrays()
             counters = Counters(counters.rules, KEY, users)
             counters.resume(arrays)
-    return told, counters
+    return told, counters, ended
 
 
 @PROPERTY
@@ -120,9 +127,15 @@ def test_batches_restarts_and_order_change_nothing(stream, restart, max_slots, b
     rows = np.array(rows, np.int64)
     classes = np.zeros(len(users), np.int64)
     fresh = Counters(rules, KEY, users)
-    told, left = decided(fresh, users[rows], slots[rows], classes, cuts, restart)
+    told, left, ended = decided(fresh, users[rows], slots[rows], classes, cuts, restart)
     np.testing.assert_array_equal(told, whole[rows])
     assert (left.blocks.ends > 41).all()
+    length, there = block_length(18, blocks), Counter()
+    if effective_window(18, max_slots, blocks) < 18:
+        ends = block_ends(KEY, users, slots, np.full(len(users), length))
+        for user, end in zip(users, ends, strict=True):
+            there[user, end] += end <= 41
+    assert ended == dict(+there)
     # Several events of a user in a slot count together.
     twice = np.repeat(rows, 2)
     again = counted(
@@ -138,7 +151,7 @@ def test_of_those_that_pass_the_first_count_for_life(stream, restart, in_life):
     limit = Limit(2, 2, in_life)
     rules = Rules.of(limit, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
     classes = users % 2  # of the second class, rule 1 limits nobody
-    told, _ = decided(Counters(rules, KEY, users), users, slots, classes, cuts, restart)
+    told, _, _ = decided(Counters(rules, KEY, users), users, slots, classes, cuts, restart)
     passes = counted(users, slots, window=18, max_slots=2, blocks=2, key=KEY) | (classes == 1)
     for user in range(6):
         mine = np.flatnonzero((users == user) & passes)  # the events are in order of slots
@@ -153,8 +166,8 @@ def test_who_is_a_stranger_is_decided_alike():
     users, slots = np.divmod(np.unique(random.integers(0, 50 * 60, 1500)), 60)
     rules = Rules.of(Limit(2, 3), [Requirement(30, 1.0)], ADD_REMOVE)
     classes = np.zeros(len(users), np.int64)
-    at_once, _ = decided(Counters(rules, KEY, names), names[users], slots, classes, [60], False)
-    by_slot, left = decided(
+    at_once, *_ = decided(Counters(rules, KEY, names), names[users], slots, classes, [60], False)
+    by_slot, left, _ = decided(
         Counters(rules, KEY, names), names[users], slots, classes, range(1, 61), True
     )
     np.testing.assert_array_equal(at_once, by_slot)
@@ -178,6 +191,7 @@ def test_a_slot_is_decided_once():
     with pytest.raises(ValueError, match="slots 8 to 8"):
         counters.count(np.arange(1), np.array([8]), np.zeros(1, np.int64), 8)
     assert counters.count(nothing, nothing, nothing, 100).shape == (0,)
+    assert sorted(counters.skip(100).users) == [0, 1, 2]
     assert not len(counters.blocks.users)  # every block has ended
 
 
@@ -187,6 +201,7 @@ def test_a_user_who_is_active_takes_few_bytes():
     counters = Counters(rules, KEY, np.arange(1))
     users = np.arange(100_000)
     counters.count(users, np.zeros_like(users), np.zeros_like(users), 1)
+    counters.skip(1)
     _, names, *rest = counters.arrays()
     assert names.nbytes == 4 * len(names)
     assert sum(array.nbytes for array in rest) <= 3 * len(names)
@@ -224,7 +239,7 @@ def test_no_pair_of_neighbours_differs_by_more_than_the_budget(
         rows = np.flatnonzero(world)
         classes = np.zeros(len(rows), np.int64)
         fresh = Counters(rules, KEY, users)
-        counts, _ = decided(fresh, users[rows], slots[rows], classes, cuts, restart)
+        counts, *_ = decided(fresh, users[rows], slots[rows], classes, cuts, restart)
         mine = np.zeros((6, 60), np.int64)
         mine[users[rows[counts]], slots[rows[counts]] + 9] = 1
         told.append(mine)

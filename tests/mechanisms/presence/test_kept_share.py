@@ -3,17 +3,16 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.presence.kept_share import (
     DOUBT,
     GUESS,
     LAYERS,
-    PART,
     KeptShare,
     ShareQuery,
     layers,
     scaled,
 )
+from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.randomness.noise import RandomWords
 from tests.mechanisms.presence.all_ways import mask
 
@@ -31,13 +30,8 @@ def answers(slots, query, phase):
     for block in range(blocks[-1] + 1):
         here = int(sum(1 << slot for slot in np.flatnonzero(blocks == block)))
         there = np.bitwise_count(ways & here).astype(np.int64)
-        found.append(np.column_stack([layers_of_each(there, query.max_slots)]))
+        found.append(layers(there, query.max_slots))
     return np.stack(found, axis=1)
-
-
-def layers_of_each(counts, max_slots):
-    table = np.array([layers(np.array([count]), max_slots) for count in range(counts.max() + 1)])
-    return table[counts]
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -59,7 +53,7 @@ def test_neighbours_change_answers_by_no_more_than_is_paid_for(query):
 
 
 @pytest.mark.parametrize("query", [ShareQuery(120, 6), ShareQuery(120, 25), ShareQuery(9, 1, 3)])
-@pytest.mark.parametrize("budget", [to_units(1.0) // PART, 12_345])
+@pytest.mark.parametrize("budget", [aside(1.0), 12_345])
 def test_questions_cost_no_more_than_their_budget(query, budget):
     rates, (inside, above) = query.rates(budget), query.sensitivities
     cost = rates.layers * inside + rates.rest * above
@@ -69,7 +63,8 @@ def test_questions_cost_no_more_than_their_budget(query, budget):
 def test_layers_add_up_to_all_slots():
     random = np.random.default_rng(0)
     slots = random.integers(0, 40, 1000)
-    found = layers(slots, 4)
+    found = layers(slots, 4).sum(axis=0)
+    np.testing.assert_array_equal(layers(slots, np.full(1000, 4)), layers(slots, 4))
     assert found.sum() == slots.sum()
     assert found[0] == np.minimum(slots, 4).sum()
     assert found[LAYERS] == np.maximum(slots - 12, 0).sum()
@@ -97,14 +92,16 @@ def visits(kind, random, users, length):
 )
 def test_the_share_is_right_within_its_own_error(kind):
     random, query = np.random.default_rng(1), ShareQuery(120, 6)
-    rates = query.rates(int(to_units(1.0)) // PART)
+    rates = query.rates(aside(1.0))
     errors, stated = [], []
     for run in range(30):
         known, kept, there = KeptShare.unknown(), 0, 0
         for block in range(4):
             slots = visits(kind, random, 100_000, query.every)
             key = (100 * run + block + 1).to_bytes(32, "little")
-            known = known.told(query.answer(layers(slots, 6), rates, RandomWords(key)), rates)
+            known = known.told(
+                query.answer(layers(slots, 6).sum(axis=0), rates, RandomWords(key)), rates
+            )
             kept, there = kept + np.minimum(slots, 6).sum(), there + slots.sum()
         share, variance = known.estimate(query)
         errors.append(share - kept / there)
@@ -119,9 +116,9 @@ def test_before_anything_is_known_it_is_what_is_to_be_expected():
 
 def test_few_users_leave_it_there():
     query = ShareQuery(120, 6)
-    rates = query.rates(int(to_units(0.1)) // PART)
+    rates = query.rates(aside(0.1))
     words = RandomWords(bytes(32))
-    answer = query.answer(layers(np.array([1, 0, 2]), 6), rates, words)
+    answer = query.answer(layers(np.array([1, 0, 2]), 6).sum(axis=0), rates, words)
     share, variance = KeptShare.unknown().told(answer, rates).estimate(query)
     assert 0.5 < share <= 1
     assert variance > 0.8 * DOUBT**2
@@ -132,7 +129,7 @@ def test_where_blocks_have_no_rest_all_goes_to_the_layers():
     rates = query.rates(900)
     assert query.sensitivities == (12, 0)
     assert (rates.layers, rates.rest) == (75, 0)
-    answer = query.answer(layers(np.full(50, 6), 2), rates, RandomWords(bytes(32)))
+    answer = query.answer(layers(np.full(50, 6), 2).sum(axis=0), rates, RandomWords(bytes(32)))
     assert answer[LAYERS] == 0
     share, _ = KeptShare.unknown().told(answer, rates).estimate(query)
     assert 0 < share <= 1

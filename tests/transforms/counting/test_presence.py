@@ -1,6 +1,7 @@
 """Users count in a few slots only: against the rule written out, on real runners and by hand."""
 
 from collections import Counter, defaultdict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +16,15 @@ from streamveil.mechanisms import (
 )
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.counters import phases
+from streamveil.mechanisms.presence.kept_share import layers
+from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.changes import stranger_keys
-from streamveil.transforms.counting.event_codes import MEMBERS, Layout, Visits
+from streamveil.transforms.counting.event_codes import MEMBERS, BlockCounts, Layout, Visits
 from streamveil.transforms.counting.presence import (
     PresenceConfig,
     _LimitAtEndFn,
@@ -69,22 +74,27 @@ def numbers(made, kit):
 
 
 def counted(made, kit, rows, in_life=10**9):
-    """The rows that count, one slot after the other."""
+    """The rows that count, one slot after the other; and of blocks by their ends, who was there."""
     known, key = numbers(made, kit), made._key.derived("presence")
     used, lives, there, kept = Counter(), Counter(), set(), []
+    ended, seen = defaultdict(Counter), set()
     for user, value, slot in sorted(rows, key=lambda row: (row[2], row[0])):
         asked = ASKED[USERS.index(user) % 3] if user in USERS else ASKED[0]
         block = ("every", slot)
         if asked[0] > 6:
             length = asked[0] // 2
-            block = (slot + phases(key, known[user], np.array([length]))[0]) // length
+            phase = phases(key, known[user], np.array([length]))[0]
+            block = (slot + phase) // length
+            if (user, slot) not in seen:
+                ended[(block + 1) * length - phase - 1][user] += 1
+            seen.add((user, slot))
         if (user, slot) not in there and used[user, block] < 2 and lives[user] < in_life:
             used[user, block] += 1
             lives[user] += 1
             there.add((user, slot))
         if (user, slot) in there:
             kept.append((user, value, slot))
-    return kept
+    return kept, ended
 
 
 def within(kit, rows, first=0, last=SLOTS, parts=1):
@@ -101,9 +111,25 @@ def known():
 def expected(kit, known, made, rows, slots=SLOTS, **how):
     at = (len(rows), slots, *how.items())
     if at not in known:
-        tables = kit.bounded_counts(counted(made, kit, rows, **how), made.registry)
-        known[at] = kit.direct(tables, range(slots), made)
-    return [told for _, told, _ in known[at]]
+        kept, ended = counted(made, kit, rows, **how)
+        tables = kit.bounded_counts(kept, made.registry)
+        population = made.population
+        stream = PresentStream(
+            mechanism(made.mechanism, population),
+            NoiseSource(KEY, "histogram"),
+            made.context,
+            Presence(made.limit, made.registry.classes, made.adjacency),
+        )
+        state, known[at] = stream.start(), []
+        for slot in range(slots):
+            told = np.zeros((len(population.sizes), 4), np.int64)
+            for user, there in ended[slot].items():
+                asked = ASKED[USERS.index(user) % 3] if user in USERS else ASKED[0]
+                k = made.registry.classes.index(Requirement(*asked))
+                told[k] += layers(np.array([there]), 2)[0]
+            state, release = stream.release(state, slot, tables[slot], told)
+            known[at].append(release)
+    return known[at]
 
 
 def same(ran, told):
@@ -115,7 +141,7 @@ def test_at_the_end_those_count_who_should(run_on, kit, known, runner, shards, p
     made = transform(kit, first_slot=0, last_slot=SLOTS - 1, shards=shards)
     ran = run_on(runner, made, within(kit, ROWS, parts=parts))
     same(ran, expected(kit, known, made, ROWS))
-    kept = counted(made, kit, ROWS)
+    kept, _ = counted(made, kit, ROWS)
     assert ran.counters[metrics.EVENTS_COUNTED] == len(kept)
     assert ran.counters[metrics.EVENTS_BEYOND_LIMIT] == len(ROWS) - len(kept) > 0
 
@@ -126,14 +152,14 @@ def test_the_ledger_tells_what_is_asked_for_and_what_a_present_user_paid(run, ki
     assert {entry.classes for entry in ran.ledger} == {tuple(REGISTRY.classes)}
     assert made.population.requirements == (
         Requirement(6, 600.0),
-        Requirement(1, 900.0 / 8),
-        Requirement(1, 1800.0 / 8),
+        Requirement(1, 855.0 / 8),  # 5 % are for the share that is kept
+        Requirement(1, 1710.0 / 8),
     )
-    for k, (most, reach) in enumerate([(6, 6), (8, 29), (8, 35)]):
+    for k, (most, reach, kept) in enumerate([(6, 6, 0), (8, 29, 45), (8, 35, 90)]):
         spent = [entry.spent[k] for entry in ran.ledger]
         for slot, entry in enumerate(ran.ledger):
             dearest = sorted(spent[max(slot - reach + 1, 0) : slot + 1])[-most:]
-            assert entry.spent_in_window[k] == pytest.approx(sum(dearest), abs=1e-9)
+            assert entry.spent_in_window[k] == pytest.approx(sum(dearest) + kept, abs=1e-9)
             assert entry.spent_in_window[k] <= REGISTRY.classes[k].epsilon
 
 
@@ -336,7 +362,12 @@ def test_messages_and_events_add_up_at_the_end():
     tally = EventTally.of_bytes(tallies[0])
     assert tally.counted + tally.beyond_limit == 72
     assert tally.messages == len(told) - 12
-    assert [one.kind for one in told] == [Kind.COUNTS] * 12 + [Kind.KEPT]
+    assert [one.kind for one in told[:-1]] == [Kind.COUNTS] * (len(told) - 1)
+    assert told[-1].kind is Kind.KEPT
+    ended = np.concatenate([BlockCounts.of(one).layers.sums for one in told[:-1]])
+    in_blocks = [user for user in range(6) if user % 3 < 2]  # of 10 and 12 slots
+    assert ended[:, 0].sum() == 2 * len(in_blocks)
+    assert len(in_blocks) < ended.sum() <= 12 * len(in_blocks)
 
 
 # ---- the last door ----------------------------------------------------------------------------
@@ -345,7 +376,8 @@ def test_messages_and_events_add_up_at_the_end():
 def test_the_last_door_refuses_what_is_too_dear():
     """It knows what is asked for and how presence is limited, not what a slot may cost."""
     asked = [Requirement(20, 8.0), Requirement(3, 3.0)]
-    door = LIMIT.terms(asked).unspent()
+    terms = replace(LIMIT.terms(asked), aside=(0, 0))
+    door = terms.unspent()
     one = to_units(1.0)
     for _ in range(40):
         door.charge(np.array([one, one]))
@@ -354,7 +386,7 @@ def test_the_last_door_refuses_what_is_too_dear():
     door.charge(np.array([0, one]))
     for _ in range(26):
         door.charge(np.array([0, 0]))
-    door = LIMIT.terms(asked).decode(door.encode())
+    door = terms.decode(door.encode())
     assert door.in_window.tolist() == [2 * one, 0]  # within 20 + 9 slots
     with pytest.raises(BudgetExceeded):
         door.charge(np.array([7 * one + 1, 0]))
