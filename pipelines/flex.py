@@ -23,6 +23,7 @@ from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
+    LIMIT_OPTIONS,
     REQUIRED,
     REVISE_OPTIONS,
     TABLE_OPTIONS,
@@ -59,6 +60,7 @@ _REGEXES = {
     "start": _TIME,
     "end": _TIME,
     "epsilon": _NUMBER,
+    "max_slots": "[0-9]+(,[0-9]+)?",
     "budget": rf"(inverse|sqrt|log):{_NUMBER}(:{_NUMBER})?|table:{_FILE}",
 }
 _REGEXES_OF_TYPES: Mapping[Any, str] = {int: "[0-9]+", float: _NUMBER, None: ".+"}
@@ -169,6 +171,7 @@ _ALL = (
             *FOLLOW_OPTIONS,
             *CHANGE_OPTIONS,
             *REVISE_OPTIONS,
+            *LIMIT_OPTIONS,
             *_LOCAL,
             "guarantee",
             *TABLE_OPTIONS,

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS, REVISE_OPTIONS
+from streamveil.pipelines.options import (
+    CHANGE_OPTIONS,
+    FOLLOW_OPTIONS,
+    LIMIT_OPTIONS,
+    REVISE_OPTIONS,
+)
 
 _SILENT = "bad records leave no trace: telling of one would cost it all of its protection"
 _OF_RECORD = "a record's budget is --budget of the record"
@@ -49,6 +54,7 @@ NOT_PER_RECORD_RELEASE: Mapping[str, str] = {
     **dict.fromkeys(CHANGE_OPTIONS, "there are no requirements"),
     **dict.fromkeys(REVISE_OPTIONS, "no mechanism revises"),
     **dict.fromkeys(("guarantee", "epsilon"), _OF_RECORD),
+    **dict.fromkeys(LIMIT_OPTIONS, "the unit is the record; say --max_records_per_user"),
     **dict.fromkeys(FOLLOW_OPTIONS, "a run keeps no state for a later one"),
 }
 """Of the options of `add_release_options`."""

@@ -13,6 +13,7 @@ from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, 
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence import Limit
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
 from streamveil.transforms.release.noise_keys import NoiseKey
@@ -92,6 +93,7 @@ class Inputs:
         allowed_lateness: int | str = 0,
         max_rejected: float = MAX_REJECTED,
         revise: int = 0,
+        limit: Limit | None = None,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -111,6 +113,7 @@ class Inputs:
             keep=self.keep,
             max_rejected=max_rejected,
             revise=revise,
+            limit=limit,
         )
 
 

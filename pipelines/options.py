@@ -14,6 +14,7 @@ from typing import Any
 from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
+from streamveil.mechanisms.presence.limits import BLOCKS
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DEFAULTS,
@@ -59,6 +60,7 @@ METRICS = ("public", "raw")
 
 TABLE_OPTIONS = ("requirements", "requirement_columns", "default_requirement")
 REVISE_OPTIONS = ("revise", "revisions")
+LIMIT_OPTIONS = ("max_slots",)
 CHANGE_OPTIONS = ("requirement_changes", "longest_window")
 METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
 FOLLOW_OPTIONS = (
@@ -328,6 +330,14 @@ def add_release_options(parser: Parser) -> None:
         help="with --revise: the revised rows, to a place as of --output",
     )
     add = section(parser, PRIVACY)
+    add(
+        "--max_slots",
+        metavar="M[,BLOCKS]",
+        help="count a user in the first M slots with events of each of BLOCKS parts of the window "
+        f"(default {BLOCKS}), each user with a calendar of their own: each may then cost more, and "
+        "counts are scaled by the share that is kept, which is estimated privately (default: "
+        "users count in all slots)",
+    )
     add(
         "--requirement_changes",
         metavar="PLACE",

@@ -34,9 +34,11 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_release_options
 from streamveil.pipelines.values import (
     budget_for_ever,
+    check_limit,
     check_required,
     check_revisions,
     dialect_of,
+    limit_of,
 )
 from streamveil.transforms import PrivateHistograms
 
@@ -132,6 +134,19 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
             "--requirement_changes or --state as well, or leave it out"
         )
     inputs = Inputs.of(given)
+    limit = limit_of(own.max_slots)
+    if limit is not None:
+        if infinite:
+            raise ConfigurationError(
+                f"--max_slots={own.max_slots} is about windows: leave it out with "
+                "--guarantee=infinite"
+            )
+        if own.requirement_changes:
+            raise ConfigurationError(
+                f"--max_slots={own.max_slots} is for requirements that never change: leave out "
+                "--requirement_changes, or the limit"
+            )
+        check_limit(limit, registry.classes, inputs.adjacency)
     return inputs.transform(
         registry,
         default if given.mechanism is None else given.mechanism,
@@ -141,6 +156,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         given.allowed_lateness,
         given.max_rejected,
         own.revise or 0,
+        limit,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from streamveil.io.formats import CsvDialect, format_of, output_format_of
@@ -32,6 +32,7 @@ from streamveil.mechanisms.core.records import (
     parse_duration,
     parse_time,
 )
+from streamveil.mechanisms.presence.limits import BLOCKS, Limit
 from streamveil.mechanisms.registry import check_revise
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.guarantees import INFINITE, epsilons_of
@@ -330,6 +331,33 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
             f"--epsilon={own.epsilon} are several budgets: a release has one, which all users share"
         )
     return Lifetime(epsilons[0])
+
+
+def limit_of(text: str | None) -> Limit | None:
+    """In how many slots a user counts, as on a command line. Raises ConfigurationError."""
+    if text is None:
+        return None
+    try:
+        most, *blocks = (int(part) for part in text.split(","))
+        if len(blocks) > 1:
+            raise ValueError
+    except ValueError:
+        raise ConfigurationError(
+            f"--max_slots={text} is not M or M,BLOCKS: write for example 3 for the first 3 slots "
+            f"of each of {BLOCKS} parts of the window, or 3,4 for those of each of 4"
+        ) from None
+    try:
+        return Limit(most, *blocks)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--max_slots={text}: {error}") from None
+
+
+def check_limit(limit: Limit, requirements: Iterable[Requirement], adjacency: str) -> None:
+    """Refuse a limit that does not pay for somebody, or for nobody. Raises ConfigurationError."""
+    asked = list(requirements)
+    limited = [one for one in asked if limit.limits(one, adjacency)]
+    for one in limited or asked:
+        limit.check(one, adjacency)
 
 
 def check_revisions(given: Any, mechanism: str) -> None:

@@ -49,7 +49,7 @@ from streamveil.mechanisms.driver.saved_state import (
 )
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.protocol import Population
-from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise
+from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_resume, settling, take_public
 from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
@@ -249,7 +249,7 @@ class PrivateHistograms(beam.PTransform):
             self.longest_window = whole("longest_window", self.longest_window)
             check_horizon(self.longest_window, self.registry)
         self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
-        if self._dynamic:
+        if self._dynamic or only_dynamic(self.mechanism):
             self._refuse_limit()
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
         self._kept: list[Message] = []
@@ -445,8 +445,8 @@ class PrivateHistograms(beam.PTransform):
     def _refuse_limit(self) -> None:
         if self.limit is not None:
             raise ConfigurationError(
-                "a limit on presence (max_slots) is for requirements that never change: leave out "
-                "the changes, or the limit"
+                "a limit on presence (--max_slots) is for requirements that never change: leave "
+                "out the changes and mechanisms for them, or the limit"
             )
 
     def _layout(self, bounded: bool) -> Layout:

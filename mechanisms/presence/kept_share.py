@@ -135,18 +135,19 @@ class KeptShare:
         """The share, above 0 and at most 1, and its variance.
 
         It is drawn to what is to be expected of a limit, by as much as the answers are uncertain.
+        That is done with 1 / share: its error does not depend on how much seems to be left out.
         """
         kept, middle, upper = np.maximum(self.sums[:LAYERS], 0)
         noise = self.variances[0]
         if kept <= np.sqrt(noise):
             return GUESS, DOUBT**2
         rest, rest_variance = self._rest(middle, upper, query)
-        total = kept + middle + upper + rest
-        share = kept / total
-        beside = share**2 * (2 * noise + rest_variance)
-        variance = ((1 - share) ** 2 * noise + beside) / total**2  # by the delta method
-        trust = DOUBT**2 / (DOUBT**2 + variance)
-        return float(GUESS + trust * (share - GUESS)), float(trust * variance)
+        there = 1 + (middle + upper + rest) / kept
+        variance = (2 * noise + rest_variance + (there - 1) ** 2 * noise) / kept**2
+        guess, doubt = 1 / GUESS, DOUBT / GUESS**2
+        trust = doubt**2 / (doubt**2 + variance)
+        there = max(guess + trust * (there - guess), 1.0)
+        return float(1 / there), float(trust * variance / there**4)
 
     def _rest(self, middle: float, upper: float, query: ShareQuery) -> tuple[float, float]:
         """Slots above the layers and their variance, of what was measured and what is likely.

@@ -73,6 +73,7 @@ def release(
     max_contributions: int = 1,
     keep: str = UNIFORM,
     adjacency: str = ADD_REMOVE,
+    max_slots: Any = None,
     requirement_columns: Any = None,
     default_requirement: Any = None,
     requirement_changes: Any = None,
@@ -117,6 +118,8 @@ def release(
         max_contributions: events of a user that count in a slot.
         keep: which of more: `uniform` or `distinct`.
         adjacency: `add_remove`, or `replace`.
+        max_slots: the slots of each half of the window in which a user counts, or those of each
+            part and the number of parts; None for all.
         requirement_columns: names of the columns of users, windows and epsilons, if they
             differ.
         default_requirement: window and epsilon of users outside the table, and their public number.

@@ -1,0 +1,107 @@
+"""`--max_slots`: users count in a few slots only; whole runs, pieces of them, and in Python."""
+
+import datetime as dt
+
+import numpy as np
+import pytest
+
+import streamveil as sv
+
+START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
+DAYS, USERS = 90, 60
+FROM, TO = "2024-01-01", "2024-03-31"
+CUT = "2024-02-10"
+
+
+def visits(seed=4):
+    """Events of users who are there every tenth day or so, at most one a day."""
+    random = np.random.default_rng(seed)
+    there = random.random((USERS, DAYS)) < 0.1
+    return [
+        (f"u{user}", "ABC"[random.integers(3)], START + dt.timedelta(days=int(day)))
+        for user, day in zip(*np.nonzero(there), strict=True)
+    ]
+
+
+ROWS = visits()
+
+
+@pytest.fixture
+def rarely(job):
+    """A job over events of users who are rarely there."""
+    job.events(ROWS)
+    job.requirements({f"u{user}": (30, 900.0) for user in range(USERS)})
+    job.flags |= {"start": FROM, "end": TO, "noise_key": job.key(), "max_slots": "2"}
+    return job
+
+
+def test_a_run_counts_users_in_a_few_slots_and_says_how_many_events_are_left_out(rarely):
+    outcome = rarely.done(ledger=rarely.path("ledger.jsonl"))
+    assert "beyond the slots in which they count" in outcome.out + outcome.err + outcome.log
+    rows = rarely.json_rows("out.jsonl")
+    assert len(rows) == DAYS
+    assert 0.5 < rows[-1]["diagnostics"]["kept_share"] <= 1
+    ledger = rarely.json_rows("ledger.jsonl")
+    assert {(row["window"], row["epsilon"]) for row in ledger} == {(30, 900.0)}
+    price = 900.0 * 0.95 / 8
+    assert max(row["spent"] for row in ledger) <= price
+    assert max(row["spent_in_window"] for row in ledger) <= 900.0
+
+
+@pytest.mark.slow
+def test_pieces_of_a_stream_release_what_one_run_does(rarely):
+    rarely.done()
+    whole = rarely.counts()
+    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
+    rarely.done(**pieces, end=CUT)
+    rarely.done("--resume", **pieces)
+    told = {**rarely.counts("part-00000001.jsonl"), **rarely.counts("part-00000002.jsonl")}
+    assert told == whole
+
+
+@pytest.mark.slow
+def test_in_python_it_is_the_same(rarely):
+    rarely.done()
+    made = sv.release(
+        rarely.flags["input"],
+        user="user",
+        value="value",
+        time="time",
+        slot="1d",
+        domain=["A", "B", "C"],
+        requirements=rarely.flags["requirements"],
+        start=FROM,
+        end=TO,
+        noise_key=rarely.flags["noise_key"],
+        max_slots=2,
+    )
+    assert [one.counts.tolist() for one in made] == list(rarely.counts().values())
+    assert made.summary["beyond_limit"] > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"max_slots": "many"}, ["--max_slots=many is not M or M,BLOCKS", "3,4"]),
+        ({"max_slots": "2,3,4"}, ["--max_slots=2,3,4 is not M or M,BLOCKS"]),
+        ({"max_slots": "0"}, ["--max_slots=0", "1 or more"]),
+        ({"max_slots": "8"}, ["saves nothing over 30 slots", "max_slots=2"]),
+        ({"max_slots": "3"}, ["does not pay over 30 slots", "1/12 of the budget", "max_slots=2"]),
+        ({"mechanism": "dpbd"}, ["--max_slots", "leave out the changes and mechanisms for them"]),
+        ({"requirement_changes": "c.csv"}, ["--max_slots=2", "leave out --requirement_changes"]),
+        (
+            {"guarantee": "infinite", "epsilon": "1", "requirements": None},
+            ["--max_slots=2 is about windows", "--guarantee=infinite"],
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(rarely, flags, words):
+    rarely.refused(*words, **flags)
+
+
+def test_a_table_of_which_some_windows_are_too_short_limits_the_others(rarely):
+    rarely.requirements({f"u{user}": (30 if user % 2 else 3, 900.0) for user in range(USERS)})
+    rarely.done()
+    rarely.requirements({f"u{user}": (3, 900.0) for user in range(USERS)})
+    other = rarely.path("other.jsonl")
+    rarely.refused("saves nothing over 3 slots", "give longer windows", output=other)
