@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.open_windows import OpenWindows
-from streamveil.mechanisms.adaptive import algorithm, filter_bank
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
+from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import (
     Plan,
     Rates,
@@ -32,6 +32,7 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
@@ -59,9 +60,7 @@ class DynamicAdaptive(AdaptiveRelease):
         cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
 
-    SCHEMAS = algorithm.schemas(
-        windows=state_codec.record_schema("OpenWindows", **OpenWindows.FIELDS)
-    )
+    SCHEMAS = schemas(windows=state_codec.record_schema("OpenWindows", **OpenWindows.FIELDS))
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class DynamicAdaptive(AdaptiveRelease):
         reserve: float = 0.15,
         cycle: str = NONE,
     ) -> None:
-        super().__init__(name, setting.bins, Cycle.of(name, cycle, setting.slot_length))
+        super().__init__(name, Cycle.of(name, cycle, setting.slot_length))
         self.setting = setting
         self.assume_independent = assume_independent
         self.shares = Shares.of(
@@ -194,11 +193,11 @@ class DynamicAdaptive(AdaptiveRelease):
     def encode(self, state: AdaptiveState) -> bytes:
         """Bytes of the state."""
         accounts = {"windows": self.windows.record(state.accounts)}
-        return algorithm.pack(state, self.SCHEMAS, accounts)
+        return pack(state, self.SCHEMAS, accounts)
 
     def decode(self, data: bytes) -> AdaptiveState:
         """State of bytes. Raises ConfigurationError for another number of bins."""
-        return algorithm.unpack(
+        return unpack(
             data, self.SCHEMAS, self.start(), lambda record: self.windows.read(record["windows"])
         )
 

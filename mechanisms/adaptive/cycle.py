@@ -587,6 +587,5 @@ def _begun(one: Candidate, here: CycleSlot, offers: Units) -> RunningSum | None:
     if not found.thresholds.size:
         return None
     slots = one.cycles * one.length
-    errors = found.errors(max(one.level, 0.5), NO_RISK, slots // len(one.mean))
-    threshold = int(found.thresholds[errors.argmin()])
+    threshold = found.best(max(one.level, 0.5), NO_RISK, slots // len(one.mean))
     return RunningSum.begin(here.slot, threshold, slots, here.terms.crowd, len(one.mean))

@@ -238,6 +238,11 @@ class Bank:
         """Belief in each member in each bin, shape (members, d)."""
         return _shares(state.scores.astype(np.float64))
 
+    def beliefs(self, state: BankState) -> Floats:
+        """Belief in each member over all bins, shape (members,)."""
+        beliefs: Floats = self.weights(state) @ state.scale / state.scale.sum()
+        return beliefs
+
     def forecast(self, state: BankState) -> Forecast:
         """Mix the members' beliefs of the present slot."""
         weights, now = self.weights(state), present(state)

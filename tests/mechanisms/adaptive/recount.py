@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DynamicStream, ReleaseStream, adaptive
-from streamveil.mechanisms.adaptive import algorithm
+from streamveil.mechanisms.adaptive import state as remembered
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.thawing import thawed
@@ -171,7 +171,7 @@ def on(tape: Tape):
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithm, "CALM", CALM)
+        patch.setattr(remembered, "CALM", CALM)
         patch.setattr(SlotNoise, "words", named)
         for module in _drawing_noise():
             patch.setattr(

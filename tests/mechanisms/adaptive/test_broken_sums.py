@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import BudgetExceeded, NoiseSource, Population, Requirement
-from streamveil.mechanisms.adaptive import algorithm, running_sum
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, _Bill
+from streamveil.mechanisms.adaptive import algorithm, releases, running_sum
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.cycle import Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.gap_errors import SUM
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.slot import Bill
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.protocol import SlotInput
 from tests.mechanisms.adaptive.test_losses import check
@@ -25,7 +25,7 @@ from tests.mechanisms.test_audit import audit
 
 BEGIN, WEIGHTING = RunningSum.begin.__func__, RunningSum.weighting
 ADD, RELEASE = RunningSum.add, RunningSum.release
-ADD_SLOT, SUM_UP = AdaptiveRelease._add, AdaptiveRelease._sum_up
+ADD_SLOT, SUM_UP = releases.add, releases.sum_up
 
 
 # What is audited: epsilon over so many slots.
@@ -38,13 +38,13 @@ CLAIM, WINDOW = 3.0, 3
 def charged(patch, pays) -> None:
     """Let slots of sums enter their price in the bill only if, or for classes which, they pay."""
 
-    def add(self, state, here, bill):
+    def add(state, here, bill):
         full = replace(bill)
-        ADD_SLOT(self, state, here, full)
+        ADD_SLOT(state, here, full)
         bill.main = np.where(pays(state, here), full.main, bill.main)
         bill.reserve = np.where(pays(state, here), full.reserve, bill.reserve)
 
-    patch.setattr(AdaptiveRelease, "_add", add)
+    patch.setattr(releases, "add", add)
 
 
 def booked_at_the_end_only(patch) -> None:
@@ -87,28 +87,28 @@ def survives_an_early_end(patch) -> None:
     """An alarm ends the gap, and the next one begins with what is in the sum."""
     left = []
 
-    def sum_up(self, state, here, alarmed):
+    def sum_up(state, here, alarmed):
         left[:] = [state.running.partial] if alarmed else []
-        return SUM_UP(self, state, here, alarmed)
+        return SUM_UP(state, here, alarmed)
 
     def begin(cls, *given):
         running = BEGIN(cls, *given)
         running.partial = running.partial + (left.pop() if left else 0)
         return running
 
-    patch.setattr(AdaptiveRelease, "_sum_up", sum_up)
+    patch.setattr(releases, "sum_up", sum_up)
     patch.setattr(RunningSum, "begin", classmethod(begin))
 
 
 def with_the_slot_of_the_alarm(patch) -> None:
     """The slot that alarms is in the sum too, and does not pay for it."""
 
-    def sum_up(self, state, here, alarmed):
+    def sum_up(state, here, alarmed):
         if alarmed:
-            ADD_SLOT(self, state, here, _Bill(*3 * [np.zeros_like(here.terms.main)]))
-        return SUM_UP(self, state, here, False)
+            ADD_SLOT(state, here, Bill(*3 * [np.zeros_like(here.terms.main)]))
+        return SUM_UP(state, here, False)
 
-    patch.setattr(AdaptiveRelease, "_sum_up", sum_up)
+    patch.setattr(releases, "sum_up", sum_up)
 
 
 def weights_of_who_came(patch) -> None:
