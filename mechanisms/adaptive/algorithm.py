@@ -52,7 +52,7 @@ class AdaptiveRelease:
         self.name = name
         self.cycle = cycle
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What the slot may spend, and on whom."""
         raise NotImplementedError
 
@@ -67,7 +67,8 @@ class AdaptiveRelease:
             state: after the slots before.
             members: who is counted, where requirements change.
         """
-        terms = self.terms(state, SlotInput(0, np.zeros((0, 0), np.int64), members))
+        terms = self.terms(state, members)
+        state.begun = members, terms
         looks = terms.rates.gate * state.watch * (state.unwatched >= state.watch)
         # Without a sum all that was saved up may be spent; an alarm takes a part of the reserve.
         saved = np.minimum(1 if state.running else state.since, terms.windows)
@@ -83,7 +84,8 @@ class AdaptiveRelease:
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
-        usual = self.terms(state, slot_input)
+        begun, state.begun, members = state.begun, None, slot_input.members
+        usual = begun[1] if begun and begun[0] is members else self.terms(state, members)
         if not state.slots:
             state.bank = usual.bank.start()
             state.correlation = usual.correlation.start(state.bank.scale)

@@ -36,7 +36,7 @@ from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, u
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.protocol import Members, Setting, SlotInput
+from streamveil.mechanisms.protocol import Members, Setting
 
 # Parts of a budget: looks and releases, reserve, audits.
 MAIN, RESERVE, AUDIT = 0, 1, 2
@@ -102,10 +102,10 @@ class DynamicAdaptive(AdaptiveRelease):
         """All that the future of some ledgers depends on, shape (A, S)."""
         return self.windows.canonical(state.accounts, ledgers)
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """Begin the slot: what the tightest window of each ledger leaves of every part."""
-        members, windows = slot_input.members, state.accounts
         assert members is not None
+        windows = state.accounts
         back, back_cap, ahead, ahead_cap = members.asked.T
         pace = ahead_cap // np.maximum(ahead, 1)
         self.windows.open(windows, ahead, self._parts(ahead_cap), pace[None])

@@ -42,7 +42,7 @@ from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.protocol import Population, SlotInput
+from streamveil.mechanisms.protocol import Members, Population
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Adaptive(AdaptiveRelease):
             Misfit.start(self.population.bins),
         )
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What is left of every part in the window of each class."""
         rates, plan = self._rates_at(state.alert)
         return Terms(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import CycleState
 from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.intervals import Misfit
@@ -17,6 +18,7 @@ from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
 from streamveil.mechanisms.adaptive.weighting import CorrelationState
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.protocol import Members
 
 # After so many slots without a jump gate and reserve go to the releases; in so many steps.
 CALM, ALERTS = 400, 8
@@ -108,6 +110,8 @@ class AdaptiveState:
     """Slots from the last look to this one."""
     leaps: int = 0
     """Jumps that a look with the whole share of the gate would have shown."""
+    begun: tuple[Members | None, Terms] | None = None
+    """What the next slot may spend, and on whom, once its price was asked: not saved."""
 
     @property
     def alert(self) -> float:

@@ -281,6 +281,8 @@ class World:
         cells = np.array(list(slot.counts.values()), np.int64).reshape(-1, stream.setting.bins)
         where, bins = np.nonzero(cells)
         counts = CohortCounts(cohorts[where], bins, cells[where, bins])
+        price = stream.price(state, number, slot.moves)
         state, release = stream.release(state, number, counts, slot.moves)
+        assert (release.spent <= price).all()
         spent = release.spent[state.interned.ledgers_of(cohorts)]
         return state, dict(zip(cohorts.tolist(), spent.tolist(), strict=True))
