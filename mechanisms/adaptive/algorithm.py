@@ -19,8 +19,8 @@ import numpy as np
 
 from streamveil.mechanisms.adaptive import gate, outputs, releases
 from streamveil.mechanisms.adaptive.budget_plan import Terms
-from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot
-from streamveil.mechanisms.adaptive.filter_bank import Observed
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CyclicBank
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
@@ -48,7 +48,7 @@ class AdaptiveRelease:
     revise = 0
     """How many slots later a slot is revised; 0 for never."""
 
-    def __init__(self, name: str, cycle: Cycle) -> None:
+    def __init__(self, name: str, cycle: Cycle | None) -> None:
         self.name = name
         self.cycle = cycle
 
@@ -93,16 +93,20 @@ class AdaptiveRelease:
             state.ring = None
         elif state.ring is None:
             state.ring = Ring.start(state.bank, slot_input.slot)
-        terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
         slot, counts = slot_input.slot, slot_input.counts
-        bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
+        terms = usual
+        bank: Bank | CyclicBank = usual.bank
+        if self.cycle:
+            terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
+            bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         here = Slot(slot, counts, noise, terms, bank, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
-        in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
-        bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
+        if self.cycle:
+            in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
+            bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if started:
             for one in seen:
@@ -182,17 +186,16 @@ class AdaptiveRelease:
             kinds = (POINT,)
         else:
             kinds = (POINT, SUM)
-        best = terms.plan.best_gap(terms.bank.beliefs(state.bank), state.bank.scale, risk, kinds)
-        if best is not None and state.since == 1 and self.cycle.spans(state.cycle, best.gap):
-            best = terms.plan.best_gap(
-                terms.bank.beliefs(state.bank), state.bank.scale, risk, (SUM,)
-            )
+        beliefs, scale, cycle = terms.bank.beliefs(state.bank), state.bank.scale, self.cycle
+        best = terms.plan.best_gap(beliefs, scale, risk, kinds)
+        if best is not None and cycle and state.since == 1 and cycle.spans(state.cycle, best.gap):
+            best = terms.plan.best_gap(beliefs, scale, risk, (SUM,))
         if best is not None:
             state.gap, state.kind, state.patience = best
             # Plans are for streams that have settled: until then releases must follow soon.
             state.gap = min(state.gap, state.slots + SOON)
-            if state.kind == SUM:
-                state.gap = self.cycle.whole(state.cycle, state.gap)
+            if cycle and state.kind == SUM:
+                state.gap = cycle.whole(state.cycle, state.gap)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def rest(self, state: AdaptiveState) -> tuple[Revised, ...]:

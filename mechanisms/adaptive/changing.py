@@ -31,7 +31,6 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
@@ -83,15 +82,9 @@ class DynamicAdaptive(AdaptiveRelease):
 
     def start(self) -> AdaptiveState:
         """Nothing released yet, and no ledger."""
-        bank = filter_bank.Bank(1.0, self.setting.bins).start()
-        correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
-        return AdaptiveState(
-            bank,
-            correlation,
-            self.windows.start(),
-            self.cycle.start(self.setting.bins),
-            Misfit.start(self.setting.bins),
-        )
+        bank = filter_bank.Bank(1.0, self.setting.bins)
+        correlation = Correlation(self.setting.bins, 0.0)
+        return AdaptiveState.start(bank, correlation, self.cycle, self.windows.start())
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""

@@ -58,14 +58,14 @@ def told(
     )
 
 
-def revised(state: AdaptiveState, cycle: Cycle, until: int) -> Iterator[Revised]:
+def revised(state: AdaptiveState, cycle: Cycle | None, until: int) -> Iterator[Revised]:
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))
     weights = levels.weights(state.bank)
     while ring is not None and ring.next_slot <= until:
         slot, known = ring.revise(weights, scale)
-        bank = cycle.over(state.cycle, levels, slot, 1)
+        bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
         if isinstance(bank, CyclicBank):
             known = bank.of_level(known)
         mean, variance = known.mean, state.misfit.of(known) + ring.doubt

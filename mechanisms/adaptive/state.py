@@ -10,13 +10,14 @@ import numpy as np
 
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms
-from streamveil.mechanisms.adaptive.cycle import CycleState
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
+from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
-from streamveil.mechanisms.adaptive.weighting import CorrelationState
+from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.protocol import Members
 
@@ -82,10 +83,10 @@ class AdaptiveState:
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
-    cycle: CycleState
-    """Its running sums are SECRET, too."""
     misfit: Misfit
     """Of the variances that the bank states."""
+    cycle: CycleState = field(default_factory=CycleState)
+    """Its running sums are SECRET, too."""
     shrinkage: Shrinkage = field(default_factory=Shrinkage)
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
@@ -112,6 +113,17 @@ class AdaptiveState:
     """Jumps that a look with the whole share of the gate would have shown."""
     begun: tuple[Members | None, Terms] | None = None
     """What the next slot may spend, and on whom, once its price was asked: not saved."""
+
+    @classmethod
+    def start(
+        cls, bank: Bank, correlation: Correlation, cycle: Cycle | None, accounts: Any
+    ) -> AdaptiveState:
+        """Nothing released yet."""
+        begun, bins = bank.start(), bank.bins
+        state = cls(begun, correlation.start(begun.scale), accounts, Misfit.start(bins))
+        if cycle:
+            state.cycle = cycle.start(bins)
+        return state
 
     @property
     def alert(self) -> float:

@@ -29,7 +29,7 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.driver.stream import check_order, check_price, rest_of
+from streamveil.mechanisms.driver.stream import beyond_price, check_order, rest_of
 from streamveil.mechanisms.protocol import DynamicMechanism, Members, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
@@ -210,7 +210,8 @@ class DynamicStream:
             SlotInput(slot, table, members),
             self._noise.slot(slot, history),
         )
-        check_price(self.mechanism.name, price, release.spent)
+        if (release.spent > price).any():
+            raise beyond_price(self.mechanism.name, price, release.spent)
         state.filter.charge(release.spent, interned.asked)
         return DynamicState(interned, state.mechanism, state.filter, history, slot + 1), release
 

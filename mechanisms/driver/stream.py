@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.window_filter import WindowFilter, refusal
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, WindowFilter, refusal
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
@@ -143,12 +143,13 @@ class ReleaseStream:
                 f"counts of slot {slot} must be int64 of shape {shape}, none negative; "
                 f"got {counts.dtype} of shape {counts.shape}"
             )
-        price = self.price(state)
+        price = self.mechanism.price(state.mechanism)
         history = digest(state.history, b"%d" % slot, np.ascontiguousarray(counts).tobytes())
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
-        check_price(self.mechanism.name, price, release.spent)
+        if (release.spent > price).any():
+            raise beyond_price(self.mechanism.name, price, release.spent)
         state.filter.charge(release.spent)
         if state.filter.forever:
             known = {**release.diagnostics, **state.filter.diagnostics()}
@@ -196,19 +197,17 @@ def rest_of(mechanism: Any, state: Any) -> tuple[Revised, ...]:
     return mechanism.rest(state) if isinstance(mechanism, Revising) else ()
 
 
-def check_price(name: str, price: Units, spent: Units) -> None:
-    """Raise BudgetExceeded for a mechanism that spent more than it said before it saw the counts.
+def beyond_price(name: str, price: Units, spent: Units) -> BudgetExceeded:
+    """The error for a mechanism that spends more than it said before it saw the counts.
 
     Args:
         name: of the mechanism.
         price: what it said, shape (K,).
         spent: what the slot costs, shape (K,).
     """
-    over = np.flatnonzero(spent > price)
-    if over.size:
-        k = int(over[0])
-        what = f"release refused for class or ledger {k} of mechanism {name!r}"
-        raise refusal(what, int(spent[k]), int(price[k]), "what it named as the price before")
+    k = int((spent > price).argmax())
+    what = f"release refused for class or ledger {k} of mechanism {name!r}"
+    return refusal(what, int(spent[k]), int(price[k]), "what it named as the price before")
 
 
 def check_order(next_slot: int | None, slot: int) -> None:

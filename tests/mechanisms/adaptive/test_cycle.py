@@ -273,7 +273,6 @@ def test_shares_follow_what_is_known():
     assert share(Cycle(USUAL, False)) == pytest.approx(LOOKED_FOR)
     unknown.level_var *= 100
     assert share(Cycle(USUAL, False), None, unknown) < 0.5 * LOOKED_FOR
-    assert share(Cycle((), False)) == 0
     cycle = Cycle((7,), True)
     state = cycle.start(3)
     state.found, one = 0, state.candidates[0]
