@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -111,11 +112,15 @@ def test_utility_has_a_row_for_each_mechanism(tmp_path):
 
 def test_local_compares_all_mechanisms(tmp_path):
     run("local", *SMALL["local"], f"--results={tmp_path}")
-    errors, correlated, bins, cost = tables(tmp_path, "local")
+    errors, correlated, bins, revised, cost = tables(tmp_path, "local")
     assert [row[1] for row in errors["rows"]][-2:] == ["plpa+:project=true", "rotation"]
     assert {row[0] for row in correlated["rows"]} == {"sin", "tlns"}
     assert [row[0] for row in bins["rows"]] == [10, 10]
-    assert all(row[2] > 0 for one in (errors, correlated, bins) for row in one["rows"])
+    assert all(row[2] > 0 for one in (errors, correlated, bins, revised) for row in one["rows"])
+    # Later slots tell something of earlier ones, at least on most streams.
+    assert [row[0] for row in revised["rows"][-3:]] == ["hours"] * 3
+    assert all(0 < coverage <= 1 for row in revised["rows"] for coverage in (row[4], row[6]))
+    assert statistics.median(row[5] for row in revised["rows"]) < 1
     assert [row[0] for row in cost["rows"]] == [2, 100]
 
 
