@@ -23,13 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
-from streamveil.mechanisms.adaptive.filter_bank import (
-    LAST_SLOT,
-    Bank,
-    BankState,
-    Forecast,
-    Observed,
-)
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast, Observed
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import Risk
 from streamveil.mechanisms.core import state_codec

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
 from streamveil.mechanisms.adaptive.filter_bank import Bank
@@ -62,7 +62,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
         ),
         2: state_codec.record_schema(
             "Adaptive",
-            bank=filter_bank.SCHEMA,
+            bank=kalman.SCHEMA,
             correlation=_BYTES_LIST,
             running=["null", RunningSum.SCHEMA],
             cycle=CycleState.SCHEMA,
@@ -79,7 +79,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
 class AdaptiveState:
     """What the next slot needs to know: everything in it is public but running sums."""
 
-    bank: filter_bank.BankState
+    bank: kalman.BankState
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
@@ -145,7 +145,7 @@ def pack(
     """Bytes of a state under :func:`schemas`."""
     record = {
         **{name: getattr(state, name) for name in _KEPT},
-        "bank": filter_bank.record(state.bank),
+        "bank": kalman.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
         "running": state.running.record() if state.running else None,
         "cycle": state.cycle.record(),
@@ -169,10 +169,10 @@ def unpack(
     """
     version, record = state_codec.unpack(versions, data)
     if version == 1:
-        filter_bank.read_former(state.bank, record["bank"])
+        kalman.read_former(state.bank, record["bank"])
         record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
     else:
-        filter_bank.read(state.bank, record["bank"])
+        kalman.read(state.bank, record["bank"])
         state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
         state.shrinkage = Shrinkage(**record["shrinkage"])
     beliefs = vars(state.correlation)
