@@ -5,6 +5,10 @@ A gap ends with a release when the filter expects that to lower the error most, 
 of all its slots together; every other slot gets the filter's forecast. What may be spent comes as
 `Terms`, from the accounts of `fixed.py` or `changing.py`; a guarantee is stated there.
 
+A slot has a look of the gate (`gate.py`), releases of the slot or of a sum (`releases.py`), a slot
+of the cycle (`cycle.py`), a plan for the next gap (`budget_plan.py`), and what leaves
+(`outputs.py`). What is remembered is in `state.py`.
+
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
 m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
 (`running_sum.py`).
