@@ -36,6 +36,7 @@ from streamveil.mechanisms.adaptive.filter_bank import (
     _kept,
     _learnt,
     _opened,
+    _single,
     _slopes,
     _window,
     present,
@@ -305,7 +306,7 @@ class Ring:
         if elapsed:
             shares[-len(taken.shares) :] = taken.shares
         figures = (shares, taken.counts, taken.error, taken.opened, scale)
-        self.releases.append(Measured(slot, *(each.astype(np.float32) for each in figures)))
+        self.releases.append(Measured(slot, *map(_single, figures)))
         self._later = None
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
