@@ -56,6 +56,12 @@ def test_a_call_revises_what_the_command_does(busy):
         found.revisions_to_arrow("wide")
 
 
+def test_the_place_of_revisions_is_told(busy):
+    place = f"folder:{busy.path('later')}"
+    outcome = busy.done(revise=4, revisions=place)
+    assert f"wrote {place}\n" in outcome.out
+
+
 def test_nothing_is_revised_unless_asked_for(busy):
     found = sv.release(
         busy.path("events.csv"),

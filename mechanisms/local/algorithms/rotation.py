@@ -168,11 +168,11 @@ class Rotation:
     ) -> None:
         if oracle not in (BEST, GRR, OUE):
             raise ConfigurationError(
-                f"{name}: oracle is {oracle!r}: give {BEST}, {GRR} or {OUE}, or leave it out"
+                f"oracle is {oracle!r}: give {BEST}, {GRR} or {OUE}, or leave it out"
             )
         if cycle and not 2 <= cycle <= seasons.LONGEST:
             raise ConfigurationError(
-                f"{name}: cycle is {cycle}, give a number of slots from 2 to {seasons.LONGEST}, or "
+                f"cycle is {cycle}, give a number of slots from 2 to {seasons.LONGEST}, or "
                 "0 for none"
             )
         self.name = name
