@@ -296,7 +296,7 @@ def run_event(users: int, inside: bool, batch: int, events: int) -> dict[str, fl
         bytes(32),
     )
     layout = Layout.choose(registry, BINS, 1, timely=True)
-    counter = Counter(registry, layout, partial(Bounding, 1), "", dynamic=False)
+    counter = Counter(registry, layout, partial(Bounding, 1), "", by_user=False)
     values = pa.array(names)
     mapped, by_key = 0.0, {}
     for _ in range(events // batch):

@@ -134,8 +134,9 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
             "--requirement_changes or --state as well, or leave it out"
         )
     inputs = Inputs.of(given)
-    limit = limit_of(own.max_slots)
-    if limit is not None:
+    limit = None
+    if own.max_slots is not None:
+        limit = limit_of(own.max_slots)
         if infinite:
             raise ConfigurationError(
                 f"--max_slots={own.max_slots} is about windows: leave it out with "

@@ -333,10 +333,8 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
     return Lifetime(epsilons[0])
 
 
-def limit_of(text: str | None) -> Limit | None:
+def limit_of(text: str) -> Limit:
     """In how many slots a user counts, as on a command line. Raises ConfigurationError."""
-    if text is None:
-        return None
     try:
         most, *blocks = (int(part) for part in text.split(","))
         if len(blocks) > 1:
@@ -360,7 +358,7 @@ def check_limit(limit: Limit, requirements: Iterable[Requirement], adjacency: st
         limit.check(one, adjacency)
 
 
-def check_revisions(given: Any, mechanism: str) -> None:
+def check_revisions(given: Any, mechanism: str, *, local: bool = False) -> None:
     """Refuse a lag without a place for what is revised, or the other way round, and what cannot.
 
     Raises ConfigurationError.
@@ -374,7 +372,7 @@ def check_revisions(given: Any, mechanism: str) -> None:
     if lag is None:
         return
     whole("revise", lag)
-    check_revise(mechanism, lag)
+    check_revise(mechanism, lag, local=local)
     if not place:
         raise ConfigurationError(
             f"--revise={lag} needs a place for the revised rows: give --revisions"

@@ -394,7 +394,7 @@ class PrivateHistograms(beam.PTransform):
             self.resume,
             # A state without who is in which cohort would be none.
             keeps=changes is None or self._dynamic,
-            emit_rest=publish.rest,
+            emit_rest=publish.rest if self.revise else None,
             ends=self.ends,
         )
         told = counted.counts
@@ -459,6 +459,7 @@ class PrivateHistograms(beam.PTransform):
                 f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
                 f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
             )
+        asked = self.registry.classes
         return Configuration(
             self.mechanism,
             self.population,
@@ -470,15 +471,8 @@ class PrivateHistograms(beam.PTransform):
             self.longest_window,
             self.registry.default_class,
             self.revise,
-            self._presence,
+            None if self.limit is None else Presence(self.limit, asked, self.adjacency),
         )
-
-    @property
-    def _presence(self) -> Presence | None:
-        """What users ask for, if they count in a few slots only."""
-        if self.limit is None:
-            return None
-        return Presence(self.limit, self.registry.classes, self.adjacency)
 
     def _count(
         self,

@@ -257,11 +257,6 @@ class BlockLayers:
     sums: Integers
     """Slots with events by layers, shape (n, 4)."""
 
-    @classmethod
-    def none(cls) -> BlockLayers:
-        """No block has ended."""
-        return cls(np.zeros(0, np.int64), np.zeros((0, 4), np.int64))
-
 
 @dataclass(frozen=True, eq=False)
 class BlockCounts:
@@ -272,12 +267,13 @@ class BlockCounts:
     """(slot in block * classes + class) * bins + bin of each cell with events, ascending."""
     counts: Integers
     """Events in each of `cells`, above 0."""
-    layers: BlockLayers = field(default_factory=BlockLayers.none)
+    layers: BlockLayers | None = None
+    """None where no user's block ended, or presence is not limited."""
 
     def to_bytes(self) -> bytes:
         """Cells and counts in the smallest types, and layers where there are any."""
         arrays = [self.cells, self.counts]
-        if len(self.layers.cells):
+        if self.layers is not None:
             arrays += [self.layers.cells, self.layers.sums]
         return arrays_to_bytes(*map(narrow, arrays))
 
@@ -458,5 +454,6 @@ def slot_layers(parts: Iterable[BlockCounts], layout: Layout) -> Integers:
     """Add up the layers of a block: shape (slots of the block, K, 4)."""
     table = np.zeros((layout.block * layout.classes, 4), dtype=np.int64)
     for part in parts:
-        table[part.layers.cells] += part.layers.sums  # the cells of one part are distinct
+        if part.layers is not None:
+            table[part.layers.cells] += part.layers.sums  # the cells of one part are distinct
     return table.reshape(layout.block, layout.classes, 4)
