@@ -6,7 +6,9 @@ This is the one way from counts to a release; the simulation and the Beam stage 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -81,7 +83,12 @@ class ReleaseStream:
         """
         self.mechanism = mechanism
         self._requirements = mechanism.population.requirements
-        self._presence = presence
+        self._unspent: Callable[[], Filter] = partial(WindowFilter, self._requirements)
+        self._filter_of: Callable[[bytes], Filter] = partial(
+            WindowFilter.decode, requirements=self._requirements
+        )
+        if presence is not None:
+            self._unspent, self._filter_of = presence.unspent, presence.decode
         self._unspent()  # refuses what cannot be accounted for
         self._noise = noise
         population = mechanism.population
@@ -102,14 +109,6 @@ class ReleaseStream:
     def start(self) -> StreamState:
         """State before the first slot."""
         return StreamState(self.mechanism.start(), self._unspent(), self._configuration)
-
-    def _unspent(self) -> Filter:
-        return self._presence.unspent() if self._presence else WindowFilter(self._requirements)
-
-    def _filter_of(self, data: bytes) -> Filter:
-        if self._presence:
-            return self._presence.decode(data)
-        return WindowFilter.decode(data, self._requirements)
 
     def restart(self, state: StreamState) -> StreamState:
         """Begin anew with a fresh budget for the whole rest of the stream: it is spent AGAIN.
