@@ -331,6 +331,9 @@ def _in_order(users: Keys, slots: Integers) -> tuple[Integers, Keys, Integers]:
             order = packed & ((1 << bits[1]) - 1)
             packed >>= bits[1]
             return order, (packed >> bits[0]) + low, (packed & ((1 << bits[0]) - 1)) + first
+    later = (users[1:] == users[:-1]) & (slots[1:] > slots[:-1])
+    if (later | (users[1:] > users[:-1])).all():  # as strangers of a block of slots are
+        return np.arange(len(users)), users, slots
     order = np.lexsort((slots, users))
     return order, users[order], slots[order]
 
