@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.budgets import Requirements
-from streamveil.mechanisms.core.records import Revised
+from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements
+from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.presence.kept_share import (
@@ -192,7 +192,13 @@ def _asked(limit: Limit, window: int, budget: int) -> tuple[ShareQuery, Rates]:
     """What is asked for of a class, at that cost over any window."""
     assert limit.max_slots is not None
     query = ShareQuery(window, limit.max_slots, limit.blocks)
-    return query, query.rates(budget)
+    rates = query.rates(budget)
+    if not (rates.layers and (rates.rest or not query.sensitivities[1])):
+        raise ConfigurationError(
+            f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to ask how much a limit "
+            f"over {window} slots leaves out: ask for more epsilon or a shorter window"
+        )
+    return query, rates
 
 
 def _all_there(

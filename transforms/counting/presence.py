@@ -28,6 +28,7 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
@@ -179,6 +180,7 @@ class LimitPresence(beam.PTransform):
     def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Limited:
         """Build the steps: gather by shard, decide in slot order."""
         layout = self.config.layout
+        self._check_kept()
         if self.starts is not None:
             starts = self.starts | "StartShards" >> beam.FlatMap(
                 _to_shards, layout
@@ -208,6 +210,21 @@ class LimitPresence(beam.PTransform):
         came = EventTally(messages=len(self.kept)).to_bytes()
         begin = visits.pipeline | "CountersTally" >> beam.Create([came])
         return Limited(limited.counts, (begin, limited[TALLIES]))
+
+    def _check_kept(self) -> None:
+        """Refuse what would be lost of who counted: they would count again."""
+        if self.kept and self.starts is not None:
+            raise ConfigurationError(
+                "this state says who counted in which slots (max_slots), and a stream without end "
+                "cannot go on from it: release it pass by pass (--state)"
+            )
+        for message in self.kept:
+            if message.shards != self.config.layout.parts:
+                raise ConfigurationError(
+                    f"this state is of {message.shards // 2} shards, and this run has "
+                    f"{self.config.layout.shards}: go on with the --shards that the stream began "
+                    "with"
+                )
 
 
 def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:

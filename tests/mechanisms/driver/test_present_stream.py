@@ -126,6 +126,11 @@ def test_classes_without_a_limit_are_not_scaled():
     assert "kept_share" not in release.diagnostics
 
 
+def test_a_budget_too_small_to_ask_anything_is_refused():
+    with pytest.raises(ConfigurationError, match="too small to ask how much a limit"):
+        stream(asked=(Requirement(40, 500 * 2.0**-40),))
+
+
 def test_what_is_asked_for_costs_what_was_set_aside():
     made = stream()
     ((query, rates),) = made._queries.values()
