@@ -643,7 +643,7 @@ def test_unknown_version_is_refused(name):
     stream = stream_of(name, population([(2, 1.0)]))
     inner = stream.mechanism
     newer = b"\x09" + inner.encode(inner.start())[1:]
-    for part, data in ((stream, stream._keeper.write(newer)), (inner, newer)):
+    for part, data in ((stream, stream.keeper.write(newer)), (inner, newer)):
         with pytest.raises(ValueError, match=r"version 9 .*newer"):
             part.decode(data)
 
