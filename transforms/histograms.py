@@ -258,6 +258,12 @@ class PrivateHistograms(beam.PTransform):
             check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
             if self.limit or is_joined(self.resume):
                 self._kept = ledgers.kept(self.resume)
+                for message in self._kept:
+                    if message.shards != 2 * self.shards:  # of members, and of strangers
+                        raise ConfigurationError(
+                            f"this state is of a stream with --shards={message.shards // 2}, and "
+                            f"this run has {self.shards}: go on with as many as it began with"
+                        )
 
     def restarted(self, state: bytes) -> bytes:
         """The state of an earlier run, for `resume`, with the whole budget granted once more.

@@ -218,13 +218,6 @@ class LimitPresence(beam.PTransform):
                 "this state says who counted in which slots (max_slots), and a stream without end "
                 "cannot go on from it: release it pass by pass (--state)"
             )
-        for message in self.kept:
-            if message.shards != self.config.layout.parts:
-                raise ConfigurationError(
-                    f"this state is of {message.shards // 2} shards, and this run has "
-                    f"{self.config.layout.shards}: go on with the --shards that the stream began "
-                    "with"
-                )
 
 
 def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:
