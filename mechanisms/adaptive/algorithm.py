@@ -5,6 +5,10 @@ A gap ends with a release when the filter expects that to lower the error most, 
 of all its slots together; every other slot gets the filter's forecast. What may be spent comes as
 `Terms`, from the accounts of `fixed.py` or `changing.py`; a guarantee is stated there.
 
+A slot has a look of the gate (`gate.py`), releases of the slot or of a sum (`releases.py`), a slot
+of the cycle (`cycle.py`), a plan for the next gap (`budget_plan.py`), and what leaves
+(`outputs.py`). What is remembered is in `state.py`.
+
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
 m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
 (`running_sum.py`).
@@ -13,244 +17,30 @@ Source: our own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CycleState, CyclicBank
-from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Bank, Forecast, Observed
-from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM
-from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.adaptive import gate, outputs, releases
+from streamveil.mechanisms.adaptive.budget_plan import Terms
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CyclicBank
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
+from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.revisions import Ring
-from streamveil.mechanisms.adaptive.running_sum import RunningSum
-from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
-from streamveil.mechanisms.adaptive.weighting import Choices, CorrelationState, Risk, Weighting
-from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.budgets import Units, to_epsilon
-from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
+from streamveil.mechanisms.adaptive.slot import Bill, Slot
+from streamveil.mechanisms.adaptive.state import AdaptiveState
+from streamveil.mechanisms.core.budgets import Units
+from streamveil.mechanisms.core.records import Revised
 from streamveil.mechanisms.protocol import Members, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
-Floats = npt.NDArray[np.float64]
-
-# An alarm is a deviation so many noise scales and standard deviations above the expected one.
-ALARM = 3.0
-# The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
-RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
-HASTE = 0.6
 AFTER_JUMP = 1
 SLOW = 0.02
 REPLAN_EVERY = 4
 # Slots that the first gap may have; each may then be as long as all before.
 SOON = 2
-# No sum is of more slots.
-LONGEST = int(GAPS[-1])
-# After so many slots without a jump gate and reserve go to the releases; in so many steps.
-CALM, ALERTS = 400, 8
-# A look costs what the gate's whole share saves up in so many slots; in one if jumps are frequent.
-LOOKS = 2
-# A jump of so many noise scales of the gate is one that it would show.
-LEAP = 2.4
-# A release whose noise variance exceeds the forecast's so many times tells nothing.
-USELESS = 10.0
 # A release comes early when the curve is so many times less certain than planned.
 IMPATIENCE = 3.0
-# What a look compares with is an integer of 64 bits on every machine.
-MOST_EXPECTED = 2.0**61
-# Variance of rounding to whole counts.
-ROUNDING = 1 / 12
-NO_RISK = Risk(0.0, 0.0)
-# Bias is not looked for where weights would be nearly equal even if there were none.
-WORTH_LEARNING = 0.1
-
-_BYTES_LIST = {"type": "array", "items": "bytes"}
-_KEPT = {
-    "slots": "long",
-    "since": "long",
-    "gap": "long",
-    "kind": "long",
-    "patience": "double",
-    "usual_gap": "double",
-    "published_slot": ["null", "long"],
-    "epsilon": "double",
-    "dispersion": "double",
-    "unwatched": "long",
-    "leaps": "long",
-}
-
-
-def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
-    """Schemas of a state whose accounts are written in fields of these types."""
-    return {
-        1: state_codec.record_schema(
-            "Adaptive",
-            bank=_BYTES_LIST,
-            correlation=_BYTES_LIST,
-            **accounts,
-            slots="long",
-            since="long",
-            unseen="long",
-            gap="long",
-            patience="double",
-            usual_gap="double",
-            published_slot=["null", "long"],
-            epsilon="double",
-            dispersion="double",
-        ),
-        2: state_codec.record_schema(
-            "Adaptive",
-            bank=filter_bank.SCHEMA,
-            correlation=_BYTES_LIST,
-            running=["null", RunningSum.SCHEMA],
-            cycle=CycleState.SCHEMA,
-            ring=["null", Ring.SCHEMA],
-            misfit=Misfit.SCHEMA,
-            shrinkage=Shrinkage.SCHEMA,
-            **accounts,
-            **_KEPT,
-        ),
-    }
-
-
-@dataclass
-class AdaptiveState:
-    """What the next slot needs to know: everything in it is public but running sums."""
-
-    bank: filter_bank.BankState
-    correlation: CorrelationState
-    accounts: Any
-    """What was spent of each part of the budgets."""
-    cycle: CycleState
-    """Its running sums are SECRET, too."""
-    misfit: Misfit
-    """Of the variances that the bank states."""
-    shrinkage: Shrinkage = field(default_factory=Shrinkage)
-    running: RunningSum | None = None
-    """The sum of a gap that has begun: SECRET."""
-    ring: Ring | None = None
-    """What revisions need; None without any."""
-    slots: int = 0
-    since: int = 1
-    """Slots of the gap up to this one."""
-    gap: int = 1
-    """Planned slots between releases."""
-    kind: int = POINT
-    """What the gap ends with, POINT or SUM."""
-    patience: float = 0.0
-    """Expected variance of the curve between releases, in parts of that of a release."""
-    usual_gap: float = 0.0
-    """Slow average of `gap`."""
-    published_slot: int | None = None
-    epsilon: float = 0.0
-    dispersion: float = 0.0
-    """Of the weights of the last release."""
-    unwatched: int = 1
-    """Slots from the last look to this one."""
-    leaps: int = 0
-    """Jumps that a look with the whole share of the gate would have shown."""
-
-    @property
-    def alert(self) -> float:
-        """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
-        often = CALM * (1 + 2 * self.leaps) / max(self.slots, 1)
-        return float(min(np.ceil(ALERTS * often**2) / ALERTS, 1.0))
-
-    @property
-    def watch(self) -> int:
-        """Slots from one look to the next: few good ones show more than many bad ones."""
-        return 1 if self.leaps and self.alert == 1 else int(LOOKS / self.alert)
-
-
-def pack(
-    state: AdaptiveState,
-    versions: Mapping[int, state_codec.Schema],
-    accounts: Mapping[str, Any],
-) -> bytes:
-    """Bytes of a state under :func:`schemas`."""
-    record = {
-        **{name: getattr(state, name) for name in _KEPT},
-        "bank": filter_bank.record(state.bank),
-        "correlation": [part.tobytes() for part in vars(state.correlation).values()],
-        "running": state.running.record() if state.running else None,
-        "cycle": state.cycle.record(),
-        "ring": state.ring.record() if state.ring else None,
-        "misfit": state.misfit.record(),
-        "shrinkage": state.shrinkage.record(),
-        **accounts,
-    }
-    return state_codec.pack(versions, record)
-
-
-def unpack(
-    data: bytes,
-    versions: Mapping[int, state_codec.Schema],
-    state: AdaptiveState,
-    accounts: Callable[[dict[str, Any]], Any],
-) -> AdaptiveState:
-    """State of bytes, read into a fresh `state` of the same configuration.
-
-    Raises ConfigurationError for another number of bins or classes.
-    """
-    version, record = state_codec.unpack(versions, data)
-    if version == 1:
-        filter_bank.read_former(state.bank, record["bank"])
-        record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
-    else:
-        filter_bank.read(state.bank, record["bank"])
-        state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
-        state.shrinkage = Shrinkage(**record["shrinkage"])
-    beliefs = vars(state.correlation)
-    shapes = [(part.dtype, part.shape) for part in beliefs.values()]
-    if version == 1:
-        shapes = [(np.dtype(np.float64), shape) for _, shape in shapes]
-    read = [
-        np.frombuffer(stored, dtype).reshape(shape).copy()
-        for stored, (dtype, shape) in zip(record["correlation"], shapes, strict=True)
-    ]
-    state.correlation = (CorrelationState.of if version == 1 else CorrelationState)(*read)
-    if version > 1:
-        state.cycle.read(record["cycle"])
-    if record["running"]:
-        state.running = RunningSum.read(record["running"], len(state.bank.scale))
-    if record.get("ring"):
-        state.ring = Ring.read(record["ring"], len(state.bank.scale))
-    state.accounts = accounts(record)
-    for name in _KEPT:
-        setattr(state, name, record[name])
-    return state
-
-
-@dataclass(frozen=True, eq=False)
-class _Slot:
-    """What a slot has to go by; all but the counts is public."""
-
-    slot: int
-    counts: npt.NDArray[np.int64]
-    noise: SlotNoise
-    terms: Terms
-    bank: Bank | CyclicBank
-    forecast: Forecast
-    risk: Risk
-
-
-@dataclass
-class _Bill:
-    """What the slot spends, each of shape (K,)."""
-
-    main: Units
-    reserve: Units
-    audit: Units
-
-    def add(self, spent: Units, main: Units) -> None:
-        """Enter a release that spends at most so much of the main part, the rest of the reserve."""
-        from_main = np.minimum(spent, main)
-        self.main = self.main + from_main
-        self.reserve = self.reserve + spent - from_main
 
 
 class AdaptiveRelease:
@@ -262,13 +52,11 @@ class AdaptiveRelease:
     revise = 0
     """How many slots later a slot is revised; 0 for never."""
 
-    def __init__(self, name: str, bins: int, cycle: Cycle) -> None:
+    def __init__(self, name: str, cycle: Cycle | None) -> None:
         self.name = name
         self.cycle = cycle
-        # Counts of a complete histogram add up: one of them is known from the others.
-        self._freedom = bins / np.sqrt(max(bins - 1, 1))
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What the slot may spend, and on whom."""
         raise NotImplementedError
 
@@ -283,12 +71,15 @@ class AdaptiveRelease:
             state: after the slots before.
             members: who is counted, where requirements change.
         """
-        terms = self.terms(state, SlotInput(0, np.zeros((0, 0), np.int64), members))
+        terms = self.terms(state, members)
+        state.begun = members, terms
         looks = terms.rates.gate * state.watch * (state.unwatched >= state.watch)
         # Without a sum all that was saved up may be spent; an alarm takes a part of the reserve.
         saved = np.minimum(1 if state.running else state.since, terms.windows)
         main, lent = terms.rates.saved(saved, state.gap > 1)
-        reserve = np.maximum(np.minimum(lent, terms.reserve), terms.from_reserve(RESERVE_ON_ALARM))
+        reserve = np.maximum(
+            np.minimum(lent, terms.reserve), terms.from_reserve(releases.RESERVE_ON_ALARM)
+        )
         audit = terms.audit.spent if terms.audit else 0
         most: Units = np.minimum(looks + main, terms.main) + reserve + audit
         return most
@@ -297,7 +88,8 @@ class AdaptiveRelease:
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
-        usual = self.terms(state, slot_input)
+        begun, state.begun, members = state.begun, None, slot_input.members
+        usual = begun[1] if begun and begun[0] is members else self.terms(state, members)
         if not state.slots:
             state.bank = usual.bank.start()
             state.correlation = usual.correlation.start(state.bank.scale)
@@ -305,16 +97,20 @@ class AdaptiveRelease:
             state.ring = None
         elif state.ring is None:
             state.ring = Ring.start(state.bank, slot_input.slot)
-        terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
         slot, counts = slot_input.slot, slot_input.counts
-        bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
+        terms = usual
+        bank: Bank | CyclicBank = usual.bank
+        if self.cycle:
+            terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
+            bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        here = _Slot(slot, counts, noise, terms, bank, forecast, risk)
+        here = Slot(slot, counts, noise, terms, bank, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
-        in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
-        bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
+        if self.cycle:
+            in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
+            bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if started:
             for one in seen:
@@ -327,13 +123,17 @@ class AdaptiveRelease:
             self._replan(state, terms)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         if jumped:  # to a new level or on a new slope: the next release tells
-            state.leaps += self._leapt(state, here, seen, kind)
+            state.leaps += gate.leapt(state, here, seen, kind)
             state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
         state.slots += 1
         state.bank.elapsed += 1
-        return state, self._told(state, here, seen, bill, surprise, jumped)
+        told = outputs.told(state, here, seen, bill, surprise, jumped)
+        if state.ring:
+            revised = outputs.revised(state, self.cycle, slot - self.revise)
+            told = replace(told, revisions=tuple(revised))
+        return state, told
 
-    def _seen(self, state: AdaptiveState, here: _Slot) -> tuple[list[Observed], _Bill, float]:
+    def _seen(self, state: AdaptiveState, here: Slot) -> tuple[list[Observed], Bill, float]:
         """Look, add up and release.
 
         Returns (what was observed, what it cost, how surprising the look was).
@@ -341,260 +141,37 @@ class AdaptiveRelease:
         terms = here.terms
         due = (
             terms.audit is not None
-            or state.since >= (min(state.gap, LONGEST) if state.running else state.gap)
+            or state.since >= (min(state.gap, releases.LONGEST) if state.running else state.gap)
             or self._impatient(state, here)
         )
-        summing = self._summing(state, here)
+        summing = releases.summing(state, here)
         nothing = np.zeros_like(terms.main)
-        bill, surprise = _Bill(nothing, nothing, nothing), 0.0
+        bill, surprise = Bill(nothing, nothing, nothing), 0.0
         if terms.audit is None and (summing or not due) and state.unwatched >= state.watch:
             offers = np.minimum(terms.rates.gate * state.watch, terms.main)
-            bill.main, surprise = self._look(state, here, offers)
+            bill.main, surprise = gate.look(state, here, offers)
             state.unwatched = 0
         state.unwatched += 1
-        alarmed = surprise > ALARM or not state.slots
+        alarmed = surprise > gate.ALARM or not state.slots
         seen: list[Observed] = []
         ended = False
         if summing:
             if not alarmed:
-                self._add(state, here, bill)
+                releases.add(state, here, bill)
             if ended := due or alarmed:
-                seen += self._sum_up(state, here, alarmed)
+                seen += releases.sum_up(state, here, alarmed)
         weighting = None
         if alarmed or (due and not summing):
             saved = 1 if summing else state.since
-            weighting = self._weighting(state, here, bill, saved, alarmed)
+            weighting = releases.best_weighting(state, here, bill, saved, alarmed)
             ended = ended or weighting is not None
-        seen += self._release(state, here, weighting, summing, alarmed)
+        seen += releases.release(state, here, weighting, summing, alarmed)
         if terms.audit:
             bill.audit = terms.audit.spent
         state.since = 1 if ended else state.since + 1
         return seen, bill, surprise
 
-    def _summing(self, state: AdaptiveState, here: _Slot) -> bool:
-        """Whether the slot belongs to a sum; a gap's first slot begins it."""
-        terms = here.terms
-        if state.running is None and state.kind == SUM and state.since == 1:
-            scale = float(state.bank.scale.mean())
-            errors = terms.plan.errors(SUM, max(min(state.gap, LONGEST), 1), scale, here.risk)
-            if errors.size:
-                threshold = int(terms.plan.sums.thresholds[errors.argmin()])
-                state.running = RunningSum.begin(here.slot, threshold, LONGEST, terms.crowd)
-        return state.running is not None
-
-    def _add(self, state: AdaptiveState, here: _Slot, bill: _Bill) -> None:
-        """Add the slot to the sum, and its price to the bill."""
-        assert state.running is not None
-        terms = here.terms
-        main, lent = self._saved(terms, bill, 1, looks=True)
-        weighting = state.running.weighting(terms.fair(main + lent), terms.crowd)
-        state.running.add(weighting, here.counts)
-        bill.add(weighting.spent, main)
-
-    def _saved(self, terms: Terms, bill: _Bill, slots: int, *, looks: bool) -> tuple[Units, Units]:
-        """What so many slots have saved up of main part and reserve, as far as there is room.
-
-        As many looks must remain possible.
-        """
-        slots_saved = np.minimum(slots, terms.windows)
-        main, lent = terms.rates.saved(slots_saved, looks)
-        room = terms.main - bill.main - terms.rates.gate * (slots_saved - 1) * looks
-        return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)
-
-    def _sum_up(self, state: AdaptiveState, here: _Slot, alarmed: bool) -> list[Observed]:
-        """End the sum and learn from it, unless nobody had any weight.
-
-        A slot with an alarm is no part of it.
-        """
-        assert state.running is not None
-        running, state.running = state.running, None
-        found = running.release(here.noise)
-        if found is None:
-            return []
-        state.epsilon, state.dispersion = running.epsilon, found.dispersion
-        bias, _ = self._bias(state, here.terms, found.dispersion)
-        shares = np.append(found.shares, 0.0) if alarmed else found.shares
-        error = found.scatter * state.bank.scale
-        return [self._observe(state, here, found.mean - bias, found.noise, error, shares)]
-
-    def _release(
-        self,
-        state: AdaptiveState,
-        here: _Slot,
-        weighting: Weighting | None,
-        summed: bool,
-        alarmed: bool,
-    ) -> list[Observed]:
-        """Make the releases of this slot alone, and learn from them."""
-        terms, audit = here.terms, here.terms.audit
-        if weighting is None and audit is None:
-            return []
-        released = weighting.release(here.counts, here.noise, "release") if weighting else None
-        if audit is None:
-            assert weighting is not None
-            assert released is not None
-            found = self._corrected(state, terms, weighting, released)
-        else:
-            audited, laplace = audit.release(here.counts, here.noise, "audit"), audit.noise_variance
-            found = audited, laplace, np.zeros_like(audited)
-            if weighting is not None and released is not None:
-                found = self._compared(state, terms, weighting, released, audited, laplace)
-            elif summed:
-                self._learn_of_sums(state, here, audited, laplace)
-        if weighting:
-            state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
-        elif audit and not summed:
-            state.epsilon, state.dispersion = audit.epsilon, 0.0
-        return [self._observe(state, here, *found, alarmed=alarmed)]
-
-    def _observe(
-        self,
-        state: AdaptiveState,
-        here: _Slot,
-        counts: Floats,
-        noise: float,
-        error: Floats,
-        shares: Floats = LAST_SLOT,
-        alarmed: bool = False,
-    ) -> Observed:
-        """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
-        elapsed, scale = state.bank.elapsed, state.bank.scale
-        seen = here.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
-        if state.ring and seen.taken:
-            state.ring.note(here.slot, elapsed, scale, seen.taken)
-        return seen
-
-    def _compared(
-        self,
-        state: AdaptiveState,
-        terms: Terms,
-        weighting: Weighting,
-        released: Floats,
-        audited: Floats,
-        laplace: float,
-    ) -> tuple[Floats, float, Floats]:
-        """Learn the bias of a release from an audit of the same slot; put both together.
-
-        Returns:
-            (estimated counts, variance of the Laplace noise, variance of all other errors);
-            counts and errors have shape (d,).
-        """
-        if state.published_slot is None:
-            scale = terms.bank.scale(audited)
-            state.bank.scale = filter_bank.rounded(scale)
-            state.correlation = terms.correlation.start(scale)
-        scale = state.bank.scale
-        error = laplace + weighting.noise_variance + weighting.dispersion * scale
-        terms.correlation.learn(
-            state.correlation, released - audited, scale, weighting.dispersion, error
-        )
-        released, noise_variance, other = self._corrected(state, terms, weighting, released)
-        _, doubt = self._bias(state, terms, weighting.dispersion)
-        share = laplace / (laplace + noise_variance + other + doubt)
-        both = share * released + (1 - share) * audited
-        laplaces = share**2 * noise_variance + (1 - share) ** 2 * laplace
-        # What was released before has the bias that the audit has not.
-        return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
-
-    def _learn_of_sums(
-        self, state: AdaptiveState, here: _Slot, audited: Floats, laplace: float
-    ) -> None:
-        """Learn the bias of sums: what is believed after them, uncorrected, beside an audit."""
-        terms, now = here.terms, here.bank.forecast(state.bank)
-        bias, _ = self._bias(state, terms, state.dispersion)
-        terms.correlation.learn(
-            state.correlation,
-            now.mean + bias - audited,
-            state.bank.scale,
-            state.dispersion,
-            laplace + now.variance + now.white,
-        )
-
-    def _weighting(
-        self, state: AdaptiveState, here: _Slot, bill: _Bill, saved: int, alarmed: bool
-    ) -> Weighting | None:
-        """The best weighting for what `saved` slots left, or None if it would tell nothing.
-
-        Its price is entered in the bill.
-        """
-        terms = here.terms
-        main, reserve = self._saved(terms, bill, saved, looks=state.gap > 1)
-        if alarmed or state.gap < HASTE * state.usual_gap:
-            divisor = RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
-            reserve = np.maximum(reserve, terms.from_reserve(divisor))
-        offers = main + reserve
-        found = choices(offers, terms.crowd, terms.assume_independent)
-        if not found.thresholds.size:
-            return None
-        auditing = terms.audit is not None
-        weighting = self._chosen(state, terms, offers, found, NO_RISK if auditing else here.risk)
-        if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
-            # What an audit shows is learnt of the most unequal weights.
-            weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
-        doubt = float((here.forecast.variance + here.forecast.white).mean())
-        if weighting.noise_variance > USELESS * doubt and not alarmed:
-            return None
-        bill.add(weighting.spent, main)
-        return weighting
-
-    def _chosen(
-        self, state: AdaptiveState, terms: Terms, offers: Units, found: Choices, risk: Risk
-    ) -> Weighting:
-        errors = found.errors(float(state.bank.scale.mean()), risk)
-        return Weighting.at(int(found.thresholds[errors.argmin()]), offers, terms.crowd)
-
-    def _leapt(self, state: AdaptiveState, here: _Slot, seen: list[Observed], kind: int) -> bool:
-        """Whether a jump was of a size that a look with all of the gate's share would show."""
-        terms, last = here.terms, seen[-1]
-        found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
-        if not found.thresholds.size:
-            return False
-        noise_scale = float(np.sqrt(found.noise.min() / 2)) * state.alert
-        jumped = np.any([one.jumped for one in seen], axis=0)
-        size = float(np.abs(last.mean - here.forecast.mean)[jumped].sum())
-        if kind == SUM:  # half of it happened before, on average
-            size *= 2
-        return size > LEAP * noise_scale
-
-    def _bias(self, state: AdaptiveState, terms: Terms, dispersion: float) -> tuple[Floats, Floats]:
-        """Mean and variance of the bias of releases with such weights, both of shape (d,)."""
-        return terms.correlation.bias(state.correlation, state.bank.scale, dispersion)
-
-    def _look(self, state: AdaptiveState, here: _Slot, offers: Units) -> tuple[Units, float]:
-        """The gate: how far the slot is from the forecast, privately.
-
-        Returns:
-            (units spent, shape (K,); surprise in noise scales above what is usual).
-        """
-        terms, forecast = here.terms, here.forecast
-        found = choices(offers, terms.crowd, terms.assume_independent)
-        if not found.thresholds.size:
-            return np.zeros_like(offers), 0.0
-        weighting = self._chosen(state, terms, offers, found, here.risk)
-        scale, dispersion = state.bank.scale, weighting.dispersion
-        bias, doubt = self._bias(state, terms, dispersion)
-        expected = np.clip((forecast.mean + bias) / weighting.factor, -MOST_EXPECTED, MOST_EXPECTED)
-        target = np.rint(expected).astype(np.int64)
-        distance = np.abs(weighting.weights @ here.counts - target).sum(keepdims=True)
-        noisy = weighting.add_noise(distance, here.noise, "gate", target.tobytes())
-        deviation = float(noisy[0]) * weighting.factor
-        spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)
-        usual = np.sqrt(2 / np.pi) * spread.sum()
-        varies = 3 * np.sqrt(1 - 2 / np.pi) * spread.mean() * self._freedom
-        noise_scale = weighting.factor / float(to_epsilon(weighting.unit))
-        return weighting.spent, float((deviation - usual - varies) / noise_scale)
-
-    def _corrected(
-        self, state: AdaptiveState, terms: Terms, weighting: Weighting, released: Floats
-    ) -> tuple[Floats, float, Floats]:
-        """Take the expected bias off a release: (counts, variance of noise, other variance).
-
-        The bias that remains is the same in all releases: the filter cannot average it out.
-        """
-        bias, _ = self._bias(state, terms, weighting.dispersion)
-        return released - bias, weighting.noise_variance, weighting.dispersion * state.bank.scale
-
-    def _impatient(self, state: AdaptiveState, here: _Slot) -> bool:
+    def _impatient(self, state: AdaptiveState, here: Slot) -> bool:
         """Whether the curve is much less certain than the plan expects between releases."""
         if not state.patience:
             return False
@@ -613,96 +190,18 @@ class AdaptiveRelease:
             kinds = (POINT,)
         else:
             kinds = (POINT, SUM)
-        best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, kinds)
-        if best is not None and state.since == 1 and self.cycle.spans(state.cycle, best.gap):
-            best = terms.plan.best_gap(self._beliefs(state, terms), state.bank.scale, risk, (SUM,))
+        beliefs, scale, cycle = terms.bank.beliefs(state.bank), state.bank.scale, self.cycle
+        best = terms.plan.best_gap(beliefs, scale, risk, kinds)
+        if best is not None and cycle and state.since == 1 and cycle.spans(state.cycle, best.gap):
+            best = terms.plan.best_gap(beliefs, scale, risk, (SUM,))
         if best is not None:
             state.gap, state.kind, state.patience = best
             # Plans are for streams that have settled: until then releases must follow soon.
             state.gap = min(state.gap, state.slots + SOON)
-            if state.kind == SUM:
-                state.gap = self.cycle.whole(state.cycle, state.gap)
+            if cycle and state.kind == SUM:
+                state.gap = cycle.whole(state.cycle, state.gap)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
-
-    def _beliefs(self, state: AdaptiveState, terms: Terms) -> Floats:
-        """Belief in each member of the bank over all bins, shape (members,)."""
-        scale = state.bank.scale
-        beliefs: Floats = terms.bank.weights(state.bank) @ scale / scale.sum()
-        return beliefs
-
-    def _told(
-        self,
-        state: AdaptiveState,
-        here: _Slot,
-        seen: list[Observed],
-        bill: _Bill,
-        surprise: float,
-        jumped: bool,
-    ) -> SlotRelease:
-        """What leaves: the last observation of the slot, or the forecast."""
-        forecast, terms = here.forecast, here.terms
-        share = 0.0
-        if seen:
-            status, mean = PUBLISHED, seen[-1].mean
-            variance = state.misfit.after(seen[-1], forecast)
-        elif state.published_slot is None:  # nothing is known before a release
-            mean = np.zeros_like(forecast.mean)
-            status, variance = SKIPPED, np.full_like(mean, np.nan)
-        else:
-            status, mean = PREDICTED, forecast.mean
-            variance = state.misfit.of(forecast)
-        most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-        doubt = terms.correlation.doubt(state.correlation, forecast.scale, state.dispersion)
-        revisions: tuple[Revised, ...] = ()
-        if state.ring:
-            state.ring.passed(here.slot, most, doubt)
-            revisions = tuple(self._revised(state, here.slot - self.revise))
-        variance, share = variance + doubt, 1.0
-        if status != SKIPPED:
-            mean, variance, share = state.shrinkage.shrunk(mean, variance)
-        return SlotRelease(
-            np.rint(np.clip(mean, 0, most)).astype(np.int64),
-            status,
-            state.published_slot,
-            state.epsilon,
-            np.sqrt(variance + ROUNDING),
-            spent=bill.main + bill.reserve + bill.audit,
-            alarm=jumped,
-            diagnostics=self._diagnostics(state, terms, surprise) | {"believed": share},
-            revisions=revisions,
-        )
 
     def rest(self, state: AdaptiveState) -> tuple[Revised, ...]:
         """The slots that are still to be revised, with what there is: the stream ends."""
-        return tuple(self._revised(state, state.ring.last_slot)) if state.ring else ()
-
-    def _revised(self, state: AdaptiveState, until: int) -> Iterator[Revised]:
-        """Revise all slots up to one that have not been."""
-        ring, scale = state.ring, state.bank.scale.astype(np.float64)
-        levels = Bank(1.0, len(scale))
-        weights = levels.weights(state.bank)
-        while ring is not None and ring.next_slot <= until:
-            slot, known = ring.revise(weights, scale)
-            bank = self.cycle.over(state.cycle, levels, slot, 1)
-            if isinstance(bank, CyclicBank):
-                known = bank.of_level(known)
-            mean, variance = known.mean, state.misfit.of(known) + ring.doubt
-            if state.published_slot is None:
-                mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
-            else:
-                mean, variance, _ = state.shrinkage.shrunk(mean, variance)
-            counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)
-            yield Revised(slot, counts, np.sqrt(variance + ROUNDING))
-
-    def _diagnostics(self, state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
-        beliefs = self._beliefs(state, terms)
-        beta, _ = terms.correlation.belief(state.correlation)
-        return {
-            "gap": float(state.gap),
-            "sum": float(state.kind == SUM),
-            "alert": state.alert,
-            "surprise": surprise,
-            "trend": float(beliefs @ filter_bank.TRENDING[:, 0]),
-            "white": float(beliefs @ filter_bank.WHITE[:, 0]),
-            "correlation": float(np.sqrt(np.mean(beta**2))),
-        }
+        return tuple(outputs.revised(state, self.cycle, state.ring.last_slot)) if state.ring else ()

@@ -235,5 +235,5 @@ def audit_of(shares: Units, crowd: Crowd, assume_independent: bool) -> Weighting
     if not found.thresholds.size:
         return None
     scale = float(crowd.sizes.sum()) / 10
-    errors = found.errors(scale, Risk(AUDITED_BIAS * scale**2, 0.0))
-    return Weighting.at(int(found.thresholds[errors.argmin()]), shares, crowd)
+    threshold = found.best(scale, Risk(AUDITED_BIAS * scale**2, 0.0))
+    return Weighting.at(threshold, shares, crowd)

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.accounting.open_windows import OpenWindows
-from streamveil.mechanisms.adaptive import algorithm, filter_bank
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
+from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import (
     Plan,
     Rates,
@@ -31,11 +31,11 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.protocol import Members, Setting, SlotInput
+from streamveil.mechanisms.protocol import Members, Setting
 
 # Parts of a budget: looks and releases, reserve, audits.
 MAIN, RESERVE, AUDIT = 0, 1, 2
@@ -59,9 +59,7 @@ class DynamicAdaptive(AdaptiveRelease):
         cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
 
-    SCHEMAS = algorithm.schemas(
-        windows=state_codec.record_schema("OpenWindows", **OpenWindows.FIELDS)
-    )
+    SCHEMAS = schemas(windows=state_codec.record_schema("OpenWindows", **OpenWindows.FIELDS))
 
     def __init__(
         self,
@@ -74,7 +72,7 @@ class DynamicAdaptive(AdaptiveRelease):
         reserve: float = 0.15,
         cycle: str = NONE,
     ) -> None:
-        super().__init__(name, setting.bins, Cycle.of(name, cycle, setting.slot_length))
+        super().__init__(name, Cycle.of(name, cycle, setting.slot_length))
         self.setting = setting
         self.assume_independent = assume_independent
         self.shares = Shares.of(
@@ -84,15 +82,9 @@ class DynamicAdaptive(AdaptiveRelease):
 
     def start(self) -> AdaptiveState:
         """Nothing released yet, and no ledger."""
-        bank = filter_bank.Bank(1.0, self.setting.bins).start()
-        correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
-        return AdaptiveState(
-            bank,
-            correlation,
-            self.windows.start(),
-            self.cycle.start(self.setting.bins),
-            Misfit.start(self.setting.bins),
-        )
+        bank = filter_bank.Bank(1.0, self.setting.bins)
+        correlation = Correlation(self.setting.bins, 0.0)
+        return AdaptiveState.start(bank, correlation, self.cycle, self.windows.start())
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""
@@ -103,10 +95,10 @@ class DynamicAdaptive(AdaptiveRelease):
         """All that the future of some ledgers depends on, shape (A, S)."""
         return self.windows.canonical(state.accounts, ledgers)
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """Begin the slot: what the tightest window of each ledger leaves of every part."""
-        members, windows = slot_input.members, state.accounts
         assert members is not None
+        windows = state.accounts
         back, back_cap, ahead, ahead_cap = members.asked.T
         pace = ahead_cap // np.maximum(ahead, 1)
         self.windows.open(windows, ahead, self._parts(ahead_cap), pace[None])
@@ -194,11 +186,11 @@ class DynamicAdaptive(AdaptiveRelease):
     def encode(self, state: AdaptiveState) -> bytes:
         """Bytes of the state."""
         accounts = {"windows": self.windows.record(state.accounts)}
-        return algorithm.pack(state, self.SCHEMAS, accounts)
+        return pack(state, self.SCHEMAS, accounts)
 
     def decode(self, data: bytes) -> AdaptiveState:
         """State of bytes. Raises ConfigurationError for another number of bins."""
-        return algorithm.unpack(
+        return unpack(
             data, self.SCHEMAS, self.start(), lambda record: self.windows.read(record["windows"])
         )
 

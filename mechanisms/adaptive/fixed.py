@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
-from streamveil.mechanisms.adaptive import algorithm, filter_bank
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, AdaptiveState
+from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import (
     Plan,
     Rates,
@@ -38,10 +38,10 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     part,
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
-from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.protocol import Population, SlotInput
+from streamveil.mechanisms.protocol import Members, Population
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Adaptive(AdaptiveRelease):
         cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
 
-    SCHEMAS = algorithm.schemas(spent=WindowSums.SCHEMA, reserve="WindowSums")
+    SCHEMAS = schemas(spent=WindowSums.SCHEMA, reserve="WindowSums")
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Adaptive(AdaptiveRelease):
         reserve: float = 0.15,
         cycle: str = NONE,
     ) -> None:
-        super().__init__(name, population.bins, Cycle.of(name, cycle, population.slot_length))
+        super().__init__(name, Cycle.of(name, cycle, population.slot_length))
         shares = Shares.of(name, gate, audit, reserve, population.bins)
         self.population = population
         self.assume_independent = assume_independent
@@ -122,17 +122,10 @@ class Adaptive(AdaptiveRelease):
 
     def start(self) -> AdaptiveState:
         """Nothing released yet."""
-        bank = self.bank.start()
         accounts = Spending(self._sums.start(), self._sums.start())
-        return AdaptiveState(
-            bank,
-            self.correlation.start(bank.scale),
-            accounts,
-            self.cycle.start(self.population.bins),
-            Misfit.start(self.population.bins),
-        )
+        return AdaptiveState.start(self.bank, self.correlation, self.cycle, accounts)
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What is left of every part in the window of each class."""
         rates, plan = self._rates_at(state.alert)
         return Terms(
@@ -161,11 +154,11 @@ class Adaptive(AdaptiveRelease):
             "spent": self._sums.record(state.accounts.main),
             "reserve": self._sums.record(state.accounts.reserve),
         }
-        return algorithm.pack(state, self.SCHEMAS, accounts)
+        return pack(state, self.SCHEMAS, accounts)
 
     def decode(self, data: bytes) -> AdaptiveState:
         """State of bytes. Raises ConfigurationError for another number of bins or classes."""
-        return algorithm.unpack(
+        return unpack(
             data,
             self.SCHEMAS,
             self.start(),

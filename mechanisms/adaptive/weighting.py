@@ -172,6 +172,10 @@ class Choices:
         found: Floats = self.noise / slots**2 + self.dispersion * (scale / slots + bias)
         return found
 
+    def best(self, scale: float, risk: Risk, slots: int = 1) -> int:
+        """The threshold of the least of :meth:`errors`."""
+        return int(self.thresholds[self.errors(scale, risk, slots).argmin()])
+
 
 @dataclass
 class CorrelationState:

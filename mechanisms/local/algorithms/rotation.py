@@ -36,7 +36,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive import filter_bank, kalman
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import to_epsilon
@@ -86,7 +86,7 @@ class Past:
 class RotationState:
     """All of it public but for who reports when, which only a forger would like to know."""
 
-    bank: filter_bank.BankState
+    bank: kalman.BankState
     last: LocalPublication
     seed: bytes | None = None
     """Where the groups come from; None before the first slot."""
@@ -145,7 +145,7 @@ class Rotation:
             (1, {"type": "array", "items": "bytes"}, {}),
             (
                 2,
-                filter_bank.SCHEMA,
+                kalman.SCHEMA,
                 {
                     "seasons": ["null", Seasons.SCHEMA],
                     "ring": ["null", Ring.SCHEMA],
@@ -411,7 +411,7 @@ class Rotation:
     def encode(self, state: RotationState) -> bytes:
         """Bytes of the state."""
         record: dict[str, Any] = {
-            "bank": filter_bank.record(state.bank),
+            "bank": kalman.record(state.bank),
             **state.last.record(),
             "moved": _columns(state.changes.moved),
             "former": _columns(state.changes.former),
@@ -430,10 +430,10 @@ class Rotation:
         state = self.start()
         last = LocalPublication.of_record(record, self.users.symbols)
         if version == 1:
-            filter_bank.read_former(state.bank, record["bank"])
+            kalman.read_former(state.bank, record["bank"])
             state.bank.elapsed = 0 if record["reached"] is not None else 1
         else:
-            filter_bank.read(state.bank, record["bank"])
+            kalman.read(state.bank, record["bank"])
         moved, former = (
             [np.frombuffer(column, "<i4").astype(np.int32) for column in record[name]]
             for name in ("moved", "former")

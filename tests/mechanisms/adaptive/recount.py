@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DynamicStream, ReleaseStream, adaptive
-from streamveil.mechanisms.adaptive import algorithm
+from streamveil.mechanisms.adaptive import state as remembered
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.thawing import thawed
@@ -174,7 +174,7 @@ def on(tape: Tape):
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(algorithm, "CALM", CALM)
+        patch.setattr(remembered, "CALM", CALM)
         patch.setattr(SlotNoise, "words", named)
         for module in _drawing_noise():
             patch.setattr(
@@ -290,7 +290,9 @@ class World:
         cells = np.array(list(slot.counts.values()), np.int64).reshape(-1, stream.setting.bins)
         where, bins = np.nonzero(cells)
         counts = CohortCounts(cohorts[where], bins, cells[where, bins])
+        price = stream.price(state, number, slot.moves)
         state, release = stream.release(state, number, counts, slot.moves)
+        assert (release.spent <= price).all()
         spent = release.spent[state.interned.ledgers_of(cohorts)]
         booked = dict(zip(cohorts.tolist(), spent.tolist(), strict=True))
         return state, booked, told_of(release)

@@ -14,11 +14,12 @@ from streamveil.mechanisms import (
     ReleaseStream,
     Requirement,
 )
-from streamveil.mechanisms.adaptive import algorithm
+from streamveil.mechanisms.adaptive import algorithm, gate
 from streamveil.mechanisms.adaptive import weighting as weighting_module
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.gap_errors import POINT
+from streamveil.mechanisms.adaptive.slot import Slot
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.protocol import SlotInput
@@ -120,11 +121,11 @@ def looks(adjacency, target_bin, runs, target_of=None) -> np.ndarray:
     source = NoiseSource(KEY, f"look {adjacency} {target_bin}")
     outcomes = np.zeros((runs, 1), dtype=np.int64)
     for run in range(runs):
-        terms, noise = machine.terms(state, SlotInput(run, counts)), source.slot(run, b"")
+        terms, noise = machine.terms(state, None), source.slot(run, b"")
         forecast = machine.bank.forecast(state.bank)
         risk = machine.correlation.risk(state.correlation, state.bank.scale)
-        here = algorithm._Slot(run, counts, noise, terms, terms.bank, forecast, risk)
-        spent, surprise = machine._look(state, here, machine.gate)
+        here = Slot(run, counts, noise, terms, terms.bank, forecast, risk)
+        spent, surprise = gate.look(state, here, machine.gate)
         outcomes[run] = np.rint(4 * surprise)
     assert 0 < spent[0] <= UNIT
     assert to_epsilon(spent[0]) == pytest.approx(1.0, rel=1e-3)

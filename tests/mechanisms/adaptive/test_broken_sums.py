@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import BudgetExceeded, NoiseSource, Population, Requirement
-from streamveil.mechanisms.adaptive import algorithm, cycle, running_sum
-from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease, _Bill
+from streamveil.mechanisms.adaptive import (
+    algorithm,
+    cycle,
+    gate,
+    outputs,
+    releases,
+    running_sum,
+)
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.cycle import Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.gap_errors import SUM
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.slot import Bill
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.protocol import SlotInput
 from tests.mechanisms.adaptive.test_losses import check
@@ -26,9 +34,9 @@ from tests.mechanisms.test_audit import audit
 
 BEGIN, WEIGHTING = RunningSum.begin.__func__, RunningSum.weighting
 ADD, RELEASE = RunningSum.add, RunningSum.release
-ADD_SLOT, SUM_UP = AdaptiveRelease._add, AdaptiveRelease._sum_up
-LOOK, REPLAN, SEEN = AdaptiveRelease._look, AdaptiveRelease._replan, AdaptiveRelease._seen
-TOLD, OBSERVE, BEGUN = AdaptiveRelease._told, AdaptiveRelease._observe, cycle._begun
+ADD_SLOT, SUM_UP, OBSERVE = releases.add, releases.sum_up, releases.observe
+LOOK, TOLD, BEGUN = gate.look, outputs.told, cycle._begun
+REPLAN, SEEN = AdaptiveRelease._replan, AdaptiveRelease._seen
 
 
 # What is audited: epsilon over so many slots.
@@ -41,13 +49,13 @@ CLAIM, WINDOW = 3.0, 3
 def charged(patch, pays) -> None:
     """Let slots of sums enter their price in the bill only if, or for classes which, they pay."""
 
-    def add(self, state, here, bill):
+    def add(state, here, bill):
         full = replace(bill)
-        ADD_SLOT(self, state, here, full)
+        ADD_SLOT(state, here, full)
         bill.main = np.where(pays(state, here), full.main, bill.main)
         bill.reserve = np.where(pays(state, here), full.reserve, bill.reserve)
 
-    patch.setattr(AdaptiveRelease, "_add", add)
+    patch.setattr(releases, "add", add)
 
 
 def booked_at_the_end_only(patch) -> None:
@@ -90,28 +98,28 @@ def survives_an_early_end(patch) -> None:
     """An alarm ends the gap, and the next one begins with what is in the sum."""
     left = []
 
-    def sum_up(self, state, here, alarmed):
+    def sum_up(state, here, alarmed):
         left[:] = [state.running.partial] if alarmed else []
-        return SUM_UP(self, state, here, alarmed)
+        return SUM_UP(state, here, alarmed)
 
     def begin(cls, *given):
         running = BEGIN(cls, *given)
         running.partial = running.partial + (left.pop() if left else 0)
         return running
 
-    patch.setattr(AdaptiveRelease, "_sum_up", sum_up)
+    patch.setattr(releases, "sum_up", sum_up)
     patch.setattr(RunningSum, "begin", classmethod(begin))
 
 
 def with_the_slot_of_the_alarm(patch) -> None:
     """The slot that alarms is in the sum too, and does not pay for it."""
 
-    def sum_up(self, state, here, alarmed):
+    def sum_up(state, here, alarmed):
         if alarmed:
-            ADD_SLOT(self, state, here, _Bill(*3 * [np.zeros_like(here.terms.main)]))
-        return SUM_UP(self, state, here, False)
+            ADD_SLOT(state, here, Bill(*3 * [np.zeros_like(here.terms.main)]))
+        return SUM_UP(state, here, False)
 
-    patch.setattr(AdaptiveRelease, "_sum_up", sum_up)
+    patch.setattr(releases, "sum_up", sum_up)
 
 
 def weights_of_who_came(patch) -> None:
@@ -223,11 +231,11 @@ def a_cycle_goes_on_with_its_totals(patch) -> None:
 def looks_for_free(patch) -> None:
     """Whoever looks at a slot of a sum pays for the slot alone."""
 
-    def look(self, state, here, offers):
-        paid, surprise = LOOK(self, state, here, offers)
+    def look(state, here, offers):
+        paid, surprise = LOOK(state, here, offers)
         return (0 * paid if state.running else paid), surprise
 
-    patch.setattr(AdaptiveRelease, "_look", look)
+    patch.setattr(gate, "look", look)
 
 
 def plans_by_counts(patch) -> None:
@@ -250,25 +258,25 @@ def plans_by_counts(patch) -> None:
 def tells_of_counts(patch) -> None:
     """A release tells where a bin is empty."""
 
-    def told(self, state, here, *given):
-        release = TOLD(self, state, here, *given)
+    def told(state, here, *given):
+        release = TOLD(state, here, *given)
         return replace(release, counts=release.counts * (here.counts.sum(axis=0) > 0))
 
-    patch.setattr(AdaptiveRelease, "_told", told)
+    patch.setattr(outputs, "told", told)
 
 
 def revises_by_counts(patch) -> None:
     """Revisions are smoothed over counts that have no noise."""
 
-    def observe(self, state, here, *given, **more):
-        seen = OBSERVE(self, state, here, *given, **more)
+    def observe(state, here, *given, **more):
+        seen = OBSERVE(state, here, *given, **more)
         if state.ring and seen.taken:
             last = state.ring.releases[-1]
             last = replace(last, counts=here.counts.sum(axis=0).astype(np.float32))
             state.ring.releases[-1] = last
         return seen
 
-    patch.setattr(AdaptiveRelease, "_observe", observe)
+    patch.setattr(releases, "observe", observe)
 
 
 def without_sensitivity(patch) -> None:

@@ -12,15 +12,8 @@ from streamveil.mechanisms import (
     simulate,
     simulate_dynamic,
 )
-from streamveil.mechanisms.adaptive.filter_bank import (
-    BEND,
-    DRIFT,
-    LAST_SLOT,
-    MEMBERS,
-    WHITE,
-    Bank,
-    Taken,
-)
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Taken
+from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, LAST_SLOT, MEMBERS, WHITE
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.protocol import Setting
 from streamveil.mechanisms.registry import LONGEST_LAG, dynamic_mechanism

@@ -1,0 +1,200 @@
+"""The releases of a slot, of itself alone or of a sum that it ends, and what is learnt of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive import kalman
+from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
+from streamveil.mechanisms.adaptive.filter_bank import Observed
+from streamveil.mechanisms.adaptive.gap_errors import GAPS, SUM
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT
+from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.slot import Bill, Slot
+from streamveil.mechanisms.adaptive.state import AdaptiveState
+from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
+
+Floats = npt.NDArray[np.float64]
+
+# The reserve is divided by these on an alarm, and when the plan turns to much shorter gaps.
+RESERVE_ON_ALARM, RESERVE_ON_HASTE = 2, 4
+HASTE = 0.6
+# No sum is of more slots.
+LONGEST = int(GAPS[-1])
+# A release whose noise variance exceeds the forecast's so many times tells nothing.
+USELESS = 10.0
+NO_RISK = Risk(0.0, 0.0)
+# Bias is not looked for where weights would be nearly equal even if there were none.
+WORTH_LEARNING = 0.1
+
+
+def summing(state: AdaptiveState, here: Slot) -> bool:
+    """Whether the slot belongs to a sum; a gap's first slot begins it."""
+    terms = here.terms
+    if state.running is None and state.kind == SUM and state.since == 1:
+        scale = float(state.bank.scale.mean())
+        found, slots = terms.plan.sums, max(min(state.gap, LONGEST), 1)
+        if found.thresholds.size:
+            threshold = found.best(scale, here.risk, slots)
+            state.running = RunningSum.begin(here.slot, threshold, LONGEST, terms.crowd)
+    return state.running is not None
+
+
+def add(state: AdaptiveState, here: Slot, bill: Bill) -> None:
+    """Add the slot to the sum, and its price to the bill."""
+    assert state.running is not None
+    terms = here.terms
+    main, lent = bill.saved(terms, 1, looks=True)
+    weighting = state.running.weighting(terms.fair(main + lent), terms.crowd)
+    state.running.add(weighting, here.counts)
+    bill.add(weighting.spent, main)
+
+
+def sum_up(state: AdaptiveState, here: Slot, alarmed: bool) -> list[Observed]:
+    """End the sum and learn from it, unless nobody had any weight.
+
+    A slot with an alarm is no part of it.
+    """
+    assert state.running is not None
+    running, state.running = state.running, None
+    found = running.release(here.noise)
+    if found is None:
+        return []
+    state.epsilon, state.dispersion = running.epsilon, found.dispersion
+    bias, _ = here.terms.correlation.bias(state.correlation, state.bank.scale, found.dispersion)
+    shares = np.append(found.shares, 0.0) if alarmed else found.shares
+    error = found.scatter * state.bank.scale
+    return [observe(state, here, found.mean - bias, found.noise, error, shares)]
+
+
+def best_weighting(
+    state: AdaptiveState, here: Slot, bill: Bill, saved: int, alarmed: bool
+) -> Weighting | None:
+    """The best weighting for what `saved` slots left, or None if it would tell nothing.
+
+    Its price is entered in the bill.
+    """
+    terms = here.terms
+    main, reserve = bill.saved(terms, saved, looks=state.gap > 1)
+    if alarmed or state.gap < HASTE * state.usual_gap:
+        divisor = RESERVE_ON_ALARM if alarmed else RESERVE_ON_HASTE
+        reserve = np.maximum(reserve, terms.from_reserve(divisor))
+    offers = main + reserve
+    found = choices(offers, terms.crowd, terms.assume_independent)
+    if not found.thresholds.size:
+        return None
+    auditing = terms.audit is not None
+    threshold = found.best(float(state.bank.scale.mean()), NO_RISK if auditing else here.risk)
+    weighting = Weighting.at(threshold, offers, terms.crowd)
+    if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
+        # What an audit shows is learnt of the most unequal weights.
+        weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
+    doubt = float((here.forecast.variance + here.forecast.white).mean())
+    if weighting.noise_variance > USELESS * doubt and not alarmed:
+        return None
+    bill.add(weighting.spent, main)
+    return weighting
+
+
+def release(
+    state: AdaptiveState,
+    here: Slot,
+    weighting: Weighting | None,
+    summed: bool,
+    alarmed: bool,
+) -> list[Observed]:
+    """Make the releases of this slot alone, and learn from them."""
+    terms, audit = here.terms, here.terms.audit
+    if weighting is None and audit is None:
+        return []
+    released = weighting.release(here.counts, here.noise, "release") if weighting else None
+    if audit is None:
+        assert weighting is not None
+        assert released is not None
+        found = corrected(state, terms, weighting, released)
+    else:
+        audited, laplace = audit.release(here.counts, here.noise, "audit"), audit.noise_variance
+        found = audited, laplace, np.zeros_like(audited)
+        if weighting is not None and released is not None:
+            found = compared(state, terms, weighting, released, audited, laplace)
+        elif summed:
+            learn_of_sums(state, here, audited, laplace)
+    if weighting:
+        state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
+    elif audit and not summed:
+        state.epsilon, state.dispersion = audit.epsilon, 0.0
+    return [observe(state, here, *found, alarmed=alarmed)]
+
+
+def compared(
+    state: AdaptiveState,
+    terms: Terms,
+    weighting: Weighting,
+    released: Floats,
+    audited: Floats,
+    laplace: float,
+) -> tuple[Floats, float, Floats]:
+    """Learn the bias of a release from an audit of the same slot; put both together.
+
+    Returns:
+        (estimated counts, variance of the Laplace noise, variance of all other errors);
+        counts and errors have shape (d,).
+    """
+    if state.published_slot is None:
+        scale = terms.bank.scale(audited)
+        state.bank.scale = kalman.rounded(scale)
+        state.correlation = terms.correlation.start(scale)
+    scale = state.bank.scale
+    error = laplace + weighting.noise_variance + weighting.dispersion * scale
+    terms.correlation.learn(
+        state.correlation, released - audited, scale, weighting.dispersion, error
+    )
+    released, noise_variance, other = corrected(state, terms, weighting, released)
+    _, doubt = terms.correlation.bias(state.correlation, state.bank.scale, weighting.dispersion)
+    share = laplace / (laplace + noise_variance + other + doubt)
+    both = share * released + (1 - share) * audited
+    laplaces = share**2 * noise_variance + (1 - share) ** 2 * laplace
+    # What was released before has the bias that the audit has not.
+    return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
+
+
+def learn_of_sums(state: AdaptiveState, here: Slot, audited: Floats, laplace: float) -> None:
+    """Learn the bias of sums: what is believed after them, uncorrected, beside an audit."""
+    terms, now = here.terms, here.bank.forecast(state.bank)
+    bias, _ = terms.correlation.bias(state.correlation, state.bank.scale, state.dispersion)
+    terms.correlation.learn(
+        state.correlation,
+        now.mean + bias - audited,
+        state.bank.scale,
+        state.dispersion,
+        laplace + now.variance + now.white,
+    )
+
+
+def corrected(
+    state: AdaptiveState, terms: Terms, weighting: Weighting, released: Floats
+) -> tuple[Floats, float, Floats]:
+    """Take the expected bias off a release: (counts, variance of noise, other variance).
+
+    The bias that remains is the same in all releases: the filter cannot average it out.
+    """
+    bias, _ = terms.correlation.bias(state.correlation, state.bank.scale, weighting.dispersion)
+    return released - bias, weighting.noise_variance, weighting.dispersion * state.bank.scale
+
+
+def observe(
+    state: AdaptiveState,
+    here: Slot,
+    counts: Floats,
+    noise: float,
+    error: Floats,
+    shares: Floats = LAST_SLOT,
+    alarmed: bool = False,
+) -> Observed:
+    """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
+    elapsed, scale = state.bank.elapsed, state.bank.scale
+    seen = here.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
+    if state.ring and seen.taken:
+        state.ring.note(here.slot, elapsed, scale, seen.taken)
+    return seen

@@ -1,0 +1,53 @@
+"""What a slot of the adaptive mechanism has to go by, and what it spends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive.budget_plan import Terms
+from streamveil.mechanisms.adaptive.cycle import CyclicBank
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast
+from streamveil.mechanisms.adaptive.weighting import Risk
+from streamveil.mechanisms.core.budgets import Units
+from streamveil.mechanisms.randomness.noise import SlotNoise
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """What a slot has to go by; all but the counts is public."""
+
+    slot: int
+    counts: npt.NDArray[np.int64]
+    noise: SlotNoise
+    terms: Terms
+    bank: Bank | CyclicBank
+    forecast: Forecast
+    risk: Risk
+
+
+@dataclass
+class Bill:
+    """What the slot spends, each of shape (K,)."""
+
+    main: Units
+    reserve: Units
+    audit: Units
+
+    def add(self, spent: Units, main: Units) -> None:
+        """Enter a release that spends at most so much of the main part, the rest of the reserve."""
+        from_main = np.minimum(spent, main)
+        self.main = self.main + from_main
+        self.reserve = self.reserve + spent - from_main
+
+    def saved(self, terms: Terms, slots: int, *, looks: bool) -> tuple[Units, Units]:
+        """What so many slots have saved up of main part and reserve, as far as there is room.
+
+        As many looks must remain possible.
+        """
+        slots_saved = np.minimum(slots, terms.windows)
+        main, lent = terms.rates.saved(slots_saved, looks)
+        room = terms.main - self.main - terms.rates.gate * (slots_saved - 1) * looks
+        return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)

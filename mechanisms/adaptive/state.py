@@ -1,0 +1,196 @@
+"""What the adaptive mechanism remembers from slot to slot, and its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from streamveil.mechanisms.adaptive import kalman
+from streamveil.mechanisms.adaptive.budget_plan import Terms
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
+from streamveil.mechanisms.adaptive.filter_bank import Bank
+from streamveil.mechanisms.adaptive.gap_errors import POINT
+from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.adaptive.revisions import Ring
+from streamveil.mechanisms.adaptive.running_sum import RunningSum
+from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
+from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState
+from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.protocol import Members
+
+# After so many slots without a jump gate and reserve go to the releases; in so many steps.
+CALM, ALERTS = 400, 8
+# A look costs what the gate's whole share saves up in so many slots; in one if jumps are frequent.
+LOOKS = 2
+
+_BYTES_LIST = {"type": "array", "items": "bytes"}
+_KEPT = {
+    "slots": "long",
+    "since": "long",
+    "gap": "long",
+    "kind": "long",
+    "patience": "double",
+    "usual_gap": "double",
+    "published_slot": ["null", "long"],
+    "epsilon": "double",
+    "dispersion": "double",
+    "unwatched": "long",
+    "leaps": "long",
+}
+
+
+def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
+    """Schemas of a state whose accounts are written in fields of these types."""
+    return {
+        1: state_codec.record_schema(
+            "Adaptive",
+            bank=_BYTES_LIST,
+            correlation=_BYTES_LIST,
+            **accounts,
+            slots="long",
+            since="long",
+            unseen="long",
+            gap="long",
+            patience="double",
+            usual_gap="double",
+            published_slot=["null", "long"],
+            epsilon="double",
+            dispersion="double",
+        ),
+        2: state_codec.record_schema(
+            "Adaptive",
+            bank=kalman.SCHEMA,
+            correlation=_BYTES_LIST,
+            running=["null", RunningSum.SCHEMA],
+            cycle=CycleState.SCHEMA,
+            ring=["null", Ring.SCHEMA],
+            misfit=Misfit.SCHEMA,
+            shrinkage=Shrinkage.SCHEMA,
+            **accounts,
+            **_KEPT,
+        ),
+    }
+
+
+@dataclass
+class AdaptiveState:
+    """What the next slot needs to know: everything in it is public but running sums."""
+
+    bank: kalman.BankState
+    correlation: CorrelationState
+    accounts: Any
+    """What was spent of each part of the budgets."""
+    misfit: Misfit
+    """Of the variances that the bank states."""
+    cycle: CycleState = field(default_factory=CycleState)
+    """Its running sums are SECRET, too."""
+    shrinkage: Shrinkage = field(default_factory=Shrinkage)
+    running: RunningSum | None = None
+    """The sum of a gap that has begun: SECRET."""
+    ring: Ring | None = None
+    """What revisions need; None without any."""
+    slots: int = 0
+    since: int = 1
+    """Slots of the gap up to this one."""
+    gap: int = 1
+    """Planned slots between releases."""
+    kind: int = POINT
+    """What the gap ends with, POINT or SUM."""
+    patience: float = 0.0
+    """Expected variance of the curve between releases, in parts of that of a release."""
+    usual_gap: float = 0.0
+    """Slow average of `gap`."""
+    published_slot: int | None = None
+    epsilon: float = 0.0
+    dispersion: float = 0.0
+    """Of the weights of the last release."""
+    unwatched: int = 1
+    """Slots from the last look to this one."""
+    leaps: int = 0
+    """Jumps that a look with the whole share of the gate would have shown."""
+    begun: tuple[Members | None, Terms] | None = None
+    """What the next slot may spend, and on whom, once its price was asked: not saved."""
+
+    @classmethod
+    def start(
+        cls, bank: Bank, correlation: Correlation, cycle: Cycle | None, accounts: Any
+    ) -> AdaptiveState:
+        """Nothing released yet."""
+        begun, bins = bank.start(), bank.bins
+        state = cls(begun, correlation.start(begun.scale), accounts, Misfit.start(bins))
+        if cycle:
+            state.cycle = cycle.start(bins)
+        return state
+
+    @property
+    def alert(self) -> float:
+        """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
+        often = CALM * (1 + 2 * self.leaps) / max(self.slots, 1)
+        return float(min(np.ceil(ALERTS * often**2) / ALERTS, 1.0))
+
+    @property
+    def watch(self) -> int:
+        """Slots from one look to the next: few good ones show more than many bad ones."""
+        return 1 if self.leaps and self.alert == 1 else int(LOOKS / self.alert)
+
+
+def pack(
+    state: AdaptiveState,
+    versions: Mapping[int, state_codec.Schema],
+    accounts: Mapping[str, Any],
+) -> bytes:
+    """Bytes of a state under :func:`schemas`."""
+    record = {
+        **{name: getattr(state, name) for name in _KEPT},
+        "bank": kalman.record(state.bank),
+        "correlation": [part.tobytes() for part in vars(state.correlation).values()],
+        "running": state.running.record() if state.running else None,
+        "cycle": state.cycle.record(),
+        "ring": state.ring.record() if state.ring else None,
+        "misfit": state.misfit.record(),
+        "shrinkage": state.shrinkage.record(),
+        **accounts,
+    }
+    return state_codec.pack(versions, record)
+
+
+def unpack(
+    data: bytes,
+    versions: Mapping[int, state_codec.Schema],
+    state: AdaptiveState,
+    accounts: Callable[[dict[str, Any]], Any],
+) -> AdaptiveState:
+    """State of bytes, read into a fresh `state` of the same configuration.
+
+    Raises ConfigurationError for another number of bins or classes.
+    """
+    version, record = state_codec.unpack(versions, data)
+    if version == 1:
+        kalman.read_former(state.bank, record["bank"])
+        record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
+    else:
+        kalman.read(state.bank, record["bank"])
+        state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
+        state.shrinkage = Shrinkage(**record["shrinkage"])
+    beliefs = vars(state.correlation)
+    shapes = [(part.dtype, part.shape) for part in beliefs.values()]
+    if version == 1:
+        shapes = [(np.dtype(np.float64), shape) for _, shape in shapes]
+    read = [
+        np.frombuffer(stored, dtype).reshape(shape).copy()
+        for stored, (dtype, shape) in zip(record["correlation"], shapes, strict=True)
+    ]
+    state.correlation = (CorrelationState.of if version == 1 else CorrelationState)(*read)
+    if version > 1:
+        state.cycle.read(record["cycle"])
+    if record["running"]:
+        state.running = RunningSum.read(record["running"], len(state.bank.scale))
+    if record.get("ring"):
+        state.ring = Ring.read(record["ring"], len(state.bank.scale))
+    state.accounts = accounts(record)
+    for name in _KEPT:
+        setattr(state, name, record[name])
+    return state
