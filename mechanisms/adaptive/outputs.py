@@ -80,7 +80,10 @@ def revised(state: AdaptiveState, cycle: Cycle | None, until: int) -> Iterator[R
 def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
     beliefs = terms.bank.beliefs(state.bank)
     beta, _ = terms.correlation.belief(state.correlation)
+    chosen = state.cycle.chosen
+    found = {"cycle": float(chosen.length if chosen else 0)} if state.cycle.candidates else {}
     return {
+        **found,
         "gap": float(state.gap),
         "sum": float(state.kind == SUM),
         "alert": state.alert,

@@ -470,3 +470,17 @@ def test_changing_requirements():
     plain = simulate_dynamic("adaptive", counts, asked, SIZES, KEY)
     errors = [((one.released[130:] - true[130:]) ** 2).mean() for one in (plain, run)]
     assert errors[1] < 0.9 * errors[0]
+
+
+# Whoever reads releases sees whether there is a cycle, and since when.
+def test_releases_say_which_cycle_is_found():
+    people = Population((Requirement(10, 2.0),), np.array([20_000]), 2)
+    counts = np.array([4000, 2000]) * (1 + 0.6 * np.sin(2 * np.pi * np.arange(80)[:, None] / 5))
+    for cycle, seen in (("5", {0.0, 5.0}), ("auto", {0.0}), ("none", set())):
+        stream = ReleaseStream(Adaptive("adaptive", people, cycle=cycle), NoiseSource(KEY))
+        state, told = stream.start(), []
+        for slot, row in enumerate(np.rint(counts).astype(np.int64)):
+            state, release = stream.release(state, slot, row[None])
+            told += [release.diagnostics["cycle"]] if "cycle" in release.diagnostics else []
+        assert set(told) == seen
+        assert told == sorted(told)
