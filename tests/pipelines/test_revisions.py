@@ -169,6 +169,18 @@ def test_yaml_names_the_output(busy):
 
 
 @pytest.mark.slow
+def test_a_run_that_revises_no_more_says_what_is_lost(busy):
+    clock = busy.folder / "clock"
+    flags = {**busy.kept(), "clock_file": str(clock), "input": busy.path("events.csv")}
+    revised = {"revise": 4, "revisions": busy.path("later.jsonl")}
+    runs = ((3, revised, False), (4, revised, False), (5, {}, True), (6, {}, False))
+    for n, given, warned in runs:
+        clock.write_text(dt.datetime(2024, 1, n, 1, tzinfo=UTC).isoformat())
+        outcome = busy.done(**flags, **given, resume=True if n > 3 else None)
+        assert ("still to be revised never will be" in outcome.out + outcome.err) is warned
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["release", "collect"])
 def test_passes_revise_as_one_run_does(busy, command):
     """A pass that is gone on from leaves its last slots to the next; the last one does the rest."""
