@@ -56,6 +56,15 @@ def test_a_call_revises_what_the_command_does(busy):
         found.revisions_to_arrow("wide")
 
 
+def test_a_stream_of_releases_is_none_of_revisions(busy):
+    topic = "kafka:localhost:9092/counts"
+    words = f"--output and --revisions are both {topic}", "name them apart"
+    busy.refused(*words, output=topic, revise=4, revisions=topic)
+    both = f"folder:{busy.path('both')}"
+    busy.done(output=both, revise=4, revisions=both)
+    assert len(list((busy.folder / "both").glob("re*.json"))) == 2 * DAYS
+
+
 def test_the_place_of_revisions_is_told(busy):
     place = f"folder:{busy.path('later')}"
     outcome = busy.done(revise=4, revisions=place)
