@@ -46,7 +46,7 @@ USUAL = (7, 24)
 SLOTS_OF_WEEK = 28
 
 # Share of a slot's budget for a cycle that is given, or looked for, as long as it is not seen.
-GIVEN, LOOKED_FOR = 0.1, 0.05
+GIVEN, LOOKED_FOR = 0.15, 0.15
 # Least and largest share.
 LEAST, MOST = 0.01, 0.3
 # What the cycle must be worth, or less is paid: as long as the level itself is hardly known.

@@ -14,6 +14,7 @@ from streamveil.mechanisms import (
     mechanism,
     simulate,
 )
+from streamveil.mechanisms.adaptive import running_sum
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.weighting import Weighting
@@ -129,9 +130,15 @@ def test_nothing_but_noisy_results_steers(size):
             asked.append((purpose, weighting.weights.tobytes(), weighting.unit, shaping))
             return random.integers(0, 2 * size * 2**16, statistic.shape)
 
+        def add_to_sum(partial, unit, noise, purpose):
+            asked.append((purpose, unit))
+            return random.integers(0, 2 * size * 2**16, partial.shape)
+
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Weighting, "add_noise", add_noise)
+            patch.setattr(running_sum, "add_noise", add_to_sum)
             releases, state = run(stream_of(), counts)
+        state.mechanism.running = None  # a sum without noise is no result
         return [fields(r) for r in releases], asked, stream_of().mechanism.encode(state.mechanism)
 
     rng = np.random.default_rng(2)
@@ -200,3 +207,13 @@ def test_releases_are_numbers(epsilon, users):
         assert np.isfinite(release.stderr).all()
         assert (release.stderr > 0).all()
         assert all(math.isfinite(value) for value in release.diagnostics.values())
+
+
+# Single slots tell nothing of counts far below their noise: long sums do, and the sooner the better.
+def test_counts_far_below_the_noise_are_summed_over_long_gaps():
+    counts = np.random.default_rng(4).poisson(0.15, (700, 3, 40))
+    result = simulate("adaptive", counts, [(w, 1.0) for w in (72, 168, 336)], [1300] * 3, KEY)
+    assert (result.status == "published").sum() < 35
+    late = slice(500, 700)
+    zeros = (counts.sum(axis=1)[late] ** 2).mean()
+    assert ((result.released - counts.sum(axis=1))[late] ** 2).mean() < 1.02 * zeros
