@@ -34,19 +34,20 @@ def told(
     if seen:
         status, mean = PUBLISHED, seen[-1].mean
         variance = state.misfit.after(seen[-1], forecast, every)
+        error = np.maximum(seen[-1].variance - forecast.white, 0.0)
     elif state.published_slot is None:  # nothing is known before a release
         mean = np.zeros_like(forecast.mean)
-        status, variance = SKIPPED, np.full_like(mean, np.nan)
+        status, variance, error = SKIPPED, np.full_like(mean, np.nan), forecast.variance
     else:
         status, mean = PREDICTED, forecast.mean
-        variance = state.misfit.of(forecast, every)
+        variance, error = state.misfit.of(forecast, every), forecast.variance
     most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
     doubt = terms.correlation.doubt(state.correlation, forecast.scale, state.dispersion)
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
-    variance, share = variance + doubt, 1.0
+    variance, error, share = variance + doubt, error + doubt, 1.0
     if status != SKIPPED:
-        mean, variance, share = state.shrinkage.shrunk(mean, variance)
+        mean, variance, share = state.shrinkage.shrunk(mean, variance, error)
     return SlotRelease(
         np.rint(np.clip(mean, 0, most)).astype(np.int64),
         status,
@@ -73,7 +74,8 @@ def revised(state: AdaptiveState, cycle: Cycle | None, until: int) -> Iterator[R
         if state.published_slot is None:
             mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
         else:
-            mean, variance, _ = state.shrinkage.shrunk(mean, variance)
+            error = known.variance + ring.doubt
+            mean, variance, _ = state.shrinkage.shrunk(mean, variance, error)
         counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)
         yield Revised(slot, counts, np.sqrt(variance + ROUNDING))
 
