@@ -360,6 +360,10 @@ def parse(text: str, known: Specs = MECHANISMS) -> tuple[str, dict[str, Any]]:
             raise ConfigurationError(
                 f"mechanism {text!r}: {name} has no option {option!r}; its options: {listed}"
             )
+        if option in options:
+            raise ConfigurationError(
+                f"mechanism {text!r}: option {option!r} is given twice: leave one out"
+            )
         options[option] = _read(text, option, value, type(allowed[option]))
     return name, options
 

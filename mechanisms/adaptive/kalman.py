@@ -228,10 +228,10 @@ def kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
     together = np.sqrt(beliefs.slope_var * beliefs.level_var[SLOPED])
     correlation = np.clip(beliefs.covariance / np.maximum(together, _TINY), -1, 1)
     return BankState(
-        _single(beliefs.level),
-        _single(beliefs.level_var),
-        _single(beliefs.slope),
-        _single(beliefs.slope_var),
+        single(beliefs.level),
+        single(beliefs.level_var),
+        single(beliefs.slope),
+        single(beliefs.slope_var),
         correlation.astype(np.float16),
         likely.astype(np.float16),
         rounded(scale),
@@ -243,5 +243,6 @@ def rounded(scale: Floats) -> Floats:
     return scale.astype(np.float32).astype(np.float64)
 
 
-def _single(part: Floats) -> Singles:
+def single(part: Floats) -> Singles:
+    """Figures as states keep them; none is so large that there is no figure for a multiple."""
     return np.clip(part, -_MOST, _MOST).astype(np.float32)

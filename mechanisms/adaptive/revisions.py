@@ -289,7 +289,7 @@ class Ring:
         if elapsed:
             shares[-len(taken.shares) :] = taken.shares
         figures = (shares, taken.counts, taken.error, taken.opened, scale)
-        self.releases.append(Measured(slot, *(each.astype(np.float32) for each in figures)))
+        self.releases.append(Measured(slot, *map(kalman.single, figures)))
         self._later = None
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
