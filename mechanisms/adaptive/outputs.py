@@ -42,7 +42,9 @@ def told(
         status, mean = PREDICTED, forecast.mean
         variance, error = state.misfit.of(forecast, every), forecast.variance
     most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-    doubt = terms.correlation.doubt(state.correlation, forecast.scale, state.dispersion)
+    # In the first slot the forecast's scale is a guess, and bias is believed in beside the release's.
+    scale = state.bank.scale if state.slots == 1 else forecast.scale
+    doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
     variance, error, share = variance + doubt, error + doubt, 1.0
