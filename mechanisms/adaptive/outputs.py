@@ -42,7 +42,7 @@ def told(
         status, mean = PREDICTED, forecast.mean
         variance, error = state.misfit.of(forecast, every), forecast.variance
     most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-    # In the first slot the forecast's scale is a guess, and bias is believed in beside the release's.
+    # Before the first release the scale was a guess, and beliefs in bias follow the new one.
     scale = state.bank.scale if state.slots == 1 else forecast.scale
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)
     if state.ring:

@@ -25,7 +25,7 @@ from streamveil.mechanisms.core import state_codec
 Floats = npt.NDArray[np.float64]
 
 # Forgetting of earlier forecasts, by release.
-MEMORY = 0.96
+MEMORY = 0.98
 # Of the share of James and Stein: as if it came from forecasts so many times as large as the noise.
 PRIOR = 4.0
 # From this share on, estimates are clear enough to be left as they are: forecasts lag behind.
@@ -78,9 +78,7 @@ class Shrinkage:
         learnt = (self.product - self.square**0.5 / 2 + PRIOR * sure) / (self.square + PRIOR)
         return 1.0 if learnt >= CLEAR else min(max(learnt, 0.0), 1.0)
 
-    def shrunk(
-        self, mean: Floats, variance: Floats, error: Floats
-    ) -> tuple[Floats, Floats, float]:
+    def shrunk(self, mean: Floats, variance: Floats, error: Floats) -> tuple[Floats, Floats, float]:
         """Estimates as they are to be told, all arrays of shape (d,).
 
         Args:

@@ -18,7 +18,6 @@ from streamveil.mechanisms import (
 from streamveil.mechanisms.adaptive import running_sum
 from streamveil.mechanisms.adaptive.budget_plan import part
 from streamveil.mechanisms.adaptive.cycle import (
-    GIVEN,
     LEAST,
     LOOKED_FOR,
     MOST,
@@ -156,7 +155,7 @@ def test_phases_are_summed_with_the_weights_that_were_paid(monkeypatch):
 
 # Nothing is spent beyond the room that is left.
 def test_a_slot_without_room_costs_nothing():
-    cycle, usual = Cycle((7,)), followed(Cycle((7,), True), waves(7, 1))[3]
+    cycle, usual = Cycle((7,)), followed(Cycle((7,)), waves(7, 1))[3]
     state, source = cycle.start(3), NoiseSource(KEY)
     cycle.share(state, usual.bank, levels_of(usual.bank, waves(7, 9)))
     room = usual.main
@@ -192,7 +191,7 @@ def test_the_profile_is_that_of_the_stream(length):
     assert len(profile.ratios) == length
     assert np.abs(profile.ratios - true).max() < 5 * np.sqrt(profile.variance.max()) + 0.02
     assert np.abs(profile.ratios - true).max() < 0.15
-    assert state.chosen.share < GIVEN
+    assert state.chosen.share < LOOKED_FOR
 
 
 # Shrinking: where noise may have made all differences, nothing is left of them.
