@@ -45,8 +45,8 @@ LEAST_SCALE = 0.1
 # A count of about one user does not double from slot to slot, as a drift of s would make it do, and
 # noise hides it: no release tells members apart there, and fast ones, believed in for want of
 # evidence, would make every plan too short. So the belief in a member is divided by the square of
-# 1 + drift / (STILL s**3), which is 1 for counts of ten and more, where evidence is there to be
-# had. A bend counts as the drift that does as much in 100 slots.
+# 1 + drift / (STILL s**3), which is hardly more than 1 for counts of some tens: for these there is
+# evidence. A bend counts as the drift that does as much in 100 slots.
 STILL = 0.01
 BEND_AS_DRIFT = 100**2 / 3
 
