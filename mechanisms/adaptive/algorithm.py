@@ -181,10 +181,13 @@ class AdaptiveRelease:
         scale = float(state.bank.scale.mean())
         kind = SUM if state.running else POINT
         terms = here.terms
-        error = terms.plan.error_after(kind, state.since, scale, here.risk)
+        error, noise = (
+            terms.plan.error_after(kind, state.since, scale, risk)
+            for risk in (here.risk, releases.NO_RISK)
+        )
         # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
         doubt = terms.bank.forecast(state.bank).variance.mean()
-        return bool(doubt > max(IMPATIENCE * state.patience, 1.0) * error)
+        return bool(doubt > max(IMPATIENCE * state.patience * error, noise))
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
