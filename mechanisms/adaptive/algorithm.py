@@ -172,13 +172,22 @@ class AdaptiveRelease:
         return seen, bill, surprise
 
     def _impatient(self, state: AdaptiveState, here: Slot) -> bool:
-        """Whether the curve is much less certain than the plan expects between releases."""
+        """Whether the curve is much less certain than the plan expects between releases.
+
+        And less certain than a release: while little is known, more haste would make more noise.
+        """
         if not state.patience:
             return False
         scale = float(state.bank.scale.mean())
         kind = SUM if state.running else POINT
-        error = here.terms.plan.error_after(kind, state.since, scale, here.risk)
-        return bool(here.forecast.variance.mean() > IMPATIENCE * state.patience * error)
+        terms = here.terms
+        error, noise = (
+            terms.plan.error_after(kind, state.since, scale, risk)
+            for risk in (here.risk, releases.NO_RISK)
+        )
+        # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
+        doubt = terms.bank.forecast(state.bank).variance.mean()
+        return bool(doubt > max(IMPATIENCE * state.patience * error, noise))
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""

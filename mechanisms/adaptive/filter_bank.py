@@ -19,6 +19,7 @@ from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.kalman import (
     BELIEF,
     BEND,
+    DRIFT,
     LAST_SLOT,
     SLOPED,
     WHITE,
@@ -38,6 +39,16 @@ JUMP_OF_NOISE = 9.0
 # The same where an alarm told that there may be one.
 EXPECTED_JUMP = 3.5
 EXPECTED_JUMP_OF_NOISE = 3.5
+
+# No bin is taken to vary less: slow members stay slow where hardly anybody is.
+LEAST_SCALE = 0.1
+# A count of about one user does not double from slot to slot, as a drift of s would make it do, and
+# noise hides it: no release tells members apart there, and fast ones, believed in for want of
+# evidence, would make every plan too short. So the belief in a member is divided by the square of
+# 1 + drift / (STILL s**3), which is hardly more than 1 for counts of some tens: for these there is
+# evidence. A bend counts as the drift that does as much in 100 slots.
+STILL = 0.01
+BEND_AS_DRIFT = 100**2 / 3
 
 
 @dataclass(frozen=True)
@@ -119,12 +130,12 @@ class Bank:
     def scale(self, mean: Floats) -> Floats:
         """Variance s of counts of this mean, not too small to divide by: shape (d,)."""
         counts = np.clip(mean, 0, self.users)
-        scale: Floats = np.maximum(counts * (1 - counts / self.users), 0.5)
+        scale: Floats = np.maximum(counts * (1 - counts / self.users), LEAST_SCALE)
         return scale
 
     def weights(self, state: BankState) -> Floats:
         """Belief in each member in each bin, shape (members, d)."""
-        return _shares(state.scores.astype(np.float64))
+        return _shares(state.scores.astype(np.float64), state.scale)
 
     def beliefs(self, state: BankState) -> Floats:
         """Belief in each member over all bins, shape (members,)."""
@@ -164,16 +175,20 @@ class Bank:
         own = float(shares[-1]) * white
         deviation = float(shares @ shares) * white
         scores = state.scores.astype(np.float64)
-        weights = _shares(scores)
+        weights = _shares(scores, state.scale)
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
         _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
-        jump, jump_of_noise = JUMP, JUMP_OF_NOISE
+        jump: float = JUMP
+        jump_of_noise: float | Floats = JUMP_OF_NOISE
         if alarmed:
             # Of very many bins one is far off by chance: as likely as one of two here.
             more = np.log(max(self.bins / 2, 1.0))
             jump = min(jump, float(np.sqrt(EXPECTED_JUMP**2 + 2 * more)))
-            jump_of_noise = min(jump_of_noise, float(EXPECTED_JUMP_OF_NOISE + more / np.sqrt(2)))
+            expected = min(JUMP_OF_NOISE, float(EXPECTED_JUMP_OF_NOISE + more / np.sqrt(2)))
+            # By more than there is in all bins together is noise far more often than a jump.
+            largest = float(np.clip(mean, 0, None).sum())
+            jump_of_noise = np.where(surprise > largest**2, JUMP_OF_NOISE, expected)
         jumped = surprise > jump**2 * (variance + error) + jump_of_noise**2 * noise
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
@@ -184,7 +199,7 @@ class Bank:
         total = window.variance + blurred
         scores = self.memory * scores - np.where(jumped, 0.0, surprisal(missed, total))
         after = kalman.learnt(now, window, missed, blurred, total)
-        weights = _shares(scores)
+        weights = _shares(scores, state.scale)
         # The slot's own deviation from the curve is in the release, too.
         each = after.level + own / total * missed
         unsure = now.level_var + white
@@ -199,8 +214,9 @@ class Bank:
         )
 
 
-def _shares(scores: Floats) -> Floats:
-    weights = np.exp(scores - scores.max(axis=0))
+def _shares(scores: Floats, scale: Floats) -> Floats:
+    speed = (DRIFT + BEND_AS_DRIFT * BEND) / STILL
+    weights = np.exp(scores - scores.max(axis=0)) / (1 + speed / scale**3) ** 2
     shares: Floats = weights / weights.sum(axis=0)
     return shares
 

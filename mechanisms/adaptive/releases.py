@@ -142,7 +142,10 @@ def compared(
         counts and errors have shape (d,).
     """
     if state.published_slot is None:
-        scale = terms.bank.scale(audited)
+        # Of both together as their noise asks: what the audit alone is too high by is not in their
+        # difference, too, where it would look like a bias of large counts.
+        part = laplace / (laplace + weighting.noise_variance)
+        scale = terms.bank.scale(part * released + (1 - part) * audited)
         state.bank.scale = kalman.rounded(scale)
         state.correlation = terms.correlation.start(scale)
     scale = state.bank.scale
