@@ -50,6 +50,8 @@ EXPECTED_JUMP_OF_NOISE = 3.5
 # Share of a jump that a trending member takes for a change of slope since the last release.
 SLOPE_OF_JUMP = 0.7
 
+KEPT_AT_JUMP = 0.0
+
 # What a release of one slot is a mean of.
 LAST_SLOT = np.ones(1)
 # The least log-likelihood beside the largest that is told apart.
@@ -290,7 +292,7 @@ class Bank:
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
             now, window = _opened(now, window, opened, state.elapsed)
-            scores[:, jumped] = BELIEF
+            scores[:, jumped] = BELIEF + KEPT_AT_JUMP * scores[:, jumped]
         missed = counts - window.mean
         blurred = noise + error + deviation
         total = window.variance + blurred
