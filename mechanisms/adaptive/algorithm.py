@@ -183,6 +183,7 @@ class AdaptiveRelease:
             gate.noise_scale(terms),
             gate.varying(spread),
             float(scale.mean()),
+            len(scale),
             terms.rates.noise,
             state.alert if begun else None,
         )

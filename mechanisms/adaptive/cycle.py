@@ -25,6 +25,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
 from streamveil.mechanisms.adaptive.filter_bank import (
     LAST_SLOT,
+    RARE,
     Bank,
     BankState,
     Forecast,
@@ -417,6 +418,7 @@ class CyclicBank:
         shares: Floats = LAST_SLOT,
         *,
         alarmed: bool = False,
+        rarity: float = RARE,
     ) -> Observed:
         """As the bank's."""
         level = self.bank.forecast(state)
@@ -437,6 +439,7 @@ class CyclicBank:
             error / scale + doubt / scale**2,
             parts / whole,
             alarmed=alarmed,
+            rarity=rarity,
         )
         usual = noise + error + level.variance * scale**2 + level.white * float(shares @ shares)
         missed = counts - level.mean * scale

@@ -33,7 +33,9 @@ ALARM = 2.2
 VARIES = 3.0
 # Before any jump, as if so much of one had been seen: of a size that looks with the gate's whole
 # share show so clearly.
-WARY, CLEARLY = 0.02, 2.0
+WARY, CLEARLY = 0.03, 2.0
+# These look as if so many slots had been before the first, and half a jump been missed.
+CALM, HALF = 200, 0.5
 # So many jumps are remembered.
 MOST = 8
 # After so many slots filters have followed a jump that nothing showed.
@@ -64,6 +66,10 @@ class Jumps:
         """Avro record, under `SCHEMA`."""
         return dict(vars(self))
 
+    def rarity(self, slots: int) -> float:
+        """Log of the slots from one jump to the next, after so many."""
+        return float(np.log((slots + CALM) / (self.seen + HALF)))
+
     def note(self, moved: Floats) -> None:
         """Remember a jump that moved the counts of bins by so much, shape (d,)."""
         self.seen += 1
@@ -80,6 +86,7 @@ class Watch:
         look_scale: of the noise of a look with what one slot gives to the whole gate.
         spread: standard deviation of what a look sees without a jump.
         blur: variance of a count without noise.
+        bins: how many.
         noise: of releases at each of `ALERTS`, in parts of what it is.
         alert: the one that is settled; None for any.
     """
@@ -91,6 +98,7 @@ class Watch:
         look_scale: float,
         spread: float,
         blur: float,
+        bins: int,
         noise: Floats,
         alert: float | None = None,
     ) -> None:
@@ -105,8 +113,8 @@ class Watch:
         self._squares = np.array([likely**2 / 2, *jumps.squares])
         weights = np.full(len(self._sizes), jumps.seen / max(len(jumps.sizes), 1))
         weights[0] = WARY
-        self._weighed = weights * self._squares / max(slots, 1)
-        self._blur = blur
+        self._weighed = weights * self._squares / (slots + CALM)
+        self._blur, self._bins, self._rarity = blur, bins, jumps.rarity(slots)
         scale = look_scale / (self.alerts[:, None] * WATCHES)
         by_chance = _beyond(np.array(-ALARM))
         above = (self._sizes[:, None, None] - VARIES * spread) / scale - ALARM
@@ -124,7 +132,7 @@ class Watch:
         Returns:
             (errors, slots from look to look), by alert and gap, of shape (alerts, gaps).
         """
-        reach = np.sqrt(filter_bank.JUMP**2 * self._blur + filter_bank.JUMP_OF_NOISE**2 * noise)
+        reach = filter_bank.reach(self._bins, self._rarity, np.array(self._blur), noise) ** 0.5
         typical = self._squares / np.maximum(self._sizes, 1e-9)
         told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
         hidden = _survival(GAPS)[np.arange(len(GAPS)), _place(told)]

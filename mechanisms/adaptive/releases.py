@@ -193,7 +193,10 @@ def observe(
 ) -> Observed:
     """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
     elapsed, scale = state.bank.elapsed, state.bank.scale
-    seen = here.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
+    rarity = state.jumps.rarity(state.slots)
+    seen = here.bank.observe(
+        state.bank, counts, noise, error, shares, alarmed=alarmed, rarity=rarity
+    )
     if state.ring and seen.taken:
         state.ring.note(here.slot, elapsed, scale, seen.taken)
     return seen
