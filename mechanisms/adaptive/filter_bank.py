@@ -45,7 +45,7 @@ TAIL = 2.0
 JUMP, EXPECTED_JUMP = 4.5, 3.5
 # Noise has heavier tails than the rest: its own number of standard deviations follows from how rare
 # jumps are, with so many more, or less, and is no larger than this.
-UNHEARD, EXPECTED = 2.3, -0.3
+UNHEARD, EXPECTED, PARTNER = 2.3, -0.3, 1.0
 LARGEST_OF_NOISE = 9.0
 # Log of the slots to a jump, where nothing is known of that.
 RARE = 8.0
@@ -285,6 +285,8 @@ class Bank:
         _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
         jumped = surprise > reach(self.bins, rarity, variance + error, noise, alarmed)
+        if jumped.any():
+            jumped |= surprise > partner_reach(self.bins, variance + error, noise)
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
             now, window = _opened(now, window, opened, state.elapsed)
@@ -317,6 +319,13 @@ def reach(
     far = min(JUMP, (EXPECTED_JUMP**2 + 2 * more) ** 0.5) if alarmed else JUMP
     of_noise = (rarity + more) / 2**0.5 + (EXPECTED if alarmed else UNHEARD)
     found: Floats = far**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return found
+
+
+def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:
+    """The same where another bin jumped: what one gains others lose, but not each of many."""
+    of_noise = float(np.log(max(bins - 1, 1))) / 2**0.5 + PARTNER
+    found: Floats = EXPECTED_JUMP**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
     return found
 
 
