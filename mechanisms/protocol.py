@@ -106,7 +106,8 @@ class Mechanism(Protocol[S]):
     """A release mechanism over fixed requirements: frozen configuration, state apart.
 
     `step` must steer by `population`, its own state's released values and the noisy results of
-    this slot only. Its `spent` is what the filter books before anything leaves.
+    this slot only. Its `spent` is what the filter books before anything leaves; it is never above
+    what `price` said, or the driver refuses the slot.
     """
 
     name: str
@@ -114,6 +115,12 @@ class Mechanism(Protocol[S]):
 
     def start(self) -> S:
         """State before the first slot."""
+
+    def price(self, state: S) -> Units:
+        """The most that the next slot can cost a user of each class, whatever its counts.
+
+        In units, shape (K,). It steers by what `step` steers by, and shapes no release.
+        """
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
         """Release one slot."""
@@ -134,14 +141,6 @@ class Revising(Protocol):
 
     def rest(self, state: Any) -> tuple[Revised, ...]:
         """The slots that are still to be revised, with what there is: the stream ends."""
-
-
-@runtime_checkable
-class Foretelling(Protocol):
-    """A mechanism that tells what a slot may cost before its counts are known."""
-
-    def price(self, state: Any) -> Units:
-        """The most that the next slot can cost a user of each class, in units, shape (K,)."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +180,9 @@ class DynamicMechanism(Protocol[S]):
 
     def canonical(self, state: S, ledgers: npt.NDArray[np.int64]) -> Units:
         """All that the future of some ledgers depends on, shape (A, S)."""
+
+    def price(self, state: S, members: Members) -> Units:
+        """The most that the next slot can cost a user of each ledger, whatever its counts: (L,)."""
 
     def step(self, state: S, slot_input: SlotInput, noise: SlotNoise) -> tuple[S, SlotRelease]:
         """Release one slot."""

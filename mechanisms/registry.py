@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from streamveil.mechanisms.accounting.schedule import DynamicScheduleRun, ScheduleRun
 from streamveil.mechanisms.core.budgets import Requirements
@@ -212,8 +212,8 @@ def mechanism(text: str, population: Population, *, revise: int = 0) -> Mechanis
             mechanism that cannot revise.
     """
     known = INFINITE_MECHANISMS if population.requirements.forever else MECHANISMS
-    made: Mechanism[Any] = _made(text, known, population)
-    return cast("Mechanism[Any]", _revising(made, text, revise))
+    made: Mechanism[Any] = _made(text, known, population, revise)
+    return made
 
 
 def infinite_mechanism(
@@ -238,8 +238,8 @@ def dynamic_mechanism(text: str, setting: Setting, *, revise: int = 0) -> Dynami
 
     Raises as :func:`mechanism` does.
     """
-    made: DynamicMechanism[Any] = _made(text, DYNAMIC_MECHANISMS, setting)
-    return cast("DynamicMechanism[Any]", _revising(made, text, revise))
+    made: DynamicMechanism[Any] = _made(text, DYNAMIC_MECHANISMS, setting, revise)
+    return made
 
 
 def check_revise(text: str, revise: int, *, local: bool = False) -> None:
@@ -272,13 +272,6 @@ def can_revise(text: str) -> bool:
     return any(spec.revises for spec in REGISTRY if spec.name == text.partition(":")[0])
 
 
-def _revising(made: Any, text: str, revise: int, *, local: bool = False) -> Any:
-    check_revise(text, revise, local=local)
-    if revise:
-        made.revise = revise
-    return made
-
-
 def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechanism[Any]:
     """Make a local mechanism.
 
@@ -299,8 +292,8 @@ def local_mechanism(text: str, users: Users, *, revise: int = 0) -> LocalMechani
             f"reports of {users.symbols} symbols tell nothing: give 2 bins or more"
         )
     check_shares(users.classes)
-    made: LocalMechanism[Any] = _made(text, LOCAL_MECHANISMS, users)
-    return cast("LocalMechanism[Any]", _revising(made, text, revise, local=True))
+    made: LocalMechanism[Any] = _made(text, LOCAL_MECHANISMS, users, revise)
+    return made
 
 
 def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Statistic:
@@ -325,18 +318,22 @@ def statistic(kind: str, text: str | None, bounds: Bounds, **facts: Any) -> Stat
     return made
 
 
-def _made(text: str, known: Specs, public: Any, **facts: Any) -> Any:
+def _made(text: str, known: Specs, public: Any, revise: int = 0, **facts: Any) -> Any:
     """Make one of the known mechanisms; what goes wrong is told with its name."""
     name, options = parse(text, known)
     factory = known[name].factory
     used = inspect.signature(factory).parameters if facts else ()
     told = {fact: value for fact, value in facts.items() if fact in used}
     try:
-        return factory(text, public, **told, **options)
+        made = factory(text, public, **told, **options)
     except ConfigurationError as error:
         if repr(text) in str(error):
             raise
         raise ConfigurationError(f"mechanism {text!r}: {error}") from error
+    if revise:
+        check_revise(text, revise, local=known is LOCAL_MECHANISMS)
+        made.revise = revise
+    return made
 
 
 def only_dynamic(text: str) -> bool:
@@ -362,6 +359,10 @@ def parse(text: str, known: Specs = MECHANISMS) -> tuple[str, dict[str, Any]]:
             listed = ", ".join(allowed) if allowed else "none"
             raise ConfigurationError(
                 f"mechanism {text!r}: {name} has no option {option!r}; its options: {listed}"
+            )
+        if option in options:
+            raise ConfigurationError(
+                f"mechanism {text!r}: option {option!r} is given twice: leave one out"
             )
         options[option] = _read(text, option, value, type(allowed[option]))
     return name, options

@@ -28,7 +28,7 @@ from streamveil.pipelines.jobs import (
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.release import ReleaseOptions
-from streamveil.pipelines.values import check_required, dialect_of
+from streamveil.pipelines.values import check_required, check_revisions, dialect_of
 from streamveil.transforms import CollectHistograms
 
 _REFUSED: dict[type[PipelineOptions], Mapping[str, str]] = {
@@ -42,16 +42,19 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
 
     Raises ConfigurationError for anything missing or wrong.
     """
-    given = _given(options)
+    given, own = _given(options), options.view_as(ReleaseOptions)
+    transform = transform_of(given, own)
+    check_revisions(own, transform.mechanism, local=True)
     job = Job(
         given.input,
         given.output,
-        transform_of(given),
+        transform,
         given.ledger,
         given.rejected,
         given.summary,
         dialect_of(given),
         given.layout,
+        own.revisions,
     )
     job.check()
     return in_time(job, options)
@@ -70,7 +73,7 @@ def _given(options: PipelineOptions) -> Any:
     return given
 
 
-def transform_of(given: Any) -> CollectHistograms:
+def transform_of(given: Any, own: Any) -> CollectHistograms:
     """The transform that these options ask for, whatever is read and written.
 
     Raises ConfigurationError.
@@ -83,6 +86,7 @@ def transform_of(given: Any) -> CollectHistograms:
         given.shards,
         given.allowed_lateness,
         given.max_rejected,
+        own.revise or 0,
     )
 
 
@@ -96,8 +100,8 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     given, own = _given(options), options.view_as(ReleaseOptions)
     following = Following.of(given, own)
     if following is not None:
-        transform = replace(transform_of(given), longest_window=own.longest_window)
-        follow("collect", given, transform, following, options)
+        transform = replace(transform_of(given, own), longest_window=own.longest_window)
+        follow("collect", given, transform, following, options, revisions=own.revisions)
         return 0
     run_and_tell(job_of(options), options, "streamveil collect")
     return 0

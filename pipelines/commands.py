@@ -181,7 +181,9 @@ def _check_release(given: Any) -> None:
 
 def _check_collect(given: Any) -> None:
     check_required("collect", given)
-    parse(given.mechanism or LOCAL_DEFAULT, LOCAL_MECHANISMS)
+    mechanism = given.mechanism or LOCAL_DEFAULT
+    parse(mechanism, LOCAL_MECHANISMS)
+    check_revisions(given, mechanism, local=True)
     _check_histograms(given)
     _check_run(given)
 

@@ -17,7 +17,7 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.pipelines import main as command_line
-from streamveil.pipelines.foreign import NOT_LOCAL
+from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE
 from streamveil.pipelines.guarantees import INFINITE
 from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.options import (
@@ -146,9 +146,9 @@ _ALL = (
         "collect",
         "collect",
         "Histograms in the local setting, played through: users' devices perturb what they report.",
-        (EventOptions, JobOptions),
+        _RELEASE,
         ("input", "output", "requirements", *REQUIRED),
-        (*NOT_LOCAL, *_LOCAL),
+        (*NOT_LOCAL, *NOT_LOCAL_RELEASE, *CHANGE_OPTIONS, *FOLLOW_OPTIONS, *_LOCAL),
         streaming=True,
     ),
     Template(

@@ -23,7 +23,6 @@ NOT_LOCAL_RELEASE: Mapping[str, str] = {
     "next",
     **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
     "restart_budget": "budgets come back by themselves",
-    **dict.fromkeys(REVISE_OPTIONS, "no mechanism revises"),
 }
 """Of the options of `add_release_options`."""
 

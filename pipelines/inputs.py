@@ -65,6 +65,7 @@ class Inputs:
         shards: int = 1,
         allowed_lateness: int | str = 0,
         max_rejected: float = MAX_REJECTED,
+        revise: int = 0,
     ) -> CollectHistograms:
         """The transform that plays the local setting. Raises ConfigurationError."""
         return CollectHistograms(
@@ -80,6 +81,7 @@ class Inputs:
             allowed_lateness=allowed_lateness,
             keep=self.keep,
             max_rejected=max_rejected,
+            revise=revise,
         )
 
     def transform(

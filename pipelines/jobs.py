@@ -264,7 +264,8 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         return
     told = write_summary(job.summary, summary.figures())
     tell(summary.text(dead_letters=job.rejected))
-    for path in dict.fromkeys([job.output, *job.files, *([job.summary] if told else [])]):
+    places = job.output, job.revisions, *job.files, job.summary if told else None
+    for path in dict.fromkeys(filter(None, places)):
         tell(f"wrote {path}")
 
 

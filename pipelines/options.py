@@ -313,14 +313,15 @@ def add_log_options(parser: Parser) -> None:
 
 
 def add_release_options(parser: Parser) -> None:
-    """Add what only `streamveil release` can."""
+    """Add what only `streamveil release` can, and in part `collect`."""
     add = section(parser, RESULTS)
     add(
         "--revise",
         type=int,
         metavar="LAG",
         help="revise every slot once, so many slots later, by what was learnt since; costs no "
-        "budget, and its release stays as it is; of mechanisms adaptive can (default: never)",
+        "budget, and its release stays as it is; of mechanisms adaptive can, of local ones "
+        "rotation (default: never)",
     )
     add(
         "--revisions",

@@ -179,9 +179,8 @@ class PassJob:
             last_slot=due.last_slot,
             resume=self.resume,
             may_be_empty=True,
+            ends=due.last_slot == whole.last_slot,
         )
-        if isinstance(transform, PrivateHistograms):
-            transform = dataclasses.replace(transform, ends=due.last_slot == whole.last_slot)
         inputs: Any = events
         if self._changing:
             changes, unread = self._changes(pipeline)

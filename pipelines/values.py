@@ -332,7 +332,7 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
     return Lifetime(epsilons[0])
 
 
-def check_revisions(given: Any, mechanism: str) -> None:
+def check_revisions(given: Any, mechanism: str, *, local: bool = False) -> None:
     """Refuse a lag without a place for what is revised, or the other way round, and what cannot.
 
     Raises ConfigurationError.
@@ -346,7 +346,7 @@ def check_revisions(given: Any, mechanism: str) -> None:
     if lag is None:
         return
     whole("revise", lag)
-    check_revise(mechanism, lag)
+    check_revise(mechanism, lag, local=local)
     if not place:
         raise ConfigurationError(
             f"--revise={lag} needs a place for the revised rows: give --revisions"

@@ -29,7 +29,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines import collect, per_record, release
 from streamveil.pipelines.flags import StrictParser
-from streamveil.pipelines.foreign import NOT_LOCAL
+from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE
 from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS
 from streamveil.pipelines.parameters import meaning_of, parameters_of
@@ -54,7 +54,10 @@ _OUTPUTS: Mapping[str, tuple[Any, str]] = {
     "ledger": (str | None, "name of an output for what every slot cost every class of users"),
     "error_handling": (Mapping[str, str] | None, "as of Beam's own transforms, for dead letters"),
 }
-_REVISIONS = "with revise: name of an output for the revised rows"
+_WITH_REVISIONS: Mapping[str, tuple[Any, str]] = {
+    **_OUTPUTS,
+    "revisions": (str | None, "with revise: name of an output for the revised rows"),
+}
 
 Configured = Callable[..., OnRows]
 
@@ -121,7 +124,7 @@ def _text(value: Any) -> str:
 @_configured_by(
     (EventOptions, JobOptions, release.ReleaseOptions),
     (*CHANGE_OPTIONS, *FOLLOW_OPTIONS),
-    {**_OUTPUTS, "revisions": (str | None, _REVISIONS)},
+    _WITH_REVISIONS,
 )
 def private_histograms(
     given: Any,
@@ -148,16 +151,25 @@ def private_histograms(
     )
 
 
-@_configured_by((EventOptions, JobOptions), tuple(NOT_LOCAL))
+@_configured_by(
+    (EventOptions, JobOptions, release.ReleaseOptions),
+    (*NOT_LOCAL, *NOT_LOCAL_RELEASE, *CHANGE_OPTIONS, *FOLLOW_OPTIONS),
+    _WITH_REVISIONS,
+)
 def collect_histograms(
     given: Any,
     rows: str | None = None,
     ledger: str | None = None,
+    revisions: str | None = None,
     error_handling: Mapping[str, str] | None = None,
 ) -> OnRows:
     """Rows of events to one histogram a slot in the local setting, as `streamveil collect`."""
-    transform = collect.transform_of(given)
-    outputs = partial(_histograms, rows=rows, ledger=ledger, error_handling=error_handling)
+    transform = collect.transform_of(given, given)
+    given.revisions = revisions
+    check_revisions(given, transform.mechanism, local=True)
+    outputs = partial(
+        _histograms, rows=rows, ledger=ledger, revisions=revisions, error_handling=error_handling
+    )
     return OnRows(transform, outputs)
 
 

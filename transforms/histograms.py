@@ -378,7 +378,7 @@ class PrivateHistograms(beam.PTransform):
             self.resume,
             # A state without who is in which cohort would be none.
             keeps=changes is None or self._dynamic,
-            emit_rest=publish.rest,
+            emit_rest=publish.rest if self.revise else None,
             ends=self.ends,
         )
         told = counted.counts

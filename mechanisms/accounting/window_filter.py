@@ -95,23 +95,19 @@ class WindowFilter:
             ValueError: for negative amounts, which nothing can spend.
         """
         check_amounts(amounts, len(self._caps))
-        left = self.left()
+        before, depth = self.in_window, len(self.ring)
+        if depth:  # The slot that leaves each window; before the first slots the ring holds zeros.
+            before = before - self.ring[(self.slots - self._windows) % depth, self._columns]
+        left = self._caps - before
         over = np.flatnonzero(amounts > left)  # this way nothing can overflow
         if over.size:
             k = int(over[0])
             what = f"release refused for users with {self.requirements[k]}"
             raise refusal(what, int(amounts[k]), int(left[k]))
-        if depth := len(self.ring):
+        if depth:
             self.ring[self.slots % depth] = amounts
-        self.in_window = self._caps - left + amounts
+        self.in_window = before + amounts
         self.slots += 1
-
-    def left(self) -> Units:
-        """What the next slot may cost each class, shape (K,), units."""
-        before, depth = self.in_window, len(self.ring)
-        if depth:  # The slot that leaves each window; before the first slots the ring holds zeros.
-            before = before - self.ring[(self.slots - self._windows) % depth, self._columns]
-        return self._caps - before
 
     def restart(self) -> None:
         """Grant every class its whole budget once more. Raises ConfigurationError for windows."""

@@ -5,6 +5,10 @@ A gap ends with a release when the filter expects that to lower the error most, 
 of all its slots together; every other slot gets the filter's forecast. What may be spent comes as
 `Terms`, from the accounts of `fixed.py` or `changing.py`; a guarantee is stated there.
 
+A slot has a look of the gate (`gate.py`), releases of the slot or of a sum (`releases.py`), a slot
+of the cycle (`cycle.py`), a plan for the next gap (`budget_plan.py`), and what leaves
+(`outputs.py`). What is remembered is in `state.py`.
+
 Sensitivity: of the weighted integer histogram and of its L1 distance from public integers alike,
 m_k per contribution (`weighting.py`); of a sum over slots, the same slot by slot
 (`running_sum.py`).
@@ -19,8 +23,8 @@ import numpy as np
 
 from streamveil.mechanisms.adaptive import gate, outputs, releases
 from streamveil.mechanisms.adaptive.budget_plan import Terms
-from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot
-from streamveil.mechanisms.adaptive.filter_bank import Observed
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CyclicBank
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.jumps import ALARM, Watch
 from streamveil.mechanisms.adaptive.revisions import Ring
@@ -49,11 +53,11 @@ class AdaptiveRelease:
     revise = 0
     """How many slots later a slot is revised; 0 for never."""
 
-    def __init__(self, name: str, cycle: Cycle) -> None:
+    def __init__(self, name: str, cycle: Cycle | None) -> None:
         self.name = name
         self.cycle = cycle
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What the slot may spend, and on whom."""
         raise NotImplementedError
 
@@ -68,7 +72,8 @@ class AdaptiveRelease:
             state: after the slots before.
             members: who is counted, where requirements change.
         """
-        terms = self.terms(state, SlotInput(0, np.zeros((0, 0), np.int64), members))
+        terms = self.terms(state, members)
+        state.begun = members, terms
         looks = terms.rates.gate * state.watch * (state.unwatched >= state.watch)
         # Without a sum all that was saved up may be spent; an alarm takes a part of the reserve.
         saved = np.minimum(1 if state.running else state.since, terms.windows)
@@ -84,7 +89,8 @@ class AdaptiveRelease:
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[AdaptiveState, SlotRelease]:
         """Release one slot."""
-        usual = self.terms(state, slot_input)
+        begun, state.begun, members = state.begun, None, slot_input.members
+        usual = begun[1] if begun and begun[0] is members else self.terms(state, members)
         if not state.slots:
             state.bank = usual.bank.start()
             state.correlation = usual.correlation.start(state.bank.scale)
@@ -92,16 +98,20 @@ class AdaptiveRelease:
             state.ring = None
         elif state.ring is None:
             state.ring = Ring.start(state.bank, slot_input.slot)
-        terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
         slot, counts = slot_input.slot, slot_input.counts
-        bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
+        terms = usual
+        bank: Bank | CyclicBank = usual.bank
+        if self.cycle:
+            terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
+            bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         forecast = bank.forecast(state.bank)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         here = Slot(slot, counts, noise, terms, bank, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
-        in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
-        bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
+        if self.cycle:
+            in_cycle = CycleSlot(slot, counts, noise, usual.rates.main, terms)
+            bill.main = bill.main + self.cycle.step(state.cycle, in_cycle, terms.main - bill.main)
         self.book(state, bill.main, bill.reserve, bill.audit)
         if started:
             for one in seen:
@@ -174,7 +184,7 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        beliefs, scale = terms.bank.beliefs(state.bank), state.bank.scale
+        beliefs, scale, cycle = terms.bank.beliefs(state.bank), state.bank.scale, self.cycle
         begun = state.since > 1
         spread = np.sqrt(scale)
         watch = Watch(
@@ -189,14 +199,14 @@ class AdaptiveRelease:
         )
         kinds = (SUM if state.running else POINT,) if begun else (POINT, SUM)
         best = terms.plan.best_gap(beliefs, scale, risk, watch, kinds)
-        if best is not None and not begun and self.cycle.spans(state.cycle, best.gap):
+        if best is not None and cycle and not begun and cycle.spans(state.cycle, best.gap):
             best = terms.plan.best_gap(beliefs, scale, risk, watch, (SUM,))
         if best is not None:
             state.gap, state.kind, state.patience, state.alert, state.watch = best
             # Plans are for streams that have settled: until then releases must follow soon.
             state.gap = min(state.gap, state.slots + SOON)
-            if state.kind == SUM:
-                state.gap = self.cycle.whole(state.cycle, state.gap)
+            if cycle and state.kind == SUM:
+                state.gap = cycle.whole(state.cycle, state.gap)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
     def rest(self, state: AdaptiveState) -> tuple[Revised, ...]:

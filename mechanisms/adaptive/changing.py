@@ -33,12 +33,11 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.fixed import Adaptive
-from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Weighting
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.protocol import Members, Setting, SlotInput
+from streamveil.mechanisms.protocol import Members, Setting
 
 # Parts of a budget: looks and releases, reserve, audits.
 MAIN, RESERVE, AUDIT = 0, 1, 2
@@ -85,15 +84,9 @@ class DynamicAdaptive(AdaptiveRelease):
 
     def start(self) -> AdaptiveState:
         """Nothing released yet, and no ledger."""
-        bank = filter_bank.Bank(1.0, self.setting.bins).start()
-        correlation = Correlation(self.setting.bins, 0.0).start(bank.scale)
-        return AdaptiveState(
-            bank,
-            correlation,
-            self.windows.start(),
-            self.cycle.start(self.setting.bins),
-            Misfit.start(self.setting.bins),
-        )
+        bank = filter_bank.Bank(1.0, self.setting.bins)
+        correlation = Correlation(self.setting.bins, 0.0)
+        return AdaptiveState.start(bank, correlation, self.cycle, self.windows.start())
 
     def regroup(self, state: AdaptiveState, parents: npt.NDArray[np.int64]) -> AdaptiveState:
         """Fork, merge and drop ledgers."""
@@ -104,10 +97,10 @@ class DynamicAdaptive(AdaptiveRelease):
         """All that the future of some ledgers depends on, shape (A, S)."""
         return self.windows.canonical(state.accounts, ledgers)
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """Begin the slot: what the tightest window of each ledger leaves of every part."""
-        members, windows = slot_input.members, state.accounts
         assert members is not None
+        windows = state.accounts
         back, back_cap, ahead, ahead_cap = members.asked.T
         pace = ahead_cap // np.maximum(ahead, 1)
         self.windows.open(windows, ahead, self._parts(ahead_cap), pace[None])

@@ -16,21 +16,15 @@ Lengths, shares, spans and what is looked for are functions of noisy results: se
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
-from streamveil.mechanisms.adaptive.filter_bank import (
-    LAST_SLOT,
-    RARE,
-    Bank,
-    BankState,
-    Forecast,
-    Observed,
-)
+from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Forecast, Observed
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import Risk
 from streamveil.mechanisms.core import state_codec
@@ -325,8 +319,8 @@ class Depths:
 class CycleState:
     """Candidates, and which of them has been found."""
 
-    candidates: list[Candidate]
-    depths: Depths
+    candidates: list[Candidate] = field(default_factory=list)
+    depths: Depths = field(default_factory=lambda: Depths.start(0))
     found: int | None = None
 
     SCHEMA = state_codec.record_schema(
@@ -473,14 +467,14 @@ class Cycle:
         self.usual = GIVEN if given else LOOKED_FOR
 
     @classmethod
-    def of(cls, name: str, cycle: str, slot_length: int | None) -> Cycle:
-        """As an option asks: see :func:`lengths_of`. Raises ConfigurationError."""
-        return cls(lengths_of(name, cycle, slot_length), cycle not in (NONE, AUTO))
+    def of(cls, name: str, cycle: str, slot_length: int | None) -> Cycle | None:
+        """As an option asks, None for `none`: see :func:`lengths_of`. Raises ConfigurationError."""
+        lengths = lengths_of(name, cycle, slot_length)
+        return cls(lengths, cycle != AUTO) if lengths else None
 
     def start(self, bins: int) -> CycleState:
-        """Nothing known, of so many bins; nothing to know where no cycle is looked for."""
-        depths = Depths.start(bins if self.lengths else 0)
-        return CycleState([Candidate.of(n) for n in self.lengths], depths)
+        """Nothing known, of so many bins."""
+        return CycleState([Candidate.of(n) for n in self.lengths], Depths.start(bins))
 
     def over(self, state: CycleState, bank: Bank, slot: int, elapsed: int) -> Bank | CyclicBank:
         """The bank as it sees a slot.

@@ -38,11 +38,10 @@ from streamveil.mechanisms.adaptive.budget_plan import (
     part,
 )
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
-from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
 from streamveil.mechanisms.core.budgets import Units
-from streamveil.mechanisms.protocol import Population, SlotInput
+from streamveil.mechanisms.protocol import Members, Population
 
 
 @dataclass
@@ -123,17 +122,10 @@ class Adaptive(AdaptiveRelease):
 
     def start(self) -> AdaptiveState:
         """Nothing released yet."""
-        bank = self.bank.start()
         accounts = Spending(self._sums.start(), self._sums.start())
-        return AdaptiveState(
-            bank,
-            self.correlation.start(bank.scale),
-            accounts,
-            self.cycle.start(self.population.bins),
-            Misfit.start(self.population.bins),
-        )
+        return AdaptiveState.start(self.bank, self.correlation, self.cycle, accounts)
 
-    def terms(self, state: AdaptiveState, slot_input: SlotInput) -> Terms:
+    def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What is left of every part in the window of each class."""
         rates, plan = self._rates_at(state.alert)
         return Terms(

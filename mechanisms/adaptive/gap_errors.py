@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.filter_bank import BEND, DRIFT, WHITE
+from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, WHITE
 
 Floats = npt.NDArray[np.float64]
 

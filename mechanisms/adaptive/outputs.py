@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import Cycle, CyclicBank
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import SUM
+from streamveil.mechanisms.adaptive.kalman import TRENDING, WHITE
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
@@ -58,14 +58,14 @@ def told(
     )
 
 
-def revised(state: AdaptiveState, cycle: Cycle, until: int) -> Iterator[Revised]:
+def revised(state: AdaptiveState, cycle: Cycle | None, until: int) -> Iterator[Revised]:
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))
     weights = levels.weights(state.bank)
     while ring is not None and ring.next_slot <= until:
         slot, known = ring.revise(weights, scale)
-        bank = cycle.over(state.cycle, levels, slot, 1)
+        bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
         if isinstance(bank, CyclicBank):
             known = bank.of_level(known)
         mean, variance = known.mean, state.misfit.of(known) + ring.doubt
@@ -85,7 +85,7 @@ def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[st
         "sum": float(state.kind == SUM),
         "alert": state.alert,
         "surprise": surprise,
-        "trend": float(beliefs @ filter_bank.TRENDING[:, 0]),
-        "white": float(beliefs @ filter_bank.WHITE[:, 0]),
+        "trend": float(beliefs @ TRENDING[:, 0]),
+        "white": float(beliefs @ WHITE[:, 0]),
         "correlation": float(np.sqrt(np.mean(beta**2))),
     }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
-from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, Observed
+from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, SUM
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
@@ -142,7 +143,7 @@ def compared(
     """
     if state.published_slot is None:
         scale = terms.bank.scale(audited)
-        state.bank.scale = filter_bank.rounded(scale)
+        state.bank.scale = kalman.rounded(scale)
         state.correlation = terms.correlation.start(scale)
     scale = state.bank.scale
     error = laplace + weighting.noise_variance + weighting.dispersion * scale

@@ -23,25 +23,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.filter_bank import (
-    BEND,
-    DRIFT,
-    MEMBERS,
-    SLOPED,
-    WHITE,
-    Bank,
-    BankState,
-    Forecast,
-    Taken,
-    _kept,
-    _learnt,
-    _opened,
-    _slopes,
-    _window,
-    present,
-    read,
-    record,
-)
+from streamveil.mechanisms.adaptive import kalman
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast, Taken
+from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, MEMBERS, SLOPED, WHITE, BankState
 from streamveil.mechanisms.core import state_codec
 
 Floats = npt.NDArray[np.float64]
@@ -116,18 +100,18 @@ def _updated(before: BankState, release: Measured) -> _Update:
     slots = len(release.shares)
     shares = release.shares.astype(np.float64) if slots else np.ones(1)
     state = _later(before, slots, release.scale)
-    now, window = present(state), _window(state, shares)
+    now, window = kalman.present(state), kalman.window_of(state, shares)
     if release.opened.any():
-        now, window = _opened(now, window, release.opened.astype(np.float64), slots)
+        now, window = kalman.opened(now, window, release.opened.astype(np.float64), slots)
     blurred = release.error + float(shares @ shares) * WHITE * release.scale
     missed, total = release.counts - window.mean, window.variance + blurred
-    after = _learnt(now, window, missed, blurred, total)
+    after = kalman.learnt(now, window, missed, blurred, total)
     return _Update(
         missed / total,
         1 / total,
         window.with_level / total,
         window.with_slope / total[SLOPED],
-        _kept(after, np.zeros_like(total), release.scale.astype(np.float64)),
+        kalman.kept(after, np.zeros_like(total), release.scale.astype(np.float64)),
     )
 
 
@@ -202,7 +186,7 @@ def _with_sum(state: BankState, shares: Floats) -> Floats:
     by_step = np.cumsum(shares[::-1])[::-1]
     by_bend = np.cumsum(by_step[::-1])[::-1] - by_step
     to_go = np.arange(slots)[::-1]
-    _, together, slope_var = _slopes(state)
+    _, together, slope_var = kalman.slopes(state)
     covariance: Floats = part * state.level_var + reach * DRIFT * state.scale
     covariance[SLOPED] += (part * slots + reach) * together + slots * reach * slope_var
     covariance[SLOPED] += float(by_bend @ to_go) * BEND[SLOPED] * state.scale
@@ -229,10 +213,10 @@ def smoothed(
     """
     shares, done = first.shares.astype(np.float64), slot - since
     state = _later(kept, done, first.scale)
-    there, with_sum = present(state), _with_sum(state, shares[:done])
+    there, with_sum = kalman.present(state), _with_sum(state, shares[:done])
     if first.slot == slot and first.opened.any():
-        window = _window(state, shares if done else np.ones(1))
-        there, _ = _opened(there, window, first.opened.astype(np.float64), done)
+        window = kalman.window_of(state, shares if done else np.ones(1))
+        there, _ = kalman.opened(there, window, first.opened.astype(np.float64), done)
         with_sum = with_sum + (first.opened if done else 0)
     white = WHITE * first.scale
     own = _own(later, update)
@@ -305,7 +289,7 @@ class Ring:
         if elapsed:
             shares[-len(taken.shares) :] = taken.shares
         figures = (shares, taken.counts, taken.error, taken.opened, scale)
-        self.releases.append(Measured(slot, *(each.astype(np.float32) for each in figures)))
+        self.releases.append(Measured(slot, *map(kalman.single, figures)))
         self._later = None
 
     def passed(self, slot: int, most: int, doubt: Floats) -> None:
@@ -347,7 +331,7 @@ class Ring:
 
     def _smoothed(self, slot: int, scale: Floats) -> tuple[Floats, Floats]:
         if not self.releases:
-            there = present(_later(self.kept, slot - self.since, scale))
+            there = kalman.present(_later(self.kept, slot - self.since, scale))
             return there.level, there.level_var + WHITE * scale
         if self._later is None:
             self._later = _pulling(self.releases[1:], self._updates[1:], len(scale))
@@ -357,13 +341,13 @@ class Ring:
     def record(self) -> dict[str, Any]:
         """Of `SCHEMA`."""
         releases = [_written(release) for release in self.releases]
-        return {**_written(self), "kept": record(self.kept), "releases": releases}
+        return {**_written(self), "kept": kalman.record(self.kept), "releases": releases}
 
     @classmethod
     def read(cls, written: dict[str, Any], bins: int) -> Ring:
         """What :meth:`record` gave."""
         kept = Bank(1.0, bins).start()
-        read(kept, written["kept"])
+        kalman.read(kept, written["kept"])
         releases = [Measured(**_read(one)) for one in written["releases"]]
         return cls(**_read({**written, "kept": kept, "releases": releases}))
 

@@ -8,16 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.cycle import CycleState
+from streamveil.mechanisms.adaptive import kalman
+from streamveil.mechanisms.adaptive.budget_plan import Terms
+from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
+from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.adaptive.jumps import Jumps
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
-from streamveil.mechanisms.adaptive.weighting import CorrelationState
+from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.protocol import Members
 
 _BYTES_LIST = {"type": "array", "items": "bytes"}
 _KEPT = {
@@ -56,7 +59,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
         ),
         2: state_codec.record_schema(
             "Adaptive",
-            bank=filter_bank.SCHEMA,
+            bank=kalman.SCHEMA,
             correlation=_BYTES_LIST,
             running=["null", RunningSum.SCHEMA],
             cycle=CycleState.SCHEMA,
@@ -74,14 +77,14 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
 class AdaptiveState:
     """What the next slot needs to know: everything in it is public but running sums."""
 
-    bank: filter_bank.BankState
+    bank: kalman.BankState
     correlation: CorrelationState
     accounts: Any
     """What was spent of each part of the budgets."""
-    cycle: CycleState
-    """Its running sums are SECRET, too."""
     misfit: Misfit
     """Of the variances that the bank states."""
+    cycle: CycleState = field(default_factory=CycleState)
+    """Its running sums are SECRET, too."""
     shrinkage: Shrinkage = field(default_factory=Shrinkage)
     running: RunningSum | None = None
     """The sum of a gap that has begun: SECRET."""
@@ -109,6 +112,19 @@ class AdaptiveState:
     watch: int = 1
     """Planned slots from one look to the next."""
     jumps: Jumps = field(default_factory=Jumps)
+    begun: tuple[Members | None, Terms] | None = None
+    """What the next slot may spend, and on whom, once its price was asked: not saved."""
+
+    @classmethod
+    def start(
+        cls, bank: Bank, correlation: Correlation, cycle: Cycle | None, accounts: Any
+    ) -> AdaptiveState:
+        """Nothing released yet."""
+        begun, bins = bank.start(), bank.bins
+        state = cls(begun, correlation.start(begun.scale), accounts, Misfit.start(bins))
+        if cycle:
+            state.cycle = cycle.start(bins)
+        return state
 
 
 def pack(
@@ -119,7 +135,7 @@ def pack(
     """Bytes of a state under :func:`schemas`."""
     record = {
         **{name: getattr(state, name) for name in _KEPT},
-        "bank": filter_bank.record(state.bank),
+        "bank": kalman.record(state.bank),
         "correlation": [part.tobytes() for part in vars(state.correlation).values()],
         "running": state.running.record() if state.running else None,
         "cycle": state.cycle.record(),
@@ -144,10 +160,10 @@ def unpack(
     """
     version, record = state_codec.unpack(versions, data)
     if version == 1:
-        filter_bank.read_former(state.bank, record["bank"])
+        kalman.read_former(state.bank, record["bank"])
         record |= {"kind": POINT, "running": None, "unwatched": 1, "alert": 1.0, "watch": 1}
     else:
-        filter_bank.read(state.bank, record["bank"])
+        kalman.read(state.bank, record["bank"])
         state.jumps = Jumps(**record["jumps"])
         state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
         state.shrinkage = Shrinkage(**record["shrinkage"])

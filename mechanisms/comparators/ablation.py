@@ -185,8 +185,7 @@ class Weighted(Way):
         choices = Choices.of(offers // population.sensitivity, population)
         if not choices.thresholds.size:
             return Sampled.choose(np.zeros_like(offers), estimate, population)
-        errors = choices.errors(float(_scale(estimate, population).mean()), Risk(0.0, 0.0))
-        threshold = int(choices.thresholds[errors.argmin()])
+        threshold = choices.best(float(_scale(estimate, population).mean()), Risk(0.0, 0.0))
         return cls(Weighting.at(threshold, offers, population))
 
     def histogram(self, counts: Counts, noise: SlotNoise, purpose: str) -> Counts:

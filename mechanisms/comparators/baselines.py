@@ -49,34 +49,39 @@ class PeriodicState:
 class Periodic:
     """Publish in the first slot and in every `period`-th slot after it, whatever the counts are.
 
-    Guarantee: a publication costs class k `price[k]`, all other slots nothing. So over any w slots
-    ceil(w / period) * price[k] is spent: choose both so that this is at most E_k.
+    Guarantee: a publication costs class k `cost[k]`, all other slots nothing. So over any w slots
+    ceil(w / period) * cost[k] is spent: choose both so that this is at most E_k.
     Where `publisher` cannot publish, every slot is skipped and nothing is spent.
     """
 
     SCHEMAS = {1: state_codec.record_schema("Periodic", slots="long", **FIELDS)}
 
     def __init__(
-        self, name: str, population: Population, publisher: Publisher, price: Units, period: int
+        self, name: str, population: Population, publisher: Publisher, cost: Units, period: int
     ) -> None:
         self.name = name
         self.population = population
         self.publisher = publisher
-        self.price = price
+        self.cost = cost
         self.period = period
 
     def start(self) -> PeriodicState:
         """Nothing published yet."""
         return PeriodicState(Publication.nothing(self.population.bins))
 
+    def price(self, state: PeriodicState) -> Units:
+        """What the slot costs, which is known."""
+        due = state.slots % self.period == 0 and self.publisher.epsilon > 0
+        return self.cost if due else np.zeros_like(self.cost)
+
     def step(
         self, state: PeriodicState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[PeriodicState, SlotRelease]:
         """Release one slot."""
-        status, last, spent = SKIPPED, state.last, np.zeros_like(self.price)
-        if state.slots % self.period == 0 and self.publisher.epsilon > 0:
+        status, last, spent = SKIPPED, state.last, self.price(state)
+        if spent.any():
             last = Publication.by(self.publisher, slot_input.slot, slot_input.counts, noise)
-            status, spent = PUBLISHED, self.price
+            status = PUBLISHED
         return PeriodicState(last, state.slots + 1), last.release(status, spent)
 
     def encode(self, state: PeriodicState) -> bytes:
@@ -96,8 +101,8 @@ class Uniform(Periodic):
     """
 
     def __init__(self, name: str, population: Population) -> None:
-        price = population.requirements.shares
-        super().__init__(name, population, Sampling.choose(price, population), price, period=1)
+        cost = population.requirements.shares
+        super().__init__(name, population, Sampling.choose(cost, population), cost, period=1)
 
 
 class Sample(Periodic):
@@ -107,9 +112,9 @@ class Sample(Periodic):
     """
 
     def __init__(self, name: str, population: Population) -> None:
-        price = population.requirements.budgets
+        cost = population.requirements.budgets
         period = population.requirements.longest
-        super().__init__(name, population, Sampling.choose(price, population), price, period)
+        super().__init__(name, population, Sampling.choose(cost, population), cost, period)
 
 
 class PLBU(Periodic):
@@ -119,9 +124,9 @@ class PLBU(Periodic):
     """
 
     def __init__(self, name: str, population: Population) -> None:
-        price = self.asked(population.requirements).shares
-        publisher = RandomizedResponse.choose(price, population)
-        super().__init__(name, population, publisher, price, period=1)
+        cost = self.asked(population.requirements).shares
+        publisher = RandomizedResponse.choose(cost, population)
+        super().__init__(name, population, publisher, cost, period=1)
 
     def asked(self, requirements: Requirements) -> Requirements:
         """What the reports of each class keep."""

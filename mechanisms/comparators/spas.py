@@ -115,49 +115,74 @@ class SPAS:
         bins = self.population.bins
         return SpasState(Publication.nothing(bins), np.zeros((2, bins), np.int64))
 
+    def price(self, state: SpasState) -> Units:
+        """What the slot books of a run, and a publication where there may be one."""
+        state = self._begun(state)
+        cost = self._cost(state)
+        return self._booked(state) + cost * self._has_room(state, cost)
+
     def step(
         self, state: SpasState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[SpasState, SlotRelease]:
         """Release one slot."""
         block, position = divmod(state.slots, self.block)
+        state = self._begun(state)
         if block and position == 0:
-            state = self._begin(state, noise)
-        price = self.publication_cap // state.planned if block else self.even
-        recent = [(slot, units) for slot, units in state.recent if slot > state.slots - self.block]
-        publishing = Sampling.choose(np.full(len(self.windows), price), self.population)
+            state = replace(state, threshold_noise=self._threshold(state, noise))
+        cost = self._cost(state)
+        publishing = Sampling.choose(np.full(len(self.windows), cost), self.population)
         if publishing.epsilon == 0:
             status = SKIPPED
         elif block == 0:
             status = PUBLISHED
-        elif state.left == 0 or self._spent(state, recent) + price > self.publication_cap:
+        elif not self._has_room(state, cost):
             status = NULLIFIED
         else:
             status = self._asked(state, slot_input.counts, publishing, noise)
-        run = self.run * booked(position, self.block, self.windows) * (block > 0)
+        run = self._booked(state)
         if status == PUBLISHED:
             if block:
-                recent.append((state.slots, price))
+                state.recent.append((state.slots, cost))
             last = Publication.by(publishing, slot_input.slot, slot_input.counts, noise)
             state = self._seen(state, last)
         diagnostics = {"planned_publications": float(state.planned)} if block else None
-        release = state.last.release(status, run + price * (status == PUBLISHED), diagnostics)
-        return replace(state, slots=state.slots + 1, recent=recent), release
+        release = state.last.release(status, run + cost * (status == PUBLISHED), diagnostics)
+        return replace(state, slots=state.slots + 1), release
 
-    def _spent(self, state: SpasState, recent: list[tuple[int, int]]) -> int:
-        """Units that publications of the previous W - 1 slots cost."""
-        early = max(2 * self.block - 1 - state.slots, 0)  # of the first block
-        return early * self.even + sum(units for _, units in recent)
-
-    def _begin(self, state: SpasState, noise: SlotNoise) -> SpasState:
-        """Plan a block and draw its threshold."""
+    def _begun(self, state: SpasState) -> SpasState:
+        """The state as a slot begins, which plans a block if it is its first."""
+        recent = [(slot, units) for slot, units in state.recent if slot > state.slots - self.block]
+        state = replace(state, recent=recent)
+        if state.slots == 0 or state.slots % self.block:
+            return state
         if state.slots == self.block:
             state = self._first_drift(state)
         planned = self._planned(state)
-        threshold, _ = self._shares(planned)
-        drawn = 0
-        if threshold:
-            drawn = int(discrete_laplace(threshold, 1, noise.words("threshold"))[0])
-        return replace(state, planned=planned, left=planned, threshold_noise=drawn)
+        return replace(state, planned=planned, left=planned)
+
+    def _cost(self, state: SpasState) -> int:
+        """Units of a publication."""
+        return self.publication_cap // state.planned if state.slots >= self.block else self.even
+
+    def _booked(self, state: SpasState) -> Units:
+        """Units that the slot books of the block's run, shape (K,)."""
+        block, position = divmod(state.slots, self.block)
+        return self.run * booked(position, self.block, self.windows) * (block > 0)
+
+    def _has_room(self, state: SpasState, cost: int) -> bool:
+        """Whether there may be a publication at this cost."""
+        if state.slots < self.block:
+            return True
+        early = max(2 * self.block - 1 - state.slots, 0)  # of the first block
+        spent = early * self.even + sum(units for _, units in state.recent)
+        return state.left > 0 and spent + cost <= self.publication_cap
+
+    def _threshold(self, state: SpasState, noise: SlotNoise) -> int:
+        """Draw a block's threshold."""
+        threshold, _ = self._shares(state.planned)
+        if not threshold:
+            return 0
+        return int(discrete_laplace(threshold, 1, noise.words("threshold"))[0])
 
     def _shares(self, planned: int) -> tuple[int, int]:
         """Units of noise on the threshold and on each answer, per unit of sensitivity.

@@ -29,7 +29,7 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.driver.stream import check_order, rest_of
+from streamveil.mechanisms.driver.stream import beyond_price, check_order, rest_of
 from streamveil.mechanisms.protocol import DynamicMechanism, Members, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
@@ -51,6 +51,17 @@ class CohortCounts:
     """Events, shape (m,)."""
 
 
+@dataclass(frozen=True, eq=False)
+class Begun:
+    """A slot in which users have moved, but whose counts are not known yet: public."""
+
+    slot: int
+    moves: Moves
+    members: Members
+    price: Units
+    """The most that it can cost a user of each ledger, shape (L,), units."""
+
+
 @dataclass
 class DynamicState:
     """All that a stream remembers between slots."""
@@ -61,6 +72,8 @@ class DynamicState:
     history: bytes
     """Digest of the configuration and of every input so far. It is private and never released."""
     next_slot: int | None = None
+    begun: Begun | None = None
+    """The slot that has begun, until it is released."""
 
 
 class DynamicStream:
@@ -131,6 +144,40 @@ class DynamicStream:
             self._configuration,
         )
 
+    def price(self, state: DynamicState, slot: int, moves: Moves) -> Units:
+        """The most that the next slot can cost a user of each ledger, before its counts are known.
+
+        The slot begins by that: users move. What is asked again is told again, until the slot is
+        released.
+
+        Args:
+            state: after the slots before, changed in place.
+            slot: the first slot, or the one after the last.
+            moves: who asks for something else from this slot on.
+
+        Returns units, shape (L,); `state.interned` says who is in which ledger. A release that
+        costs more is refused.
+
+        Raises:
+            ConfigurationError: for a requirement beyond the horizon.
+            ValueError: for a slot out of order, moves that do not fit, or others than before.
+        """
+        if state.begun is None:
+            state.begun = self._begin(state, slot, moves)
+        elif state.begun.slot != slot or state.begun.moves is not moves:
+            raise ValueError(f"slot {state.begun.slot} has begun with its moves: release it first")
+        return state.begun.price
+
+    def _begin(self, state: DynamicState, slot: int, moves: Moves) -> Begun:
+        check_order(state.next_slot, slot)
+        self._check_asked(moves.requirements)
+        self._move(state, moves)
+        if slot % MERGE_EVERY == 0:
+            self._merge(state)
+        asked, sizes = state.interned.asked, state.interned.sizes
+        members = Members(asked, sizes, self.setting.bins, self.setting.sensitivity)
+        return Begun(slot, moves, members, self.mechanism.price(state.mechanism, members))
+
     def release(
         self, state: DynamicState, slot: int, counts: CohortCounts, moves: Moves
     ) -> tuple[DynamicState, SlotRelease]:
@@ -143,16 +190,14 @@ class DynamicStream:
             moves: who asks for something else from this slot on.
 
         Raises:
-            BudgetExceeded: when the filter refuses; nothing is released then.
+            BudgetExceeded: when the filter refuses, or the mechanism takes more than it said
+                before; nothing is released then.
             ConfigurationError: for a requirement beyond the horizon.
             ValueError: for a slot out of order, or moves and counts that do not fit.
         """
-        check_order(state.next_slot, slot)
-        self._check_asked(moves.requirements)
-        self._move(state, moves)
-        if slot % MERGE_EVERY == 0:
-            self._merge(state)
-        interned = state.interned
+        price, interned = self.price(state, slot, moves), state.interned
+        assert state.begun is not None
+        members = state.begun.members
         table = self._table(interned, counts)
         history = digest(
             state.history,
@@ -160,14 +205,13 @@ class DynamicStream:
             *_canonical_counts(counts, self.setting.bins),
             *_canonical_moves(moves),
         )
-        members = Members(
-            interned.asked, interned.sizes, self.setting.bins, self.setting.sensitivity
-        )
         state.mechanism, release = self.mechanism.step(
             state.mechanism,
             SlotInput(slot, table, members),
             self._noise.slot(slot, history),
         )
+        if (release.spent > price).any():
+            raise beyond_price(self.mechanism.name, price, release.spent)
         state.filter.charge(release.spent, interned.asked)
         return DynamicState(interned, state.mechanism, state.filter, history, slot + 1), release
 
@@ -239,7 +283,12 @@ class DynamicStream:
         return self.unpack(self.keeper.read(data))
 
     def pack(self, state: DynamicState) -> bytes:
-        """What :meth:`encode` gives to the `keeper`."""
+        """What :meth:`encode` gives to the `keeper`.
+
+        Raises ValueError while a slot has begun.
+        """
+        if state.begun:
+            raise ValueError(f"slot {state.begun.slot} has begun: release it, then save the state")
         return state_codec.pack(
             self.SCHEMAS,
             {

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.window_filter import WindowFilter
+from streamveil.mechanisms.accounting.window_filter import BudgetExceeded, WindowFilter, refusal
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.identity import encoded
@@ -25,13 +25,7 @@ from streamveil.mechanisms.driver.saved_state import (
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.protocol import (
-    Foretelling,
-    Mechanism,
-    Revising,
-    SlotInput,
-    SlotRelease,
-)
+from streamveil.mechanisms.protocol import Mechanism, Revising, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 _LOG = logging.getLogger(__name__)
@@ -122,12 +116,9 @@ class ReleaseStream:
     def price(self, state: StreamState) -> Units:
         """The most that the next slot can cost a user of each class, before its counts are known.
 
-        Returns units, shape (K,): what the mechanism foretells, or what the filter would allow.
+        Returns units, shape (K,). A release that costs more is refused.
         """
-        left = state.filter.left()
-        if isinstance(self.mechanism, Foretelling):
-            return np.minimum(left, self.mechanism.price(state.mechanism))
-        return left
+        return self.mechanism.price(state.mechanism)
 
     def release(
         self, state: StreamState, slot: int, counts: npt.NDArray[np.int64]
@@ -140,7 +131,8 @@ class ReleaseStream:
             counts: bounded events of each class and bin, int64, shape (K, d).
 
         Raises:
-            BudgetExceeded: when the filter refuses; nothing is released then.
+            BudgetExceeded: when the filter refuses, or the mechanism takes more than it said
+                before; nothing is released then.
             ValueError: for a slot out of order or counts that do not fit the population.
         """
         population = self.mechanism.population
@@ -151,10 +143,13 @@ class ReleaseStream:
                 f"counts of slot {slot} must be int64 of shape {shape}, none negative; "
                 f"got {counts.dtype} of shape {counts.shape}"
             )
+        price = self.mechanism.price(state.mechanism)
         history = digest(state.history, b"%d" % slot, np.ascontiguousarray(counts).tobytes())
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
+        if (release.spent > price).any():
+            raise beyond_price(self.mechanism.name, price, release.spent)
         state.filter.charge(release.spent)
         if state.filter.forever:
             known = {**release.diagnostics, **state.filter.diagnostics()}
@@ -200,6 +195,19 @@ class ReleaseStream:
 def rest_of(mechanism: Any, state: Any) -> tuple[Revised, ...]:
     """What is still to be revised of a mechanism with this state."""
     return mechanism.rest(state) if isinstance(mechanism, Revising) else ()
+
+
+def beyond_price(name: str, price: Units, spent: Units) -> BudgetExceeded:
+    """The error for a mechanism that spends more than it said before it saw the counts.
+
+    Args:
+        name: of the mechanism.
+        price: what it said, shape (K,).
+        spent: what the slot costs, shape (K,).
+    """
+    k = int((spent > price).argmax())
+    what = f"release refused for class or ledger {k} of mechanism {name!r}"
+    return refusal(what, int(spent[k]), int(price[k]), "what it named as the price before")
 
 
 def check_order(next_slot: int | None, slot: int) -> None:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.budgets import to_units
+from streamveil.mechanisms.core.budgets import Units, to_units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.infinite.held_distribution import (
     FIELDS,
     Held,
     lifetime_of,
+    paid,
     spent_epsilon,
 )
 from streamveil.mechanisms.infinite.series import Series
@@ -50,9 +51,14 @@ class Planned:
             raise ConfigurationError(f"mechanism {name!r}: a total of {total} is negative")
         self._total = total
 
-    def price(self, slots: int) -> int:
+    def term(self, slots: int) -> int:
         """Units for a slot before which there were this many."""
         raise NotImplementedError
+
+    def price(self, state: PlannedState) -> Units:
+        """What the slot costs, which is known: nothing if that is too little for any noise."""
+        units = self.term(state.slots)
+        return paid(units if units >= self.population.sensitivity else 0)
 
     def start(self) -> PlannedState:
         """Nothing measured yet."""
@@ -62,11 +68,8 @@ class Planned:
         self, state: PlannedState, slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[PlannedState, SlotRelease]:
         """Release one slot."""
-        held, spent = state.held, self.price(state.slots)
-        rate = spent // self.population.sensitivity
-        if rate == 0:
-            spent = 0
-        else:
+        held, spent = state.held, int(self.price(state)[0])
+        if rate := spent // self.population.sensitivity:
             drawn = discrete_laplace(rate, self.population.bins, noise.words("release"))
             noisy = (slot_input.counts[0] + drawn).astype(np.float64)
             total = max(int(noisy.sum()), 0)
@@ -96,7 +99,7 @@ class Constant(Planned):
     def __init__(self, name: str, population: Population, *, total: int = 0) -> None:
         super().__init__(name, population, total)
 
-    def price(self, slots: int) -> int:
+    def term(self, slots: int) -> int:
         """Nothing."""
         return 0
 
@@ -115,7 +118,7 @@ class Doubling(Planned):
         super().__init__(name, population, total)
         self._series = Series(self.units, p)
 
-    def price(self, slots: int) -> int:
+    def term(self, slots: int) -> int:
         """The k-th term for slot 2**(k - 1), from slot 1 on."""
         number = slots + 1
         return 0 if number & (number - 1) else self._series.term(number.bit_length())
@@ -135,6 +138,6 @@ class Horizon(Planned):
             raise ConfigurationError(f"mechanism {name!r}: a horizon of {slots} slots is not 1 up")
         self._slots = slots
 
-    def price(self, slots: int) -> int:
+    def term(self, slots: int) -> int:
         """An even part within the horizon."""
         return self.units // self._slots if slots < self._slots else 0

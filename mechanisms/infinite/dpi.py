@@ -29,13 +29,14 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.budgets import UNIT_BITS, to_units
+from streamveil.mechanisms.core.budgets import UNIT_BITS, Units, to_units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.infinite import query_pool, spending_orders
 from streamveil.mechanisms.infinite.held_distribution import (
     FIELDS,
     Held,
     lifetime_of,
+    paid,
     spent_epsilon,
 )
 from streamveil.mechanisms.infinite.query_pool import SCALE
@@ -141,6 +142,10 @@ class DPI:
     def start(self) -> DPIState:
         """Nothing measured yet."""
         return DPIState(Held.uniform(self.population.bins, self._total))
+
+    def price(self, state: DPIState) -> Units:
+        """The slot's term of the series."""
+        return paid(self._series.term(self._order.take(state.slots, state.taken)[0]))
 
     def step(
         self, state: DPIState, slot_input: SlotInput, noise: SlotNoise

@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from streamveil.mechanisms.core import state_codec
-from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, to_units
+from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, Units, to_units
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.infinite.distance import (
     GRID,
@@ -49,6 +49,7 @@ from streamveil.mechanisms.infinite.held_distribution import (
     FIELDS,
     Held,
     lifetime_of,
+    paid,
     spent_epsilon,
 )
 from streamveil.mechanisms.infinite.series import Harmonic, Series
@@ -245,6 +246,17 @@ class Gated:
 
     def _reference(self, held: Held, total: int) -> Reference:
         return Reference.of(held, total, self._latest)
+
+    def price(self, state: GatedState) -> Units:
+        """What the slot costs if the gate opens, and the total if it is still to be measured.
+
+        The larger the total is, the less the first epoch costs.
+        """
+        measures = self.total_price if state.slots == 0 else 0
+        prices = self.prices(state.epoch, 0 if measures else state.total)
+        if prices is None:
+            return paid(measures)
+        return paid(measures + (prices.gate if state.since == 0 else 0) + prices.release)
 
     def step(
         self, state: GatedState, slot_input: SlotInput, noise: SlotNoise

@@ -88,6 +88,8 @@ class LocalRevised:
     """As those of a :class:`LocalRelease`, shape (d,)."""
     stderr: npt.NDArray[np.float64]
     """Expected standard error of each, shape (d,)."""
+    users: int
+    """How many took part in that slot."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.accounting.schedule import DynamicSchedule
+from streamveil.mechanisms.accounting.schedule import DynamicSchedule, Offer
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import PUBLISHED
-from streamveil.mechanisms.protocol import Setting, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import Members, Setting, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 from streamveil.mechanisms.wevent.last_publication import Publication
 from streamveil.mechanisms.wevent.pwsm import PWSM, PublicationState, decide
@@ -60,15 +60,24 @@ class DPWSM(Generic[S]):
         """All that the future of some ledgers depends on, shape (A, S)."""
         return self.schedule.canonical(state.schedule, ledgers)
 
+    def price(self, state: PublicationState[S], members: Members) -> Units:
+        """Begin the slot: what it costs if it publishes."""
+        offer = self._offer(state, members)
+        state.begun = members, offer
+        return offer.dissimilarity + offer.publication
+
+    def _offer(self, state: PublicationState[S], members: Members) -> Offer:
+        return self.schedule.offer(state.schedule, members.asked).within_limit()
+
     def step(
         self, state: PublicationState[S], slot_input: SlotInput, noise: SlotNoise
     ) -> tuple[PublicationState[S], SlotRelease]:
         """Release one slot."""
         members = slot_input.members
         assert members is not None
-        offer = self.schedule.offer(state.schedule, members.asked)
+        begun, state.begun = state.begun, None
+        offer = begun[1] if begun and begun[0] is members else self._offer(state, members)
         infeasible = members.sizes[offer.infeasible].sum() if offer.infeasible is not None else 0
-        offer = offer.within_limit()
         status = decide(state, offer, members, slot_input, noise)
         spent = offer.dissimilarity + (status == PUBLISHED) * offer.publication
         state.schedule = self.schedule.commit(state.schedule, offer, status == PUBLISHED)

@@ -14,8 +14,9 @@ import numpy as np
 
 from streamveil.mechanisms.accounting.schedule import Offer, Schedule
 from streamveil.mechanisms.core import state_codec
+from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import NULLIFIED, PUBLISHED, SKIPPED, Requirement
-from streamveil.mechanisms.protocol import Crowd, Population, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import Crowd, Members, Population, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 from streamveil.mechanisms.wevent.dissimilarity import dissimilarity
 from streamveil.mechanisms.wevent.last_publication import FIELDS, Publication
@@ -31,6 +32,9 @@ class PublicationState(Generic[S]):
     schedule: S
     """The schedule's own state."""
     last: Publication
+    begun: tuple[Members, Offer] | None = None
+    """What the next slot may spend, and on whom, once its price was asked where requirements
+    change: not saved."""
 
 
 def decide(
@@ -79,6 +83,11 @@ class PWSM(Generic[S]):
     def start(self) -> PublicationState[S]:
         """Nothing published yet: the estimate is zero everywhere."""
         return PublicationState(self.schedule.start(), Publication.nothing(self.population.bins))
+
+    def price(self, state: PublicationState[S]) -> Units:
+        """What the slot costs if it publishes."""
+        offer = self.schedule.offer(state.schedule)
+        return offer.dissimilarity + offer.publication
 
     def step(
         self, state: PublicationState[S], slot_input: SlotInput, noise: SlotNoise

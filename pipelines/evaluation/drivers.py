@@ -126,8 +126,7 @@ class Local:
 
     def rest(self) -> tuple[Revised, ...]:
         """Revise the slots that are still to be revised after the last one."""
-        users = int(self._sizes.sum())
-        return tuple(revised_counts(one, users) for one in rest_of(self._mechanism, self._state))
+        return tuple(map(revised_counts, rest_of(self._mechanism, self._state)))
 
     def _drawn(self, counts: Counts) -> Counts:
         """A value for every user, shape (n,), of counts by class and bin."""

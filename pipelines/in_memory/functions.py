@@ -183,6 +183,7 @@ def collect(
     delimiter: str | None = None,
     columns: Any = None,
     max_rejected: float = MAX_REJECTED,
+    revise: int | None = None,
 ) -> Releases:
     """The same in the local setting, played through: what `streamveil collect` does.
 
@@ -192,7 +193,7 @@ def collect(
     given = _without(locals(), ["data"])
     with words_of(collect):
         options = _options("collect", given)
-        transform = collecting.transform_of(options)
+        transform = collecting.transform_of(options, options)
         source = _events(data, "data", transform.columns.names, dialect_of(options))
         return _releases(collect, transform, [source])
 
@@ -307,8 +308,6 @@ def _releases(
     if registry.reload is None:  # Beam copies each step, and would copy all users with it
         transform = replace(transform, registry=replace(registry, reload=_stays_here))
 
-    revises = isinstance(transform, PrivateHistograms)
-
     def build(pipeline: beam.Pipeline) -> dict[str, Any]:
         read = [pipeline | f"Read{i}" >> source for i, source in enumerate(sources)]
         batches = tuple(events.batches for events in read)
@@ -316,7 +315,7 @@ def _releases(
         outputs = outputs | type(transform).__name__ >> transform
         return {
             "releases": outputs.releases,
-            **({"revisions": outputs.revisions} if revises else {}),
+            "revisions": outputs.revisions,
             "ledger": outputs.ledger,
             "rejected": [*(events.rejected for events in read), outputs.rejected],
         }
@@ -331,7 +330,7 @@ def _releases(
         pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
         summary.figures(),
         text,
-        tuple(kept.get("revisions", ())),
+        tuple(kept["revisions"]),
     )
 
 

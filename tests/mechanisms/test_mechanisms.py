@@ -204,9 +204,11 @@ class Spendthrift:
     def start(self):
         return None
 
+    def price(self, state):
+        return np.full(len(self.population.requirements), 2**40)
+
     def step(self, state, slot_input, noise):
-        counts = slot_input.counts.sum(axis=0)
-        spent = np.full(len(self.population.requirements), 2**40)
+        counts, spent = slot_input.counts.sum(axis=0), self.price(state)
         return state, SlotRelease(
             counts, "published", slot_input.slot, 1.0, counts * 0.0, spent=spent
         )

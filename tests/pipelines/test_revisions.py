@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 import streamveil as sv
-from streamveil.io import read_table
+from streamveil.io import read_revisions, read_table
 from streamveil.pipelines import yaml
 
 UTC = dt.timezone.utc
@@ -56,6 +56,12 @@ def test_a_call_revises_what_the_command_does(busy):
         found.revisions_to_arrow("wide")
 
 
+def test_the_place_of_revisions_is_told(busy):
+    place = f"folder:{busy.path('later')}"
+    outcome = busy.done(revise=4, revisions=place)
+    assert f"wrote {place}\n" in outcome.out
+
+
 def test_nothing_is_revised_unless_asked_for(busy):
     found = sv.release(
         busy.path("events.csv"),
@@ -97,22 +103,76 @@ def test_what_does_not_fit_is_refused(busy, flags, words):
     busy.refused(*(word.replace("=r.csv", f"={busy.path('r.csv')}") for word in words), **given)
 
 
-def test_the_local_setting_has_none(busy, toolbox):
-    local = toolbox.Job(busy.folder, "collect")
-    local.refused("--revise=7", "in the local setting no mechanism revises", revise=7)
+@pytest.fixture
+def local(busy, toolbox):
+    """The same in the local setting."""
+    job = toolbox.Job(busy.folder, "collect")
+    job.flags = dict(busy.flags)
+    return job
+
+
+def test_the_local_setting_revises_as_well(local):
+    local.done(output=local.path("plain.jsonl"))
+    local.done(revise=4, revisions=local.path("revised.csv"))
+    assert local.rows("plain.jsonl") == local.rows()
+    rows = read_revisions(local.path("revised.csv"))
+    slots = [row["slot"] for row in local.rows()]
+    assert [row.slot for row in rows] == slots
+    assert [row.revised_slot for row in rows] == [min(slot + 4, slots[-1]) for slot in slots]
+    assert {row.mechanism for row in rows} == {"rotation"}
+    found = sv.collect(
+        local.path("events.csv"),
+        **ASKED,
+        requirements=local.path("users.csv"),
+        noise_key=local.flags["noise_key"],
+        start="2024-01-01",
+        end=f"2024-01-{DAYS + 1}",
+        revise=4,
+    )
+    assert [r.counts.tolist() for r in found.revisions] == [row.counts.tolist() for row in rows]
+    assert found.revisions_to_arrow().num_rows == 3 * DAYS
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"revise": 7}, ["--revise=7 needs a place", "--revisions"]),
+        ({"revisions": "r.csv"}, ["--revisions=r.csv needs", "--revise=7"]),
+        ({"revise": 0, "revisions": "r.csv"}, ["revise is 0", "1 or more"]),
+        ({"revise": 5000, "revisions": "r.csv"}, ["revise is 5000", "1000"]),
+        (
+            {"revise": 7, "revisions": "r.csv", "mechanism": "plpa"},
+            ["'plpa' cannot revise (--revise=7)", "choose rotation,"],
+        ),
+        ({"revise": 7, "revisions": "r.xls"}, ["r.xls", ".parquet"]),
+        ({"revise": 7, "revisions": "users.csv"}, ["--revisions=", "exists already"]),
+        ({"revise": 7, "revisions": "out.jsonl"}, ["out.jsonl"]),
+    ],
+)
+def test_what_does_not_fit_the_local_setting_is_refused(local, flags, words):
+    given = dict(flags)
+    if "revisions" in given:
+        given["revisions"] = local.path(given["revisions"])
+    local.refused(*(word.replace("=r.csv", f"={local.path('r.csv')}") for word in words), **given)
 
 
 def test_yaml_names_the_output(busy):
     given = {name: value for name, value in busy.flags.items() if name not in ("input", "output")}
     with pytest.raises(sv.ConfigurationError, match="--revise=4 needs a place"):
         yaml.private_histograms(**given, revise=4)
-    outputs = yaml.private_histograms(**given, revise=4, revisions="later").outputs
-    assert outputs.keywords["revisions"] == "later"
+    with pytest.raises(sv.ConfigurationError, match="--revisions=later needs"):
+        yaml.collect_histograms(**given, revisions="later")
+    for make in (yaml.private_histograms, yaml.collect_histograms):
+        made = make(**given, revise=4, revisions="later")
+        assert made.outputs.keywords["revisions"] == "later"
+        assert made.transform.revise == 4
 
 
 @pytest.mark.slow
-def test_passes_revise_as_one_run_does(busy):
+@pytest.mark.parametrize("command", ["release", "collect"])
+def test_passes_revise_as_one_run_does(busy, command):
     """A pass that is gone on from leaves its last slots to the next; the last one does the rest."""
+    busy.command = command
     busy.done(revise=4, revisions=busy.path("once.jsonl"))
     (busy.folder / "in").mkdir()
     for n in range(1, DAYS + 1):

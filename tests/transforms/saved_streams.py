@@ -1,12 +1,13 @@
 """A small stream of every family and mechanism, of which the state after some slots is saved.
 
 `python -m tests.transforms.saved_streams FILE` writes what this version saves, and what it releases
-next from there: see CONTRIBUTING.md.
+next from there; with `--next EARLIER ...` it writes to files of earlier versions what this one
+releases next from their states: see CONTRIBUTING.md.
 """
 
+import argparse
 import base64
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,9 +46,13 @@ from streamveil.transforms.release.drivers import _SlotCounts
 KEY = bytes(range(32))
 SLOTS = 4
 """After which the state is saved; the next one is released from it."""
+LONG = 100
+"""After so many, the first time that the second engine of `adaptive` has all that it can have."""
+CYCLE, LAG = 4, 3
 
 USERS = [f"user {i}" for i in range(24)]
 REGISTRY = Registry.of({user: (1 + i % 3, 0.5 + i % 2) for i, user in enumerate(USERS)})
+MANY = Registry.of({f"user {i}": (8 + 4 * (i % 2), 0.4 + 0.2 * (i % 2)) for i in range(400)})
 FOREVER = Registry.of(default=(Lifetime(2.0), len(USERS)))
 HOUR = Slots.of("1h")
 COLUMNS = Columns("user", ("place",), "time")
@@ -69,18 +74,24 @@ class Driven:
     driver: Any
     counted: Callable[[int], Any]
     told: Callable[[Any, Any], Any]
+    slots: int = SLOTS
+    """After which the state is saved, as soon as it is `ripe`."""
+    ripe: Callable[[Any], bool] = lambda state: True
 
     def saved(self) -> bytes:
-        state = self.driver.start()
-        for slot in range(SLOTS):
+        state, slot = self.driver.start(), 0
+        while slot < self.slots or not self.ripe(state):
             state, _ = self.driver.release(state, slot, self.counted(slot))
+            slot += 1
         return bytes(self.driver.encode(state))
 
     def read(self, data: bytes) -> None:
         self.driver.decode(data)
 
     def following(self, data: bytes) -> Any:
-        return self.told(*self.driver.release(self.driver.decode(data), SLOTS, self.counted(SLOTS)))
+        state = self.driver.decode(data)
+        slot = self.driver.next_slot(state)
+        return self.told(*self.driver.release(state, slot, self.counted(slot)))
 
 
 class OfDevice:
@@ -120,51 +131,72 @@ def _by_class(registry: Registry) -> Callable[[int], Any]:
     return counted
 
 
-def _by_cohort(slot: int) -> Any:
+def _cyclic(slot: int) -> Any:
+    """Counts of many users, which rise and fall."""
+    rates = np.outer(MANY.sizes, [0.5, 0.3]) * (1 + 0.6 * np.sin(2 * np.pi * slot / CYCLE))
+    return np.minimum(np.random.default_rng([3, slot]).poisson(rates), MANY.sizes[:, None])
+
+
+def _by_cohort(by_class: Callable[[int], Any]) -> Callable[[int], Any]:
     """One user of the first class moves in slot 1, and is counted no more."""
-    table = _by_class(REGISTRY)(slot)
-    classes, bins = np.nonzero(table)
-    counts = CohortCounts(classes, bins, table[classes, bins])
-    if slot != 1:
-        return _SlotCounts(counts, Moves.none())
-    moved = (np.array([value], np.int64) for value in (0, 100, 1))
-    return _SlotCounts(counts, Moves(*moved, asked_units([CHANGE])))
+
+    def counted(slot: int) -> Any:
+        table = by_class(slot)
+        classes, bins = np.nonzero(table)
+        counts = CohortCounts(classes, bins, table[classes, bins])
+        if slot != 1:
+            return _SlotCounts(counts, Moves.none())
+        moved = (np.array([value], np.int64) for value in (0, 100, 1))
+        return _SlotCounts(counts, Moves(*moved, asked_units([CHANGE])))
+
+    return counted
 
 
 def _released(state: Any, release: Any) -> Any:
     return [release.counts.tolist(), release.status, release.spent.tolist()]
 
 
-def _histograms(name: str, registry: Registry, changing: bool = False) -> Any:
+def _revised(state: Any, release: Any) -> Any:
+    revisions = [[one.slot, one.counts.tolist()] for one in release.revisions]
+    return [*_released(state, release), revisions]
+
+
+def _of_engine_two(state: Any) -> bool:
+    """Whether a sum runs, a cycle is found, and a release is kept for revisions."""
+    has = state.mechanism
+    return bool(has.running and has.cycle.found is not None and has.ring and has.ring.releases)
+
+
+def _histograms(name: str, registry: Registry, changing: bool = False, **more: Any) -> Any:
     transform = PrivateHistograms(
-        registry, Categories(("cafe", "park")), HOUR, COLUMNS, name, noise_key=KEY
+        registry, Categories(("cafe", "park")), HOUR, COLUMNS, name, noise_key=KEY, **more
     )
     return transform._ledgers(transform._layout(bounded=not changing), changing).make()
 
 
-def _collected(name: str) -> CollectHistograms:
+def _collected(name: str, **more: Any) -> CollectHistograms:
     domain = Categories(("cafe", "park"))
-    return CollectHistograms(REGISTRY, domain, HOUR, COLUMNS, name, noise_key=KEY)
+    return CollectHistograms(REGISTRY, domain, HOUR, COLUMNS, name, noise_key=KEY, **more)
 
 
-def _local(name: str) -> dict[str, Driven]:
+def _local(name: str, slots: int = SLOTS, told: Any = _released, **more: Any) -> dict[str, Driven]:
     """The edge, and the server that gets its transcripts."""
-    setting = _collected(name).setting
+    setting = _collected(name, **more).setting
     layout = PrivateHistograms(
         REGISTRY, Categories(("cafe", "park")), HOUR, COLUMNS, noise_key=KEY
     )._layout(bounded=False)
     edge = PlayedDevicesConfig(setting, layout).make()
     state, transcripts = edge.start(), []
-    for slot in range(SLOTS + 1):
-        state, told = edge.release(state, slot, _symbols(slot).astype(np.int32))
-        transcripts.append(told)
+    for slot in range(slots + 1):
+        state, transcript = edge.release(state, slot, _symbols(slot).astype(np.int32))
+        transcripts.append(transcript)
 
     def tallies(_: Any, transcript: Any) -> Any:
         return [[one.supports.tolist(), one.reports.tolist()] for one in transcript.tallies]
 
     return {
-        f"edge {name}": Driven(edge, lambda slot: _symbols(slot).astype(np.int32), tallies),
-        f"server {name}": Driven(setting.make(), transcripts.__getitem__, _released),
+        f"edge {name}": Driven(edge, lambda slot: _symbols(slot).astype(np.int32), tallies, slots),
+        f"server {name}": Driven(setting.make(), transcripts.__getitem__, told, slots),
     }
 
 
@@ -197,12 +229,17 @@ def streams() -> dict[str, Any]:
         found[f"fixed {name}"] = Driven(_histograms(name, REGISTRY), _by_class(REGISTRY), _released)
     for name in DYNAMIC_MECHANISMS:
         driver = _histograms(name, REGISTRY, changing=True)
-        found[f"changing {name}"] = Driven(driver, _by_cohort, _released)
+        found[f"changing {name}"] = Driven(driver, _by_cohort(_by_class(REGISTRY)), _released)
+    cyclic = f"adaptive:cycle={CYCLE}"
+    for kind, counted in (("fixed", _cyclic), ("changing", _by_cohort(_cyclic))):
+        driver = _histograms(cyclic, MANY, kind == "changing", revise=LAG)
+        found[f"{kind} {cyclic}"] = Driven(driver, counted, _revised, LONG, _of_engine_two)
     for name in INFINITE_MECHANISMS:
         driver = _histograms(name, FOREVER)
         found[f"infinite {name}"] = Driven(driver, _by_class(FOREVER), _released)
     for name in LOCAL_MECHANISMS:
         found |= _local(name)
+    found |= _local(f"rotation:cycle={CYCLE}", 6 * CYCLE, _revised, revise=LAG)
     for kind, names in PER_RECORD_MECHANISMS.items():
         for name in names:
             found[f"{kind} {name}"] = _per_record(kind, name)
@@ -212,16 +249,30 @@ def streams() -> dict[str, Any]:
     return found
 
 
-def main(path: str) -> None:
+def _write(path: Path, record: dict[str, Any]) -> None:
+    path.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--next", type=Path, nargs="+", default=[], dest="earlier")
+    given = parser.parse_args()
+    all_of_them = streams()
     record = {}
-    for name, stream in streams().items():
+    for name, stream in all_of_them.items():
         data = stream.saved()
         record[name] = {
             "state": base64.b64encode(data).decode(),
             "next": stream.following(data),
         }
-    Path(path).write_text(json.dumps(record, indent=1) + "\n")
+    _write(given.file, record)
+    for path in given.earlier:
+        record = json.loads(path.read_text())
+        for name, one in record.items():
+            one["next"] = all_of_them[name].following(base64.b64decode(one["state"]))
+        _write(path, record)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -22,10 +22,16 @@ from streamveil.mechanisms.core.parameter_checks import (
     share,
     whole,
 )
-from streamveil.mechanisms.core.records import UNIFORM, LedgerEntry, Release, Slots
+from streamveil.mechanisms.core.records import (
+    UNIFORM,
+    LedgerEntry,
+    Release,
+    Revision,
+    Slots,
+)
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
-from streamveil.mechanisms.registry import LOCAL_DEFAULT
+from streamveil.mechanisms.registry import LOCAL_DEFAULT, check_revise
 from streamveil.transforms.checks import check_resume, settling, take_public
 from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
@@ -38,9 +44,18 @@ from streamveil.transforms.local.played_devices import (
     PlayedState,
     PopulationMoves,
     emit_to_server,
+    end_at_server,
 )
 from streamveil.transforms.local.server import LocalSetting
-from streamveil.transforms.messages import DONE, LEDGER, STATE, Kind, Message
+from streamveil.transforms.messages import (
+    DONE,
+    LEDGER,
+    REVISED,
+    REVISIONS,
+    STATE,
+    Kind,
+    Message,
+)
 from streamveil.transforms.release.drivers import one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
 from streamveil.transforms.release.release_steps import (
@@ -69,10 +84,15 @@ class _Collected(NamedTuple):
     state: beam.PCollection[tuple[int, bytes]]
     """Of a bounded input, as :class:`PrivateHistograms` has it: what all devices and the server
     remember, in one."""
+    revisions: beam.PCollection[Revision]
+    """With `revise` one for each slot, so many slots later: safe to publish."""
 
 
 class Collected(WithRows, _Collected):
     """What the local setting gives, and `rows` of the releases."""
+
+    revised: beam.PCollection[int] | None = None
+    """Of a bounded input how many revisions there are, as `done` has it of the releases."""
 
 
 def _all_told(slots: int) -> tuple[str, Message]:
@@ -148,6 +168,11 @@ class CollectHistograms(beam.PTransform):
     moves: PopulationMoves | None = field(default=None, repr=False)
     """Who comes, leaves or asks for something else since `resume` was written, where users after
     that are those of `registry`. For the mechanism `rotation`."""
+    revise: int = 0
+    """How many slots later every slot is revised, for `revisions`, of reports that were made
+    anyway; 0 for never. Of mechanisms `rotation` can."""
+    ends: bool = True
+    """Whether the stream ends with the last slot, as in :class:`PrivateHistograms`."""
 
     def __post_init__(self) -> None:
         """Refuse at once what cannot work."""
@@ -162,6 +187,7 @@ class CollectHistograms(beam.PTransform):
         self.max_rejected = share("max_rejected", self.max_rejected)
         self._key = SameKey.of(self.noise_key)
         self.bounding()
+        check_revise(self.mechanism, self.revise, local=True)
         server = self.setting.server()
         if self.longest_window is not None:
             server.start()  # refuses one that is shorter than a window of the table
@@ -215,6 +241,7 @@ class CollectHistograms(beam.PTransform):
             context,
             self.begun,
             self.longest_window,
+            self.revise,
         )
 
     def bounding(self) -> Bounding:
@@ -251,12 +278,12 @@ class CollectHistograms(beam.PTransform):
                 | "GatherVisits" >> beam.GroupByKey()
                 | "Edge"
                 >> beam.ParDo(_ReleaseAtEndFn(self._staged(edge, visits))).with_outputs(
-                    STATE, DONE, main="tallies"
+                    STATE, DONE, REVISED, main="tallies"
                 )
             )
             answered.tallies.element_type = _BY_STREAM
             state = answered[STATE]
-            answered[DONE].element_type = int
+            answered[DONE].element_type = answered[REVISED].element_type = int
             word = answered[DONE] | "TellServer" >> beam.Map(_all_told).with_output_types(
                 _BY_STREAM
             )
@@ -275,15 +302,20 @@ class CollectHistograms(beam.PTransform):
             crossing = (tallies, *visits.ticks) | "AddStart" >> beam.Flatten()
             server = _ReleaseInTimeFn(self._serving(visits))
         released = crossing | "Server" >> beam.ParDo(server).with_outputs(
-            LEDGER, DONE, main="releases"
+            LEDGER, REVISIONS, DONE, REVISED, main="releases"
         )
         released.releases.element_type = Release
         released[LEDGER].element_type = LedgerEntry
-        released[DONE].element_type = int
+        released[REVISIONS].element_type = Revision
+        released[DONE].element_type = released[REVISED].element_type = int
         rejected = visits.rejected | "AllRejected" >> beam.Flatten()
         state.element_type = tuple[int, bytes]
-        outputs = Collected(released.releases, released[LEDGER], rejected, state)
-        return outputs.completed(self.domain.labels, released[DONE] if visits.bounded else None)
+        outputs = Collected(
+            released.releases, released[LEDGER], rejected, state, released[REVISIONS]
+        )
+        done, revised = (released[tag] if visits.bounded else None for tag in (DONE, REVISED))
+        outputs.revised = revised
+        return outputs.completed(self.domain.labels, done)
 
     def _staged(self, edge: PlayedDevicesConfig, visits: Counted) -> ReleaseConfig:
         return ReleaseConfig(
@@ -294,14 +326,20 @@ class CollectHistograms(beam.PTransform):
             self.last_slot,
             self._edge_resume,
             keeps=True,
+            emit_rest=end_at_server,
+            ends=self.ends,
         )
 
     def _serving(self, visits: Counted) -> ReleaseConfig:
+        publish = Publish(self.slots, self.mechanism)
         return ReleaseConfig(
             partial(one_driver, self.setting),
             visits.clock,
-            Publish(self.slots, self.mechanism),
+            publish,
+            last_slot=self.last_slot,
             resume=self._server_resume,
+            emit_rest=publish.rest,
+            ends=self.ends,
         )
 
     def _layout(self, bounded: bool) -> Layout:

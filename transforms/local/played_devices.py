@@ -165,6 +165,10 @@ class PlayedDevices:
                 return PlayedState(server, state.devices), Transcript(tuple(tallies))
             ask = answer
 
+    def rest(self, state: PlayedState) -> None:
+        """Note that the server revises the rest of the slots: the stream ends."""
+        self.stream.rest(state.server)
+
     def next_slot(self, state: PlayedState) -> int | None:
         """The slot that comes next."""
         return state.server.next_slot
@@ -176,3 +180,9 @@ def emit_to_server(
     """All that a slot tells the server, in one part: its transcript."""
     message = Message(Kind.COUNTS, slot, payload=transcript.to_bytes())
     yield TimestampedValue((edge.name, message), at)
+
+
+def end_at_server(edge: PlayedDevices, state: PlayedState, at: Timestamp) -> Iterator[Any]:
+    """The server foresees the end of the stream as well, so nothing is told of it."""
+    edge.rest(state)
+    return iter(())

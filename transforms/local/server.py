@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamveil.mechanisms.core.budgets import to_epsilon
-from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry
+from streamveil.mechanisms.core.records import ConfigurationError, LedgerEntry, Revised
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.local.protocol import LocalRelease, Tally, Users
-from streamveil.mechanisms.local.server.last_publication import as_counts
+from streamveil.mechanisms.local.server.last_publication import as_counts, revised_counts
 from streamveil.mechanisms.local.server.stream import LocalStream, LocalStreamState
 from streamveil.mechanisms.local.tokens import Tokens
 from streamveil.mechanisms.protocol import SlotRelease
@@ -41,6 +41,8 @@ class LocalSetting:
     for all."""
     longest_window: int | None = None
     """The longest window that anybody may ask for, in slots; None while nobody changes."""
+    revise: int = 0
+    """How many slots later a slot is revised; 0 for never."""
 
     def __post_init__(self) -> None:
         """Refuse users who cannot be known.
@@ -63,7 +65,7 @@ class LocalSetting:
     def server(self) -> LocalStream:
         """The server's side. Raises ConfigurationError for a mechanism that does not fit."""
         noise = NoiseSource(self.noise_key().derived("local server"), self.name)
-        mechanism = local_mechanism(self.mechanism, self.users)
+        mechanism = local_mechanism(self.mechanism, self.users, revise=self.revise)
         return LocalStream(
             mechanism, noise, context=self.context, longest_window=self.longest_window
         )
@@ -154,6 +156,10 @@ class Server:
         """Frequencies scaled up to all users there are."""
         users = int(self.stream.sizes(state).sum())
         return as_counts(release, users, state.filter.spent_by_class())
+
+    def rest(self, state: LocalStreamState) -> tuple[Revised, ...]:
+        """Revise the slots that are still to be revised: the stream ends."""
+        return tuple(map(revised_counts, self.stream.rest(state)))
 
     def next_slot(self, state: LocalStreamState) -> int | None:
         """The slot that comes next."""

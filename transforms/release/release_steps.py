@@ -105,7 +105,8 @@ class Publish:
         yield TimestampedValue(told, at)
         entry = driver.entry(state, slot, release)
         yield beam.pvalue.TaggedOutput(LEDGER, TimestampedValue(entry, at))
-        yield from self._revisions(release.revisions, slot, at)
+        if release.revisions:
+            yield from self._revisions(release.revisions, slot, at)
 
     def rest(self, driver: Any, state: Any, at: Timestamp) -> Iterator[Any]:
         """Each `Revision` that is still to be made when the stream ends."""
@@ -160,10 +161,12 @@ class _ReleaseAtEndFn(beam.DoFn):
                 "See the first error in the runner's log, and run again"
             )
         told: Counter[str | None] = Counter()
+        end = config.clock.slots.end
         state = driver.start() if config.resume is None else driver.decode(config.resume)
         for slot, counted in self._every_slot(driver, ended):
             state, release = driver.release(state, slot, counted)
-            for output in config.emit(driver, state, slot, release, self._time(slot)):
+            at = Timestamp(micros=end(slot) - 1)
+            for output in config.emit(driver, state, slot, release, at):
                 told[getattr(output, "tag", None)] += 1
                 yield output
         yield beam.pvalue.TaggedOutput(DONE, told[None])
@@ -171,16 +174,14 @@ class _ReleaseAtEndFn(beam.DoFn):
         if config.emit_rest:
             rest = 0
             if config.ends and next_slot is not None:
-                for revision in config.emit_rest(driver, state, self._time(next_slot - 1)):
+                at = Timestamp(micros=end(next_slot - 1) - 1)
+                for revision in config.emit_rest(driver, state, at):
                     rest += 1
                     yield revision
             yield beam.pvalue.TaggedOutput(REVISED, told[REVISIONS] + rest)
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))
-
-    def _time(self, slot: int) -> Timestamp:
-        return Timestamp(micros=self._config.clock.slots.end(slot) - 1)
 
     def _every_slot(
         self, driver: Driver, ended: Mapping[int, list[Message]]

@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive import filter_bank, kalman
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import to_epsilon
@@ -69,10 +69,24 @@ _SEED_WORDS = 4
 
 
 @dataclass(frozen=True, eq=False)
+class Past:
+    """What is remembered of a slot that is still to be revised, beside what the ring has."""
+
+    foreseen: Floats
+    """What the cycle was taken for: deviations and their variances, shape (2, d)."""
+    users: int
+    """How many took part."""
+
+    SCHEMA: ClassVar[state_codec.Schema] = state_codec.record_schema(
+        "Past", foreseen="bytes", users="long"
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class RotationState:
     """All of it public but for who reports when, which only a forger would like to know."""
 
-    bank: filter_bank.BankState
+    bank: kalman.BankState
     last: LocalPublication
     seed: bytes | None = None
     """Where the groups come from; None before the first slot."""
@@ -89,9 +103,8 @@ class RotationState:
     """What is known of the cycle; None without one."""
     ring: Ring | None = None
     """What revisions need; None without any."""
-    foreseen: tuple[Floats, ...] = ()
-    """What the cycle was taken for in each slot that is still to be revised: deviations and their
-    variances, each of shape (2, d)."""
+    past: list[Past] = field(default_factory=list)
+    """One for each slot that is still to be revised; changed in place, as bank and ring are."""
 
 
 class Rotation:
@@ -132,11 +145,11 @@ class Rotation:
             (1, {"type": "array", "items": "bytes"}, {}),
             (
                 2,
-                filter_bank.SCHEMA,
+                kalman.SCHEMA,
                 {
                     "seasons": ["null", Seasons.SCHEMA],
                     "ring": ["null", Ring.SCHEMA],
-                    "foreseen": {"type": "array", "items": "bytes"},
+                    "past": {"type": "array", "items": Past.SCHEMA},
                 },
             ),
         )
@@ -155,11 +168,11 @@ class Rotation:
     ) -> None:
         if oracle not in (BEST, GRR, OUE):
             raise ConfigurationError(
-                f"{name}: oracle is {oracle!r}: give {BEST}, {GRR} or {OUE}, or leave it out"
+                f"oracle is {oracle!r}: give {BEST}, {GRR} or {OUE}, or leave it out"
             )
         if cycle and not 2 <= cycle <= seasons.LONGEST:
             raise ConfigurationError(
-                f"{name}: cycle is {cycle}, give a number of slots from 2 to {seasons.LONGEST}, or "
+                f"cycle is {cycle}, give a number of slots from 2 to {seasons.LONGEST}, or "
                 "0 for none"
             )
         self.name = name
@@ -212,9 +225,8 @@ class Rotation:
         if state.ring is None:
             return state, release
         state.ring.passed(slot, int(self._bank.users), np.zeros(self.users.symbols))
-        state = replace(state, foreseen=(*state.foreseen, foreseen))
-        state, revised = self._revised(state, slot - self.revise)
-        return state, replace(release, revisions=revised)
+        state.past.append(Past(foreseen, int(self.sizes(state).sum())))
+        return state, replace(release, revisions=self._revised(state, slot - self.revise))
 
     def _observed(
         self, state: RotationState, tally: Tally, slot: int, foreseen: Floats
@@ -251,31 +263,29 @@ class Rotation:
     def _noting(self, state: RotationState, slot: int) -> RotationState:
         """The state with what revisions need, from a slot on that nothing is known of yet."""
         if not self.revise:
-            return replace(state, ring=None, foreseen=())
+            return replace(state, ring=None, past=[])
         return state if state.ring else replace(state, ring=Ring.start(state.bank, slot))
 
     def rest(self, state: RotationState) -> tuple[LocalRevised, ...]:
         """The slots that are still to be revised, with what there is: the stream ends."""
-        return self._revised(state, state.ring.last_slot)[1] if state.ring else ()
+        return self._revised(state, state.ring.last_slot) if state.ring else ()
 
-    def _revised(
-        self, state: RotationState, until: int
-    ) -> tuple[RotationState, tuple[LocalRevised, ...]]:
+    def _revised(self, state: RotationState, until: int) -> tuple[LocalRevised, ...]:
         """Revise all slots up to one that have not been."""
         ring, bank, n, found = state.ring, state.bank, self._bank.users, []
-        foreseen = list(state.foreseen)
         weights = self._bank.weights(bank)
         while ring is not None and ring.next_slot <= until:
             slot, expected = ring.revise(weights, bank.scale.astype(np.float64))
-            deviation, doubt = foreseen.pop(0)
+            past = state.past.pop(0)
+            deviation, doubt = past.foreseen
             frequencies = expected.mean / n + deviation
             variance = (expected.variance + expected.white) / n**2 + doubt
             if self._project:
                 frequencies = on_simplex(frequencies)
             if state.observed is None:  # nothing is known before a report
                 frequencies, variance = 0 * frequencies, np.full_like(variance, np.nan)
-            found.append(LocalRevised(slot, frequencies, np.sqrt(variance)))
-        return replace(state, foreseen=tuple(foreseen)), tuple(found)
+            found.append(LocalRevised(slot, frequencies, np.sqrt(variance), past.users))
+        return tuple(found)
 
     def change(
         self,
@@ -401,14 +411,16 @@ class Rotation:
     def encode(self, state: RotationState) -> bytes:
         """Bytes of the state."""
         record: dict[str, Any] = {
-            "bank": filter_bank.record(state.bank),
+            "bank": kalman.record(state.bank),
             **state.last.record(),
             "moved": _columns(state.changes.moved),
             "former": _columns(state.changes.former),
             **{name: getattr(state, name) for name in _PLAIN},
             "seasons": state.seasons and state.seasons.record(),
             "ring": state.ring and state.ring.record(),
-            "foreseen": [each.tobytes() for each in state.foreseen],
+            "past": [
+                {"foreseen": one.foreseen.tobytes(), "users": one.users} for one in state.past
+            ],
         }
         return state_codec.pack(self.SCHEMAS, record)
 
@@ -418,10 +430,10 @@ class Rotation:
         state = self.start()
         last = LocalPublication.of_record(record, self.users.symbols)
         if version == 1:
-            filter_bank.read_former(state.bank, record["bank"])
+            kalman.read_former(state.bank, record["bank"])
             state.bank.elapsed = 0 if record["reached"] is not None else 1
         else:
-            filter_bank.read(state.bank, record["bank"])
+            kalman.read(state.bank, record["bank"])
         moved, former = (
             [np.frombuffer(column, "<i4").astype(np.int32) for column in record[name]]
             for name in ("moved", "former")
@@ -435,11 +447,14 @@ class Rotation:
         """What a record has of the cycle and of revisions."""
         symbols = self.users.symbols
         known, ring = record["seasons"], record["ring"]
-        foreseen = [np.frombuffer(each).reshape(2, symbols) for each in record["foreseen"]]
+        past = [
+            Past(np.frombuffer(one["foreseen"]).reshape(2, symbols), one["users"])
+            for one in record["past"]
+        ]
         return {
             "seasons": known and Seasons.read(known, self._cycle, symbols),
             "ring": ring and Ring.read(ring, symbols),
-            "foreseen": tuple(foreseen),
+            "past": past,
         }
 
 

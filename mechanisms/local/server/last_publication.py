@@ -111,11 +111,11 @@ def as_counts(release: LocalRelease, users: int, spent: Units) -> SlotRelease:
         users * release.stderr[:-1],
         release.diagnostics,
         spent=spent,
-        revisions=tuple(revised_counts(one, users) for one in release.revisions),
+        revisions=tuple(map(revised_counts, release.revisions)),
     )
 
 
-def revised_counts(revised: LocalRevised, users: int) -> Revised:
-    """What is published of a revision: as :func:`as_counts`."""
-    counts = np.rint(users * revised.frequencies[:-1]).astype(np.int64)
-    return Revised(revised.slot, counts, users * revised.stderr[:-1])
+def revised_counts(revised: LocalRevised) -> Revised:
+    """What is published of a revision: as :func:`as_counts`, of those who took part then."""
+    counts = np.rint(revised.users * revised.frequencies[:-1]).astype(np.int64)
+    return Revised(revised.slot, counts, revised.users * revised.stderr[:-1])

@@ -25,7 +25,15 @@ from streamveil.mechanisms.driver.stream import check_order
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
 from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
-from streamveil.mechanisms.local.protocol import Ask, LocalMechanism, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.protocol import (
+    Ask,
+    LocalMechanism,
+    LocalRelease,
+    LocalRevised,
+    Tally,
+    Users,
+    rest_of,
+)
 from streamveil.mechanisms.local.server.open_ask import ASKED, asked_of, asked_record
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise
 
@@ -127,6 +135,13 @@ class LocalStream:
 
     def _random(self, slot: int) -> SlotNoise:
         return self._noise.slot(slot, self._configuration)
+
+    def rest(self, state: LocalStreamState) -> tuple[LocalRevised, ...]:
+        """The slots that are still to be revised, with what there is: the stream ends.
+
+        The state remembers that it was done.
+        """
+        return rest_of(self.mechanism, state.mechanism)
 
     def asked(self, state: LocalStreamState, slots: int) -> list[Ask]:
         """The asks of the last slots, so many or since the beginning, while nobody changed."""

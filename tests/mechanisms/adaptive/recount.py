@@ -5,11 +5,13 @@ takes its place. In one world it notes every question, the integers and the unit
 it likes; in a neighbouring world, where one user has some more events, it plays the same answers.
 So all that follows from answers is the same, and how far a question's integers have moved, times
 the unit, is the loss of that user in that question: a whole number of units of 2**-40 epsilon.
-Whoever asks other questions in a neighbouring world has looked at the events.
+Whoever asks other questions in a neighbouring world, or tells something else, has looked at the
+events.
 """
 
 from __future__ import annotations
 
+import pickle
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -28,17 +30,18 @@ from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
+from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 ANSWERS = ("quiet", "wild", "true", "noisy")
 GAPS = ("own", "short", "long", "any")
 KINDS = ("own", "points", "sums", "any")
 # Slots without a jump after which gate and reserve are halved: there are not many.
-CALM = 4
+WARY = 4
 
 
 class LookedError(AssertionError):
-    """A question depends on events."""
+    """A question, or what is told, depends on events."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +174,7 @@ def on(tape: Tape):
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remembered, "CALM", CALM)
+        patch.setattr(remembered, "WARY", CALM)
         patch.setattr(SlotNoise, "words", named)
         for module in _drawing_noise():
             patch.setattr(
@@ -215,6 +218,8 @@ class World:
         self.streams, self.slots, self.tape = streams, slots, tape
         """The stream of each slot."""
         self.booked: list[dict[int, int]] = []
+        self.told: list[bytes] = []
+        """All that is public of each slot's release."""
         self.saved: list[bytes] = []
         """State before each slot."""
 
@@ -228,8 +233,9 @@ class World:
                 if restarts.random() < 0.15:
                     state = self.streams[number].decode(self.saved[-1])
                 self.tape.begin(number, False)
-                state, booked = self._release(state, number, slot)
+                state, booked, told = self._release(state, number, slot)
                 self.booked.append(booked)
+                self.told.append(told)
         return self
 
     def _thawed(self, state: Any, number: int) -> Any:
@@ -239,7 +245,8 @@ class World:
     def losses(self, events: dict[int, tuple[int, np.ndarray]]) -> list[tuple[str, int]]:
         """What a neighbour loses who has some events: (cohort, events (d,)) by slot.
 
-        In every question, its purpose and the loss. What is booked must not depend on the events.
+        In every question, its purpose and the loss. What is booked and what is told must not depend
+        on the events, but for the answers.
         """
         self.tape.losses.clear()
         first, last = min(events), max(events)
@@ -252,8 +259,10 @@ class World:
                 if number in events:
                     slot = slot.with_events(*events[number])
                 self.tape.begin(number, True)
-                state, booked = self._release(state, number, slot)
+                state, booked, told = self._release(state, number, slot)
                 self.tape.end()
+                if told != self.told[number]:
+                    raise LookedError(f"slot {number} tells something else")
                 if booked != self.booked[number]:
                     raise LookedError(f"slot {number}: {self.booked[number]} became {booked}")
                 if number >= last and self._forgotten(state, number):
@@ -269,18 +278,29 @@ class World:
         saved = stream.decode(self.saved[number + 1]).mechanism
         return encode(saved) == encode(state.mechanism)
 
-    def _release(self, state: Any, number: int, slot: Slot) -> tuple[Any, dict[int, int]]:
+    def _release(self, state: Any, number: int, slot: Slot) -> tuple[Any, dict[int, int], bytes]:
         stream = self.streams[number]
         if isinstance(stream, ReleaseStream):
             table = np.stack([slot.counts[k] for k in range(len(slot.counts))])
             price = stream.price(state)
             state, release = stream.release(state, number, table)
             assert (release.spent <= price).all()
-            return state, dict(enumerate(release.spent.tolist()))
+            return state, dict(enumerate(release.spent.tolist())), told_of(release)
         cohorts = np.array(list(slot.counts), np.int64)
         cells = np.array(list(slot.counts.values()), np.int64).reshape(-1, stream.setting.bins)
         where, bins = np.nonzero(cells)
         counts = CohortCounts(cohorts[where], bins, cells[where, bins])
+        price = stream.price(state, number, slot.moves)
         state, release = stream.release(state, number, counts, slot.moves)
+        assert (release.spent <= price).all()
         spent = release.spent[state.interned.ledgers_of(cohorts)]
-        return state, dict(zip(cohorts.tolist(), spent.tolist(), strict=True))
+        booked = dict(zip(cohorts.tolist(), spent.tolist(), strict=True))
+        return state, booked, told_of(release)
+
+
+def told_of(release: SlotRelease) -> bytes:
+    """All that is public of a release, with the revisions that come with it."""
+    assert all((one.counts >= 0).all() for one in release.revisions)
+    figures = [(one.slot, one.counts.tobytes(), one.stderr.tobytes()) for one in release.revisions]
+    plain = (release.status, release.published_slot, release.epsilon, dict(release.diagnostics))
+    return pickle.dumps((release.counts.tobytes(), release.stderr.tobytes(), plain, figures))

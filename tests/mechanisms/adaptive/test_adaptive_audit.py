@@ -121,7 +121,7 @@ def looks(adjacency, target_bin, runs, target_of=None) -> np.ndarray:
     source = NoiseSource(KEY, f"look {adjacency} {target_bin}")
     outcomes = np.zeros((runs, 1), dtype=np.int64)
     for run in range(runs):
-        terms, noise = machine.terms(state, SlotInput(run, counts)), source.slot(run, b"")
+        terms, noise = machine.terms(state, None), source.slot(run, b"")
         forecast = machine.bank.forecast(state.bank)
         risk = machine.correlation.risk(state.correlation, state.bank.scale)
         here = Slot(run, counts, noise, terms, terms.bank, forecast, risk)

@@ -1,4 +1,5 @@
-"""Sums that are broken on purpose are convicted: by what is lost (`test_losses.py`), and by audits.
+"""Sums, and what is beside them, broken on purpose are convicted: by what is lost or told
+(`test_losses.py`), and by audits.
 
 What an audit proves with confidence 1 - 1e-6 must not exceed the claim; keys are fixed.
 """
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import BudgetExceeded, NoiseSource, Population, Requirement
-from streamveil.mechanisms.adaptive import algorithm, releases, running_sum
+from streamveil.mechanisms.adaptive import (
+    algorithm,
+    cycle,
+    gate,
+    outputs,
+    releases,
+    running_sum,
+)
+from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.changing import DynamicAdaptive
 from streamveil.mechanisms.adaptive.cycle import Cycle
@@ -25,7 +34,9 @@ from tests.mechanisms.test_audit import audit
 
 BEGIN, WEIGHTING = RunningSum.begin.__func__, RunningSum.weighting
 ADD, RELEASE = RunningSum.add, RunningSum.release
-ADD_SLOT, SUM_UP = releases.add, releases.sum_up
+ADD_SLOT, SUM_UP, OBSERVE = releases.add, releases.sum_up, releases.observe
+LOOK, TOLD, BEGUN = gate.look, outputs.told, cycle._begun
+REPLAN, SEEN = AdaptiveRelease._replan, AdaptiveRelease._seen
 
 
 # What is audited: epsilon over so many slots.
@@ -199,6 +210,75 @@ def cycles_for_free(patch) -> None:
     patch.setattr(Cycle, "step", lambda self, *given: 0 * step(self, *given))
 
 
+def a_cycle_goes_on_with_its_totals(patch) -> None:
+    """A span of cycles begins with what the one before has added up and released."""
+    left = {}
+
+    def release(running, noise, *purpose):
+        left[len(running.partial)] = running.partial
+        return RELEASE(running, noise, *purpose)
+
+    def begun(one, *given):
+        running = BEGUN(one, *given)
+        if running:
+            running.partial = running.partial + left.pop(len(running.partial), 0)
+        return running
+
+    patch.setattr(RunningSum, "release", release)
+    patch.setattr(cycle, "_begun", begun)
+
+
+def looks_for_free(patch) -> None:
+    """Whoever looks at a slot of a sum pays for the slot alone."""
+
+    def look(state, here, offers):
+        paid, surprise = LOOK(state, here, offers)
+        return (0 * paid if state.running else paid), surprise
+
+    patch.setattr(gate, "look", look)
+
+
+def plans_by_counts(patch) -> None:
+    """The gap is planned by the true counts."""
+
+    def replan(self, state, terms):
+        REPLAN(self, state, terms)
+        state.gap += state.running is None and counted[0] % 2
+
+    counted = [0]
+
+    def seen(self, state, here):
+        counted[0] = int(here.counts.sum())
+        return SEEN(self, state, here)
+
+    patch.setattr(AdaptiveRelease, "_seen", seen)
+    patch.setattr(AdaptiveRelease, "_replan", replan)
+
+
+def tells_of_counts(patch) -> None:
+    """A release tells where a bin is empty."""
+
+    def told(state, here, *given):
+        release = TOLD(state, here, *given)
+        return replace(release, counts=release.counts * (here.counts.sum(axis=0) > 0))
+
+    patch.setattr(outputs, "told", told)
+
+
+def revises_by_counts(patch) -> None:
+    """Revisions are smoothed over counts that have no noise."""
+
+    def observe(state, here, *given, **more):
+        seen = OBSERVE(state, here, *given, **more)
+        if state.ring and seen.taken:
+            last = state.ring.releases[-1]
+            last = replace(last, counts=here.counts.sum(axis=0).astype(np.float32))
+            state.ring.releases[-1] = last
+        return seen
+
+    patch.setattr(releases, "observe", observe)
+
+
 def without_sensitivity(patch) -> None:
     """Several contributions cost as much as one."""
     patch.setattr(Weighting, "spent", property(lambda self: self.weights * self.unit))
@@ -229,6 +309,11 @@ ANY, FIXED, CHANGING, THAWING = (range(90), *(range(kind, 90, 3) for kind in ran
             another_unit_when_requirements_begin_to_change, THAWING, marks=pytest.mark.slow
         ),
         (cycles_for_free, ANY),
+        (a_cycle_goes_on_with_its_totals, ANY),
+        (looks_for_free, ANY),
+        (plans_by_counts, ANY),
+        (tells_of_counts, ANY),
+        (revises_by_counts, ANY),
         (without_sensitivity, ANY),
     ],
 )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import Population, Requirement
-from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.budget_plan import Plan
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM, expected_error
 from streamveil.mechanisms.adaptive.weighting import Choices, Risk
@@ -26,10 +26,10 @@ def plan_of(epsilon, window=40, users=10_000) -> Plan:
 
 def member(drift=0.0, bend=0.0, white=0.0):
     """Belief in one member alone."""
-    rows = np.stack([filter_bank.DRIFT, filter_bank.BEND, filter_bank.WHITE])[:, :, 0].T
+    rows = np.stack([kalman.DRIFT, kalman.BEND, kalman.WHITE])[:, :, 0].T
     found = np.flatnonzero((rows == [drift, bend, white]).all(axis=1))
     assert found.size == 1
-    return np.eye(filter_bank.MEMBERS)[found[0]]
+    return np.eye(kalman.MEMBERS)[found[0]]
 
 
 def gap_of(plan, beliefs, scale=1000.0, risk=NONE, kinds=(POINT,)) -> int:

@@ -6,16 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from streamveil.mechanisms.adaptive import filter_bank
-from streamveil.mechanisms.adaptive.filter_bank import (
-    BEND,
-    DRIFT,
-    MEMBERS,
-    SLOPED,
-    WHITE,
-    Bank,
-    present,
-)
+from streamveil.mechanisms.adaptive import kalman
+from streamveil.mechanisms.adaptive.filter_bank import Bank
+from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, MEMBERS, SLOPED, WHITE, present
 
 FLAKINESS = 1e-6
 PROPERTY = settings(max_examples=60)
@@ -170,7 +163,7 @@ def slot_by_slot(bank, shares, seen, noise):
     now = present(start)
     for member in range(MEMBERS):
         drift, bend = DRIFT[member, 0] * start.scale[0], BEND[member, 0] * start.scale[0]
-        sloped = member - len(filter_bank.LEVELS)
+        sloped = member - len(kalman.LEVELS)
         mean = np.array([float(start.level[member, 0]), 0.0, 0.0])
         covariance = np.diag([float(start.level_var[member, 0]), 0.0, 0.0])
         if sloped >= 0:
@@ -205,7 +198,7 @@ def test_a_sum_is_observed_as_slot_by_slot(shares):
     for member, (mean, covariance) in enumerate(expected):
         assert now.level[member, 0] == pytest.approx(mean[0], rel=1e-5)
         assert now.level_var[member, 0] == pytest.approx(covariance[0, 0], rel=1e-5)
-        sloped = member - len(filter_bank.LEVELS)
+        sloped = member - len(kalman.LEVELS)
         if sloped >= 0:
             assert now.slope[sloped, 0] == pytest.approx(mean[1], rel=1e-3, abs=1e-4)
             assert now.slope_var[sloped, 0] == pytest.approx(covariance[1, 1], rel=1e-3)
@@ -216,7 +209,7 @@ def test_a_sum_is_observed_as_slot_by_slot(shares):
 # A sum of one slot is a release of that slot.
 def test_a_sum_of_one_slot_is_a_release():
     states = []
-    for shares in (filter_bank.LAST_SLOT, np.array([0.0, 0.0, 1.0])):
+    for shares in (kalman.LAST_SLOT, np.array([0.0, 0.0, 1.0])):
         bank = Bank(1000.0, 2)
         state = bank.start()
         bank.observe(state, np.array([300.0, 20.0]), 50.0, np.ones(2))
@@ -246,9 +239,7 @@ def test_slots_pass_at_once():
 def test_members():
     assert DRIFT.shape == BEND.shape == WHITE.shape == (MEMBERS, 1)
     assert ((DRIFT > 0) != (BEND > 0)).all()
-    assert (
-        stats.rankdata(-filter_bank.BELIEF[:, 0]).tolist() == stats.rankdata(DRIFT[:, 0]).tolist()
-    )
+    assert stats.rankdata(-kalman.BELIEF[:, 0]).tolist() == stats.rankdata(DRIFT[:, 0]).tolist()
 
 
 # What an alarm makes of two bins it must not make of many: of a hundred one is that far off by

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.adaptive import gap_errors
-from streamveil.mechanisms.adaptive.filter_bank import LAST_SLOT, MEMBERS, WHITE, Bank, present
+from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM, expected_error
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, MEMBERS, WHITE, present
 
 KINDS = pytest.mark.parametrize("kind", [POINT, SUM])
 

@@ -2,7 +2,8 @@
 
 Losses are counted from outside, in two neighbouring worlds (`recount.py`): how far the integers
 under each noisy result move when one user of a class has other events in a slot, times the unit of
-the noise. They are summed as whole units of 2**-40 epsilon, and never rounded. Answers are quiet,
+the noise. They are summed as whole units of 2**-40 epsilon, and never rounded. All else that is
+told, revisions included, must be the same in both worlds, where answers are. Answers are quiet,
 wild, true or as noisy as they should be, so that gaps end early, jumps come and audits disagree;
 plans have gaps of all lengths; streams go on from saved states now and then.
 """
@@ -39,6 +40,8 @@ SLOTS = 28
 ALL_SLOTS = SLOTS + 6
 PICKS = 10
 HORIZON = 12
+# Slots are revised so many slots later, up to this one less, or never.
+LAGS = 4
 CYCLES = ("none", "2", "3", "5", "auto")
 # The cohort that moves in slot t is FIRST_MOVED + t.
 FIRST_MOVED = 1000
@@ -94,10 +97,16 @@ def case_of(seed: int, kinds: str | None = None) -> Case:
     changing = (ALL_SLOTS, 0, int(random.integers(1, SLOTS)))[seed % 3]
     people = Population(tuple(Requirement(*pair) for pair in pairs), sizes, bins, sensitivity)
     source = NoiseSource(KEY)
-    fixed = ReleaseStream(Adaptive("adaptive", people, **options), source)
     setting = Setting(bins, HORIZON, sensitivity)
-    dynamic = DynamicStream(
+    machines = (
+        Adaptive("adaptive", people, **options),
         DynamicAdaptive("adaptive", setting, **options),
+    )
+    for machine in machines:
+        machine.revise = seed % LAGS
+    fixed = ReleaseStream(machines[0], source)
+    dynamic = DynamicStream(
+        machines[1],
         people.requirements.as_changing,
         sizes,
         source,

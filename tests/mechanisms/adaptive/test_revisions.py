@@ -12,15 +12,8 @@ from streamveil.mechanisms import (
     simulate,
     simulate_dynamic,
 )
-from streamveil.mechanisms.adaptive.filter_bank import (
-    BEND,
-    DRIFT,
-    LAST_SLOT,
-    MEMBERS,
-    WHITE,
-    Bank,
-    Taken,
-)
+from streamveil.mechanisms.adaptive.filter_bank import Bank, Taken
+from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, LAST_SLOT, MEMBERS, WHITE
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.protocol import Setting
 from streamveil.mechanisms.registry import LONGEST_LAG, dynamic_mechanism
@@ -292,3 +285,20 @@ def test_a_cycle_is_in_revisions_as_in_forecasts():
     errors = [((one - true)[late] ** 2).mean() for one in (found.revised, found.released)]
     assert errors[0] < 1.02 * errors[1]
     assert errors[0] < 0.1 * ((true[late] - true[late].mean(axis=0)) ** 2).mean()
+
+
+# Where budgets are tiny, variances are beyond single precision: what is kept stays a number.
+def test_huge_errors_leave_numbers():
+    bank = Bank(1.0, 2)
+    state = bank.start()
+    ring = Ring.start(state, 0)
+    for slot in range(4):
+        elapsed, scale = state.elapsed, state.scale
+        seen = bank.observe(state, np.array([1e25, 3.0]), 1e45, np.full(2, 1e40))
+        ring.note(slot, elapsed, scale, seen.taken)
+        ring.passed(slot, 10, np.zeros(2))
+        state.elapsed += 1
+    for slot in range(4):
+        told, expected = ring.revise(bank.weights(state), state.scale.astype(np.float64))
+        assert told == slot
+        assert np.isfinite([expected.mean, expected.variance, expected.white]).all()

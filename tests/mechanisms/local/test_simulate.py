@@ -75,6 +75,11 @@ GOOD = {
         ({"name": "plpz"}, "unknown: choose one of"),
         ({"name": "plpa:projekt=true"}, "has no option 'projekt'; its options: project"),
         ({"project": 3}, "give true or false"),
+        (
+            {"name": "rotation:cycle=24", "cycle": 7},
+            r"'rotation:cycle=24:cycle=7': option 'cycle' is given twice: leave one out",
+        ),
+        ({"name": "rotation", "cycle": 1}, r"^mechanism 'rotation:cycle=1': cycle is 1, give"),
         ({"values": np.zeros((2, 49), int)}, r"shape \(2, 49\); give \(slots, 50 users\)"),
         ({"values": np.zeros(50, int)}, "give .slots, 50 users"),
         ({"values": np.zeros((2, 50))}, "whole numbers"),

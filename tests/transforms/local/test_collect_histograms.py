@@ -112,6 +112,61 @@ def test_the_ledger_has_the_most_that_a_slot_and_a_window_cost_anybody(run, kit)
     assert ran.distributions["largest_window_use_ppm"].max == np.ceil(max(uses) * 1e6)
 
 
+LAG = 2
+
+
+def revised(ran):
+    return [(r.slot, r.revised_slot, r.counts.tolist(), r.stderr.tolist()) for r in ran.revisions]
+
+
+def pieces(run, kit, table, ends):
+    """Revisions of the slots up to each of some ends, going on from state to state."""
+    found, state, first = [], None, 0
+    for last, ended in ends:
+        asked = {"first_slot": first, "last_slot": last, "resume": state, "ends": ended}
+        transform = collecting(mechanism="rotation", revise=LAG, **asked)
+        ran = run(transform, [kit.batch([r for r in rows(table) if first <= r[2] <= last])])
+        first, state = max(ran.state)
+        found += revised(ran)
+    return found
+
+
+def test_every_slot_is_revised_once(run, kit):
+    table = symbols(4)
+    ran = run(bounded(mechanism="rotation", revise=LAG), [kit.batch(rows(table))])
+    assert [slots for *slots, _, _ in revised(ran)] == [[s, min(s + LAG, 5)] for s in range(SLOTS)]
+    plain = run(bounded(mechanism="rotation"), [kit.batch(rows(table))])
+    kit.assert_same_releases(plain.releases, ran.releases)
+    assert plain.revisions == []
+    errors = zip(ran.releases[:-1], ran.revisions[:-1], strict=True)
+    assert all((later.stderr < first.stderr).all() for first, later in errors)
+    passes = [(0, False), (3, False), (SLOTS - 1, True)]
+    assert pieces(run, kit, table, passes) == revised(ran)
+
+
+# What was revised at an end is not revised again by a run that goes on after all.
+def test_a_stream_that_goes_on_after_its_end_revises_nothing_twice(run, kit):
+    found = pieces(run, kit, symbols(5), [(3, True), (SLOTS - 1, True)])
+    assert [slots for *slots, _, _ in found] == [[0, 2], [1, 3], [2, 3], [3, 3], [4, 5], [5, 5]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [None, SLOTS - 1])
+def test_a_stream_in_time_revises_as_it_goes(run_on, kit, last):
+    table = symbols(4)
+    timeline = kit.timeline(collecting(mechanism="rotation", revise=LAG, last_slot=last))
+    for slot in range(SLOTS):
+        timeline.events(*(row for row in rows(table) if row[2] == slot)).advance(slot + 1)
+    ran = run_on("bundle_based", timeline.transform, timeline, "--streaming")
+    whole = run_on(
+        "bundle_based",
+        bounded(mechanism="rotation", revise=LAG, ends=last is not None),
+        [kit.batch(rows(table))],
+    )
+    assert len(whole.revisions) == (SLOTS if last else SLOTS - LAG)
+    assert revised(ran)[: len(whole.revisions)] == revised(whole)
+
+
 def test_strangers_cannot_take_part(run, kit):
     table = symbols()
     ran = run(bounded(), [kit.batch([*rows(table), ("x", "a", 1), ("u1", "z", 1), ("u1", "a", 9)])])

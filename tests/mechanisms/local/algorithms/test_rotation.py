@@ -1,5 +1,7 @@
 """Rotation's estimator and filter: no bias, honest errors, and what happens without reports."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,7 @@ from streamveil.mechanisms.local.algorithms.report_groups import AWAY
 from streamveil.mechanisms.local.algorithms.rotation import Rotation
 from streamveil.mechanisms.local.client.population import Devices
 from streamveil.mechanisms.local.protocol import GRR, OUE, Tally, Users
+from streamveil.mechanisms.local.server.last_publication import revised_counts
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.simulation import run_slot
 from tests.mechanisms.local.populations import SERVER, population, tally_of
@@ -351,6 +354,30 @@ def test_nothing_is_revised_of_slots_before_any_report():
         found += release.revisions
     assert [one.slot for one in found] == [0, 1]
     assert all(np.isnan(one.stderr).all() and not one.frequencies.any() for one in found)
+
+
+# Who came since was not there: an earlier slot is of the users that it had.
+def test_a_revision_says_how_many_took_part_then():
+    users = Users((Requirement(2, 2.5),), np.zeros(90, np.int32), 3, begun=60)
+    machine = Rotation("rotation", users)
+    machine.revise = 2
+    state, found, devices = machine.start(), [], Devices(users, KEY, 2)
+    values = np.zeros(90, np.int32)
+    for slot in range(4):
+        random = SERVER.slot(slot, b"")
+        if slot == 2:
+            come = np.arange(60, 90)
+            state = machine.change(state, slot, come, np.zeros(30, np.int32), random)
+            devices.change(slot, replace(users, begun=None))
+            state = machine.decode(machine.encode(state))
+        state, release, _ = run_slot(machine, state, slot, values, devices, random)
+        found += release.revisions
+    found += machine.rest(state)
+    assert [one.users for one in found] == [60, 60, 90, 90]
+    counts = [revised_counts(one).counts for one in found]
+    np.testing.assert_allclose([sum(each) for each in counts], [60, 60, 90, 90], atol=3)
+    state, release, _ = run_slot(machine, state, 4, values, devices, SERVER.slot(4, b""))
+    assert machine.rest(state)[0].slot == 4  # what was revised at the end is so for good
 
 
 @pytest.mark.parametrize("cycle", [1, -24, 673])

@@ -1,0 +1,248 @@
+"""The Kalman filters of the bank: what each takes a stream for, and what it believes of its slots.
+
+Each member of the bank assumes another kind of stream: how fast the curve drifts and its slope
+changes, how large the white part is, all as multiples of s = r (1 - r / n), the variance of a count
+of n users who each take part with probability r / n. A state is what they believed at the last
+observation. Later slots are foreseen from it in closed form, the present one or a mean of the last
+ones; to observe that tells of level and slope. The bank (`filter_bank.py`) and revisions
+(`revisions.py`) run on the same recursion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core import state_codec
+
+Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]
+Halves = npt.NDArray[np.float16]
+
+# (variance of the level's step, of the slope's step, of the white part), in multiples of s.
+LEVELS = [(drift, 0.0, white) for white in (0.0, 1.0) for drift in (1e-3, 1e-2, 1e-1, 1.0, 10.0)]
+TRENDS = [(0.0, bend, white) for white in (0.0, 1.0) for bend in (1e-6, 1e-5, 1e-4, 1e-3)]
+DRIFT, BEND, WHITE = np.array(LEVELS + TRENDS).T[:, :, None]
+TRENDING = BEND > 0
+MEMBERS = len(DRIFT)
+# Members with a slope come last.
+SLOPED = slice(len(LEVELS), None)
+# Log of the belief in each member before any release: fast drift is rare.
+BELIEF = -np.log1p(DRIFT)
+# Share of a jump that a trending member takes for a change of slope since the last release.
+SLOPE_OF_JUMP = 0.7
+
+# What a release of one slot is a mean of.
+LAST_SLOT = np.ones(1)
+# The least log-likelihood beside the largest that is told apart.
+_LEAST_SCORE = -1e4
+# No belief is further from 0: there are single-precision figures for it, and for a multiple.
+_MOST = 1e36
+_TINY = 1e-300
+
+
+@dataclass
+class BankState:
+    """What the members believed at the last observation.
+
+    Figures are kept as short as they are written. Shape (members, d), or (sloped members, d) where
+    a slope is concerned.
+    """
+
+    level: Singles
+    level_var: Singles
+    slope: Singles
+    slope_var: Singles
+    correlation: Halves
+    """Of level and slope."""
+    scores: Halves
+    """Discounted log-likelihood of each member in each bin, 0 for the best."""
+    scale: Floats
+    """s of each bin, in single precision all the same, shape (d,)."""
+    elapsed: int = 1
+    """Slots from the last observation, or the beginning, to the present one; 0 right after it."""
+
+
+SCHEMA = state_codec.record_schema(
+    "Bank", parts={"type": "array", "items": "bytes"}, elapsed="long"
+)
+
+
+_SINGLES = ("level", "level_var", "slope", "slope_var", "scale")
+_HALVES = ("correlation", "scores")
+
+
+def record(state: BankState) -> dict[str, Any]:
+    """Avro record of a state, under :data:`SCHEMA`."""
+    parts = [getattr(state, name).astype("<f4").tobytes() for name in _SINGLES]
+    parts += [getattr(state, name).astype("<f2").tobytes() for name in _HALVES]
+    return {"parts": parts, "elapsed": state.elapsed}
+
+
+def read(state: BankState, written: dict[str, Any]) -> None:
+    """Read a record into a fresh state of the same bins.
+
+    Raises ConfigurationError for another number of bins.
+    """
+    kinds = [(name, "<f4") for name in _SINGLES] + [(name, "<f2") for name in _HALVES]
+    stored = {
+        name: np.frombuffer(part, kind)
+        for (name, kind), part in zip(kinds, written["parts"], strict=True)
+    }
+    state_codec.check_length(stored["scale"], state.scale.size, "bins")
+    for name, part in stored.items():
+        former = getattr(state, name)
+        setattr(state, name, part.astype(former.dtype).reshape(former.shape))
+    state.elapsed = written["elapsed"]
+
+
+def read_former(state: BankState, parts: list[bytes]) -> None:
+    """Read what versions before sums wrote: all members alike, 64-bit, of the present slot."""
+    level, slope, level_var, covariance, slope_var, scores, scale = (
+        np.frombuffer(part, np.float64) for part in parts
+    )
+    state_codec.check_length(scale, state.scale.size, "bins")
+    each = (part.reshape(MEMBERS, -1) for part in (level, level_var))
+    sloped = (part.reshape(MEMBERS, -1)[SLOPED] for part in (slope, covariance, slope_var))
+    beliefs = Beliefs(*each, *sloped)
+    vars(state).update(vars(kept(beliefs, scores.reshape(MEMBERS, -1), scale)))
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What the members believe of a slot, shapes as in :class:`BankState`."""
+
+    level: Floats
+    level_var: Floats
+    slope: Floats
+    covariance: Floats
+    slope_var: Floats
+
+
+@dataclass(frozen=True)
+class Window:
+    """What members believe of the mean of the last slots' curve, and how it goes with the present.
+
+    Shapes as in :class:`BankState`; covariances with level and slope of the present slot.
+    """
+
+    mean: Floats
+    variance: Floats
+    with_level: Floats
+    with_slope: Floats
+    reach: float
+    """Mean slots from the last observation."""
+
+
+def present(state: BankState) -> Beliefs:
+    """What is believed of the present slot."""
+    slots, scale = state.elapsed, state.scale
+    bend = BEND[SLOPED] * scale
+    level, level_var = state.level.astype(np.float64), state.level_var.astype(np.float64)
+    slope, covariance, slope_var = slopes(state)
+    level[SLOPED] += slots * slope
+    level_var += slots * DRIFT * scale
+    level_var[SLOPED] += slots * (2 * covariance + slots * slope_var)
+    level_var[SLOPED] += (slots - 1) * slots * (2 * slots - 1) / 6 * bend
+    covariance += slots * slope_var + slots * (slots - 1) / 2 * bend
+    return Beliefs(level, level_var, slope, covariance, slope_var + slots * bend)
+
+
+def slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
+    """Slope, its covariance with the level and its variance, at the last observation."""
+    slope, slope_var = state.slope.astype(np.float64), state.slope_var.astype(np.float64)
+    together = np.sqrt(slope_var * state.level_var[SLOPED].astype(np.float64))
+    return slope, state.correlation.astype(np.float64) * together, slope_var
+
+
+def window_of(state: BankState, shares: Floats) -> Window:
+    """What is believed of the mean of the last slots with these shares."""
+    slots, scale = state.elapsed, state.scale
+    if len(shares) == 1:
+        now = present(state)
+        return Window(now.level, now.level_var, now.level_var, now.covariance, slots)
+    each = np.concatenate([np.zeros(slots - len(shares)), shares])
+    # What a step of the level, or of the slope, in each slot adds to the mean.
+    by_step = np.cumsum(each[::-1])[::-1]
+    by_bend = np.cumsum(by_step[::-1])[::-1] - by_step
+    to_go = np.arange(slots)[::-1]
+    reach = float(by_step.sum())
+    bend = BEND[SLOPED] * scale
+    drift = DRIFT * scale
+    mean, variance = state.level.astype(np.float64), state.level_var.astype(np.float64)
+    slope, covariance, slope_var = slopes(state)
+    with_level = variance + reach * drift
+    with_level[SLOPED] += (slots + reach) * covariance + slots * reach * slope_var
+    with_level[SLOPED] += float(by_bend @ to_go) * bend
+    variance += float(by_step @ by_step) * drift
+    variance[SLOPED] += reach * (2 * covariance + reach * slope_var)
+    variance[SLOPED] += float(by_bend @ by_bend) * bend
+    mean[SLOPED] += reach * slope
+    with_slope = covariance + reach * slope_var + float(by_bend.sum()) * bend
+    return Window(mean, variance, with_level, with_slope, reach)
+
+
+def opened(now: Beliefs, window: Window, squared: Floats, slots: int) -> tuple[Beliefs, Window]:
+    """Beliefs before a jump of these squared sizes, (d,), somewhere since the last observation."""
+    bent = SLOPE_OF_JUMP * squared / slots if slots else 0 * squared
+    part = window.reach / slots if slots else 0.0
+    beliefs = replace(
+        now,
+        level_var=now.level_var + squared,
+        covariance=now.covariance + bent,
+        slope_var=now.slope_var + bent / max(slots, 1),
+    )
+    return beliefs, replace(
+        window,
+        variance=window.variance + squared,
+        with_level=window.with_level + squared,
+        with_slope=window.with_slope + part * bent,
+    )
+
+
+def learnt(now: Beliefs, window: Window, missed: Floats, blurred: Floats, total: Floats) -> Beliefs:
+    """Beliefs after an observation that missed by so much."""
+    by_level, by_slope = window.with_level, window.with_slope
+    # Products, not differences: what is left may be much smaller than what is taken off.
+    apart = np.maximum(now.level_var * window.variance - by_level**2, 0.0)
+    level_var = (now.level_var * blurred + apart) / total
+    missed_sloped, blurred_sloped, total_sloped = missed[SLOPED], blurred[SLOPED], total[SLOPED]
+    twisted = now.covariance * window.variance[SLOPED] - by_level[SLOPED] * by_slope
+    covariance = (now.covariance * blurred_sloped + twisted) / total_sloped
+    least = covariance**2 / np.maximum(level_var[SLOPED], _TINY)
+    return Beliefs(
+        now.level + by_level / total * missed,
+        level_var,
+        now.slope + by_slope / total_sloped * missed_sloped,
+        covariance,
+        np.maximum(now.slope_var - by_slope**2 / total_sloped, least),
+    )
+
+
+def kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
+    """The state of beliefs, rounded here and nowhere else: bytes of it lose nothing."""
+    likely = np.maximum(scores - scores.max(axis=0), _LEAST_SCORE)
+    together = np.sqrt(beliefs.slope_var * beliefs.level_var[SLOPED])
+    correlation = np.clip(beliefs.covariance / np.maximum(together, _TINY), -1, 1)
+    return BankState(
+        single(beliefs.level),
+        single(beliefs.level_var),
+        single(beliefs.slope),
+        single(beliefs.slope_var),
+        correlation.astype(np.float16),
+        likely.astype(np.float16),
+        rounded(scale),
+    )
+
+
+def rounded(scale: Floats) -> Floats:
+    """The scale as states keep it."""
+    return scale.astype(np.float32).astype(np.float64)
+
+
+def single(part: Floats) -> Singles:
+    """Figures as states keep them; none is so large that there is no figure for a multiple."""
+    return np.clip(part, -_MOST, _MOST).astype(np.float32)
