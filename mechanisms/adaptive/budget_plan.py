@@ -36,9 +36,9 @@ class Planned(NamedTuple):
     """Whether its last slot is released or all of them together: POINT or SUM."""
     patience: float
     """Expected variance of the curve between releases, in parts of a release's error."""
-    alert: float
+    alert: float = 1.0
     """How much of the shares of gate and reserve is kept for jumps."""
-    watch: int
+    watch: int = 1
     """Slots from one look to the next."""
 
 
