@@ -36,6 +36,9 @@ VARIES = 3.0
 WARY, CLEARLY = 0.03, 2.0
 # These look as if so many slots had been before the first, and half a jump been missed.
 CALM, HALF = 200, 0.5
+# What is taken for a jump more often than once in so many slots is rather a quick drift, or a cycle:
+# else jumps would beget jumps.
+OFTEN = 250
 # So many jumps are remembered.
 MOST = 8
 # After so many slots filters have followed a jump that nothing showed.
@@ -68,7 +71,7 @@ class Jumps:
 
     def rarity(self, slots: int) -> float:
         """Log of the slots from one jump to the next, after so many."""
-        return float(np.log((slots + CALM) / (self.seen + HALF)))
+        return float(np.log(max((slots + CALM) / (self.seen + HALF), OFTEN)))
 
     def note(self, moved: Floats) -> None:
         """Remember a jump that moved the counts of bins by so much, shape (d,)."""

@@ -93,9 +93,7 @@ def test_patience_is_that_of_the_gap():
 
 def test_error_after_falls_with_waiting():
     plan = plan_of(1.0)
-    errors = [
-        plan.error_after(POINT, since, 1000.0, NONE, QUIET) for since in (1, 2, 3, 13, 40, 64, 1000)
-    ]
+    errors = [plan.error_after(POINT, since, 1000.0, NONE) for since in (1, 2, 3, 13, 40, 64, 1000)]
     assert errors == sorted(errors, reverse=True)
     assert errors[4] == errors[5] == errors[6]  # the window's whole budget
     assert errors[0] == pytest.approx(2 * 40**2, rel=1e-6)
