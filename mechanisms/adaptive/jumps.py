@@ -36,7 +36,7 @@ VARIES = 3.0
 WARY, CLEARLY = 0.03, 2.0
 # These look as if so many slots had been before the first, and half a jump been missed.
 CALM, HALF = 200, 0.5
-# What is taken for a jump more often than once in so many slots is rather a quick drift, or a cycle:
+# What is taken for a jump more often than once in so many slots is a quick drift, or a cycle:
 # else jumps would beget jumps.
 OFTEN = 250
 # So many jumps are remembered.
