@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
-from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast, Observed
+from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Forecast, Observed
 from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import Risk
@@ -412,6 +412,7 @@ class CyclicBank:
         shares: Floats = LAST_SLOT,
         *,
         alarmed: bool = False,
+        rarity: float = RARE,
     ) -> Observed:
         """As the bank's."""
         level = self.bank.forecast(state)
@@ -432,6 +433,7 @@ class CyclicBank:
             error / scale + doubt / scale**2,
             parts / whole,
             alarmed=alarmed,
+            rarity=rarity,
         )
         usual = noise + error + level.variance * scale**2 + level.white * float(shares @ shares)
         missed = counts - level.mean * scale

@@ -33,12 +33,14 @@ Floats = npt.NDArray[np.float64]
 MEMORY = 0.96
 # Standard deviations from which on tails are taken for exponential.
 TAIL = 2.0
-# An innovation of so many standard deviations is a jump; noise has heavier tails than the rest.
-JUMP = 4.5
-JUMP_OF_NOISE = 9.0
-# The same where an alarm told that there may be one.
-EXPECTED_JUMP = 3.5
-EXPECTED_JUMP_OF_NOISE = 3.5
+# An innovation of so many standard deviations is a jump; fewer where an alarm told of one.
+JUMP, EXPECTED_JUMP = 4.5, 3.5
+# Noise has heavier tails than the rest: its own number of standard deviations follows from how rare
+# jumps are, with so many more, or less, and is no larger than this.
+UNHEARD, EXPECTED, PARTNER = 2.3, -0.3, 1.0
+LARGEST_OF_NOISE = 9.0
+# Log of the slots to a jump, where nothing is known of that.
+RARE = 8.0
 
 # No bin is taken to vary less: slow members stay slow where hardly anybody is.
 LEAST_SCALE = 0.1
@@ -158,6 +160,7 @@ class Bank:
         shares: Floats = LAST_SLOT,
         *,
         alarmed: bool = False,
+        rarity: float = RARE,
     ) -> Observed:
         """Learn from a release; what is believed is then believed of the present slot.
 
@@ -169,6 +172,7 @@ class Bank:
             shares: what each slot contributes to it, up to the present one: they add up to 1, and
                 there are at most `elapsed` of them, or one.
             alarmed: whether a jump has been heard of.
+            rarity: log of the slots from one jump to the next.
         """
         now, window = kalman.present(state), kalman.window_of(state, shares)
         white = WHITE * state.scale
@@ -179,21 +183,15 @@ class Bank:
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
         _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
-        jump: float = JUMP
-        jump_of_noise: float | Floats = JUMP_OF_NOISE
-        if alarmed:
-            # Of very many bins one is far off by chance: as likely as one of two here.
-            more = np.log(max(self.bins / 2, 1.0))
-            jump = min(jump, float(np.sqrt(EXPECTED_JUMP**2 + 2 * more)))
-            expected = min(JUMP_OF_NOISE, float(EXPECTED_JUMP_OF_NOISE + more / np.sqrt(2)))
+        jumped = surprise > reach(self.bins, rarity, variance + error, noise, alarmed)
+        if jumped.any():
+            jumped |= surprise > partner_reach(self.bins, variance + error, noise)
             # By more than there is in all bins together is noise far more often than a jump.
             largest = float(np.clip(mean, 0, None).sum())
-            jump_of_noise = np.where(surprise > largest**2, JUMP_OF_NOISE, expected)
-        jumped = surprise > jump**2 * (variance + error) + jump_of_noise**2 * noise
+            jumped &= (surprise < largest**2) | (surprise > LARGEST_OF_NOISE**2 * noise)
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
             now, window = kalman.opened(now, window, opened, state.elapsed)
-            scores[:, jumped] = BELIEF
         missed = counts - window.mean
         blurred = noise + error + deviation
         total = window.variance + blurred
@@ -212,6 +210,25 @@ class Bank:
         return Observed(
             jumped, *known, before, counts, mean, variance, noise, error + 0 * counts, taken
         )
+
+
+def reach(
+    bins: int, rarity: float, variance: Floats, noise: float | Floats, alarmed: bool = False
+) -> Floats:
+    """Squares of the deviations from which on they are jumps: see :meth:`Bank.observe`."""
+    # Of very many bins one is far off by chance: as likely as one of two here.
+    more = float(np.log(max(bins / 2, 1.0)))
+    far = min(JUMP, (EXPECTED_JUMP**2 + 2 * more) ** 0.5) if alarmed else JUMP
+    of_noise = (rarity + more) / 2**0.5 + (EXPECTED if alarmed else UNHEARD)
+    found: Floats = far**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return found
+
+
+def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:
+    """The same where another bin jumped: what one gains others lose, but not each of many."""
+    of_noise = float(np.log(max(bins - 1, 1))) / 2**0.5 + PARTNER
+    found: Floats = EXPECTED_JUMP**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return found
 
 
 def _shares(scores: Floats, scale: Floats) -> Floats:

@@ -50,7 +50,7 @@ MOST_CANDIDATES = 24
 SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
-BELIEF = np.array([2.5, 2.0, 0.0, 0.0, 0.0])
+BELIEF = np.array([2.0, 2.0, 0.0, 0.0, 0.0])
 # Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
 # where errors are told, that they do has at least this share of belief.
 STAYING = 0.25
