@@ -89,7 +89,7 @@ def _every(state: AdaptiveState) -> bool:
 
 def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
     beliefs = terms.bank.beliefs(state.bank)
-    beta, _ = terms.correlation.belief(state.correlation)
+    beta, _ = terms.correlation.belief(state.correlation, state.bank.scale)
     chosen = state.cycle.chosen
     found = {"cycle": float(chosen.length if chosen else 0)} if state.cycle.candidates else {}
     return {
