@@ -33,7 +33,7 @@ ALARM = 2.2
 VARIES = 3.0
 # Before any jump, as if so much of one had been seen: of a size that looks with the gate's whole
 # share show so clearly.
-WARY, CLEARLY = 0.003, 2.0
+WARY, CLEARLY = 0.01, 2.0
 # These look as if so many slots had been before the first, and half a jump been missed.
 CALM, HALF = 200, 0.5
 # What is taken for a jump more often than once in so many slots is a quick drift, or a cycle:

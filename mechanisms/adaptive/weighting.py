@@ -50,7 +50,7 @@ MOST_CANDIDATES = 24
 SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
-BELIEF = np.array([2.0, 2.0, 0.0, 0.0, 0.0])
+BELIEF = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
 # Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
 # where errors are told, that they do has at least this share of belief.
 STAYING = 0.25
@@ -62,7 +62,7 @@ STEP = 0.01
 FAR = 3.0
 # For the same reason a release is never told to have missed more than this part of a count, nor to
 # have found more than so many parts too many.
-MISSED, TOO_MANY = 0.5, 1.0
+MISSED, TOO_MANY = 0.75, 1.0
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
 MISFIT = 0.1
 # No beta is larger.

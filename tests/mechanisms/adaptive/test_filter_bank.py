@@ -282,6 +282,6 @@ def test_an_alarm_takes_less_than_all_there_is_for_a_jump_sooner():
     bank = Bank(10_000, 100)
     state, _, _ = follow(bank, np.full((40, 100), 10.0), noise=0.01)
     released = np.full(100, 10.0)
-    released[3] += 400
+    released[3] += 425
     seen = bank.observe(state, released, 50.0**2, np.zeros(100), alarmed=True)
     assert seen.jumped.tolist() == [i == 3 for i in range(100)]
