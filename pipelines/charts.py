@@ -167,7 +167,9 @@ def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0
     true, released = report.true_counts[part, j], report.released[part, j]
     counted = report.counted[part, j]
     error = 2 * report.stderr[part, j]
-    low, high = released - error, released + error
+    # No count is below 0, so no band need be, but round a released count that is.
+    low, high = np.fmax(released - error, np.minimum(released, 0)), released + error
+    low[~np.isfinite(error)] = np.nan
     axes.fill_between(
         edges,
         _held(low),
@@ -319,7 +321,10 @@ def _over_time(axes: Axes, edges: Any) -> None:
     narrow = axes.get_window_extent().width < 400
     locator = dates.AutoDateLocator(minticks=3, maxticks=5 if narrow else 14)
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, show_offset=False))
+    formatter = dates.ConciseDateFormatter(locator, show_offset=False)
+    if edges[0].astype("datetime64[M]") == edges[-1].astype("datetime64[M]"):
+        formatter.formats[2] = "%d %b"  # or no tick would say which month it is
+    axes.xaxis.set_major_formatter(formatter)
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_formatter(_whole_tick)
     axes.set_xlim(edges[0], edges[-1])

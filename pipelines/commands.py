@@ -67,6 +67,7 @@ from streamveil.pipelines.values import (
     check_going_on,
     check_required,
     check_revisions,
+    check_revisions_apart,
     check_summary,
     check_summary_apart,
     default_requirement_of,
@@ -193,6 +194,7 @@ def _check_run(given: Any) -> None:
     check_summary(given.summary)
     check_files(given, _READ, new=() if given.state else _WRITTEN)
     check_formats(given, _WRITTEN)
+    check_revisions_apart(given.output, given.revisions)
     check_summary_apart(given)
 
 

@@ -246,6 +246,7 @@ class Follow:
             resume=resume,
         )
         self._refuse_other_start(snapshot.first_slot)
+        self._warn_of_no_revisions(snapshot)
         following = self._to_grant(resume)
         roll.tell(self.transform.slots, snapshot.next_slot)
         return snapshot, key, roll, following
@@ -351,6 +352,16 @@ class Follow:
             raise ConfigurationError(
                 f"--start is not in the slot that the stream began with, that of {when}: give "
                 "that time, or leave --start out"
+            )
+
+    def _warn_of_no_revisions(self, snapshot: Snapshot) -> None:
+        """Say what it means that slots are revised no more."""
+        before = any(os.path.splitext(name)[0] == "revisions" for name in snapshot.results)
+        if before and "revisions" not in self.outputs:
+            tell(
+                "warning: the run before had --revise, and this one has not: slots that were still "
+                "to be revised never will be",
+                logging.WARNING,
             )
 
     def _state(self, snapshot: Snapshot) -> bytes | None:

@@ -64,7 +64,7 @@ def write_picture(report: Report, path: str) -> None:
     with matplotlib.rc_context(STYLE | {"font.size": 9.5}):
         # No date in the file: the same run gives the same bytes.
         stamp = {"Date": None} if path.lower().endswith(".svg") else None
-        picture(report, _pictured(report)).savefig(path, dpi=200, metadata=stamp)
+        picture(report, _readable(report)).savefig(path, dpi=200, metadata=stamp)
 
 
 def _context(report: Report) -> dict[str, Any]:
@@ -83,6 +83,7 @@ def _context(report: Report) -> dict[str, Any]:
         "last": _date(report, slots - 1),
         "statuses": {s: report.slots_with(s) for s in STATUSES},
         "alarms": sum(release.alarm for release in report.releases),
+        "believed": _believed(report),
         "mean_true": float(report.true_counts.mean()),
         "uncounted": report.uncounted_share > 0,
         "panels": _panels(report, part),
@@ -121,6 +122,11 @@ def _context(report: Report) -> dict[str, Any]:
     }
 
 
+def _believed(report: Report) -> float:
+    """Share of its estimates that the mechanism told, on average; 1 if it says nothing of it."""
+    return float(np.mean([one.diagnostics.get("believed", 1.0) for one in report.releases]))
+
+
 def _panels(report: Report, part: slice) -> list[dict[str, Any]]:
     """The busiest bins, each with its chart."""
     return [
@@ -140,23 +146,15 @@ def _panels(report: Report, part: slice) -> list[dict[str, Any]]:
 
 
 def _readable(report: Report) -> slice:
-    """All slots, or the middle four weeks of very many (fewer still when slots are short)."""
+    """All slots, or the middle four weeks of very many; a week if they are shorter than a day."""
     slots = len(report.releases)
     if slots <= READABLE_SLOTS:
         return slice(0, slots)
-    weeks = round(28 * MICROSECONDS["d"] / report.slots.length)
-    size = max(1, min(slots, weeks, 2 * READABLE_SLOTS))
+    days = 28 if report.slots.length >= MICROSECONDS["d"] else 7
+    some = round(days * MICROSECONDS["d"] / report.slots.length)
+    size = max(1, min(slots, some, 2 * READABLE_SLOTS))
     start = (slots - size) // 2
     return slice(start, start + size)
-
-
-def _pictured(report: Report) -> slice:
-    """All slots, or the last week of the readable ones if slots are shorter than a day."""
-    part = _readable(report)
-    week = 7 * MICROSECONDS["d"] // report.slots.length
-    if report.slots.length >= MICROSECONDS["d"] or week > part.stop - part.start:
-        return part
-    return slice(part.stop - week, part.stop)
 
 
 def _group(report: Report) -> int:

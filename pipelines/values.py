@@ -379,6 +379,18 @@ def check_revisions(given: Any, mechanism: str, *, local: bool = False) -> None:
         )
 
 
+def check_revisions_apart(output: str, revisions: str | None) -> None:
+    """Refuse revisions in the stream of the releases, whose readers would take them for releases.
+
+    In a folder they have names of their own. Raises ConfigurationError.
+    """
+    if output == revisions and is_stream(output) and not output.startswith("folder:"):
+        raise ConfigurationError(
+            f"--output and --revisions are both {output}: name them apart, or readers would take "
+            "a revision for a release"
+        )
+
+
 def check_summary(path: str | None) -> None:
     """Refuse, before anything runs, a place where no summary can be written.
 

@@ -26,6 +26,7 @@ from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import Cycle, CycleSlot, CyclicBank
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
+from streamveil.mechanisms.adaptive.jumps import ALARM, Watch
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
@@ -123,7 +124,7 @@ class AdaptiveRelease:
             self._replan(state, terms)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         if jumped:  # to a new level or on a new slope: the next release tells
-            state.leaps += gate.leapt(state, here, seen, kind)
+            state.jumps.note(gate.moved(here, seen, kind))
             state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
         state.slots += 1
         state.bank.elapsed += 1
@@ -152,7 +153,7 @@ class AdaptiveRelease:
             bill.main, surprise = gate.look(state, here, offers)
             state.unwatched = 0
         state.unwatched += 1
-        alarmed = surprise > gate.ALARM or not state.slots
+        alarmed = surprise > ALARM or not state.slots
         seen: list[Observed] = []
         ended = False
         if summing:
@@ -172,30 +173,45 @@ class AdaptiveRelease:
         return seen, bill, surprise
 
     def _impatient(self, state: AdaptiveState, here: Slot) -> bool:
-        """Whether the curve is much less certain than the plan expects between releases."""
+        """Whether the curve is much less certain than the plan expects between releases.
+
+        And less certain than a release: while little is known, more haste would make more noise.
+        """
         if not state.patience:
             return False
         scale = float(state.bank.scale.mean())
         kind = SUM if state.running else POINT
-        error = here.terms.plan.error_after(kind, state.since, scale, here.risk)
-        return bool(here.forecast.variance.mean() > IMPATIENCE * state.patience * error)
+        terms = here.terms
+        error, noise = (
+            terms.plan.error_after(kind, state.since, scale, risk)
+            for risk in (here.risk, releases.NO_RISK)
+        )
+        # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
+        doubt = terms.bank.forecast(state.bank).variance.mean()
+        return bool(doubt > max(IMPATIENCE * state.patience * error, noise))
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        if state.since > 1:
-            kinds: tuple[int, ...] = (SUM if state.running else POINT,)
-        elif state.leaps and state.alert == 1:
-            # A jump is met with what is saved up for the next release: sums save nothing.
-            kinds = (POINT,)
-        else:
-            kinds = (POINT, SUM)
         beliefs, scale, cycle = terms.bank.beliefs(state.bank), state.bank.scale, self.cycle
-        best = terms.plan.best_gap(beliefs, scale, risk, kinds)
-        if best is not None and cycle and state.since == 1 and cycle.spans(state.cycle, best.gap):
-            best = terms.plan.best_gap(beliefs, scale, risk, (SUM,))
+        begun = state.since > 1
+        spread = np.sqrt(scale)
+        watch = Watch(
+            state.jumps,
+            state.slots,
+            gate.noise_scale(terms),
+            gate.varying(spread),
+            float(scale.mean()),
+            len(scale),
+            terms.rates.noise,
+            state.alert if begun else None,
+        )
+        kinds = (SUM if state.running else POINT,) if begun else (POINT, SUM)
+        best = terms.plan.best_gap(beliefs, scale, risk, watch, kinds)
+        if best is not None and cycle and not begun and cycle.spans(state.cycle, best.gap):
+            best = terms.plan.best_gap(beliefs, scale, risk, watch, (SUM,))
         if best is not None:
-            state.gap, state.kind, state.patience = best
+            state.gap, state.kind, state.patience, state.alert, state.watch = best
             # Plans are for streams that have settled: until then releases must follow soon.
             state.gap = min(state.gap, state.slots + SOON)
             if cycle and state.kind == SUM:

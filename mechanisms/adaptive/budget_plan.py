@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM, expected_error
+from streamveil.mechanisms.adaptive.jumps import ALERTS, Watch
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation, Risk, Weighting
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -35,6 +36,10 @@ class Planned(NamedTuple):
     """Whether its last slot is released or all of them together: POINT or SUM."""
     patience: float
     """Expected variance of the curve between releases, in parts of a release's error."""
+    alert: float = 1.0
+    """How much of the shares of gate and reserve is kept for jumps."""
+    watch: int = 1
+    """Slots from one look to the next."""
 
 
 class Plan:
@@ -62,14 +67,20 @@ class Plan:
         return float(self.errors(kind, int(GAPS[place]), scale, risk).min(initial=np.inf))
 
     def best_gap(
-        self, beliefs: Floats, scale: Floats, risk: Risk, kinds: Sequence[int] = (POINT, SUM)
+        self,
+        beliefs: Floats,
+        scale: Floats,
+        risk: Risk,
+        jumps: Watch,
+        kinds: Sequence[int] = (POINT, SUM),
     ) -> Planned | None:
-        """Choose the gap and what is released after it.
+        """Choose the gap, what is released after it, and how much looks may take of that.
 
         Args:
             beliefs: in each member of the bank, shape (members,).
             scale: s of each bin, shape (d,).
             risk: of bias.
+            jumps: what they cost until they are seen.
             kinds: to choose from.
 
         Returns None unless a release is possible after any gap.
@@ -88,14 +99,17 @@ class Plan:
                 choice = int(errors.argmin())
                 noise[place] = self._noise(kind, gap, choice)
                 other[place] = errors[choice] - noise[place]
-            # What is not noise is taken to be proportional to s.
-            ratios = noise[:, None] / scales + other[:, None] / mean
-            expected, curve = expected_error(kind, beliefs, ratios)
-            errors = expected @ weight
-            place = int(np.argmin(errors))
-            if best is None or errors[place] < best[0]:
-                patience = float(curve[place] @ weight / (ratios[place] @ weight))
-                best = float(errors[place]), Planned(int(GAPS[place]), kind, patience)
+            late, watches = jumps.costs(kind, noise)
+            for row, more_noise in enumerate(jumps.noise):
+                # What is not noise is taken to be proportional to s.
+                ratios = more_noise * noise[:, None] / scales + other[:, None] / mean
+                expected, curve = expected_error(kind, beliefs, ratios)
+                errors = expected @ weight + late[row]
+                place = int(np.argmin(errors))
+                if best is None or errors[place] < best[0]:
+                    patience = float(curve[place] @ weight / (ratios[place] @ weight))
+                    watch = float(jumps.alerts[row]), int(watches[row, place])
+                    best = float(errors[place]), Planned(int(GAPS[place]), kind, patience, *watch)
         return best[1] if best else None
 
     def _noise(self, kind: int, gap: int, choice: int) -> float:
@@ -147,6 +161,14 @@ def part(units: Units, share: float) -> Units:
     return (units >> _STEPS) * steps + (low * steps >> _STEPS)
 
 
+def _divided(alert: float, gate: Units, main: Units, reserve: Units) -> tuple[Units, Units, Units]:
+    """What of these is for looks, what for releases, and what is lent of the reserve."""
+    kept = part(gate, min(alert, 1.0))
+    # More than its share may take half of what is for releases at most.
+    kept = kept + np.minimum(part(gate, max(alert - 1.0, 0.0)), main // 2)
+    return kept, main + gate - kept, reserve - part(reserve, min(alert, 1.0))
+
+
 @dataclass(frozen=True, eq=False)
 class Rates:
     """What a slot may use of the parts of a budget, in units, shape (K,)."""
@@ -157,12 +179,16 @@ class Rates:
     """Saved up for releases."""
     lent: Units
     """Saved up for releases, of the reserve."""
+    alert: float
+    noise: Floats
+    """Variance of noise of releases at each of `ALERTS`, in parts of that at this alert."""
 
     @classmethod
     def at(cls, alert: float, gate: Units, main: Units, reserve: Units) -> Rates:
-        """The rates when only this share, 1/8 to 1, of gate and reserve is kept for jumps."""
-        kept = part(gate, alert)
-        return cls(kept, main + gate - kept, reserve - part(reserve, alert))
+        """The rates at one of `ALERTS`."""
+        each = [_divided(one, gate, main, reserve) for one in (alert, *ALERTS)]
+        offers = np.array([float((main + lent).sum()) for _, main, lent in each])
+        return cls(*each[0], alert, (offers[0] / np.maximum(offers[1:], 1.0)) ** 2)
 
     def saved(self, slots: npt.NDArray[np.int64] | int, looks: bool) -> tuple[Units, Units]:
         """What so many slots save up for releases, of main part and reserve; with looks or not."""

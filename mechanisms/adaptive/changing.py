@@ -14,6 +14,8 @@ remember nothing of a running sum but what they spent.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
@@ -216,7 +218,8 @@ class _Saved:
             kinds = scale << 32 | length
             _, first, group = np.unique(kinds, return_index=True, return_inverse=True)
         sizes = np.bincount(group, members.sizes, minlength=len(first)).astype(np.int64)
-        self._rates = Rates(*(each[first] for each in vars(rates).values()))
+        gate, main, lent = (each[first] for each in (rates.gate, rates.main, rates.lent))
+        self._rates = replace(rates, gate=gate, main=main, lent=lent)
         self._windows = windows[first]
         self._crowd = Members(members.asked[:0], sizes, members.bins, members.sensitivity)
 

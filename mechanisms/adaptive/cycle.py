@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
-from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast, Observed
+from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Forecast, Observed
 from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import Risk
@@ -45,8 +45,8 @@ USUAL = (7, 24)
 # A week of more slots is not looked for: the day tells most of it.
 SLOTS_OF_WEEK = 28
 
-# Share of a slot's budget for a cycle that is given, or looked for, as long as it is not seen.
-GIVEN, LOOKED_FOR = 0.1, 0.05
+# Share of a slot's budget for a cycle that is given or looked for, as long as it is not seen.
+LOOKED_FOR = 0.15
 # Least and largest share.
 LEAST, MOST = 0.01, 0.3
 # What the cycle must be worth, or less is paid: as long as the level itself is hardly known.
@@ -412,6 +412,7 @@ class CyclicBank:
         shares: Floats = LAST_SLOT,
         *,
         alarmed: bool = False,
+        rarity: float = RARE,
     ) -> Observed:
         """As the bank's."""
         level = self.bank.forecast(state)
@@ -432,6 +433,7 @@ class CyclicBank:
             error / scale + doubt / scale**2,
             parts / whole,
             alarmed=alarmed,
+            rarity=rarity,
         )
         usual = noise + error + level.variance * scale**2 + level.white * float(shares @ shares)
         missed = counts - level.mean * scale
@@ -457,18 +459,16 @@ class Cycle:
 
     Args:
         lengths: in slots.
-        given: whether there is a cycle for sure, of the only length.
     """
 
-    def __init__(self, lengths: Sequence[int], given: bool) -> None:
+    def __init__(self, lengths: Sequence[int]) -> None:
         self.lengths = tuple(lengths)
-        self.usual = GIVEN if given else LOOKED_FOR
 
     @classmethod
     def of(cls, name: str, cycle: str, slot_length: int | None) -> Cycle | None:
         """As an option asks, None for `none`: see :func:`lengths_of`. Raises ConfigurationError."""
         lengths = lengths_of(name, cycle, slot_length)
-        return cls(lengths, cycle != AUTO) if lengths else None
+        return cls(lengths) if lengths else None
 
     def start(self, bins: int) -> CycleState:
         """Nothing known, of so many bins."""
@@ -529,7 +529,7 @@ class Cycle:
             at_stake = min(float(one.profile().ratios.var()) * worth, 1.0)
             share = PER_DOUBT * (1 - one.certainty) * at_stake
             return float(np.clip(share, LEAST, MOST))
-        eager = self.usual * (1 + EAGERNESS * max(one.sure - 1, 0.0)) * min(worth / WORTHWHILE, 1.0)
+        eager = LOOKED_FOR * (1 + EAGERNESS * max(one.sure - 1, 0.0)) * min(worth / WORTHWHILE, 1.0)
         return float(np.clip(eager, LEAST, MOST)) / len(state.candidates)
 
     def step(self, state: CycleState, here: CycleSlot, room: Units) -> Units:

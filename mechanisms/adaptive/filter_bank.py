@@ -19,6 +19,7 @@ from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.kalman import (
     BELIEF,
     BEND,
+    DRIFT,
     LAST_SLOT,
     SLOPED,
     WHITE,
@@ -32,12 +33,24 @@ Floats = npt.NDArray[np.float64]
 MEMORY = 0.96
 # Standard deviations from which on tails are taken for exponential.
 TAIL = 2.0
-# An innovation of so many standard deviations is a jump; noise has heavier tails than the rest.
-JUMP = 4.5
-JUMP_OF_NOISE = 9.0
-# The same where an alarm told that there may be one.
-EXPECTED_JUMP = 3.5
-EXPECTED_JUMP_OF_NOISE = 3.5
+# An innovation of so many standard deviations is a jump; fewer where an alarm told of one.
+JUMP, EXPECTED_JUMP = 4.5, 3.5
+# Noise has heavier tails than the rest: its own number of standard deviations follows from how rare
+# jumps are, with so many more, or less, and is no larger than this.
+UNHEARD, EXPECTED, PARTNER = 2.3, -0.3, 1.0
+LARGEST_OF_NOISE = 9.0
+# Log of the slots to a jump, where nothing is known of that.
+RARE = 8.0
+
+# No bin is taken to vary less: slow members stay slow where hardly anybody is.
+LEAST_SCALE = 0.1
+# A count of about one user does not double from slot to slot, as a drift of s would make it do, and
+# noise hides it: no release tells members apart there, and fast ones, believed in for want of
+# evidence, would make every plan too short. So the belief in a member is divided by the square of
+# 1 + drift / (STILL s**3), which is hardly more than 1 for counts of some tens: for these there is
+# evidence. A bend counts as the drift that does as much in 100 slots.
+STILL = 0.01
+BEND_AS_DRIFT = 100**2 / 3
 
 
 @dataclass(frozen=True)
@@ -119,12 +132,12 @@ class Bank:
     def scale(self, mean: Floats) -> Floats:
         """Variance s of counts of this mean, not too small to divide by: shape (d,)."""
         counts = np.clip(mean, 0, self.users)
-        scale: Floats = np.maximum(counts * (1 - counts / self.users), 0.5)
+        scale: Floats = np.maximum(counts * (1 - counts / self.users), LEAST_SCALE)
         return scale
 
     def weights(self, state: BankState) -> Floats:
         """Belief in each member in each bin, shape (members, d)."""
-        return _shares(state.scores.astype(np.float64))
+        return _shares(state.scores.astype(np.float64), state.scale)
 
     def beliefs(self, state: BankState) -> Floats:
         """Belief in each member over all bins, shape (members,)."""
@@ -147,6 +160,7 @@ class Bank:
         shares: Floats = LAST_SLOT,
         *,
         alarmed: bool = False,
+        rarity: float = RARE,
     ) -> Observed:
         """Learn from a release; what is believed is then believed of the present slot.
 
@@ -158,33 +172,32 @@ class Bank:
             shares: what each slot contributes to it, up to the present one: they add up to 1, and
                 there are at most `elapsed` of them, or one.
             alarmed: whether a jump has been heard of.
+            rarity: log of the slots from one jump to the next.
         """
         now, window = kalman.present(state), kalman.window_of(state, shares)
         white = WHITE * state.scale
         own = float(shares[-1]) * white
         deviation = float(shares @ shares) * white
         scores = state.scores.astype(np.float64)
-        weights = _shares(scores)
+        weights = _shares(scores, state.scale)
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
         _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
-        jump, jump_of_noise = JUMP, JUMP_OF_NOISE
-        if alarmed:
-            # Of very many bins one is far off by chance: as likely as one of two here.
-            more = np.log(max(self.bins / 2, 1.0))
-            jump = min(jump, float(np.sqrt(EXPECTED_JUMP**2 + 2 * more)))
-            jump_of_noise = min(jump_of_noise, float(EXPECTED_JUMP_OF_NOISE + more / np.sqrt(2)))
-        jumped = surprise > jump**2 * (variance + error) + jump_of_noise**2 * noise
+        jumped = surprise > reach(self.bins, rarity, variance + error, noise, alarmed)
+        if jumped.any():
+            jumped |= surprise > partner_reach(self.bins, variance + error, noise)
+            # By more than there is in all bins together is noise far more often than a jump.
+            largest = float(np.clip(mean, 0, None).sum())
+            jumped &= (surprise < largest**2) | (surprise > LARGEST_OF_NOISE**2 * noise)
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
             now, window = kalman.opened(now, window, opened, state.elapsed)
-            scores[:, jumped] = BELIEF
         missed = counts - window.mean
         blurred = noise + error + deviation
         total = window.variance + blurred
         scores = self.memory * scores - np.where(jumped, 0.0, surprisal(missed, total))
         after = kalman.learnt(now, window, missed, blurred, total)
-        weights = _shares(scores)
+        weights = _shares(scores, state.scale)
         # The slot's own deviation from the curve is in the release, too.
         each = after.level + own / total * missed
         unsure = now.level_var + white
@@ -199,8 +212,28 @@ class Bank:
         )
 
 
-def _shares(scores: Floats) -> Floats:
-    weights = np.exp(scores - scores.max(axis=0))
+def reach(
+    bins: int, rarity: float, variance: Floats, noise: float | Floats, alarmed: bool = False
+) -> Floats:
+    """Squares of the deviations from which on they are jumps: see :meth:`Bank.observe`."""
+    # Of very many bins one is far off by chance: as likely as one of two here.
+    more = float(np.log(max(bins / 2, 1.0)))
+    far = min(JUMP, (EXPECTED_JUMP**2 + 2 * more) ** 0.5) if alarmed else JUMP
+    of_noise = (rarity + more) / 2**0.5 + (EXPECTED if alarmed else UNHEARD)
+    found: Floats = far**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return found
+
+
+def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:
+    """The same where another bin jumped: what one gains others lose, but not each of many."""
+    of_noise = float(np.log(max(bins - 1, 1))) / 2**0.5 + PARTNER
+    found: Floats = EXPECTED_JUMP**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return found
+
+
+def _shares(scores: Floats, scale: Floats) -> Floats:
+    speed = (DRIFT + BEND_AS_DRIFT * BEND) / STILL
+    weights = np.exp(scores - scores.max(axis=0)) / (1 + speed / scale**3) ** 2
     shares: Floats = weights / weights.sum(axis=0)
     return shares
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
-from streamveil.mechanisms.adaptive.budget_plan import choices
+from streamveil.mechanisms.adaptive.budget_plan import Terms, choices
 from streamveil.mechanisms.adaptive.filter_bank import Observed
 from streamveil.mechanisms.adaptive.gap_errors import SUM
+from streamveil.mechanisms.adaptive.jumps import VARIES
 from streamveil.mechanisms.adaptive.slot import Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 
-# An alarm is a deviation so many noise scales and standard deviations above the expected one.
-ALARM = 3.0
-# A jump of so many noise scales of the gate is one that it would show.
-LEAP = 2.4
+Floats = npt.NDArray[np.float64]
+
 # What a look compares with is an integer of 64 bits on every machine.
 MOST_EXPECTED = 2.0**61
 
@@ -41,22 +41,29 @@ def look(state: AdaptiveState, here: Slot, offers: Units) -> tuple[Units, float]
     deviation = float(noisy[0]) * weighting.factor
     spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)
     usual = np.sqrt(2 / np.pi) * spread.sum()
+    varies = VARIES * varying(spread)
+    blur = weighting.factor / float(to_epsilon(weighting.unit))
+    return weighting.spent, float((deviation - usual - varies) / blur)
+
+
+def varying(spread: Floats) -> float:
+    """Standard deviation of the sum of deviations that have these standard deviations."""
     # Counts of a complete histogram add up: one of them is known from the others.
     freedom = len(spread) / np.sqrt(max(len(spread) - 1, 1))
-    varies = 3 * np.sqrt(1 - 2 / np.pi) * spread.mean() * freedom
-    noise_scale = weighting.factor / float(to_epsilon(weighting.unit))
-    return weighting.spent, float((deviation - usual - varies) / noise_scale)
+    return float(np.sqrt(1 - 2 / np.pi) * spread.mean() * freedom)
 
 
-def leapt(state: AdaptiveState, here: Slot, seen: list[Observed], kind: int) -> bool:
-    """Whether a jump was of a size that a look with all of the gate's share would show."""
-    terms, last = here.terms, seen[-1]
+def noise_scale(terms: Terms) -> float:
+    """Of a look with what one slot gives to the whole gate, inf if nothing."""
     found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
     if not found.thresholds.size:
-        return False
-    noise_scale = float(np.sqrt(found.noise.min() / 2)) * state.alert
+        return np.inf
+    return float(np.sqrt(found.noise.min() / 2)) * terms.rates.alert
+
+
+def moved(here: Slot, seen: list[Observed], kind: int) -> Floats:
+    """How far the counts of each bin jumped, shape (d,)."""
     jumped = np.any([one.jumped for one in seen], axis=0)
-    size = float(np.abs(last.mean - here.forecast.mean)[jumped].sum())
-    if kind == SUM:  # half of it happened before, on average
-        size *= 2
-    return size > LEAP * noise_scale
+    found: Floats = np.where(jumped, seen[-1].mean - here.forecast.mean, 0.0)
+    # Half of it happened before a sum ended, on average.
+    return 2 * found if kind == SUM else found

@@ -49,6 +49,9 @@ COMMON_STEP, OWN_STEP = 0.002, 0.001
 ALLOWANCE = 0.8
 # The bank must be so certain that there is no white part: what it believes has this power.
 CERTAIN = 3
+# It is told as that of a count of this size at least: an interval around 0 that does not reach 1
+# would miss all that is not 0.
+LEAST_WHITE = 0.5
 # Memory of usual variances, by release.
 SLOW = 0.02
 MOST_UNUSUAL = 2.0
@@ -96,15 +99,21 @@ class Misfit:
         found.releases = written["releases"]
         return found
 
-    def of(self, forecast: Forecast) -> Floats:
-        """Variance to tell of counts that are foreseen, shape (d,)."""
-        return self._factor(forecast.variance) * forecast.variance + _white(forecast)
+    def of(self, forecast: Forecast, every: bool = False) -> Floats:
+        """Variance to tell of counts that are foreseen, shape (d,).
 
-    def after(self, seen: Observed, forecast: Forecast) -> Floats:
+        Args:
+            forecast: what the bank expects.
+            every: whether every slot is released.
+        """
+        factor = self._factor(forecast.variance)
+        return factor * forecast.variance + _white(forecast, factor, every)
+
+    def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
         """The same once the present slot's release is known."""
         factor = self._factor(seen.foreseen)
         blurred = seen.noise + seen.error
-        before = factor * (seen.before - forecast.white) + _white(forecast)
+        before = factor * (seen.before - forecast.white) + _white(forecast, factor, every)
         both = before / seen.before
         learnt = (seen.before - seen.variance) * (seen.foreseen + blurred)
         left = before - both**2 * learnt / (factor * seen.foreseen + blurred)
@@ -160,11 +169,14 @@ class Misfit:
         return factor
 
 
-def _white(forecast: Forecast) -> Floats:
+def _white(forecast: Forecast, factor: Floats, every: bool) -> Floats:
     """Variance to tell of a slot's own deviation from the curve, shape (d,).
 
-    Releases of sums hardly show it, so it is not left out before it is certainly not there.
+    Releases of every slot show it as they show the curve. Those of sums hardly do, so it is not
+    left out before it is certainly not there.
     """
+    if every:
+        return factor * forecast.white
     absent = np.clip(1 - forecast.white / forecast.scale, 0, 1)
-    white: Floats = forecast.scale * (1 - absent**CERTAIN)
+    white: Floats = np.maximum(forecast.scale, LEAST_WHITE) * (1 - absent**CERTAIN)
     return white

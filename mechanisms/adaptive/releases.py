@@ -118,11 +118,11 @@ def release(
         found = audited, laplace, np.zeros_like(audited)
         if weighting is not None and released is not None:
             found = compared(state, terms, weighting, released, audited, laplace)
-        elif summed:
-            learn_of_sums(state, here, audited, laplace)
+        elif state.published_slot is not None:
+            learn_of_beliefs(state, here, audited, laplace)
     if weighting:
         state.epsilon, state.dispersion = weighting.epsilon, weighting.dispersion
-    elif audit and not summed:
+    elif audit and state.published_slot is None:
         state.epsilon, state.dispersion = audit.epsilon, 0.0
     return [observe(state, here, *found, alarmed=alarmed)]
 
@@ -142,7 +142,10 @@ def compared(
         counts and errors have shape (d,).
     """
     if state.published_slot is None:
-        scale = terms.bank.scale(audited)
+        # Of both together as their noise asks: what the audit alone is too high by is not in their
+        # difference, too, where it would look like a bias of large counts.
+        part = laplace / (laplace + weighting.noise_variance)
+        scale = terms.bank.scale(part * released + (1 - part) * audited)
         state.bank.scale = kalman.rounded(scale)
         state.correlation = terms.correlation.start(scale)
     scale = state.bank.scale
@@ -159,8 +162,11 @@ def compared(
     return both, float(laplaces.mean()), share**2 * other + (1 - share) ** 2 * doubt
 
 
-def learn_of_sums(state: AdaptiveState, here: Slot, audited: Floats, laplace: float) -> None:
-    """Learn the bias of sums: what is believed after them, uncorrected, beside an audit."""
+def learn_of_beliefs(state: AdaptiveState, here: Slot, audited: Floats, laplace: float) -> None:
+    """Learn the bias of releases: what is believed after them, uncorrected, beside an audit.
+
+    A sum is of other slots, and what little was saved up since the last release tells less.
+    """
     terms, now = here.terms, here.bank.forecast(state.bank)
     bias, _ = terms.correlation.bias(state.correlation, state.bank.scale, state.dispersion)
     terms.correlation.learn(
@@ -194,7 +200,10 @@ def observe(
 ) -> Observed:
     """Learn from a release, and remember it for revisions: see :meth:`Bank.observe`."""
     elapsed, scale = state.bank.elapsed, state.bank.scale
-    seen = here.bank.observe(state.bank, counts, noise, error, shares, alarmed=alarmed)
+    rarity = state.jumps.rarity(state.slots)
+    seen = here.bank.observe(
+        state.bank, counts, noise, error, shares, alarmed=alarmed, rarity=rarity
+    )
     if state.ring and seen.taken:
         state.ring.note(here.slot, elapsed, scale, seen.taken)
     return seen

@@ -25,7 +25,7 @@ from streamveil.mechanisms.core import state_codec
 Floats = npt.NDArray[np.float64]
 
 # Forgetting of earlier forecasts, by release.
-MEMORY = 0.99
+MEMORY = 0.98
 # Of the share of James and Stein: as if it came from forecasts so many times as large as the noise.
 PRIOR = 4.0
 # From this share on, estimates are clear enough to be left as they are: forecasts lag behind.
@@ -74,17 +74,22 @@ class Shrinkage:
         sure = max(1 - ratio * (1 + 3 * (KURTOSIS / len(mean)) ** 0.5), 0.0)
         if sure >= EVIDENT:
             return 1.0
-        # One standard error less: what chance makes of it must not be worse than zeros.
-        learnt = (self.product - self.square**0.5 + PRIOR * sure) / (self.square + PRIOR)
+        # Half a standard error less: what chance makes of it must not be worse than zeros.
+        learnt = (self.product - self.square**0.5 / 2 + PRIOR * sure) / (self.square + PRIOR)
         return 1.0 if learnt >= CLEAR else min(max(learnt, 0.0), 1.0)
 
-    def shrunk(self, mean: Floats, variance: Floats) -> tuple[Floats, Floats, float]:
+    def shrunk(self, mean: Floats, variance: Floats, error: Floats) -> tuple[Floats, Floats, float]:
         """Estimates as they are to be told, all arrays of shape (d,).
+
+        Args:
+            mean: estimates.
+            variance: of the counts about them.
+            error: variance of the estimates alone, without that of what cannot be foreseen.
 
         Returns:
             (counts, their variances, the share that was believed).
         """
-        share = self.share(mean, variance)
+        share = self.share(mean, error)
         counts = self._plausible(share, mean, variance)
         # A count may be about the estimate or about nothing, and it is a whole number.
         apart = share * (1 - share) * np.minimum(counts**2 + counts, variance)

@@ -14,17 +14,13 @@ from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.intervals import Misfit
+from streamveil.mechanisms.adaptive.jumps import Jumps
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
 from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.protocol import Members
-
-# After so many slots without a jump gate and reserve go to the releases; in so many steps.
-CALM, ALERTS = 400, 8
-# A look costs what the gate's whole share saves up in so many slots; in one if jumps are frequent.
-LOOKS = 2
 
 _BYTES_LIST = {"type": "array", "items": "bytes"}
 _KEPT = {
@@ -38,7 +34,8 @@ _KEPT = {
     "epsilon": "double",
     "dispersion": "double",
     "unwatched": "long",
-    "leaps": "long",
+    "alert": "double",
+    "watch": "long",
 }
 
 
@@ -67,6 +64,7 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
             running=["null", RunningSum.SCHEMA],
             cycle=CycleState.SCHEMA,
             ring=["null", Ring.SCHEMA],
+            jumps=Jumps.SCHEMA,
             misfit=Misfit.SCHEMA,
             shrinkage=Shrinkage.SCHEMA,
             **accounts,
@@ -109,8 +107,11 @@ class AdaptiveState:
     """Of the weights of the last release."""
     unwatched: int = 1
     """Slots from the last look to this one."""
-    leaps: int = 0
-    """Jumps that a look with the whole share of the gate would have shown."""
+    alert: float = 1.0
+    """How much of the shares of gate and reserve is kept for jumps: one of `jumps.ALERTS`."""
+    watch: int = 1
+    """Planned slots from one look to the next."""
+    jumps: Jumps = field(default_factory=Jumps)
     begun: tuple[Members | None, Terms] | None = None
     """What the next slot may spend, and on whom, once its price was asked: not saved."""
 
@@ -124,17 +125,6 @@ class AdaptiveState:
         if cycle:
             state.cycle = cycle.start(bins)
         return state
-
-    @property
-    def alert(self) -> float:
-        """Share of gate and reserve that is kept for jumps: the less, the fewer have been seen."""
-        often = CALM * (1 + 2 * self.leaps) / max(self.slots, 1)
-        return float(min(np.ceil(ALERTS * often**2) / ALERTS, 1.0))
-
-    @property
-    def watch(self) -> int:
-        """Slots from one look to the next: few good ones show more than many bad ones."""
-        return 1 if self.leaps and self.alert == 1 else int(LOOKS / self.alert)
 
 
 def pack(
@@ -150,6 +140,7 @@ def pack(
         "running": state.running.record() if state.running else None,
         "cycle": state.cycle.record(),
         "ring": state.ring.record() if state.ring else None,
+        "jumps": state.jumps.record(),
         "misfit": state.misfit.record(),
         "shrinkage": state.shrinkage.record(),
         **accounts,
@@ -170,9 +161,10 @@ def unpack(
     version, record = state_codec.unpack(versions, data)
     if version == 1:
         kalman.read_former(state.bank, record["bank"])
-        record |= {"kind": POINT, "running": None, "unwatched": 1, "leaps": 0}
+        record |= {"kind": POINT, "running": None, "unwatched": 1, "alert": 1.0, "watch": 1}
     else:
         kalman.read(state.bank, record["bank"])
+        state.jumps = Jumps(**record["jumps"])
         state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
         state.shrinkage = Shrinkage(**record["shrinkage"])
     beliefs = vars(state.correlation)

@@ -50,12 +50,19 @@ MOST_CANDIDATES = 24
 SIZES = np.array([0.0, 0.0, 0.06, 0.2, 0.6])[:, None]
 CHANCE = np.array([0.0, 1.0, 0.0, 0.0, 0.0])[:, None]
 # Log of the belief in each before any audit.
-BELIEF = np.array([2.5, 2.0, 0.0, 0.0, 0.0])
+BELIEF = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
 # Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
 # where errors are told, that they do has at least this share of belief.
 STAYING = 0.25
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
+# A belief in beta is no further from none than so many standard deviations of the hypothesis, for
+# the count that is there now: what an audit showed of a count of one says little once it is a
+# hundred, and what a bias adds to a count would make that bias larger still.
+FAR = 3.0
+# For the same reason a release is never told to have missed more than this part of a count, nor to
+# have found more than so many parts too many.
+MISSED, TOO_MANY = 0.75, 1.0
 # A bias is never foreseen better than this: it is not quite proportional to s and the spread.
 MISFIT = 0.1
 # No beta is larger.
@@ -193,10 +200,12 @@ class CorrelationState:
         near = np.clip(mean, -_LARGEST, _LARGEST).astype(np.float16)
         return cls(near, np.sqrt(variance).astype(np.float16), scores)
 
-    @property
-    def variance(self) -> Floats:
-        """Of beta, shape (hypotheses, d)."""
-        return self.deviation.astype(np.float64) ** 2
+    def at(self, scale: Floats) -> tuple[Floats, Floats]:
+        """Mean and variance of beta under each hypothesis, for bins of this s: (hypotheses, d)."""
+        possible = _possible(scale)
+        far = FAR * np.sqrt(possible)
+        variance = np.minimum(self.deviation.astype(np.float64) ** 2, possible)
+        return np.clip(self.mean.astype(np.float64), -far, far), variance
 
 
 class Risk(NamedTuple):
@@ -217,15 +226,15 @@ class Correlation:
 
     def start(self, scale: Floats) -> CorrelationState:
         """Before the first audit."""
-        variance = SIZES**2 + CHANCE / scale
+        variance = _possible(scale)
         return CorrelationState.of(np.zeros_like(variance), variance, BELIEF.copy())
 
-    def belief(self, state: CorrelationState) -> tuple[Floats, Floats]:
+    def belief(self, state: CorrelationState, scale: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of beta in each bin, both of shape (d,)."""
+        each, variance = state.at(scale)
         weights = _shares(state.scores)
-        each = state.mean.astype(np.float64)
         mean = (weights * each).sum(axis=0)
-        return mean, (weights * (state.variance + (each - mean) ** 2)).sum(axis=0)
+        return mean, (weights * (variance + (each - mean) ** 2)).sum(axis=0)
 
     def bias(
         self, state: CorrelationState, scale: Floats, dispersion: float
@@ -237,16 +246,18 @@ class Correlation:
             scale: s of each bin, shape (d,).
             dispersion: of the release's weights.
         """
-        mean, variance = self.belief(state)
+        mean, variance = self.belief(state, scale)
         apart = max(0.0, 1 - dispersion / self.reference)
         misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
         lever = scale * np.sqrt(dispersion)
-        return mean * lever, (variance + misfit * mean**2) * lever**2
+        expected = np.clip(mean * lever, -MISSED * scale, TOO_MANY * scale)
+        return expected, (variance + misfit * mean**2) * lever**2
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
-        mean, _ = self.belief(state)
-        each = state.variance + (state.mean.astype(np.float64) - mean) ** 2
+        mean, _ = self.belief(state, scale)
+        means, variances = state.at(scale)
+        each = variances + (means - mean) ** 2
         staying = (CHANCE > 0) * STAYING
         variance = ((staying + (1 - STAYING) * _shares(state.scores)) * each).sum(axis=0)
         apart = max(0.0, 1 - dispersion / self.reference)
@@ -256,7 +267,7 @@ class Correlation:
 
     def risk(self, state: CorrelationState, scale: Floats) -> Risk:
         """Squared bias to expect of a count, averaged over bins."""
-        mean, variance = self.belief(state)
+        mean, variance = self.belief(state, scale)
         squared = (mean * scale) ** 2
         here = variance * scale**2 + MISFIT**2 * squared
         return Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
@@ -279,16 +290,23 @@ class Correlation:
             error: variance of `missed` without the bias, shape (d,).
         """
         lever = scale * np.sqrt(dispersion)
-        variance = state.variance + STEP * (SIZES**2 + CHANCE / scale)
-        surprise = missed - state.mean.astype(np.float64) * lever
+        before, variance = state.at(scale)
+        variance = variance + STEP * _possible(scale)
+        surprise = missed - before * lever
         total = variance * lever**2 + error
         # The last bin of a complete histogram is no news once the others are known.
         news = (len(missed) - 1) / len(missed) if len(missed) > 1 else 1.0
         scores = state.scores - news * surprisal(surprise, total).sum(axis=1)
         gain = variance * lever / total
-        mean = state.mean + gain * surprise
+        mean = before + gain * surprise
         learnt = CorrelationState.of(mean, variance * error / total, scores)
         vars(state).update(vars(learnt))
+
+
+def _possible(scale: Floats) -> Floats:
+    """Variance of beta under each hypothesis, for bins of this s: (hypotheses, d)."""
+    found: Floats = SIZES**2 + CHANCE / scale
+    return found
 
 
 def _shares(scores: Floats) -> Floats:

@@ -20,6 +20,7 @@ from streamveil.mechanisms.core.records import (
     Revision,
     Slots,
 )
+from streamveil.pipelines.charts import picture
 from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.report import Report
 
@@ -186,7 +187,7 @@ def test_many_slots_show_a_window(tmp_path):
     html = page(make(counts, counts + 1, length="1h"), tmp_path)
     assert "1,200 hours are too many to tell apart" in html
     assert re.search(
-        r"show the middle\s+672: 12 Jan 2013, 05:00 UTC to 9 Feb 2013, 04:00 UTC", html
+        r"show the middle\s+168: 22 Jan 2013, 17:00 UTC to 29 Jan 2013, 16:00 UTC", html
     )
     assert "mean of 6 hours in a row" in html
 
@@ -205,6 +206,29 @@ def test_picture(year, tmp_path):
     width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
     assert width == 2 * height
     assert width >= 800
+
+
+# A count cannot be below 0, so nor can what it may be; and a week says of which month it is.
+def test_a_picture_of_a_week_of_hours(tmp_path):
+    hours = 24 * 30
+    true = np.ones((hours, 2), np.int64)
+    report = make(true, np.where(np.arange(hours)[:, None] % 24 < 12, 1, 0) * true, length="1h")
+    drawn = picture(report, slice(300, 468))
+    axes = drawn.axes[0]
+    (band,) = axes.collections
+    assert band.get_paths()[0].vertices[:, 1].min() == 0
+    assert axes.get_ylim()[0] > -2
+    drawn.canvas.draw()
+    labels = [tick.get_text() for tick in drawn.axes[-1].get_xticklabels()]
+    assert any(re.fullmatch(r"\d\d Jan", label) for label in labels), labels
+
+
+# Where little of the estimates is told, the page says that the counts are too low.
+def test_a_page_says_that_estimates_were_shrunk(tmp_path):
+    report = make([[9, 8], [7, 6]], [[2, 2], [2, 1]])
+    assert "far below the noise" not in page(report, tmp_path)
+    shrunk = [replace(one, diagnostics={"believed": 0.25}) for one in report.releases]
+    assert "25.0% on average" in page(replace(report, releases=shrunk), tmp_path)
 
 
 def test_refuses_shapes_that_disagree():

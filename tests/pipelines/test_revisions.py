@@ -56,6 +56,15 @@ def test_a_call_revises_what_the_command_does(busy):
         found.revisions_to_arrow("wide")
 
 
+def test_a_stream_of_releases_is_none_of_revisions(busy):
+    topic = "kafka:localhost:9092/counts"
+    words = f"--output and --revisions are both {topic}", "name them apart"
+    busy.refused(*words, output=topic, revise=4, revisions=topic)
+    both = f"folder:{busy.path('both')}"
+    busy.done(output=both, revise=4, revisions=both)
+    assert len(list((busy.folder / "both").glob("re*.json"))) == 2 * DAYS
+
+
 def test_the_place_of_revisions_is_told(busy):
     place = f"folder:{busy.path('later')}"
     outcome = busy.done(revise=4, revisions=place)
@@ -166,6 +175,18 @@ def test_yaml_names_the_output(busy):
         made = make(**given, revise=4, revisions="later")
         assert made.outputs.keywords["revisions"] == "later"
         assert made.transform.revise == 4
+
+
+@pytest.mark.slow
+def test_a_run_that_revises_no_more_says_what_is_lost(busy):
+    clock = busy.folder / "clock"
+    flags = {**busy.kept(), "clock_file": str(clock), "input": busy.path("events.csv")}
+    revised = {"revise": 4, "revisions": busy.path("later.jsonl")}
+    runs = ((3, revised, False), (4, revised, False), (5, {}, True), (6, {}, False))
+    for n, given, warned in runs:
+        clock.write_text(dt.datetime(2024, 1, n, 1, tzinfo=UTC).isoformat())
+        outcome = busy.done(**flags, **given, resume=True if n > 3 else None)
+        assert ("still to be revised never will be" in outcome.out + outcome.err) is warned
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ EVENTS = (
 )
 MORE = ("u3,C,2024-01-03T08:00:00Z,1", "u1,C,2024-01-03T09:00:00Z,1", "too,many,2024-01-01,fields")
 RANGE = {"start": "2024-01-01", "end": "2024-01-04", "max_rejected": "1"}
+REVISED = {"revise": 1, "revisions": "out/revisions.jsonl"}
 CHANGES = (
     "user,slot,time,window_backward,epsilon_backward,window_forward,epsilon_forward",
     *(f"u{user},{19722 + user},,1,4000,1,4000" for user in range(1, 4)),
@@ -31,6 +32,7 @@ JOBS = {
     "release tidy, in shards": {**RANGE, "shards": 2, "layout": "tidy"},
     "release with changes": {**RANGE, "requirement_changes": "changes.csv", "mechanism": "dpbd"},
     "collect": {**RANGE},
+    **{f"{name} with revisions": {**RANGE, **REVISED} for name in ("release", "collect")},
     "per-record": {
         **dict.fromkeys(("user_column", "requirements", "domain", "ledger")),
         **dict(RANGE, max_rejected=None),
@@ -102,7 +104,7 @@ def build(toolbox, tmp_path):
         job = toolbox.Job(tmp_path, command)
         job.requirements(dict.fromkeys(("u1", "u2", "u3"), (1, 4000.0)))
         flags = {"output": "out/out.jsonl", "ledger": "out/ledger.jsonl", **JOBS[name]}
-        for place in ("output", "ledger", "requirement_changes"):
+        for place in ("output", "ledger", "revisions", "requirement_changes"):
             flags |= {place: job.path(flags[place])} if flags.get(place) else {}
         job.write("changes.csv", "\n".join(CHANGES) + "\n")
         for number, lines in enumerate((EVENTS, MORE)):
@@ -127,7 +129,8 @@ def is_whole_or_not_there(goes_on, build, folder, name, pick):
     goes_on.run(build(name))
     whole, steps_of = written(folder), goes_on.taken
     assert not goes_on.errors
-    assert set(whole) == {"out.jsonl"} | ({"ledger.jsonl"} if name != "per-record" else set())
+    wanted = {"out.jsonl"} | ({"ledger.jsonl"} if name != "per-record" else set())
+    assert set(whole) == wanted | ({"revisions.jsonl"} if "revise" in JOBS[name] else set())
     picked, refused = pick(steps_of), 0
     for dropped in picked:
         goes_on.run(build(name), dropped)

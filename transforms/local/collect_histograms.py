@@ -326,7 +326,7 @@ class CollectHistograms(beam.PTransform):
             self.last_slot,
             self._edge_resume,
             keeps=True,
-            emit_rest=end_at_server,
+            emit_rest=end_at_server if self.revise else None,
             ends=self.ends,
         )
 
@@ -338,7 +338,7 @@ class CollectHistograms(beam.PTransform):
             publish,
             last_slot=self.last_slot,
             resume=self._server_resume,
-            emit_rest=publish.rest,
+            emit_rest=publish.rest if self.revise else None,
             ends=self.ends,
         )
 

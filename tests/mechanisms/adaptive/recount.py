@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import DynamicStream, ReleaseStream, adaptive
-from streamveil.mechanisms.adaptive import state as remembered
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
+from streamveil.mechanisms.adaptive.jumps import ALERTS, WATCHES
 from streamveil.mechanisms.adaptive.thawing import thawed
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
@@ -36,8 +36,6 @@ from streamveil.mechanisms.randomness.noise import SlotNoise
 ANSWERS = ("quiet", "wild", "true", "noisy")
 GAPS = ("own", "short", "long", "any")
 KINDS = ("own", "points", "sums", "any")
-# Slots without a jump after which gate and reserve are halved: there are not many.
-CALM = 4
 
 
 class LookedError(AssertionError):
@@ -171,10 +169,11 @@ def on(tape: Tape):
             gap=gaps[tape.gaps],
             kind=kinds.get(tape.kinds, int(random.choice([POINT, SUM]))),
             patience=float(random.choice([found.patience, 0.0, 1e-12, 1e12])),
+            alert=float(random.choice([found.alert, *ALERTS])),
+            watch=int(random.choice([found.watch, *WATCHES])),
         )
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(remembered, "CALM", CALM)
         patch.setattr(SlotNoise, "words", named)
         for module in _drawing_noise():
             patch.setattr(

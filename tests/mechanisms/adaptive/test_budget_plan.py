@@ -7,9 +7,11 @@ from streamveil.mechanisms import Population, Requirement
 from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.budget_plan import Plan
 from streamveil.mechanisms.adaptive.gap_errors import GAPS, POINT, SUM, expected_error
+from streamveil.mechanisms.adaptive.jumps import ALERTS, Jumps, Watch
 from streamveil.mechanisms.adaptive.weighting import Choices, Risk
 
 NONE = Risk(0.0, 0.0)
+QUIET = Watch(Jumps(), 0, np.inf, 0.0, 1.0, 2, np.ones(len(ALERTS)))
 UNIT = 2**40
 
 
@@ -33,7 +35,7 @@ def member(drift=0.0, bend=0.0, white=0.0):
 
 
 def gap_of(plan, beliefs, scale=1000.0, risk=NONE, kinds=(POINT,)) -> int:
-    return plan.best_gap(beliefs, np.full(2, scale), risk, kinds).gap
+    return plan.best_gap(beliefs, np.full(2, scale), risk, QUIET, kinds).gap
 
 
 # The stiller the stream, the longer the gap.
@@ -69,7 +71,9 @@ def test_bins_are_planned_together():
     plan, beliefs = plan_of(1.0), member(drift=0.1)
     small, large = gap_of(plan, beliefs, 10.0), gap_of(plan, beliefs, 10_000.0)
     assert large < small
-    mixed = [plan.best_gap(beliefs, np.array(one), NONE) for one in ([10.0, 1e4], [1e4, 10.0])]
+    mixed = [
+        plan.best_gap(beliefs, np.array(one), NONE, QUIET) for one in ([10.0, 1e4], [1e4, 10.0])
+    ]
     assert mixed[0] == pytest.approx(mixed[1])
     assert large <= mixed[0][0] <= small
 
@@ -78,7 +82,7 @@ def test_bins_are_planned_together():
 # the table of the filters says of the gap chosen.
 def test_patience_is_that_of_the_gap():
     plan, beliefs = plan_of(1.0), member(drift=0.1)
-    gap, kind, patience = plan.best_gap(beliefs, np.full(3, 1024.0), NONE)
+    gap, kind, patience, *_ = plan.best_gap(beliefs, np.full(3, 1024.0), NONE, QUIET)
     error = plan.error_after(kind, gap, 1024.0, NONE)
     ratios = np.full((len(GAPS), 1), error / 1024.0)
     _, curve = expected_error(kind, beliefs, ratios)
@@ -101,8 +105,8 @@ def test_no_plan_without_budget():
     found = Choices.of(np.array([UNIT]), people)
     nothing = Plan(lambda gap: found, found)
     beliefs, scale = member(drift=0.1), np.full(3, 1024.0)
-    assert nothing.best_gap(beliefs, scale, NONE) is None
-    assert plan_of(1.0).best_gap(beliefs, scale, NONE) is not None
+    assert nothing.best_gap(beliefs, scale, NONE, QUIET) is None
+    assert plan_of(1.0).best_gap(beliefs, scale, NONE, QUIET) is not None
 
 
 # Sums take the deviations of single slots off, and go on beyond the window; without deviations, or
@@ -111,10 +115,10 @@ def test_sums_are_planned_where_they_are_better():
     scale = np.full(3, 1000.0)
     deviating, smooth = member(drift=1e-3, white=1.0), member(drift=1e-3)
     wide, narrow = plan_of(0.3, window=120), plan_of(0.01, window=10)
-    assert wide.best_gap(deviating, scale, NONE).kind == SUM
-    assert wide.best_gap(smooth, scale, NONE).kind == POINT
-    beyond = narrow.best_gap(smooth, scale, NONE)
+    assert wide.best_gap(deviating, scale, NONE, QUIET).kind == SUM
+    assert wide.best_gap(smooth, scale, NONE, QUIET).kind == POINT
+    beyond = narrow.best_gap(smooth, scale, NONE, QUIET)
     assert beyond.kind == SUM
     assert beyond.gap > 10
-    assert narrow.best_gap(smooth, scale, NONE, (POINT,)).gap <= 10
-    assert wide.best_gap(member(bend=1e-3), scale, NONE).kind == POINT
+    assert narrow.best_gap(smooth, scale, NONE, QUIET, (POINT,)).gap <= 10
+    assert wide.best_gap(member(bend=1e-3), scale, NONE, QUIET).kind == POINT

@@ -18,7 +18,6 @@ from streamveil.mechanisms import (
 from streamveil.mechanisms.adaptive import running_sum
 from streamveil.mechanisms.adaptive.budget_plan import part
 from streamveil.mechanisms.adaptive.cycle import (
-    GIVEN,
     LEAST,
     LOOKED_FOR,
     MOST,
@@ -127,7 +126,7 @@ def test_slots_without_days_and_weeks_have_nothing_to_look_for(slot_length):
 @pytest.mark.parametrize("sensitivity", [1, 2, 3])
 def test_every_slot_of_a_span_pays_its_share(sensitivity):
     counts = waves(24, 150)
-    _, costs, shares, usual = followed(Cycle((24,), True), counts, people(None, sensitivity))
+    _, costs, shares, usual = followed(Cycle((24,)), counts, people(None, sensitivity))
     offers = np.array([[part(usual.rates.main, share) for _, share in slot] for slot in shares])
     assert (costs <= offers.sum(axis=1)).all()
     assert (costs > 0.99 * offers.sum(axis=1)).all()
@@ -145,7 +144,7 @@ def test_phases_are_summed_with_the_weights_that_were_paid(monkeypatch):
 
     monkeypatch.setattr(RunningSum, "release", seen)
     counts = waves(7, 60)
-    _, costs, _, _ = followed(Cycle((7,), True), counts)
+    _, costs, _, _ = followed(Cycle((7,)), counts)
     assert [(first, slots) for _, _, first, slots in released] == [(0, 7), (7, 14), (21, 28)]
     for partial, unit, first, slots in released:
         exact = np.zeros(7, dtype=np.int64)
@@ -156,7 +155,7 @@ def test_phases_are_summed_with_the_weights_that_were_paid(monkeypatch):
 
 # Nothing is spent beyond the room that is left.
 def test_a_slot_without_room_costs_nothing():
-    cycle, usual = Cycle((7,), True), followed(Cycle((7,), True), waves(7, 1))[3]
+    cycle, usual = Cycle((7,)), followed(Cycle((7,)), waves(7, 1))[3]
     state, source = cycle.start(3), NoiseSource(KEY)
     cycle.share(state, usual.bank, levels_of(usual.bank, waves(7, 9)))
     room = usual.main
@@ -184,7 +183,7 @@ def test_the_purpose_is_in_the_words():
 # Totals are known to the slot's phase, the profile has mean 1, and its errors are what it says.
 @pytest.mark.parametrize("length", [7, 24, 30])
 def test_the_profile_is_that_of_the_stream(length):
-    state, _, _, _ = followed(Cycle((length,), True), waves(length, 64 * length))
+    state, _, _, _ = followed(Cycle((length,)), waves(length, 64 * length))
     assert state.chosen is not None
     profile = state.chosen.profile()
     true = 1 + 0.8 * np.sin(2 * np.pi * np.arange(length) / length)
@@ -192,7 +191,7 @@ def test_the_profile_is_that_of_the_stream(length):
     assert len(profile.ratios) == length
     assert np.abs(profile.ratios - true).max() < 5 * np.sqrt(profile.variance.max()) + 0.02
     assert np.abs(profile.ratios - true).max() < 0.15
-    assert state.chosen.share < GIVEN
+    assert state.chosen.share < LOOKED_FOR
 
 
 # Shrinking: where noise may have made all differences, nothing is left of them.
@@ -223,7 +222,7 @@ def test_phases_of_a_cycle(length):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_auto_finds_the_cycle(length, seed):
     counts = waves(length, 1600, seed=seed)
-    state, _, shares, _ = followed(Cycle(USUAL, False), counts)
+    state, _, shares, _ = followed(Cycle(USUAL), counts)
     assert state.chosen is not None
     assert state.chosen.length == length
     assert [length_ for length_, _ in shares[-1]] == [length]
@@ -242,7 +241,7 @@ def test_auto_finds_none_where_there_is_none(kind):
         "trend": np.linspace(0.05, 0.6, slots),
     }[kind]
     counts = rng.binomial(SIZES[:, None], np.clip(levels, 0, 1)[:, None, None], (slots, 3, 1))
-    state, costs, shares, usual = followed(Cycle(USUAL, False), counts, people(bins=1))
+    state, costs, shares, usual = followed(Cycle(USUAL), counts, people(bins=1))
     assert state.chosen is None
     paid = np.array([sum(share for _, share in slot) for slot in shares])
     assert paid.mean() < 1.5 * LOOKED_FOR
@@ -252,7 +251,7 @@ def test_auto_finds_none_where_there_is_none(kind):
 # A cycle that ends is lost again, and looked for anew.
 def test_a_cycle_that_ends_is_lost():
     counts = np.concatenate([waves(7, 7 * 63), waves(7, 7 * 640, depth=0.0)])
-    cycle = Cycle(USUAL, False)
+    cycle = Cycle(USUAL)
     found, _, _, _ = followed(cycle, counts[: 7 * 63])
     assert found.chosen is not None
     lost, _, shares, _ = followed(cycle, counts)
@@ -269,11 +268,11 @@ def test_shares_follow_what_is_known():
     def share(cycle, state=None, beliefs=known):
         return cycle.share(state or cycle.start(3), bank, beliefs)
 
-    assert share(Cycle((7,), True)) == pytest.approx(GIVEN)
-    assert share(Cycle(USUAL, False)) == pytest.approx(LOOKED_FOR)
+    assert share(Cycle((7,))) == pytest.approx(LOOKED_FOR)
+    assert share(Cycle(USUAL)) == pytest.approx(LOOKED_FOR)
     unknown.level_var *= 100
-    assert share(Cycle(USUAL, False), None, unknown) < 0.5 * LOOKED_FOR
-    cycle = Cycle((7,), True)
+    assert share(Cycle(USUAL), None, unknown) < 0.5 * LOOKED_FOR
+    cycle = Cycle((7,))
     state = cycle.start(3)
     state.found, one = 0, state.candidates[0]
     one.mean, shares = np.arange(7.0) + 1, []
@@ -470,3 +469,17 @@ def test_changing_requirements():
     plain = simulate_dynamic("adaptive", counts, asked, SIZES, KEY)
     errors = [((one.released[130:] - true[130:]) ** 2).mean() for one in (plain, run)]
     assert errors[1] < 0.9 * errors[0]
+
+
+# Whoever reads releases sees whether there is a cycle, and since when.
+def test_releases_say_which_cycle_is_found():
+    people = Population((Requirement(10, 2.0),), np.array([20_000]), 2)
+    counts = np.array([4000, 2000]) * (1 + 0.6 * np.sin(2 * np.pi * np.arange(80)[:, None] / 5))
+    for cycle, seen in (("5", {0.0, 5.0}), ("auto", {0.0}), ("none", set())):
+        stream = ReleaseStream(Adaptive("adaptive", people, cycle=cycle), NoiseSource(KEY))
+        state, told = stream.start(), []
+        for slot, row in enumerate(np.rint(counts).astype(np.int64)):
+            state, release = stream.release(state, slot, row[None])
+            told += [release.diagnostics["cycle"]] if "cycle" in release.diagnostics else []
+        assert set(told) == seen
+        assert told == sorted(told)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from streamveil.mechanisms.adaptive import kalman
-from streamveil.mechanisms.adaptive.filter_bank import Bank
+from streamveil.mechanisms.adaptive.filter_bank import LEAST_SCALE, Bank
 from streamveil.mechanisms.adaptive.kalman import BEND, DRIFT, MEMBERS, SLOPED, WHITE, present
 
 FLAKINESS = 1e-6
@@ -35,7 +35,7 @@ def assert_covariances(state) -> None:
     assert (now.slope_var >= 0).all()
     product = now.level_var[SLOPED] * now.slope_var
     assert (now.covariance**2 <= product * (1 + 1e-9) + 1e-200).all()
-    assert (state.scale >= 0.5).all()
+    assert (state.scale >= LEAST_SCALE).all()
 
 
 # ---- tracking -------------------------------------------------------------------------------
@@ -255,3 +255,33 @@ def test_chance_is_no_jump_in_many_bins():
             jumps[bins] += int(seen.jumped.sum()) if slot > 20 else 0
             state.elapsed += 1
     assert max(jumps.values()) <= 2
+
+
+# No release tells members apart where noise hides hardly anybody; where it does, it is believed.
+@pytest.mark.parametrize(("count", "believed"), [(0.3, 0.01), (1000.0, 0.1)])
+def test_hardly_anybody_is_not_believed_to_move_fast_for_want_of_evidence(count, believed):
+    bank = Bank(10_000, 2)
+    state = bank.start()
+    state.scale = bank.scale(np.full(2, count))
+    fast = bank.weights(state)[(DRIFT >= 0.1)[:, 0]].sum(axis=0)
+    assert ((fast < believed) == (count < 1)).all()
+
+
+# One of many bins is far off in some release by chance, and by an alarm it was taken for a jump.
+@pytest.mark.parametrize(("of_noise", "jumps"), [(8.0, False), (10.0, True)])
+def test_what_is_more_than_there_is_in_all_bins_is_noise_rather_than_a_jump(of_noise, jumps):
+    bank = Bank(10_000, 100)
+    state, _, _ = follow(bank, np.ones((40, 100)), noise=0.01)
+    released = np.ones(100)
+    released[3] += of_noise * 50
+    seen = bank.observe(state, released, 50.0**2, np.zeros(100), alarmed=True)
+    assert seen.jumped.sum() == jumps
+
+
+def test_an_alarm_takes_less_than_all_there_is_for_a_jump_sooner():
+    bank = Bank(10_000, 100)
+    state, _, _ = follow(bank, np.full((40, 100), 10.0), noise=0.01)
+    released = np.full(100, 10.0)
+    released[3] += 425
+    seen = bank.observe(state, released, 50.0**2, np.zeros(100), alarmed=True)
+    assert seen.jumped.tolist() == [i == 3 for i in range(100)]

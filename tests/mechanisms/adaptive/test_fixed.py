@@ -21,6 +21,7 @@ from streamveil.mechanisms.adaptive import running_sum
 from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
+from streamveil.mechanisms.adaptive.jumps import ALERTS, WATCHES
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import to_units
@@ -103,7 +104,7 @@ class Adversary:
         def best_gap(plan, *beliefs):
             if (found := best(plan, *beliefs)) is None:
                 return None
-            own, kind, patience = found
+            own, kind, patience, *_ = found
             gap = {
                 "own": own,
                 "short": int(adversary.random.integers(0, 4)),
@@ -117,7 +118,8 @@ class Adversary:
                 "any": int(adversary.random.choice([POINT, SUM])),
             }[adversary.kinds]
             patience = float(adversary.random.choice([patience, 0.0, 1e-12, 1e12]))
-            return Planned(gap, kind, patience)
+            alert = float(adversary.random.choice(ALERTS))
+            return Planned(gap, kind, patience, alert, int(adversary.random.choice(WATCHES)))
 
         patch.setattr(Plan, "best_gap", best_gap)
 

@@ -122,3 +122,20 @@ def test_half_a_belief_in_white_deviations_is_told_as_nearly_all_of_them():
     misfit, zeros = Misfit.start(3), np.zeros(3)
     white = 100 * np.array([0.0, 0.5, 1.0])
     assert misfit.of(Forecast(zeros, zeros, white, zeros + 100)) == pytest.approx([0, 87.5, 100])
+
+
+# Where every slot is released, its own deviation shows as the curve does.
+def test_deviations_of_slots_that_are_all_released_have_the_same_factor():
+    misfit, zeros = Misfit.start(2), np.zeros(2)
+    misfit.own_variance[:] = 0
+    misfit.covariance[:] = 0
+    misfit.common[0] = np.log(0.5)
+    forecast = Forecast(zeros, zeros + 10, zeros + 30, zeros + 100)
+    assert misfit.of(forecast, every=True) == pytest.approx([20, 20])
+    assert misfit.of(forecast) == pytest.approx(2 * [5 + 100 * (1 - 0.7**3)])
+
+
+def test_an_interval_around_nothing_reaches_1_where_single_slots_may_deviate():
+    misfit, zeros = Misfit.start(2), np.zeros(2)
+    variance = misfit.of(Forecast(zeros, zeros, zeros + 0.1, zeros + 0.1))
+    assert (NINETY_PERCENT * np.sqrt(variance) >= 1).all()

@@ -275,16 +275,21 @@ def test_what_cannot_revise_says_which_can():
 
 
 def test_a_cycle_is_in_revisions_as_in_forecasts():
-    """Of counts that rise and fall by two thirds, revised counts are no further from the truth."""
+    """Of counts that rise and fall by two thirds, revised counts are about as near to the truth."""
     rng = np.random.default_rng(5)
     phases = 1 + 2 / 3 * np.sin(2 * np.pi * np.arange(240) / 8)
     level = 800 + np.cumsum(rng.normal(0, 6, (240, 1, 4)), axis=0)
     counts = np.rint(level * phases[:, None, None]).astype(np.int64)
-    found = simulate("adaptive:cycle=8", counts, [(40, 1.0)], [10_000], KEY, revise=7)
     true, late = counts.sum(axis=1), slice(80, None)
-    errors = [((one - true)[late] ** 2).mean() for one in (found.revised, found.released)]
-    assert errors[0] < 1.02 * errors[1]
-    assert errors[0] < 0.1 * ((true[late] - true[late].mean(axis=0)) ** 2).mean()
+    revised, released = [], []
+    for key in range(4):
+        found = simulate(
+            "adaptive:cycle=8", counts, [(40, 1.0)], [10_000], bytes([key]) * 32, revise=7
+        )
+        for one, errors in ((found.revised, revised), (found.released, released)):
+            errors.append(((one - true)[late] ** 2).mean())
+    assert np.mean(revised) < 1.1 * np.mean(released)
+    assert np.mean(revised) < 0.1 * ((true[late] - true[late].mean(axis=0)) ** 2).mean()
 
 
 # Where budgets are tiny, variances are beyond single precision: what is kept stays a number.

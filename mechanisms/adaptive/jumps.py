@@ -1,0 +1,175 @@
+"""What jumps cost that are not seen at once, as the jumps so far tell.
+
+Two things show a jump: a look, if it is large beside the look's noise, and the next release. Until
+then every slot is off by its size. How many slots that takes follows from how often there are looks
+and releases, and from the chance that one of them shows a jump of this size. So each jump that was
+seen tells what it would have cost with other looks and other gaps, and a plan weighs that against
+what looks take from releases.
+
+Sizes of jumps are known from releases: everything here is post-processing of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.adaptive import filter_bank
+from streamveil.mechanisms.adaptive.gap_errors import GAPS, SUM
+from streamveil.mechanisms.core import state_codec
+
+Floats = npt.NDArray[np.float64]
+
+# How much of the gate's share, and of the reserve, may be kept for jumps.
+ALERTS = np.array([0.125, 0.25, 0.5, 1.0, 1.5, 2.0])
+# Slots that may be from one look to the next.
+WATCHES = np.array([1, 2, 4, 8, 16])
+# An alarm is a deviation so many noise scales and standard deviations above the expected one.
+ALARM = 2.2
+VARIES = 3.0
+# Before any jump, as if so much of one had been seen: of a size that looks with the gate's whole
+# share show so clearly.
+WARY, CLEARLY = 0.01, 2.0
+# These look as if so many slots had been before the first, and half a jump been missed.
+CALM, HALF = 200, 0.5
+# What is taken for a jump more often than once in so many slots is a quick drift, or a cycle:
+# else jumps would beget jumps.
+OFTEN = 250
+# So many jumps are remembered.
+MOST = 8
+# After so many slots filters have followed a jump that nothing showed.
+FOLLOWED = 32
+# A sum shows a part of a jump: the release after it shows the rest.
+PARTLY = 1.0
+_CHANCES = np.linspace(0, 1, 17)
+
+
+@dataclass
+class Jumps:
+    """The last jumps, newest last, and how many there were."""
+
+    seen: int = 0
+    sizes: list[float] = field(default_factory=list)
+    """How much counts moved, over all bins."""
+    squares: list[float] = field(default_factory=list)
+    """Sum of their squares."""
+
+    SCHEMA = state_codec.record_schema(
+        "Jumps",
+        seen="long",
+        sizes={"type": "array", "items": "double"},
+        squares={"type": "array", "items": "double"},
+    )
+
+    def record(self) -> dict[str, Any]:
+        """Avro record, under `SCHEMA`."""
+        return dict(vars(self))
+
+    def rarity(self, slots: int) -> float:
+        """Log of the slots from one jump to the next, after so many."""
+        return float(np.log(max((slots + CALM) / (self.seen + HALF), OFTEN)))
+
+    def note(self, moved: Floats) -> None:
+        """Remember a jump that moved the counts of bins by so much, shape (d,)."""
+        self.seen += 1
+        self.sizes = [*self.sizes, float(np.abs(moved).sum())][-MOST:]
+        self.squares = [*self.squares, float((moved**2).sum())][-MOST:]
+
+
+class Watch:
+    """What jumps cost until they are seen, at each of some alerts.
+
+    Args:
+        jumps: so far.
+        slots: in which they were seen.
+        look_scale: of the noise of a look with what one slot gives to the whole gate.
+        spread: standard deviation of what a look sees without a jump.
+        blur: variance of a count without noise.
+        bins: how many.
+        noise: of releases at each of `ALERTS`, in parts of what it is.
+        alert: the one that is settled; None for any.
+    """
+
+    def __init__(
+        self,
+        jumps: Jumps,
+        slots: int,
+        look_scale: float,
+        spread: float,
+        blur: float,
+        bins: int,
+        noise: Floats,
+        alert: float | None = None,
+    ) -> None:
+        chosen = slice(None) if alert is None else alert == ALERTS
+        self.alerts: Floats = ALERTS[chosen]
+        self.noise: Floats = noise[chosen]
+        likely = CLEARLY * (ALARM * look_scale + VARIES * spread)
+        if not np.isfinite(likely):
+            likely = 0.0
+        # What one bin gains another loses.
+        self._sizes = np.array([likely, *jumps.sizes])
+        self._squares = np.array([likely**2 / 2, *jumps.squares])
+        weights = np.full(len(self._sizes), jumps.seen / max(len(jumps.sizes), 1))
+        weights[0] = WARY
+        self._weighed = weights * self._squares / (slots + CALM)
+        self._blur, self._bins, self._rarity = blur, bins, jumps.rarity(slots)
+        scale = look_scale / (self.alerts[:, None] * WATCHES)
+        by_chance = _beyond(np.array(-ALARM))
+        above = (self._sizes[:, None, None] - VARIES * spread) / scale - ALARM
+        shown = np.maximum(_beyond(above) - by_chance, 0) / (1 - by_chance)
+        missed = _survival(WATCHES)[np.arange(len(WATCHES)), _place(shown)]
+        self._missed = missed.reshape(len(self._sizes), -1, FOLLOWED)
+
+    def costs(self, kind: int, noise: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """Expected squared error per slot, over all bins, until jumps are seen.
+
+        Args:
+            kind: what gaps end with.
+            noise: variance of the noise of a count by gap, shape (gaps,).
+
+        Returns:
+            (errors, slots from look to look), by alert and gap, of shape (alerts, gaps).
+        """
+        reach = filter_bank.reach(self._bins, self._rarity, np.array(self._blur), noise) ** 0.5
+        typical = self._squares / np.maximum(self._sizes, 1e-9)
+        told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
+        hidden = _survival(GAPS)[np.arange(len(GAPS)), _place(told)]
+        delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(
+            len(self._sizes), len(self.alerts), len(WATCHES), len(GAPS)
+        )
+        cost = np.tensordot(self._weighed, delay + PARTLY * (kind == SUM), 1)
+        best = cost.argmin(axis=1)
+        return cost.min(axis=1), WATCHES[best]
+
+
+def _beyond(above: Floats) -> Floats:
+    """The chance that a threshold is passed by a value so many noise scales above it."""
+    tail = np.exp(-np.abs(above)) / 2
+    return np.where(above > 0, 1 - tail, tail)
+
+
+def _place(chance: Floats) -> npt.NDArray[np.int64]:
+    return np.rint(chance * (len(_CHANCES) - 1)).astype(np.int64)
+
+
+@lru_cache(maxsize=2)
+def _survival_of(steps: tuple[int, ...]) -> Floats:
+    slots = np.arange(1, FOLLOWED + 1)
+    whole, begun = np.divmod(slots, np.array(steps)[:, None])
+    hidden = 1 - _CHANCES[:, None]
+    part = begun / np.array(steps)[:, None]
+    found: Floats = hidden ** whole[:, None] * (1 - part[:, None] * _CHANCES[:, None])
+    return found
+
+
+def _survival(steps: npt.NDArray[np.int64]) -> Floats:
+    """The chance that a jump is still not seen after 1, 2, ... slots.
+
+    By slots from one trial to the next, and by the chance of each: (steps, chances, FOLLOWED).
+    """
+    return _survival_of(tuple(steps.tolist()))
