@@ -90,8 +90,10 @@ AIMS = (
     ("log-correlated", "adaptive", 1.05, 0.90),
     ("step-correlated", "adaptive", 1.05, 0.90),
     ("city-correlated", "adaptive", 1.05, 0.90),
-    ("flights", "adaptive", 0.90, 0.75),
-    ("flights-hourly", "adaptive", 0.50, 0.35),
+    ("flights", "adaptive", 1.05, None),
+    ("flights", "adaptive:cycle=auto", 0.90, 0.75),
+    ("flights-hourly", "adaptive", 1.05, None),
+    ("flights-hourly", "adaptive:cycle=auto", 0.50, 0.35),
     ("sparse", "adaptive", 0.75, 0.50),
     ("few", "adaptive", 1.05, None),
 )

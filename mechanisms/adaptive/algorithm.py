@@ -30,6 +30,7 @@ from streamveil.mechanisms.adaptive.jumps import ALARM, Watch
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
+from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import Revised
 from streamveil.mechanisms.protocol import Members, SlotInput, SlotRelease
@@ -104,9 +105,10 @@ class AdaptiveRelease:
         if self.cycle:
             terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
             bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
-        forecast = bank.forecast(state.bank)
+        level = terms.bank.forecast(state.bank)
+        forecast = bank.of_level(level) if isinstance(bank, CyclicBank) else level
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        here = Slot(slot, counts, noise, terms, bank, forecast, risk)
+        here = Slot(slot, counts, noise, terms, bank, level, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
         if self.cycle:
@@ -181,13 +183,12 @@ class AdaptiveRelease:
             return False
         scale = float(state.bank.scale.mean())
         kind = SUM if state.running else POINT
-        terms = here.terms
+        plan = here.terms.plan
         error, noise = (
-            terms.plan.error_after(kind, state.since, scale, risk)
-            for risk in (here.risk, releases.NO_RISK)
+            plan.error_after(kind, state.since, scale, risk) for risk in (here.risk, NO_RISK)
         )
         # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
-        doubt = terms.bank.forecast(state.bank).variance.mean()
+        doubt = here.level.variance.mean()
         return bool(doubt > max(IMPATIENCE * state.patience * error, noise))
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:

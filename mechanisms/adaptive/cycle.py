@@ -26,7 +26,7 @@ from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
 from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Forecast, Observed
 from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
-from streamveil.mechanisms.adaptive.weighting import Risk
+from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -36,7 +36,6 @@ Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
-NO_RISK = Risk(0.0, 0.0)
 NONE, AUTO = "none", "auto"
 LONGEST = 672
 DAY, WEEK = 86_400_000_000, 7 * 86_400_000_000

@@ -12,7 +12,6 @@ Sizes of jumps are known from releases: everything here is post-processing of th
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -122,7 +121,7 @@ class Watch:
         by_chance = _beyond(np.array(-ALARM))
         above = (self._sizes[:, None, None] - VARIES * spread) / scale - ALARM
         shown = np.maximum(_beyond(above) - by_chance, 0) / (1 - by_chance)
-        missed = _survival(WATCHES)[np.arange(len(WATCHES)), _place(shown)]
+        missed = _AFTER_LOOKS[np.arange(len(WATCHES)), _place(shown)]
         self._missed = missed.reshape(len(self._sizes), -1, FOLLOWED)
 
     def costs(self, kind: int, noise: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
@@ -138,7 +137,7 @@ class Watch:
         reach = filter_bank.reach(self._bins, self._rarity, np.array(self._blur), noise) ** 0.5
         typical = self._squares / np.maximum(self._sizes, 1e-9)
         told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
-        hidden = _survival(GAPS)[np.arange(len(GAPS)), _place(told)]
+        hidden = _AFTER_RELEASES[np.arange(len(GAPS)), _place(told)]
         delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(
             len(self._sizes), len(self.alerts), len(WATCHES), len(GAPS)
         )
@@ -157,19 +156,16 @@ def _place(chance: Floats) -> npt.NDArray[np.int64]:
     return np.rint(chance * (len(_CHANCES) - 1)).astype(np.int64)
 
 
-@lru_cache(maxsize=2)
-def _survival_of(steps: tuple[int, ...]) -> Floats:
-    slots = np.arange(1, FOLLOWED + 1)
-    whole, begun = np.divmod(slots, np.array(steps)[:, None])
-    hidden = 1 - _CHANCES[:, None]
-    part = begun / np.array(steps)[:, None]
-    found: Floats = hidden ** whole[:, None] * (1 - part[:, None] * _CHANCES[:, None])
-    return found
-
-
 def _survival(steps: npt.NDArray[np.int64]) -> Floats:
     """The chance that a jump is still not seen after 1, 2, ... slots.
 
     By slots from one trial to the next, and by the chance of each: (steps, chances, FOLLOWED).
     """
-    return _survival_of(tuple(steps.tolist()))
+    whole, begun = np.divmod(np.arange(1, FOLLOWED + 1), steps[:, None])
+    hidden = 1 - _CHANCES[:, None]
+    part = begun / steps[:, None]
+    found: Floats = hidden ** whole[:, None] * (1 - part[:, None] * _CHANCES[:, None])
+    return found
+
+
+_AFTER_LOOKS, _AFTER_RELEASES = _survival(WATCHES), _survival(GAPS)

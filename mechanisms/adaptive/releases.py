@@ -13,7 +13,7 @@ from streamveil.mechanisms.adaptive.kalman import LAST_SLOT
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
-from streamveil.mechanisms.adaptive.weighting import Risk, Weighting
+from streamveil.mechanisms.adaptive.weighting import NO_RISK, Weighting
 
 Floats = npt.NDArray[np.float64]
 
@@ -24,7 +24,6 @@ HASTE = 0.6
 LONGEST = int(GAPS[-1])
 # A release whose noise variance exceeds the forecast's so many times tells nothing.
 USELESS = 10.0
-NO_RISK = Risk(0.0, 0.0)
 # Bias is not looked for where weights would be nearly equal even if there were none.
 WORTH_LEARNING = 0.1
 

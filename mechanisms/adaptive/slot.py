@@ -24,6 +24,8 @@ class Slot:
     noise: SlotNoise
     terms: Terms
     bank: Bank | CyclicBank
+    level: Forecast
+    """Without the cycle."""
     forecast: Forecast
     risk: Risk
 

@@ -217,6 +217,9 @@ class Risk(NamedTuple):
     """What comes on top of it for weights that are hardly spread."""
 
 
+NO_RISK = Risk(0.0, 0.0)
+
+
 class Correlation:
     """Bias of releases whose weights have at most the dispersion `reference`."""
 
@@ -247,23 +250,25 @@ class Correlation:
             dispersion: of the release's weights.
         """
         mean, variance = self.belief(state, scale)
-        apart = max(0.0, 1 - dispersion / self.reference)
-        misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
         lever = scale * np.sqrt(dispersion)
         expected = np.clip(mean * lever, -MISSED * scale, TOO_MANY * scale)
-        return expected, (variance + misfit * mean**2) * lever**2
+        return expected, (variance + self._misfit(dispersion) * mean**2) * lever**2
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
-        mean, _ = self.belief(state, scale)
         means, variances = state.at(scale)
+        weights = _shares(state.scores)
+        mean = (weights * means).sum(axis=0)
         each = variances + (means - mean) ** 2
         staying = (CHANCE > 0) * STAYING
-        variance = ((staying + (1 - STAYING) * _shares(state.scores)) * each).sum(axis=0)
-        apart = max(0.0, 1 - dispersion / self.reference)
-        misfit = MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
-        told: Floats = (variance + misfit * mean**2) * scale**2 * dispersion
+        variance = ((staying + (1 - STAYING) * weights) * each).sum(axis=0)
+        told: Floats = (variance + self._misfit(dispersion) * mean**2) * scale**2 * dispersion
         return told
+
+    def _misfit(self, dispersion: float) -> float:
+        """Expected square of what is wrong with a bias that is foreseen, in parts of its own."""
+        apart = max(0.0, 1 - dispersion / self.reference)
+        return MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
 
     def risk(self, state: CorrelationState, scale: Floats) -> Risk:
         """Squared bias to expect of a count, averaged over bins."""

@@ -84,7 +84,7 @@ class Kafka:
 
     def start(self):
         command = [HERE / "kafka.sh", "start", self.place, self.work / "kafka"]
-        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         addresses = dict(line.split("=") for line in told.splitlines())
         self.broker, self.expansion = addresses["broker"], addresses["expansion"]
 

@@ -38,6 +38,10 @@ await() { # WORK NAME PORT: until the port is open
     running "$1" "$2" || break
     sleep 0.2
   done
+  fail "$1" "$2"
+}
+
+fail() { # WORK NAME
   echo "kafka.sh: the $2 did not start:" >&2
   tail -n 20 "$1/$2.log" >&2
   exit 1
@@ -62,8 +66,9 @@ group.initial.rebalance.delay.ms=0
 # Events in the past are kept.
 log.retention.ms=-1
 END_OF_SETTINGS
-  "${java[@]}" -cp "$2/broker/*" kafka.tools.StorageTool format --cluster-id "$(cluster_id)" \
-    --config "$1/broker.properties" >>"$1/broker.log" 2>&1
+  # An id may begin with "-": with "=" it is not taken for an option.
+  "${java[@]}" -cp "$2/broker/*" kafka.tools.StorageTool format --cluster-id="$(cluster_id)" \
+    --config="$1/broker.properties" >>"$1/broker.log" 2>&1 || fail "$1" broker
   echo "$port" >"$1/broker.port"
 }
 

@@ -318,7 +318,8 @@ def answers(patch, target_bin, runs, noisy_threshold=True) -> np.ndarray:
     start = replace(machine.start(), slots=8)
     outcomes = np.full((runs, 1), 8)
     for run in range(runs):
-        state = machine._begin(start, source)
+        state = machine._begun(start)
+        state = replace(state, threshold_noise=machine._threshold(state, source))
         if not noisy_threshold:
             state = replace(state, threshold_noise=0)
         for slot in range(8):

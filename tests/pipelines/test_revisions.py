@@ -82,20 +82,33 @@ def test_nothing_is_revised_unless_asked_for(busy):
     assert found.revisions_to_arrow().num_rows == 0
 
 
+def assert_refused(job, flags, words):
+    given = dict(flags)
+    if "revisions" in given:
+        given["revisions"] = job.path(given["revisions"])
+    job.refused(*(word.replace("=r.csv", f"={job.path('r.csv')}") for word in words), **given)
+
+
+# Of both settings.
+REFUSED = [
+    ({"revise": 7}, ["--revise=7 needs a place", "--revisions"]),
+    ({"revisions": "r.csv"}, ["--revisions=r.csv needs", "--revise=7"]),
+    ({"revise": 0, "revisions": "r.csv"}, ["revise is 0", "1 or more"]),
+    ({"revise": 5000, "revisions": "r.csv"}, ["revise is 5000", "1000"]),
+    ({"revise": 7, "revisions": "r.xls"}, ["r.xls", ".parquet"]),
+    ({"revise": 7, "revisions": "users.csv"}, ["--revisions=", "exists already"]),
+    ({"revise": 7, "revisions": "out.jsonl"}, ["out.jsonl"]),
+]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"revise": 7}, ["--revise=7 needs a place", "--revisions"]),
-        ({"revisions": "r.csv"}, ["--revisions=r.csv needs", "--revise=7"]),
-        ({"revise": 0, "revisions": "r.csv"}, ["revise is 0", "1 or more"]),
-        ({"revise": 5000, "revisions": "r.csv"}, ["revise is 5000", "1000"]),
+        *REFUSED,
         (
             {"revise": 7, "revisions": "r.csv", "mechanism": "pba"},
             ["'pba' cannot revise (--revise=7)", "choose adaptive"],
         ),
-        ({"revise": 7, "revisions": "r.xls"}, ["r.xls", ".parquet"]),
-        ({"revise": 7, "revisions": "users.csv"}, ["--revisions=", "exists already"]),
-        ({"revise": 7, "revisions": "out.jsonl"}, ["out.jsonl"]),
         (
             {
                 **{"revise": 7, "revisions": "r.csv", "guarantee": "infinite", "epsilon": 1},
@@ -106,10 +119,7 @@ def test_nothing_is_revised_unless_asked_for(busy):
     ],
 )
 def test_what_does_not_fit_is_refused(busy, flags, words):
-    given = dict(flags)
-    if "revisions" in given:
-        given["revisions"] = busy.path(given["revisions"])
-    busy.refused(*(word.replace("=r.csv", f"={busy.path('r.csv')}") for word in words), **given)
+    assert_refused(busy, flags, words)
 
 
 @pytest.fixture
@@ -145,24 +155,15 @@ def test_the_local_setting_revises_as_well(local):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"revise": 7}, ["--revise=7 needs a place", "--revisions"]),
-        ({"revisions": "r.csv"}, ["--revisions=r.csv needs", "--revise=7"]),
-        ({"revise": 0, "revisions": "r.csv"}, ["revise is 0", "1 or more"]),
-        ({"revise": 5000, "revisions": "r.csv"}, ["revise is 5000", "1000"]),
+        *REFUSED,
         (
             {"revise": 7, "revisions": "r.csv", "mechanism": "plpa"},
             ["'plpa' cannot revise (--revise=7)", "choose rotation,"],
         ),
-        ({"revise": 7, "revisions": "r.xls"}, ["r.xls", ".parquet"]),
-        ({"revise": 7, "revisions": "users.csv"}, ["--revisions=", "exists already"]),
-        ({"revise": 7, "revisions": "out.jsonl"}, ["out.jsonl"]),
     ],
 )
 def test_what_does_not_fit_the_local_setting_is_refused(local, flags, words):
-    given = dict(flags)
-    if "revisions" in given:
-        given["revisions"] = local.path(given["revisions"])
-    local.refused(*(word.replace("=r.csv", f"={local.path('r.csv')}") for word in words), **given)
+    assert_refused(local, flags, words)
 
 
 def test_yaml_names_the_output(busy):
