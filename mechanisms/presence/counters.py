@@ -5,14 +5,15 @@ Several events of a user in a slot count together, or not at all: the rules are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import (
     UNLIMITED,
     Limit,
@@ -27,6 +28,7 @@ Keys = npt.NDArray[Any]
 """Users as what sorts: int64 for members, 16 bytes (`S16`) for strangers."""
 
 NEVER = np.iinfo(np.int64).max
+BEYOND_LIFE = LAYERS + 1
 
 
 def counted(
@@ -68,7 +70,7 @@ def counted(
     people, times = people[visits], times[visits]
     ends = block_ends(key, people, times, np.full(len(people), block_length(window, blocks)))
     most = np.full(len(people), max_slots)
-    counts = Tally.empty(people).admit(people, ends, most, most)
+    counts = Tally.empty(people).add(people, ends, most) < max_slots
     told = np.empty(len(order), np.bool_)
     told[order] = np.repeat(counts, np.diff(visits, append=len(order)))
     return told
@@ -101,22 +103,6 @@ def phases(key: bytes, users: Keys, lengths: Integers) -> Integers:
     return (words % lengths.astype(np.uint64)).astype(np.int64)
 
 
-class Ended(NamedTuple):
-    """Blocks that have ended. All arrays have shape (n,)."""
-
-    users: Keys
-    used: Integers
-    """Slots of the block with events."""
-    ends: Integers
-    """First slot after it."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Ended], like: Keys) -> Ended:
-        """All of some parts."""
-        nothing = np.zeros(0, np.int64)
-        return cls(*map(np.concatenate, zip((like[:0], nothing, nothing), *parts, strict=True)))
-
-
 @dataclass(eq=False)
 class Tally:
     """In how many slots users were since their blocks began. All arrays have shape (n,)."""
@@ -127,25 +113,22 @@ class Tally:
     """Slots with events, up to as many as are of interest."""
     ends: Integers
     """First slot after the block."""
-    over: list[Ended] = field(default_factory=list)
-    """Blocks that have ended since :meth:`forget`."""
 
     @classmethod
     def empty(cls, like: Keys) -> Tally:
         """Of nobody; users are of the type of some."""
         return cls(like[:0], np.zeros(0, np.uint8), np.zeros(0, np.int64))
 
-    def admit(self, users: Keys, ends: Integers, most: Integers, noted: Integers) -> Flags:
-        """Which visits count: those that `most` leaves room for, the first ones first.
+    def add(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
+        """In how many slots of its block the user of each visit was there before: shape (n,).
 
         Args:
             users: of each visit, ascending; those of a user in order of slots, each slot once.
             ends: first slot after the user's block, ascending for each user, shape (n,).
-            most: slots that count in it, shape (n,).
-            noted: slots with events up to which these are remembered, at least as many.
+            noted: slots with events up to which these are remembered, shape (n,).
         """
         if not len(users):
-            return np.zeros(0, np.bool_)
+            return np.zeros(0, np.int64)
         new_user = _steps(users)
         starts = np.flatnonzero(np.append(True, new_user | _steps(ends)))
         sizes = np.diff(starts, append=len(users))
@@ -156,19 +139,11 @@ class Tally:
         goes_on = known.copy()
         goes_on[known] = self.ends[at[known]] == ends[starts][known]
         before[goes_on] = self.used[at[goes_on]]
-        room = most[starts] - before
-        place = np.arange(len(users)) - np.repeat(starts, sizes)
-        counts: Flags = place < np.repeat(room, sizes)
-        used, groups = np.minimum(before + sizes, noted[starts]), (users[starts], ends[starts])
+        places: Integers = np.arange(len(users)) + np.repeat(before - starts, sizes)
         last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
-        first = np.append(True, last[:-1])
-        gone = at[first & known & ~goes_on]
-        self.over += [
-            Ended(groups[0][~last], used[~last], groups[1][~last]),
-            Ended(self.users[gone], self.used[gone].astype(np.int64), self.ends[gone]),
-        ]
-        self._put(at[last], known[last], groups[0][last], used[last], groups[1][last])
-        return counts
+        used = np.minimum(before + sizes, noted[starts])[last]
+        self._put(at[last], known[last], users[starts][last], used, ends[starts][last])
+        return places
 
     def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
         kind = np.promote_types(self.used.dtype, np.min_scalar_type(int(used.max())))
@@ -181,18 +156,12 @@ class Tally:
             self.used = np.insert(self.used, there, used[~known])
             self.ends = np.insert(self.ends, there, ends[~known])
 
-    def forget(self, slot: int) -> Ended:
-        """Drop those whose block has ended when this slot begins; gives all since the last time."""
+    def forget(self, slot: int) -> None:
+        """Drop those whose block has ended when this slot begins."""
         alive = self.ends > slot
-        over = [
-            *self.over,
-            Ended(self.users[~alive], self.used[~alive].astype(np.int64), self.ends[~alive]),
-        ]
-        self.over = []
         if not alive.all():
             self.users, self.used = self.users[alive], self.used[alive]
             self.ends = self.ends[alive]
-        return Ended.joined(over, self.users)
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,10 +204,10 @@ class Counters:
         self.next_slot: int | None = None
         """First slot that is not decided; None before the first."""
 
-    def count(
+    def layers(
         self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
-    ) -> Flags:
-        """Which visits of some slots count: all there are before `next_slot`, since the last call.
+    ) -> Integers:
+        """In which layer visits of some slots are: all before `next_slot` since the last call.
 
         Args:
             users: of each visit, shape (n,).
@@ -247,7 +216,9 @@ class Counters:
             next_slot: the first slot that the next call may be about.
 
         Returns:
-            bool, shape (n,).
+            int64, shape (n,): 0 where the visit counts; 1 where it is one of the m slots of the
+            block above those that count, 2 in the next m, 3 above these (see `kept_share.py`); and
+            4 where it is beyond those of a life.
 
         Raises ValueError for a slot that was decided before.
         """
@@ -256,28 +227,27 @@ class Counters:
             raise ValueError(f"slots {first} to {last}: those from {self.next_slot} on are next")
         order, users, slots = _in_order(users, slots)
         classes = classes[order]
-        rules, counts = self.rules, np.ones(len(order), np.bool_)
+        rules, found = self.rules, np.zeros(len(order), np.int64)
         some = _rows(rules.lengths > 1, classes)
-        lengths = rules.lengths[classes[some]]
+        lengths, most = rules.lengths[classes[some]], rules.most[classes[some]]
         ends = block_ends(self._key, users[some], slots[some], lengths)
-        counts[some] = self.blocks.admit(users[some], ends, rules.most[classes[some]], lengths)
+        places = self.blocks.add(users[some], ends, np.minimum(LAYERS * most, lengths))
+        found[some] = np.minimum(places // most, LAYERS)
         if (rules.in_life < UNLIMITED).any():
-            some = np.flatnonzero(counts & (rules.in_life < UNLIMITED)[classes])
+            some = np.flatnonzero((found == 0) & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
-            counts[some] = self.lives.admit(users[some], forever, most, most)
+            over = self.lives.add(users[some], forever, most) >= most
+            found[some[over]] = BEYOND_LIFE
         self.next_slot = next_slot
-        told = np.empty_like(counts)
-        told[order] = counts
+        told = np.empty_like(found)
+        told[order] = found
         return told
 
-    def skip(self, next_slot: int) -> Ended:
-        """No visits come of slots before this one: forget users whose block has ended.
-
-        Gives their blocks, each once.
-        """
+    def skip(self, next_slot: int) -> None:
+        """No visits come of slots before this one: forget users whose block has ended."""
         self.next_slot = next_slot
-        return self.blocks.forget(next_slot)
+        self.blocks.forget(next_slot)
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         """All that is remembered, as narrow as it goes: see :meth:`resume`."""
