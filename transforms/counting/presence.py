@@ -32,7 +32,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.counters import Rules
+from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.kept_share import layers
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import runs

@@ -18,7 +18,8 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.counters import phases
+from streamveil.mechanisms.presence.calendars import phases
+from streamveil.mechanisms.presence.counters import Tally
 from streamveil.mechanisms.presence.kept_share import layers
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
@@ -29,6 +30,7 @@ from streamveil.transforms.counting.presence import (
     PresenceConfig,
     _LimitAtEndFn,
     _LimitInTimeFn,
+    _Progress,
 )
 from streamveil.transforms.messages import TALLIES, Kind, Message
 from streamveil.transforms.slots.clock import Clock
@@ -378,6 +380,39 @@ def test_messages_and_events_add_up_at_the_end():
     in_blocks = [user for user in range(6) if user % 3 < 2]  # of 10 and 12 slots
     assert ended[:, 0].sum() == 2 * len(in_blocks)
     assert len(in_blocks) < ended.sum() <= 12 * len(in_blocks)
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A decision that lets everybody count once too often in a block."""
+    admit = Tally.admit
+
+    def one_more(tally, users, ends, most, noted):
+        return admit(tally, users, ends, most + 1, noted + 1)
+
+    monkeypatch.setattr(Tally, "admit", one_more)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_fails_at_the_end():
+    made = config(last_slot=11)
+    messages = [visits(made, slot, *range(6)) for slot in range(12)]
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        list(_LimitAtEndFn(made).process(((MEMBERS, 0), messages)))
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_tells_nothing_in_time():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    for slot in range(12):
+        shard.take(visits(made, slot, *range(6)))
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        shard.run()
+    decided, _ = shard.counters.value
+    assert decided < 11  # of the slot that was refused, nothing is kept
+    assert _Progress(*shard.progress.value[1]).next_slot == decided + 1
 
 
 # ---- the last door ----------------------------------------------------------------------------
