@@ -200,13 +200,29 @@ def test_in_time_those_count_who_should(run_on, kit, known):
     same(ran, expected(kit, known, made, rows, slots))
 
 
-def test_a_state_is_for_as_many_shards_and_for_runs_that_end(run, kit):
+def test_a_state_is_for_as_many_shards(run, kit):
     _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
     with pytest.raises(ConfigurationError, match="--shards=1, and this run has 2: go on with"):
         transform(kit, first_slot=4, resume=state, shards=2)
-    line = kit.timeline(transform(kit, first_slot=4, resume=state), start=4)
-    with pytest.raises(ConfigurationError, match=r"without end cannot go on from it.*--state"):
-        run(line.transform, line, "--streaming")
+
+
+@pytest.mark.parametrize(
+    ("limit", "shards"),
+    [(LIMIT, 2), pytest.param(Limit(2, 2, in_life=5), 1, marks=pytest.mark.slow)],
+)
+def test_a_stream_without_end_goes_on_from_a_state(run_on, run, kit, known, limit, shards):
+    options = {"limit": limit, "shards": shards}
+    before, last = 12, 17  # within a block of everybody
+    made = transform(kit, first_slot=0, last_slot=before - 1, **options)
+    first = run(made, within(kit, ROWS, 0, before - 1))
+    _, state = max(first.state)
+    made = transform(kit, first_slot=before, last_slot=last, resume=state, **options)
+    line = kit.timeline(made, start=before)
+    for slot in range(before, last + 1):
+        line.events(*(row for row in ROWS if row[2] == slot)).advance(slot + 1)
+    rest = run_on("bundle_based", made, line, "--streaming")
+    whole = run(transform(kit, first_slot=0, last_slot=last, **options), within(kit, ROWS, 0, last))
+    kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 
 def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
