@@ -32,7 +32,7 @@ from streamveil.mechanisms.presence.kept_share import (
     ShareQuery,
 )
 from streamveil.mechanisms.presence.left_out import LeftOut
-from streamveil.mechanisms.presence.limits import Limit, effective_window
+from streamveil.mechanisms.presence.limits import Limit, effective_window, terms
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
@@ -46,8 +46,8 @@ _DOUBLES = {"type": "array", "items": "double"}
 class Presence:
     """What users ask for who count in a few slots only."""
 
-    limit: Limit
-    """In how many."""
+    limits: tuple[Limit, ...]
+    """In how many, of each class."""
     requirements: Requirements
     """Of each class, as asked for."""
     adjacency: str
@@ -95,16 +95,16 @@ class PresentStream:
         self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
     ) -> None:
         self.mechanism = mechanism
-        limit, asked, adjacency = presence.limit, presence.requirements, presence.adjacency
-        terms = limit.terms(asked, adjacency)
-        self.stream = ReleaseStream(mechanism, noise, context=context, presence=terms)
+        limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
+        door = terms(limits, asked, adjacency)
+        self.stream = ReleaseStream(mechanism, noise, context=context, presence=door)
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
         population = mechanism.population
         self._queries: Mapping[int, tuple[ShareQuery, Rates]] = {
-            k: _asked(presence, k, population, terms.aside[k])
-            for k, one in enumerate(asked)
+            k: _asked(presence, k, population, door.aside[k])
+            for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
             if limit.limits(one, adjacency)
         }
         self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
@@ -205,21 +205,23 @@ def _asked(
     presence: Presence, k: int, population: Population, budget: int
 ) -> tuple[ShareQuery, Rates]:
     """What is asked for of a class, at that cost over any window."""
-    limit, adjacency, window = presence.limit, presence.adjacency, presence.requirements[k].window
+    limit, adjacency, one = presence.limits[k], presence.adjacency, presence.requirements[k]
     assert limit.max_slots is not None
     # What counts also changes where lives have a limit; the layers above do not.
     slots = max(
-        limit.slots(presence.requirements[k], adjacency),
-        effective_window(window, limit.max_slots, limit.blocks, adjacency),
+        limit.slots(one, adjacency),
+        effective_window(one.window, limit.max_slots, limit.blocks, adjacency),
     )
     bins = population.bins if population.bins <= MOST_BINS else 1
-    query = ShareQuery(window, limit.max_slots, slots, limit.blocks, bins, population.sensitivity)
+    query = ShareQuery(
+        one.window, limit.max_slots, slots, limit.blocks, bins, population.sensitivity
+    )
     rates = query.rates(budget)
     needed = (rates.kept, rates.rest or not query.sensitivities[1], rates.bins or bins == 1)
     if not all(needed):
         raise ConfigurationError(
             f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to ask how much a limit "
-            f"over {window} slots leaves out: ask for more epsilon or a shorter window"
+            f"over {one.window} slots leaves out: ask for more epsilon or a shorter window"
         )
     return query, rates
 

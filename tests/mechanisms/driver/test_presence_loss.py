@@ -17,7 +17,7 @@ from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.driver import present_stream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit, kept_share
-from streamveil.mechanisms.presence.counters import Rules
+from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.kept_share import Beyond, ShareQuery
 from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.protocol import Population
@@ -31,7 +31,7 @@ EPSILON = 1.0
 
 def tables(limit, asked, adjacency, events, slots):
     """Counts that count, by slot, and what does not, of one user: events (slots, bins)."""
-    rules = Rules.of(limit, [asked], adjacency)
+    rules = Rules.of([limit], [asked], adjacency)
     when = np.flatnonzero(events.sum(axis=1))
     who, classes = np.zeros((2, len(when)), np.int64)
     layers = np.zeros(slots, np.int64)
@@ -74,7 +74,7 @@ class Released:
             mechanism("uniform", Population(priced, np.array([1]), BINS, sensitivity)),
             NoiseSource(KEY),
             {},
-            Presence(limit, Requirements([asked]), adjacency),
+            Presence((limit,), Requirements([asked]), adjacency),
         )
         self.counts, beyond = tables(limit, asked, adjacency, events, len(events))
         state, self.rates = made.start(), []

@@ -7,7 +7,7 @@ from streamveil.mechanisms import ConfigurationError, Requirement
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.counters import Rules
+from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.kept_share import MOST_BINS, Beyond
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
@@ -25,7 +25,7 @@ def stream(limit=LIMIT, asked=(ASKED,), sizes=(20_000,), name="adaptive", revise
         mechanism(name, population, revise=revise),
         NoiseSource(KEY),
         {},
-        Presence(limit, Requirements(asked), "add_remove"),
+        Presence((limit,) * len(asked), Requirements(asked), "add_remove"),
     )
 
 
@@ -36,7 +36,7 @@ class Crowd:
         self.events = np.ones(len(who), np.int64) if events is None else events
         self.when, self.bins = when, bins
         self.classes = np.zeros(len(who), np.int64) if classes is None else classes
-        rules = Rules.of(LIMIT, asked, "add_remove")
+        rules = Rules.of([LIMIT] * len(asked), asked, "add_remove")
         counters = Counters(rules, KEY, who)
         self.layers = counters.layers(who, when, self.classes, slots)
         self.all = self._table(slots, len(asked), np.ones(len(who), bool)).sum(axis=1)
