@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import (
     UNLIMITED,
     Limit,
@@ -144,8 +145,16 @@ class Tally:
             most: slots that count in it, shape (n,).
             noted: slots with events up to which these are remembered, at least as many.
         """
+        counts: Flags = self.number(users, ends, noted) < most
+        return counts
+
+    def number(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
+        """In how many slots of its block each visit's user was before: exact below `noted`.
+
+        Arguments are those of :meth:`admit`; what is given has shape (n,).
+        """
         if not len(users):
-            return np.zeros(0, np.bool_)
+            return np.zeros(0, np.int64)
         new_user = _steps(users)
         starts = np.flatnonzero(np.append(True, new_user | _steps(ends)))
         sizes = np.diff(starts, append=len(users))
@@ -156,9 +165,7 @@ class Tally:
         goes_on = known.copy()
         goes_on[known] = self.ends[at[known]] == ends[starts][known]
         before[goes_on] = self.used[at[goes_on]]
-        room = most[starts] - before
-        place = np.arange(len(users)) - np.repeat(starts, sizes)
-        counts: Flags = place < np.repeat(room, sizes)
+        places = np.arange(len(users)) + np.repeat(before - starts, sizes)
         used, groups = np.minimum(before + sizes, noted[starts]), (users[starts], ends[starts])
         last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
         first = np.append(True, last[:-1])
@@ -168,7 +175,7 @@ class Tally:
             Ended(self.users[gone], self.used[gone].astype(np.int64), self.ends[gone]),
         ]
         self._put(at[last], known[last], groups[0][last], used[last], groups[1][last])
-        return counts
+        return places
 
     def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
         kind = np.promote_types(self.used.dtype, np.min_scalar_type(int(used.max())))
@@ -213,6 +220,16 @@ class Rules:
         return cls(*np.array(rules, np.int64).reshape(-1, 3).T)
 
 
+class Decided(NamedTuple):
+    """What was decided of some visits. Both arrays have shape (n,)."""
+
+    counts: Flags
+    """Which of them count."""
+    lived: Integers
+    """In how many slots of their lives users were before: exact within the layers of a life
+    (`life_share.py`), 0 where lives have no limit."""
+
+
 class Counters:
     """Decides which visits count, in slot order; forgets users when their blocks end (`skip`).
 
@@ -251,6 +268,12 @@ class Counters:
 
         Raises ValueError for a slot that was decided before.
         """
+        return self.decide(users, slots, classes, next_slot).counts
+
+    def decide(
+        self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
+    ) -> Decided:
+        """The same as :meth:`count`, and where in their lives users are."""
         first, last = slots.min(initial=NEVER), slots.max(initial=-NEVER)
         if (self.next_slot is not None and first < self.next_slot) or last >= next_slot:
             raise ValueError(f"slots {first} to {last}: those from {self.next_slot} on are next")
@@ -261,14 +284,16 @@ class Counters:
         lengths = rules.lengths[classes[some]]
         ends = block_ends(self._key, users[some], slots[some], lengths)
         counts[some] = self.blocks.admit(users[some], ends, rules.most[classes[some]], lengths)
+        lived = np.zeros(len(order), np.int64)
         if (rules.in_life < UNLIMITED).any():
             some = np.flatnonzero(counts & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
-            counts[some] = self.lives.admit(users[some], forever, most, most)
+            lived[some] = self.lives.number(users[some], forever, LAYERS * most + 1)
+            counts[some] = lived[some] < most
         self.next_slot = next_slot
-        told = np.empty_like(counts)
-        told[order] = counts
+        told = Decided(np.empty_like(counts), np.empty_like(lived))
+        told.counts[order], told.lived[order] = counts, lived
         return told
 
     def skip(self, next_slot: int) -> Ended:
