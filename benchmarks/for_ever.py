@@ -122,8 +122,8 @@ def drawn(
     number = np.concatenate([number, np.tile(np.arange(slots), staying)])
     there = (slot >= 0) & (slot < slots)
     slot, number = slot[there], number[there]
-    sums = np.array(shares.cumsum(axis=1))[slot]
-    place = np.minimum((random.random(len(slot))[:, None] > sums).sum(axis=1), BINS - 1)
+    edges = (shares.cumsum(axis=1)[:, :-1] + np.arange(slots)[:, None]).ravel()
+    place = np.searchsorted(edges, slot + random.random(len(slot))) - slot * (BINS - 1)
     true, kept = np.zeros((2, slots, BINS), np.int64)
     np.add.at(true, (slot, place), 1)
     counts = number < in_life
@@ -182,7 +182,7 @@ def draw(path: str) -> None:
     busiest = int(np.ptp(true, axis=0).argmax())
     years = np.arange(days) / 365
     figure, (above, below) = plt.subplots(2, 1, figsize=(8, 4.4), sharex=True)
-    above.plot(years, true[:, busiest], color="#999999", linewidth=0.8, label="true")
+    above.plot(years, true[:, busiest], color="#c8c8c8", linewidth=3, label="true")
     for name, (counts, color) in lines.items():
         above.plot(years, counts[:, busiest], color=color, linewidth=0.8, label=name)
         squares = ((counts - true) ** 2).mean(axis=1)

@@ -44,7 +44,7 @@ from streamveil.mechanisms.presence.kept_share import (
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
 EVERY = 20
-"""Slots from one answer to the next; there are some sooner in the first of them."""
+"""Slots from one answer to the next; there are two more early ones."""
 BEYOND = LAYERS
 """Column of the users who are beyond the layers."""
 SURE = 20.0
@@ -85,10 +85,10 @@ def due(age: int, in_life: int) -> npt.NDArray[np.bool_]:
         age: slots of the stream so far, this one included.
         in_life: slots M in which a user counts.
     """
-    often = age % EVERY == 0 if age >= EVERY else age & (age - 1) == 0
-    lives, part = divmod(age, LAYERS * in_life)
+    often = age > in_life and (age % EVERY == 0 or age in (2 * in_life, 4 * in_life))
+    lives, part = divmod(age, LAYERS * in_life)  # asked after 1, 2, 3, 4, 6, 8, 12, 16, ...
     seldom = lives > 0 == part and lives % (1 << max(lives.bit_length() - 2, 0)) == 0
-    return np.array([often] * LAYERS + [seldom])  # 1, 2, 3, 4, 6, 8, 12, 16, ... lives
+    return np.array([often] * LAYERS + [seldom])
 
 
 @dataclass(frozen=True)
@@ -159,23 +159,23 @@ class LifeShare:
 
         It is drawn to what is to be expected of a limit, by as much as the answers are uncertain;
         1 / share is, whose error does not depend on how much seems to be left out. In the first M
-        slots nothing can be left out.
+        slots nothing can be left out, and in the next M little is.
 
         Args:
             query: what was asked.
             age: slots of the stream so far.
         """
-        if age <= query.in_life:
-            return 1.0, 0.0
+        later = min(max(age / query.in_life - 1, 0.0), 1.0)
+        expected, doubt = 1 - (1 - GUESS) * later, DOUBT * later
         kept, middle, upper = np.maximum(self.sums[:LAYERS], 0)
         noise = self.variances[0]
         if kept <= np.sqrt(noise):
-            return GUESS, DOUBT**2
+            return expected, doubt**2
         fall = min(upper * middle / (middle**2 + CLEAR**2 * noise), SLOWEST)
         rest = upper * fall / (1 - fall)  # nobody knows: it may be twice as much, or nothing
         there = 1 + (middle + upper + rest) / kept
         variance = (2 * noise + rest**2 + (there - 1) ** 2 * noise) / kept**2
-        guess, doubt = 1 / GUESS, DOUBT / GUESS**2
+        guess, doubt = 1 / expected, doubt / expected**2
         trust = doubt**2 / (doubt**2 + variance)
         there = max(guess + trust * (there - guess), 1.0)
         return float(1 / there), float(trust * variance / there**4)
