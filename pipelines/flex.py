@@ -185,7 +185,8 @@ _ALL = (
         "Private histograms, one per slot, that together cost each user one budget forever; users "
         "count in the first slots of their lives.",
         _RELEASE,
-        ("input", "output", "epsilon", "max_slots", *REQUIRED),
+        # As above; and another key would know nobody who has counted.
+        ("input", "output", "noise_key", "epsilon", "max_slots", *REQUIRED),
         (*FOLLOW_OPTIONS, *CHANGE_OPTIONS, *_LOCAL, "guarantee", *TABLE_OPTIONS),
         fixed=(f"--guarantee={USER}",),
         streaming=True,
