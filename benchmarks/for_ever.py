@@ -149,7 +149,7 @@ def released(kept: Any, layers: Any, in_life: int, seed: int) -> tuple[Any, Any,
     population = Population(
         Requirements([limit.priced(asked)]), np.array([EVERYBODY]), kept.shape[1]
     )
-    presence = Presence(limit, Requirements([asked]), "add_remove")
+    presence = Presence((limit,), Requirements([asked]), "add_remove")
     made = mechanism(DEFAULT, population)
     stream = LifeStream(made, NoiseSource(_key(seed)), {}, presence)
     state, found = stream.start(), []

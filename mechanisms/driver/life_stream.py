@@ -15,7 +15,9 @@ from streamveil.mechanisms.core.budgets import UNIT_BITS
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.driver.present_stream import Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
+from streamveil.mechanisms.presence.kept_share import Rates
 from streamveil.mechanisms.presence.life_share import LifeQuery, LifeShare, due
+from streamveil.mechanisms.presence.limits import Limit
 from streamveil.mechanisms.protocol import Mechanism
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
@@ -39,28 +41,33 @@ class LifeStream(PresentStream):
         self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
     ) -> None:
         super().__init__(mechanism, noise, context, presence)
-        in_life = presence.limit.in_life
-        assert in_life is not None
-        self._in_life = in_life
-        self._users = 2 if presence.adjacency == REPLACE else 1
-        query = LifeQuery(in_life, mechanism.population.sensitivity, self._users)
-        terms = presence.limit.terms(presence.requirements, presence.adjacency)
         self._scales = True
-        self._lives = {k: (query, query.rates(budget)) for k, budget in enumerate(terms.aside)}
-        for k, (_, rates) in self._lives.items():
-            if not (rates.layers and rates.rest):
-                raise ConfigurationError(
-                    f"a budget of {terms.aside[k]} units of 2**-{UNIT_BITS} is too small to ask "
-                    f"how much a limit of {in_life} slots leaves out: ask for more epsilon, or "
-                    "count users in fewer slots"
-                )
+        self._users = 2 if presence.adjacency == REPLACE else 1
+        both = zip(presence.limits, presence.requirements, strict=True)
+        self._lives = {
+            k: self._asked(limit, limit.aside(one, presence.adjacency))
+            for k, (limit, one) in enumerate(both)
+        }
+
+    def _asked(self, limit: Limit, budget: int) -> tuple[LifeQuery, Rates]:
+        """What is asked of a class, at that cost for ever."""
+        assert limit.in_life is not None
+        query = LifeQuery(limit.in_life, self.mechanism.population.sensitivity, self._users)
+        rates = query.rates(budget)
+        if not (rates.layers and rates.rest):
+            raise ConfigurationError(
+                f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to ask how much a "
+                f"limit of {limit.in_life} slots leaves out: ask for more epsilon, or count users "
+                "in fewer slots"
+            )
+        return query, rates
 
     def _learnt(self, state: PresentState, slot: int) -> PresentState:
-        asked = due(state.stream.filter.slots, self._in_life)
-        if not asked.any():
-            return state
         sums, shares = state.sums, list(state.shares)
         for k, (query, rates) in self._lives.items():
+            asked = due(state.stream.filter.slots, query.in_life)
+            if not asked.any():
+                continue
             told = sums[k][asked].tobytes()
             purpose = digest(state.stream.history, b"kept share of lives", b"%d" % k, told)
             words = self._noise.slot(slot, purpose).words("kept share")

@@ -67,7 +67,8 @@ class PresenceConfig:
 
     registry: Registry
     layout: Layout
-    limit: Limit
+    limits: tuple[Limit, ...]
+    """Of each class."""
     adjacency: str
     make_key: Callable[[], bytes]
     """Gives the key on a worker."""
@@ -79,7 +80,7 @@ class PresenceConfig:
 
     @cached_property
     def _rules(self) -> Rules:
-        return Rules.of(self.limit, self.registry.classes, self.adjacency)
+        return Rules.of(self.limits, self.registry.classes, self.adjacency)
 
     @cached_property
     def key(self) -> bytes:

@@ -27,7 +27,7 @@ def stream(in_life=3, epsilon=2.0, adjacency=ADD_REMOVE, events=1, name="adaptiv
     priced = Requirements(limit.priced(one, adjacency) for one in asked)
     sensitivity = events * (2 if adjacency == REPLACE else 1)
     population = Population(priced, np.array([EVERYBODY]), 3, sensitivity)
-    presence = Presence(limit, asked, adjacency)
+    presence = Presence((limit,), asked, adjacency)
     made = mechanism(name, population, revise=revise)
     return LifeStream(made, NoiseSource(KEY), {}, presence)
 

@@ -67,7 +67,7 @@ def expected(kit):
         mechanism(made.mechanism, made.population),
         NoiseSource(KEY, "histogram"),
         made.context,
-        Presence(made.limit, made.registry.classes, made.adjacency),
+        Presence(made.limits, made.registry.classes, made.adjacency),
     )
     state, releases = stream.start(), []
     for slot in range(SLOTS):
