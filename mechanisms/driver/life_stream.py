@@ -29,8 +29,8 @@ class LifeStream(PresentStream):
     """Releases slots in order, each once, scaled by the private share that is kept.
 
     Arguments are those of :class:`PresentStream`; the layers of a slot are those of lives.
-    Diagnostics of releases have `kept_share`, `users_beyond`, who went beyond the layers so far,
-    and the standard errors of both.
+    Diagnostics of releases have `kept_share`, `events_beyond`, with which users went beyond the
+    layers so far, and the standard errors of both.
 
     Raises ConfigurationError for a budget too small to ask anything.
     """
@@ -42,7 +42,7 @@ class LifeStream(PresentStream):
     ) -> None:
         super().__init__(mechanism, noise, context, presence)
         self._scales = True
-        self._users = 2 if presence.adjacency == REPLACE else 1
+        self._inputs = 2 if presence.adjacency == REPLACE else 1
         both = zip(presence.limits, presence.requirements, strict=True)
         self._lives = {
             k: self._asked(limit, limit.aside(one, presence.adjacency))
@@ -52,7 +52,7 @@ class LifeStream(PresentStream):
     def _asked(self, limit: Limit, budget: int) -> tuple[LifeQuery, Rates]:
         """What is asked of a class, at that cost for ever."""
         assert limit.in_life is not None
-        query = LifeQuery(limit.in_life, self.mechanism.population.sensitivity, self._users)
+        query = LifeQuery(limit.in_life, self.mechanism.population.sensitivity)
         rates = query.rates(budget)
         if not (rates.layers and rates.rest):
             raise ConfigurationError(
@@ -89,13 +89,13 @@ class LifeStream(PresentStream):
     ) -> tuple[Integers, Floats]:
         """With what chance does: whoever is left out might have been another, in another bin."""
         values, known = super()._all_there(counts, stderr, share, variance)
-        each = self.mechanism.population.sensitivity / self._users
+        each = self.mechanism.population.sensitivity / self._inputs  # events of a user
         chance = np.maximum(values, 0) * each * (1 - share) / share
         return values, np.sqrt(np.square(known) + chance)
 
     def _beyond(self, state: PresentState) -> dict[str, float]:
-        users, errors = np.array([one.beyond for one in state.shares]).T
+        events, errors = np.array([one.beyond for one in state.shares]).T
         return {
-            "users_beyond": float(users.sum()),
-            "users_beyond_stderr": float(np.sqrt(np.square(errors).sum())),
+            "events_beyond": float(events.sum()),
+            "events_beyond_stderr": float(np.sqrt(np.square(errors).sum())),
         }

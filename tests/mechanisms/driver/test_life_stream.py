@@ -74,7 +74,7 @@ def test_what_is_left_out_is_made_up_for_and_the_error_knows_of_it(crowd):
     assert 0.84 < (np.abs(counts - true) < 1.645 * stderr).mean() < 0.96
     known = late[-1].diagnostics
     assert known["kept_share"] == pytest.approx(2 / 3, abs=0.02)
-    assert known["users_beyond"] < 3 * known["users_beyond_stderr"]
+    assert known["events_beyond"] < 3 * known["events_beyond_stderr"]
     first = releases[3].diagnostics
     assert (first["kept_share"], first["kept_share_stderr"]) == (1.0, 0.0)
 
@@ -91,7 +91,7 @@ def test_who_stays_is_told_of_though_nobody_counts_any_more():
     told = [life_share.mostly_left_out(one.diagnostics, int(one.counts.sum())) for one in releases]
     assert not any(told[:3])
     assert all(told[20:])
-    assert releases[-1].diagnostics["users_beyond"] == pytest.approx(2000, abs=500)
+    assert releases[-1].diagnostics["events_beyond"] == pytest.approx(2000, abs=500)
 
 
 def test_a_state_that_was_saved_goes_on_as_it_was(crowd):
