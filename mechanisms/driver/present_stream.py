@@ -9,7 +9,7 @@ aside of the budget, whatever slots cost: see `presence/kept_share.py`; what is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -34,7 +34,7 @@ from streamveil.mechanisms.presence.kept_share import (
 from streamveil.mechanisms.presence.left_out import LeftOut
 from streamveil.mechanisms.presence.limits import Limit, effective_window, terms
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
-from streamveil.mechanisms.randomness.noise import NoiseSource, digest
+from streamveil.mechanisms.randomness.noise import NoiseSource, RandomWords, digest
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -62,8 +62,8 @@ class PresentState:
     sums: dict[int, Integers]
     """Of each class that is limited, what it is asked for next, as in an answer. They are raw and
     never released."""
-    shares: dict[int, KeptShare]
-    """What is known of each of these."""
+    shares: dict[int, Any]
+    """What is known of each of these: a `KeptShare`, or of lives a `LifeShare`."""
     kept: Floats
     """What was released of each bin before it was scaled, older slots with less weight: (d,)."""
 
@@ -81,6 +81,8 @@ class PresentStream:
         presence: what users ask for, and in how many slots they count.
     """
 
+    UNKNOWN: Any = KeptShare.unknown
+    """What is known of the share that is kept before anything is."""
     SCHEMAS = {
         1: state_codec.record_schema(
             "PresentStream",
@@ -101,13 +103,17 @@ class PresentStream:
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
-        population = mechanism.population
-        self._queries: Mapping[int, tuple[ShareQuery, Rates]] = {
-            k: _asked(presence, k, population, door.aside[k])
+        self._queries = self._asked(presence, door.aside)
+        self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
+
+    def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
+        """What is asked of each class that is limited, at that cost; and the rates of noise."""
+        limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
+        return {
+            k: _asked(presence, k, self.mechanism.population, aside[k])
             for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
             if limit.limits(one, adjacency)
         }
-        self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
 
     def start(self) -> PresentState:
         """State before the first slot."""
@@ -115,7 +121,7 @@ class PresentStream:
         return PresentState(
             self.stream.start(),
             {k: np.zeros(query.width, np.int64) for k, query in queries.items()},
-            {k: KeptShare.unknown(query) for k, query in queries.items()},
+            {k: self.UNKNOWN(query) for k, query in queries.items()},
             np.zeros(self.mechanism.population.bins),
         )
 
@@ -133,35 +139,52 @@ class PresentStream:
         Raises as :meth:`ReleaseStream.release`.
         """
         stream, release = self.stream.release(state.stream, slot, counts)
-        sums, shares = dict(state.sums), dict(state.shares)
-        for k, (query, rates) in self._queries.items():
-            sums[k] = sums[k] + _slot_sums(query, counts[k], beyond, beyond.classes == k)
-            if (slot + 1) % query.every == 0:
-                asked = digest(stream.history, b"kept share", b"%d" % k, sums[k].tobytes())
-                words = self._noise.slot(slot, asked).words("kept share")
-                shares[k] = shares[k].told(query.answer(sums[k], rates, words), rates)
-                sums[k] = np.zeros_like(sums[k])
+        sums = {
+            k: state.sums[k] + _slot_sums(query, counts[k], beyond, beyond.classes == k)
+            for k, (query, _) in self._queries.items()
+        }
         kept = self._fading * state.kept + release.counts
-        after = PresentState(stream, sums, shares, kept)
+        after = PresentState(stream, sums, dict(state.shares), kept)
+        self._learn(after, slot)
         return after, self._scaled(after, release)
+
+    def _learn(self, state: PresentState, slot: int) -> None:
+        """Ask what is due at the end of a slot."""
+        for k, (query, rates) in self._queries.items():
+            if (slot + 1) % query.every == 0:
+                words = self._words(state, slot, k, state.sums[k])
+                answer = query.answer(state.sums[k], rates, words)
+                state.shares[k] = state.shares[k].told(answer, rates)
+                state.sums[k] = np.zeros_like(answer)
+
+    def _words(self, state: PresentState, slot: int, k: int, asked: Integers) -> RandomWords:
+        """Randomness for the answer about a class: of all counts so far and of what is asked."""
+        purpose = digest(state.stream.history, b"kept share", b"%d" % k, asked.tobytes())
+        return self._noise.slot(slot, purpose).words("kept share")
 
     def _scaled(self, state: PresentState, release: SlotRelease) -> SlotRelease:
         if not self._queries:
             return release
         left_out = self._left_out(state)
-        share = 1 / (1 + left_out.all)
-        known = {
-            "kept_share": share,
-            "kept_share_stderr": float(np.sqrt(left_out.variance)) * share**2,
-        }
         return replace(
-            _made_up(release, left_out),
-            diagnostics={**release.diagnostics, **known},
-            revisions=tuple(_made_up(one, left_out) for one in release.revisions),
+            self._made_up(release, left_out),
+            diagnostics={**release.diagnostics, **self._known(state, left_out)},
+            revisions=tuple(self._made_up(one, left_out) for one in release.revisions),
         )
+
+    def _known(self, state: PresentState, left_out: LeftOut) -> dict[str, float]:
+        """Diagnostics."""
+        share = 1 / (1 + left_out.all)
+        stderr = float(np.sqrt(left_out.variance)) * share**2
+        return {"kept_share": share, "kept_share_stderr": stderr}
 
     def _left_out(self, state: PresentState) -> LeftOut:
         return LeftOut.of(state.shares, self.mechanism.population.sizes, state.kept)
+
+    def _made_up(self, estimate: E, left_out: LeftOut) -> E:
+        """An estimate of what counts as one of all there was."""
+        counts, variances = left_out.made_up(estimate.counts, np.square(estimate.stderr))
+        return replace(estimate, counts=np.rint(counts).astype(np.int64), stderr=np.sqrt(variances))
 
     def rest(self, state: PresentState) -> tuple[Revised, ...]:
         """Revise the slots that are still to be revised: see :meth:`ReleaseStream.rest`."""
@@ -169,15 +192,14 @@ class PresentStream:
         if not self._queries:
             return revisions
         left_out = self._left_out(state)
-        return tuple(_made_up(one, left_out) for one in revisions)
+        return tuple(self._made_up(one, left_out) for one in revisions)
 
     def pack(self, state: PresentState) -> bytes:
         """Bytes of the state, for :attr:`keeper` to seal."""
-        known = [(one.answers, *one.variances, *one.sums) for one in state.shares.values()]
         record = {
             "stream": self.stream.encode(state.stream),
             "sums": [one for sums in state.sums.values() for one in sums.tolist()],
-            "known": [float(one) for row in known for one in row],
+            "known": [float(one) for share in state.shares.values() for one in share.numbers],
             "kept": state.kept.tolist(),
         }
         return state_codec.pack(self.SCHEMAS, record)
@@ -185,18 +207,15 @@ class PresentStream:
     def unpack(self, data: bytes) -> PresentState:
         """State of what :meth:`pack` gave. Raises as :meth:`ReleaseStream.decode`."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
-        classes = list(self._queries)
-        rows = max(len(classes), 1)
+        fresh = self.start()
+        rows = max(len(fresh.shares), 1)
         sums = np.array(record["sums"], np.int64).reshape(rows, -1)
         known = np.array(record["known"]).reshape(rows, -1)
-        shares = {
-            k: KeptShare(self._queries[k][0], row[5:], row[1:5], int(row[0]))
-            for k, row in zip(classes, known, strict=False)
-        }
+        both = zip(fresh.shares.items(), known, strict=False)
         return PresentState(
             self.stream.decode(record["stream"]),
-            dict(zip(classes, sums, strict=False)),
-            shares,
+            dict(zip(fresh.sums, sums, strict=False)),
+            {k: one.of_numbers(row) for (k, one), row in both},
             np.array(record["kept"]),
         )
 
@@ -236,9 +255,3 @@ def _slot_sums(query: ShareQuery, counts: Integers, beyond: Beyond, mine: Flags)
         near = layers < LAYERS
         np.add.at(sums, LAYERS + 1 + bins[near], events[near])
     return sums
-
-
-def _made_up(estimate: E, left_out: LeftOut) -> E:
-    """An estimate of what counts as one of all there was."""
-    counts, variances = left_out.made_up(estimate.counts, np.square(estimate.stderr))
-    return replace(estimate, counts=np.rint(counts).astype(np.int64), stderr=np.sqrt(variances))

@@ -26,7 +26,7 @@ from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import UNLIMITED, block_length, effective_window
 
 NEVER = np.iinfo(np.int64).max
-BEYOND_LIFE = LAYERS + 1
+UNTOLD = LAYERS + 1
 
 
 def counted(
@@ -171,8 +171,9 @@ class Counters:
 
         Returns:
             int64, shape (n,): 0 where the visit counts; 1 where it is one of the m slots of the
-            block above those that count, 2 in the next m, 3 above these (see `kept_share.py`); and
-            4 where it is beyond those of a life.
+            block above those that count, 2 in the next m, 3 above these (see `kept_share.py`). Of a
+            life without blocks the same, and 3 of the first visit above alone (`life_share.py`).
+            `UNTOLD` for what does not count and is in no layer.
 
         Raises:
             ValueError: for a slot that was decided before.
@@ -204,8 +205,10 @@ class Counters:
             some = np.flatnonzero((found == 0) & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
-            over = self.lives.add(users[some], forever, most) >= most
-            found[some[over]] = BEYOND_LIFE
+            lived = self.lives.add(users[some], forever, LAYERS * most + 1)
+            layers = np.where(lived > LAYERS * most, UNTOLD, lived // most)
+            in_blocks = (rules.lengths > 1)[classes[some]]
+            found[some] = np.where(in_blocks & (layers > 0), UNTOLD, layers)
         return found, ends
 
     def skip(self, next_slot: int) -> None:

@@ -21,7 +21,8 @@ events removed. There are j + 1 blocks and w slots. Replacing is removing and ad
 then counts twice.
 
 So noise of a rate of a units costs a times that over any window, beside what slots cost. All is
-counted in events, since events are what is scaled. It is for limits to blocks; a life has none.
+counted in events, since events are what is scaled. It is for limits to blocks; for those of a life
+see `life_share.py`.
 
 The rest is measured because little below tells how large it is: of users who are always there, few
 suffice for most of what is left out. It is as dear to measure as a total without any limit, so what
@@ -196,6 +197,15 @@ class KeptShare:
             variances=fading**2 * self.variances + noise,
             answers=self.answers + 1,
         )
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it, to be saved."""
+        return self.answers, *self.variances, *self.sums
+
+    def of_numbers(self, numbers: Floats) -> KeptShare:
+        """One of the same query that was saved."""
+        return KeptShare(self.query, numbers[5:], numbers[1:5], int(numbers[0]))
 
     @property
     def slots(self) -> float:

@@ -63,6 +63,11 @@ class LeftOut(NamedTuple):
             more, doubt = _by_bin(known, weights * odds / mean, kept)
         return cls(mean * (1 + more), (1 + more) ** 2 * variance + mean**2 * doubt, mean, variance)
 
+    @classmethod
+    def alike(cls, odds: float, variance: float, bins: int) -> LeftOut:
+        """The same of all bins."""
+        return cls(np.full(bins, odds), np.full(bins, variance), odds, variance)
+
     def made_up(self, counts: npt.ArrayLike, variances: npt.ArrayLike) -> tuple[Floats, Floats]:
         """Counts of what counts as counts of all there was, and their variances: shape (d,)."""
         counts, there = np.asarray(counts, np.float64), 1 + self.odds
