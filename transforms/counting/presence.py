@@ -28,11 +28,10 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.counters import Rules
+from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.kept_share import layers
 from streamveil.mechanisms.presence.life_share import life_layers
 from streamveil.transforms import metrics
@@ -194,7 +193,6 @@ class LimitPresence(beam.PTransform):
     def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Limited:
         """Build the steps: gather by shard, decide in slot order."""
         layout = self.config.layout
-        self._check_kept()
         if self.starts is not None:
             starts = self.starts | "StartShards" >> beam.FlatMap(
                 _to_shards, layout
@@ -203,7 +201,9 @@ class LimitPresence(beam.PTransform):
                 (visits, starts)
                 | "AddStart" >> beam.Flatten()
                 | "LimitInTime"
-                >> beam.ParDo(_LimitInTimeFn(self.config)).with_output_types(KV[str, Message])
+                >> beam.ParDo(_LimitInTimeFn(self.config, self.kept)).with_output_types(
+                    KV[str, Message]
+                )
             )
             return Limited(counts, ())
         everything = [visits]
@@ -224,14 +224,6 @@ class LimitPresence(beam.PTransform):
         came = EventTally(messages=len(self.kept)).to_bytes()
         begin = visits.pipeline | "CountersTally" >> beam.Create([came])
         return Limited(limited.counts, (begin, limited[TALLIES]))
-
-    def _check_kept(self) -> None:
-        """Refuse what would be lost of who counted: they would count again."""
-        if self.kept and self.starts is not None:
-            raise ConfigurationError(
-                "this state says who counted in which slots (max_slots), and a stream without end "
-                "cannot go on from it: release it pass by pass (--state)"
-            )
 
 
 def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:
@@ -309,7 +301,8 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     slot, once, perhaps none, in blocks of one slot. Those that come again are dropped, or fail the
     stage if they differ and their slot is not decided: see `arrivals.py`. State, per shard: the
     visits that wait; how far it is, in the cell that is fenced; and in how many slots users
-    counted, after the slot in which that was written, sealed: budgets are kept by it.
+    counted, after the slot in which that was written, sealed: budgets are kept by it. Before the
+    first slot it is what the shard kept in the run that this one goes on from.
 
     Timer `close`, in event time, armed by `process` and by itself where there are visits of the
     next slot. As a slot closes it is decided who counts there, and users whose block of slots ends
@@ -321,9 +314,10 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     COUNTERS = ReadModifyWriteStateSpec("counters", TupleCoder([VarIntCoder(), BytesCoder()]))
     CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
 
-    def __init__(self, config: PresenceConfig) -> None:
+    def __init__(self, config: PresenceConfig, kept: Sequence[Message] = ()) -> None:
         self._config = config
         self._fence = Fence()
+        self._kept = {config.layout.key(one.shard): one.payload for one in kept}
 
     def process(
         self,
@@ -367,8 +361,9 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         (decided, sealed), purpose = counters.read() or (None, b""), b"presence %d %d" % tuple(key)
         if decided != at.decided:
             raise went_back(f"who counted up to slot {decided} is read, and not to {at.decided}")
-        if sealed:
-            mine.resume(arrays_from_bytes(unseal(config.key, purpose, sealed)))
+        known = unseal(config.key, purpose, sealed) if sealed else self._kept.get(tuple(key))
+        if known:
+            mine.resume(arrays_from_bytes(known))
         waiting = list(visits.read())
         if len(waiting) != at.visits:
             raise went_back(f"{len(waiting)} messages of visits wait where {at.visits} came")

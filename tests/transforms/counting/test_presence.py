@@ -17,7 +17,8 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.counters import phases
+from streamveil.mechanisms.presence.calendars import phases
+from streamveil.mechanisms.presence.counters import Tally
 from streamveil.mechanisms.presence.kept_share import layers
 from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
@@ -29,6 +30,7 @@ from streamveil.transforms.counting.presence import (
     PresenceConfig,
     _LimitAtEndFn,
     _LimitInTimeFn,
+    _Progress,
 )
 from streamveil.transforms.messages import TALLIES, Kind, Message
 from streamveil.transforms.slots.clock import Clock
@@ -119,7 +121,7 @@ def expected(kit, known, made, rows, slots=SLOTS, **how):
             mechanism(made.mechanism, population),
             NoiseSource(KEY, "histogram"),
             made.context,
-            Presence(made.limit, made.registry.classes, made.adjacency),
+            Presence(made.limits, made.registry.classes, made.adjacency),
         )
         state, known[at] = stream.start(), []
         for slot in range(slots):
@@ -215,13 +217,29 @@ def test_in_time_those_count_who_should(run_on, kit, known):
     same(ran, expected(kit, known, made, rows, slots))
 
 
-def test_a_state_is_for_as_many_shards_and_for_runs_that_end(run, kit):
+def test_a_state_is_for_as_many_shards(run, kit):
     _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
     with pytest.raises(ConfigurationError, match="--shards=1, and this run has 2: go on with"):
         transform(kit, first_slot=4, resume=state, shards=2)
-    line = kit.timeline(transform(kit, first_slot=4, resume=state), start=4)
-    with pytest.raises(ConfigurationError, match=r"without end cannot go on from it.*--state"):
-        run(line.transform, line, "--streaming")
+
+
+@pytest.mark.parametrize(
+    ("limit", "shards"),
+    [(LIMIT, 2), pytest.param(Limit(2, 2, in_life=5), 1, marks=pytest.mark.slow)],
+)
+def test_a_stream_without_end_goes_on_from_a_state(run_on, run, kit, known, limit, shards):
+    options = {"limit": limit, "shards": shards}
+    before, last = 12, 17  # within a block of everybody
+    made = transform(kit, first_slot=0, last_slot=before - 1, **options)
+    first = run(made, within(kit, ROWS, 0, before - 1))
+    _, state = max(first.state)
+    made = transform(kit, first_slot=before, last_slot=last, resume=state, **options)
+    line = kit.timeline(made, start=before)
+    for slot in range(before, last + 1):
+        line.events(*(row for row in ROWS if row[2] == slot)).advance(slot + 1)
+    rest = run_on("bundle_based", made, line, "--streaming")
+    whole = run(transform(kit, first_slot=0, last_slot=last, **options), within(kit, ROWS, 0, last))
+    kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 
 def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
@@ -378,6 +396,39 @@ def test_messages_and_events_add_up_at_the_end():
     in_blocks = [user for user in range(6) if user % 3 < 2]  # of 10 and 12 slots
     assert ended[:, 0].sum() == 2 * len(in_blocks)
     assert len(in_blocks) < ended.sum() <= 12 * len(in_blocks)
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A decision that lets everybody count once too often in a block."""
+    admit = Tally.admit
+
+    def one_more(tally, users, ends, most, noted):
+        return admit(tally, users, ends, most + 1, noted + 1)
+
+    monkeypatch.setattr(Tally, "admit", one_more)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_fails_at_the_end():
+    made = config(last_slot=11)
+    messages = [visits(made, slot, *range(6)) for slot in range(12)]
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        list(_LimitAtEndFn(made).process(((MEMBERS, 0), messages)))
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_tells_nothing_in_time():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    for slot in range(12):
+        shard.take(visits(made, slot, *range(6)))
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        shard.run()
+    decided, _ = shard.counters.value
+    assert decided < 11  # of the slot that was refused, nothing is kept
+    assert _Progress(*shard.progress.value[1]).next_slot == decided + 1
 
 
 # ---- the last door ----------------------------------------------------------------------------
