@@ -32,17 +32,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.kept_share import (
-    DOUBT,
-    FADING,
-    GUESS,
-    LAYERS,
-    Floats,
-    Integers,
-    Rates,
-)
+from streamveil.mechanisms.presence.kept_share import FADING, LAYERS, Floats, Integers, Rates
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
+GUESS, DOUBT = 0.9, 0.15
+"""Share that a limit chosen with care keeps, and its standard error, before any is measured."""
 EVERY = 20
 """Slots from one answer to the next; there are two more early ones."""
 BEYOND = LAYERS
@@ -55,26 +49,6 @@ SLOWEST = 0.9
 """Layers are taken to fall at least so much: by this factor from one to the next."""
 LOW = 0.5
 """A share below this is worth a warning."""
-
-
-def life_layers(
-    visits: Integers, events: Integers, in_life: npt.ArrayLike, rows: Integers, number: int
-) -> Integers:
-    """Events of some visits by layers, and of those that go beyond: shape (number, 4).
-
-    Args:
-        visits: how many the user had before, up to 3 M at least, shape (n,).
-        events: that bounding kept, shape (n,).
-        in_life: slots M in which a user counts: one number, or of each, shape (n,).
-        rows: where each is told, below `number`, shape (n,).
-        number: of rows.
-    """
-    most = np.asarray(in_life, np.int64)
-    layer = np.minimum(visits // most, LAYERS)
-    sums = np.zeros((number, LAYERS + 1), np.int64)
-    first = (layer < LAYERS) | (visits == LAYERS * most)
-    np.add.at(sums, (rows[first], layer[first]), events[first])
-    return sums
 
 
 def due(age: int, in_life: int) -> npt.NDArray[np.bool_]:
@@ -99,6 +73,12 @@ class LifeQuery:
     sensitivity: int
     """How much one user can change a slot."""
 
+    every = EVERY
+    width = LAYERS + 1
+    """Numbers in an answer."""
+    bins = 1
+    """None is asked for by itself."""
+
     @property
     def sensitivities(self) -> tuple[int, int]:
         """By how much neighbours change all answers of the layers together, and beyond."""
@@ -107,7 +87,8 @@ class LifeQuery:
     def rates(self, budget: int) -> Rates:
         """What costs at most so many units for ever: half for the layers, half for beyond."""
         inside, above = self.sensitivities
-        return Rates(budget // 2 // inside, budget // 2 // above)
+        each = budget // 2 // inside
+        return Rates(each, each, 0, budget // 2 // above)
 
     def answer(
         self, sums: Integers, asked: npt.NDArray[np.bool_], rates: Rates, words: RandomWords
@@ -125,15 +106,16 @@ class LifeQuery:
 class LifeShare:
     """What is known of the share that is kept: a function of answers alone, so public."""
 
+    query: LifeQuery
     sums: Floats
     """Of the layers, older answers with less weight, and all beyond: shape (4,)."""
     variances: Floats
     """Of the noise of each, shape (4,)."""
 
     @classmethod
-    def unknown(cls) -> LifeShare:
+    def unknown(cls, query: LifeQuery) -> LifeShare:
         """Before the first answer."""
-        return cls(np.zeros(LAYERS + 1), np.zeros(LAYERS + 1))
+        return cls(query, np.zeros(LAYERS + 1), np.zeros(LAYERS + 1))
 
     def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
         """With one more answer to noise of these rates.
@@ -151,7 +133,16 @@ class LifeShare:
             variances=fading**2 * self.variances + np.where(asked, noise, 0.0),
         )
 
-    def estimate(self, query: LifeQuery, age: int) -> tuple[float, float]:
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it, to be saved."""
+        return *self.variances, *self.sums
+
+    def of_numbers(self, numbers: Floats) -> LifeShare:
+        """One of the same query that was saved."""
+        return LifeShare(self.query, numbers[4:], numbers[:4])
+
+    def estimate(self, age: int) -> tuple[float, float]:
         """The share of the events of a slot, above 0 and at most 1, and its variance.
 
         It is drawn to what is to be expected of a limit, by as much as the answers are uncertain;
@@ -159,10 +150,9 @@ class LifeShare:
         slots nothing can be left out, and in the next M little is.
 
         Args:
-            query: what was asked.
             age: slots of the stream so far.
         """
-        later = min(max(age / query.in_life - 1, 0.0), 1.0)
+        later = min(max(age / self.query.in_life - 1, 0.0), 1.0)
         expected, doubt = 1 - (1 - GUESS) * later, DOUBT * later
         kept, middle, upper = np.maximum(self.sums[:LAYERS], 0)
         noise = self.variances[0]

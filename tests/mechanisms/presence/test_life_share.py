@@ -5,18 +5,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.presence.kept_share import DOUBT, GUESS, LAYERS
+from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.life_share import (
     BEYOND,
+    DOUBT,
     EVERY,
+    GUESS,
     LifeQuery,
     LifeShare,
     due,
-    life_layers,
     mostly_left_out,
 )
 from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.randomness.noise import RandomWords
+from tests.mechanisms.presence.lives import life_layers
 
 
 def told(there, in_life, events=1):
@@ -93,11 +95,11 @@ def test_what_is_not_asked_is_not_told():
 
 
 def test_in_the_first_slots_nothing_can_be_left_out():
-    assert LifeShare.unknown().estimate(LifeQuery(5, 1), 5) == (1.0, 0.0)
-    share, variance = LifeShare.unknown().estimate(LifeQuery(5, 1), 6)
+    assert LifeShare.unknown(LifeQuery(5, 1)).estimate(5) == (1.0, 0.0)
+    share, variance = LifeShare.unknown(LifeQuery(5, 1)).estimate(6)
     assert GUESS < share < 1
     assert 0 < variance < DOUBT**2
-    assert LifeShare.unknown().estimate(LifeQuery(5, 1), 10) == (GUESS, DOUBT**2)
+    assert LifeShare.unknown(LifeQuery(5, 1)).estimate(10) == (GUESS, DOUBT**2)
 
 
 def lives(kind, random, users, slots, in_life):
@@ -123,7 +125,7 @@ def test_the_share_is_right_within_its_own_error(kind):
     rates, errors, stated = query.rates(aside(1.0)), [], []
     for run in range(20):
         table, every, kept = lives(kind, random, 50_000, 200, 4)
-        known, since = LifeShare.unknown(), np.zeros(LAYERS + 1, np.int64)
+        known, since = LifeShare.unknown(query), np.zeros(LAYERS + 1, np.int64)
         for age, row in enumerate(table, 1):
             since += row
             asked = due(age, 4)
@@ -131,7 +133,7 @@ def test_the_share_is_right_within_its_own_error(kind):
                 words = RandomWords((1000 * run + age).to_bytes(32, "little"))
                 known = known.told(query.answer(since, asked, rates, words), asked, rates)
                 since[asked] = 0
-        share, variance = known.estimate(query, 200)
+        share, variance = known.estimate(200)
         errors.append(share - kept[100:].sum() / every[100:].sum())
         stated.append(np.sqrt(variance))
         events, error = known.beyond
@@ -144,7 +146,7 @@ def test_where_little_is_known_nothing_fades():
     query = LifeQuery(3, 1)
     rates, asked = query.rates(aside(1.0)), np.ones(LAYERS + 1, bool)
     quiet, loud = np.array([10, 5, 0, 2]), np.array([100_000, 50_000, 0, 2])
-    known = LifeShare.unknown()
+    known = LifeShare.unknown(query)
     for _ in range(30):
         known = known.told(quiet, asked, rates)
     assert known.sums.tolist() == [300, 150, 0, 60]

@@ -14,6 +14,7 @@ from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import metrics
+from tests.mechanisms.presence.lives import beyond
 
 KEY = bytes(range(32))
 IN_LIFE, EVENTS, SLOTS, EPSILON = 3, 2, 40, 1500.0
@@ -71,7 +72,7 @@ def expected(kit):
     )
     state, releases = stream.start(), []
     for slot in range(SLOTS):
-        state, release = stream.release(state, slot, tables[slot], layers[slot])
+        state, release = stream.release(state, slot, tables[slot], beyond(layers[slot]))
         releases.append(release)
     return releases, int(tables.sum()), int(layers[..., 3].sum())
 
