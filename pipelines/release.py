@@ -11,14 +11,17 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import is_stream, requirement_changes_of
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow
-from streamveil.pipelines.guarantees import is_infinite
+from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
@@ -34,10 +37,10 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_release_options
 from streamveil.pipelines.values import (
     budget_for_ever,
-    check_limit,
     check_required,
     check_revisions,
     dialect_of,
+    life_limit_of,
     limit_of,
 )
 from streamveil.transforms import PrivateHistograms
@@ -123,11 +126,12 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
 
     Raises ConfigurationError.
     """
-    infinite = is_infinite(own)
-    if infinite:
-        registry, default = _one_class(given, own), INFINITE_DEFAULT
-    else:
+    promise = promise_of(own)
+    if promise == WINDOWS:
         registry, default = required_registry("release", given), DEFAULT
+    else:
+        registry = _one_class(given, own)
+        default = DEFAULT if promise == USER else INFINITE_DEFAULT
     if own.longest_window is not None and not (own.requirement_changes or own.state):
         raise ConfigurationError(
             f"--longest_window={own.longest_window} is about changes: give "
@@ -135,19 +139,20 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         )
     inputs = Inputs.of(given)
     limit = None
-    if own.max_slots is not None:
+    if promise == USER:
+        limit = life_limit_of(own.max_slots)
+    elif own.max_slots is not None:
         limit = limit_of(own.max_slots)
-        if infinite:
+        if promise == INFINITE:
             raise ConfigurationError(
                 f"--max_slots={own.max_slots} is about windows: leave it out with "
-                "--guarantee=infinite"
+                f"--guarantee={INFINITE}, or choose --guarantee={USER}"
             )
         if own.requirement_changes:
             raise ConfigurationError(
                 f"--max_slots={own.max_slots} is for requirements that never change: leave out "
                 "--requirement_changes, or the limit"
             )
-        check_limit(limit, registry.classes, inputs.adjacency)
     return inputs.transform(
         registry,
         default if given.mechanism is None else given.mechanism,
@@ -189,6 +194,20 @@ def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
     )
 
 
+def tell_unlimited(transform: PrivateHistograms) -> None:
+    """Say for whom a limit on presence is left out, because it does not pay for them."""
+    limit, registry = transform.limit, transform.registry
+    if not isinstance(limit, Limit) or transform.limits is None:
+        return
+    left = [k for k, one in enumerate(transform.limits) if one == EVERY_SLOT]
+    if left:
+        users, longest = registry.sizes[left].sum(), registry.classes.windows[left].max()
+        tell(
+            f"max_slots={limit.max_slots} does not pay over windows of {number_of(longest, 'slot')}"
+            f" or less: {users:,} of {number_of(registry.sizes.sum(), 'user')} count in every slot"
+        )
+
+
 def tell_least_total(transform: PrivateHistograms) -> None:
     """Say that before anything is read."""
     told = about_least_total(transform)
@@ -214,6 +233,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         check_required("release", given)
         transform = transform_of(given, own)
         tell_least_total(transform)
+        tell_unlimited(transform)
         follow(
             "release",
             given,
@@ -226,5 +246,6 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         return 0
     job = ReleaseJob.of(options)
     tell_least_total(job.transform)
+    tell_unlimited(job.transform)
     run_and_tell(job, options, "streamveil release")
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from streamveil.io.formats import CsvDialect, format_of, output_format_of
@@ -35,7 +35,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.presence.limits import BLOCKS, Limit
 from streamveil.mechanisms.registry import check_revise
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.guarantees import INFINITE, epsilons_of
+from streamveil.pipelines.guarantees import USER, epsilons_of
 from streamveil.pipelines.options import KEY_PLACES, METRICS_OPTIONS, REQUIRED, TABLE_OPTIONS
 
 _DAY = MICROSECONDS["d"]
@@ -299,19 +299,23 @@ def default_requirement_of(text: str | None) -> tuple[Requirement, int] | None:
         raise ConfigurationError(f"--default_requirement={text}: {error}") from None
 
 
-def requirement_columns_of(text: str | None) -> tuple[str, str, str]:
-    """Names of the columns of users, windows and epsilons. Raises ConfigurationError."""
-    user, window, epsilon, *more = (*(text or "user,window,epsilon").split(","), "", "")
-    if not all((user, window, epsilon)) or any(more) or len({user, window, epsilon}) < 3:
+def requirement_columns_of(text: str | None) -> tuple[str, ...]:
+    """Names of the columns of users, windows and epsilons, and perhaps of that of limits.
+
+    Raises ConfigurationError.
+    """
+    names = tuple((text or "user,window,epsilon").split(","))
+    if not all(names) or len(names) not in (3, 4) or len(set(names)) < len(names):
         raise ConfigurationError(
-            f"--requirement_columns={text} are not the names of three columns: write "
-            "USER,WINDOW,EPSILON, such as id,days,eps"
+            f"--requirement_columns={text} are not the names of three columns, or of four: write "
+            "USER,WINDOW,EPSILON, such as id,days,eps, or with the limits of presence "
+            "USER,WINDOW,EPSILON,MAX_SLOTS"
         )
-    return user, window, epsilon
+    return names
 
 
 def budget_for_ever(given: Any, own: Any) -> Lifetime:
-    """The one budget of all users with --guarantee=infinite, where nothing is about windows.
+    """The one budget of all users where it is forever, and nothing is about windows.
 
     Raises ConfigurationError.
     """
@@ -323,7 +327,7 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
             if getattr(holder, name) is not None:
                 raise ConfigurationError(
                     f"--{name}={getattr(holder, name)} is about windows: leave it out with "
-                    f"--guarantee={INFINITE}, where everybody has the budget --epsilon forever"
+                    f"--guarantee={own.guarantee}, where everybody has the budget --epsilon forever"
                 )
     epsilons = epsilons_of(own.epsilon)
     if len(epsilons) > 1:
@@ -350,12 +354,27 @@ def limit_of(text: str) -> Limit:
         raise ConfigurationError(f"--max_slots={text}: {error}") from None
 
 
-def check_limit(limit: Limit, requirements: Iterable[Requirement], adjacency: str) -> None:
-    """Refuse a limit that does not pay for somebody, or for nobody. Raises ConfigurationError."""
-    asked = list(requirements)
-    limited = [one for one in asked if limit.limits(one, adjacency)]
-    for one in limited or asked:
-        limit.check(one, adjacency)
+def life_limit_of(text: str | None) -> Limit:
+    """In how many slots of a life a user counts, with --guarantee=user.
+
+    Raises ConfigurationError.
+    """
+    if text is None:
+        raise ConfigurationError(
+            f"--max_slots is missing: --guarantee={USER} needs in how many slots of their lives "
+            "users count, such as --max_slots=5"
+        )
+    try:
+        in_life = int(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"--max_slots={text} is not M: with --guarantee={USER} write for example 5 for the "
+            "first 5 slots of a user's life; there are no parts of a window"
+        ) from None
+    try:
+        return Limit(None, in_life=in_life)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--max_slots={text}: {error}") from None
 
 
 def check_revisions(given: Any, mechanism: str, *, local: bool = False) -> None:

@@ -7,7 +7,7 @@ from streamveil.mechanisms import ConfigurationError, Requirement
 from streamveil.mechanisms.core.budgets import Requirements, to_units
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Limit, counted
-from streamveil.mechanisms.presence.counters import block_ends
+from streamveil.mechanisms.presence.calendars import block_ends
 from streamveil.mechanisms.presence.kept_share import layers
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.mechanisms.protocol import Population
@@ -26,7 +26,7 @@ def stream(limit=LIMIT, asked=(ASKED,), sizes=(20_000,), name="adaptive", revise
         mechanism(name, population, revise=revise),
         NoiseSource(KEY),
         {},
-        Presence(limit, Requirements(asked), "add_remove"),
+        Presence((limit,) * len(asked), Requirements(asked), "add_remove"),
     )
 
 

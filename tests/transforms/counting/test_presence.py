@@ -9,7 +9,6 @@ import pytest
 from streamveil.mechanisms import (
     BudgetExceeded,
     ConfigurationError,
-    Lifetime,
     Registry,
     Requirement,
     Slots,
@@ -18,8 +17,10 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.counters import phases
+from streamveil.mechanisms.presence.calendars import phases
+from streamveil.mechanisms.presence.counters import Tally
 from streamveil.mechanisms.presence.kept_share import layers
+from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import metrics
@@ -29,6 +30,7 @@ from streamveil.transforms.counting.presence import (
     PresenceConfig,
     _LimitAtEndFn,
     _LimitInTimeFn,
+    _Progress,
 )
 from streamveil.transforms.messages import TALLIES, Kind, Message
 from streamveil.transforms.slots.clock import Clock
@@ -61,7 +63,8 @@ ROWS = rows_of()
 
 
 def transform(kit, limit=LIMIT, registry=REGISTRY, **options):
-    return kit.histograms(registry, limit=limit, noise_key=KEY, max_contributions=2, **options)
+    limits = limit and [limit] * len(registry.classes)  # whether they pay or not
+    return kit.histograms(registry, limit=limits, noise_key=KEY, max_contributions=2, **options)
 
 
 def numbers(made, kit):
@@ -118,7 +121,7 @@ def expected(kit, known, made, rows, slots=SLOTS, **how):
             mechanism(made.mechanism, population),
             NoiseSource(KEY, "histogram"),
             made.context,
-            Presence(made.limit, made.registry.classes, made.adjacency),
+            Presence(made.limits, made.registry.classes, made.adjacency),
         )
         state, known[at] = stream.start(), []
         for slot in range(slots):
@@ -186,6 +189,22 @@ def test_a_state_is_for_the_limit_that_it_was_written_with(run, kit):
         transform(kit, None, first_slot=4, resume=state)
 
 
+def test_the_table_may_say_who_is_limited(kit):
+    asked = np.array([20, 20, 6])
+    table = Registry.build(["a", "b", "c"], asked, np.full(3, 900.0), max_slots=np.array([0, 1, 0]))
+    made = kit.histograms(table, noise_key=KEY)
+    assert made.limits == (EVERY_SLOT, EVERY_SLOT, Limit(1))
+    assert made.population.requirements == (
+        Requirement(6, 900.0),
+        Requirement(20, 900.0),
+        Requirement(1, 855.0 / 4),
+    )
+    with pytest.raises(ConfigurationError, match="2 limits for 3 classes"):
+        kit.histograms(table, noise_key=KEY, limit=[LIMIT, LIMIT])
+    with pytest.raises(ConfigurationError, match="a column max_slots of the table"):
+        kit.histograms(table, noise_key=KEY, mechanism="dpbd")
+
+
 @pytest.mark.slow
 def test_in_time_those_count_who_should(run_on, kit, known):
     slots = 40
@@ -198,13 +217,29 @@ def test_in_time_those_count_who_should(run_on, kit, known):
     same(ran, expected(kit, known, made, rows, slots))
 
 
-def test_a_state_is_for_as_many_shards_and_for_runs_that_end(run, kit):
+def test_a_state_is_for_as_many_shards(run, kit):
     _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
     with pytest.raises(ConfigurationError, match="--shards=1, and this run has 2: go on with"):
         transform(kit, first_slot=4, resume=state, shards=2)
-    line = kit.timeline(transform(kit, first_slot=4, resume=state), start=4)
-    with pytest.raises(ConfigurationError, match=r"without end cannot go on from it.*--state"):
-        run(line.transform, line, "--streaming")
+
+
+@pytest.mark.parametrize(
+    ("limit", "shards"),
+    [(LIMIT, 2), pytest.param(Limit(2, 2, in_life=5), 1, marks=pytest.mark.slow)],
+)
+def test_a_stream_without_end_goes_on_from_a_state(run_on, run, kit, known, limit, shards):
+    options = {"limit": limit, "shards": shards}
+    before, last = 12, 17  # within a block of everybody
+    made = transform(kit, first_slot=0, last_slot=before - 1, **options)
+    first = run(made, within(kit, ROWS, 0, before - 1))
+    _, state = max(first.state)
+    made = transform(kit, first_slot=before, last_slot=last, resume=state, **options)
+    line = kit.timeline(made, start=before)
+    for slot in range(before, last + 1):
+        line.events(*(row for row in ROWS if row[2] == slot)).advance(slot + 1)
+    rest = run_on("bundle_based", made, line, "--streaming")
+    whole = run(transform(kit, first_slot=0, last_slot=last, **options), within(kit, ROWS, 0, last))
+    kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 
 def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
@@ -222,23 +257,6 @@ def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
     assert {letter["reason"] for letter in ran.dead_letters} == {"late"}
 
 
-def test_a_life(run, kit):
-    """Everybody counts in the first three slots in which they are there."""
-    registry = Registry.of(default=(Lifetime(1500.0), 1000))
-    made = transform(kit, Limit(None, in_life=3), registry, first_slot=0, last_slot=SLOTS - 1)
-    assert made.population.requirements == (Requirement(1, 500.0),)
-    ran = run(made, within(kit, ROWS))
-    slots_of, tables = defaultdict(list), np.zeros((SLOTS, 2), np.int64)
-    for user, _, slot in sorted(set(ROWS), key=lambda row: row[2]):
-        if slot not in slots_of[user]:
-            slots_of[user].append(slot)
-    for user, value, slot in ROWS:
-        if slot in slots_of[user][:3]:
-            tables[slot, "ab".index(value)] += 1
-    assert [one.counts.tolist() for one in ran.releases] == tables.tolist()
-    assert ran.ledger[-1].spent_in_window.tolist() == [1500.0]
-
-
 def test_requirements_that_change_are_refused(kit):
     with pytest.raises(ConfigurationError, match="leave out the changes"):
         transform(kit, first_slot=0, changing=True)
@@ -251,7 +269,7 @@ def config(**options):
     layout = Layout.choose(REGISTRY, 2, 1, timely=True)
     clock = Clock(Slots.of("1h"))
     return PresenceConfig(
-        REGISTRY, layout, LIMIT, "add_remove", lambda: KEY, clock, stream="s", **options
+        REGISTRY, layout, (LIMIT,) * 3, "add_remove", lambda: KEY, clock, stream="s", **options
     )
 
 
@@ -380,14 +398,47 @@ def test_messages_and_events_add_up_at_the_end():
     assert len(in_blocks) < ended.sum() <= 12 * len(in_blocks)
 
 
+@pytest.fixture
+def broken(monkeypatch):
+    """A decision that lets everybody count once too often in a block."""
+    admit = Tally.admit
+
+    def one_more(tally, users, ends, most, noted):
+        return admit(tally, users, ends, most + 1, noted + 1)
+
+    monkeypatch.setattr(Tally, "admit", one_more)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_fails_at_the_end():
+    made = config(last_slot=11)
+    messages = [visits(made, slot, *range(6)) for slot in range(12)]
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        list(_LimitAtEndFn(made).process(((MEMBERS, 0), messages)))
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_tells_nothing_in_time():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    for slot in range(12):
+        shard.take(visits(made, slot, *range(6)))
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        shard.run()
+    decided, _ = shard.counters.value
+    assert decided < 11  # of the slot that was refused, nothing is kept
+    assert _Progress(*shard.progress.value[1]).next_slot == decided + 1
+
+
 # ---- the last door ----------------------------------------------------------------------------
 
 
 def test_the_last_door_refuses_what_is_too_dear():
     """It knows what is asked for and how presence is limited, not what a slot may cost."""
     asked = [Requirement(20, 8.0), Requirement(3, 3.0)]
-    terms = replace(LIMIT.terms(asked), aside=(0, 0))
-    door = terms.unspent()
+    known = replace(terms((LIMIT, LIMIT), asked), aside=(0, 0))
+    door = known.unspent()
     one = to_units(1.0)
     for _ in range(40):
         door.charge(np.array([one, one]))
@@ -396,7 +447,7 @@ def test_the_last_door_refuses_what_is_too_dear():
     door.charge(np.array([0, one]))
     for _ in range(26):
         door.charge(np.array([0, 0]))
-    door = terms.decode(door.encode())
+    door = known.decode(door.encode())
     assert door.in_window.tolist() == [2 * one, 0]  # within 20 + 9 slots
     with pytest.raises(BudgetExceeded):
         door.charge(np.array([7 * one + 1, 0]))
