@@ -7,7 +7,7 @@ look like.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -69,6 +69,22 @@ class Rows:
         ):
             self._wrong_type(name, column.type, "a number")
         return column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+    def numbers_or_blank(self, name: str, column: pa.Array) -> npt.NDArray[np.float64]:
+        """A column of numbers, NaN where it is blank: null, or a text of blanks.
+
+        Raises ConfigurationError for a row that holds anything else.
+        """
+        column = _plain(column)
+        blank = column.is_null()
+        if _is_text(column.type):
+            blank = pc.or_kleene(blank, pc.equal(pc.utf8_trim_whitespace(column), ""))
+        values = np.full(len(column), np.nan)
+        told = pc.invert(blank)
+        rows = np.asarray(told)
+        some = replace(self, rows=self.rows[rows])
+        values[rows] = some.numbers(name, column.filter(told))
+        return values
 
     def refuse(
         self, bad: pa.Array | npt.NDArray[np.bool_], name: str, values: pa.Array, why: str

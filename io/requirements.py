@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.io.events import check_events
+from streamveil.io.events import check_events, columns_of
 from streamveil.io.files import Patterns, input_files
+from streamveil.io.formats import JSON_LINES, format_of
 from streamveil.io.public import Rows, public_rows, read_public
 from streamveil.mechanisms.core.records import (
     MAX_EPSILON,
@@ -24,7 +25,9 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.core.user_table import Registry
 
-COLUMNS: tuple[str, str, str] = ("user", "window", "epsilon")
+COLUMNS: tuple[str, ...] = ("user", "window", "epsilon")
+MAX_SLOTS = "max_slots"
+"""A column that is read where there is one."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class _ReadAgain:
 
     path: str | tuple[str, ...]
     default: tuple[Requirement, int] | None
-    columns: tuple[str, str, str] = COLUMNS
+    columns: tuple[str, ...] = COLUMNS
 
     def __call__(self) -> Registry:
         return read_requirements(self.path, default=self.default, columns=self.columns)
@@ -48,6 +51,8 @@ class _Rows(NamedTuple):
     users: pa.Array
     windows: npt.NDArray[np.int64]
     epsilons: npt.NDArray[np.float64]
+    max_slots: npt.NDArray[np.int64]
+    """0 where it is blank."""
     rows: npt.NDArray[np.int64]
 
 
@@ -55,14 +60,18 @@ def read_requirements(
     path: Patterns,
     *,
     default: tuple[Requirement, int] | None = None,
-    columns: tuple[str, str, str] = COLUMNS,
+    columns: tuple[str, ...] = COLUMNS,
 ) -> Registry:
     """Read a table with the columns `user` (text or integer), `window` and `epsilon`.
+
+    A column `max_slots` is read where there is one: in how many slots of a block the user counts,
+    or blank.
 
     Args:
         path: a path or glob, in any format that ReadEvents knows.
         default: requirement of users outside the table and the public number of them.
-        columns: names of the columns of users, windows and epsilons, if they are others.
+        columns: names of the columns of users, windows and epsilons, if they are others, and
+            perhaps of that of limits, which must then be there.
 
     Returns:
         The registry, with `users` as pa.StringArray in the table's order; pickled, it is the way
@@ -70,15 +79,18 @@ def read_requirements(
 
     Raises:
         ConfigurationError: for a missing column or one of a wrong type; a row that cannot be
-            parsed or that has no user, a window that is not a whole number from 1 to MAX_WINDOW,
-            or an epsilon that is not above 0 and at most MAX_EPSILON; a user with two different
-            requirements; an empty table without a default.
+            parsed or that has no user, a window or a limit that is not a whole number from 1 to
+            MAX_WINDOW, or an epsilon that is not above 0 and at most MAX_EPSILON; a user with two
+            different requirements; an empty table without a default.
     """
     path = path if isinstance(path, str) else tuple(path)
     check_events(path, columns, remedy=", or other columns (--requirement_columns)")
-    parts = [
-        rows for file in input_files(path) for rows in _checked(read_public(file, columns), columns)
-    ]
+    parts: list[_Rows] = []
+    for file in input_files(path):
+        # A key of JSON is null where it is missing.
+        present = (MAX_SLOTS,) if format_of(file) == JSON_LINES else columns_of(file)
+        wanted = with_limits(columns, present)
+        parts += _checked(read_public(file, wanted), wanted)
     return _registry(path, parts, default, _ReadAgain(path, default, columns))
 
 
@@ -86,15 +98,23 @@ def requirements_of(
     table: pa.Table,
     *,
     default: tuple[Requirement, int] | None = None,
-    columns: tuple[str, str, str] = COLUMNS,
+    columns: tuple[str, ...] = COLUMNS,
     name: str = "requirements",
 ) -> Registry:
     """The registry of a table in memory, as :func:`read_requirements` that of a file.
 
     `name` is what errors call the table.
     """
-    parts = list(_checked(public_rows(name, table, columns), columns))
+    wanted = with_limits(columns, table.column_names)
+    parts = list(_checked(public_rows(name, table, wanted), wanted))
     return _registry(name, parts, default)
+
+
+def with_limits(columns: tuple[str, ...], present: Collection[str]) -> tuple[str, ...]:
+    """The columns to read of a table: those asked for, and that of limits if it is there."""
+    if len(columns) > len(COLUMNS) or MAX_SLOTS not in present or MAX_SLOTS in columns:
+        return columns
+    return (*columns, MAX_SLOTS)
 
 
 def _registry(
@@ -113,25 +133,44 @@ def _registry(
     users, codes = encoded.dictionary, encoded.indices.to_numpy()
     windows = np.concatenate([np.zeros(0, np.int64), *(part.windows for part in parts)])
     epsilons = np.concatenate([np.zeros(0), *(part.epsilons for part in parts)])
+    limits = np.concatenate([np.zeros(0, np.int64), *(part.max_slots for part in parts)])
     if len(users) < len(codes):  # somebody is listed again
         first = np.empty(len(users), np.int64)
         first[codes[::-1]] = np.arange(len(codes))[::-1]  # the last assignment stays
         differs = (windows[first[codes]] != windows) | (epsilons[first[codes]] != epsilons)
+        differs |= limits[first[codes]] != limits
         if differs.any():
             again = int(np.argmax(differs))
             _refuse_pair(parts, users[int(codes[again])].as_py(), int(first[codes[again]]), again)
-        windows, epsilons = windows[first], epsilons[first]
-    return Registry.build(users, windows, epsilons, default=default, reload=reload)
+        windows, epsilons, limits = windows[first], epsilons[first], limits[first]
+    return Registry.build(
+        users, windows, epsilons, max_slots=limits, default=default, reload=reload
+    )
 
 
-def _checked(found: Iterable[Rows], columns: tuple[str, str, str]) -> Iterator[_Rows]:
-    user, window, epsilon = columns
+def _checked(found: Iterable[Rows], columns: tuple[str, ...]) -> Iterator[_Rows]:
+    user, window, epsilon, *limit = columns
     for read in found:
-        users, windows, epsilons = read.columns
+        users, windows, epsilons, *told = read.columns
         lengths = _windows(read, window, windows)
         budgets = _epsilons(read, epsilon, epsilons, lengths)
         names = read.names(user, users, "name the user")
-        yield _Rows(read.path, read.word, names, lengths, budgets, read.rows)
+        limits = np.zeros(len(names), np.int64)
+        if limit:
+            limits = max_slots_of(read, limit[0], told[0])
+        yield _Rows(read.path, read.word, names, lengths, budgets, limits, read.rows)
+
+
+def max_slots_of(read: Rows, name: str, column: pa.Array) -> npt.NDArray[np.int64]:
+    """Limits of presence in a table, shape (n,), 0 where they are blank.
+
+    Raises ConfigurationError for what is no whole number from 1 to MAX_WINDOW.
+    """
+    values = read.numbers_or_blank(name, column)
+    blank = np.isnan(values)
+    remedy = f"is not a whole number of slots from 1 to {MAX_WINDOW}: write one, or nothing"
+    read.refuse(~(blank | valid_windows(values)), name, column, remedy)
+    return np.where(blank, 0, values).astype(np.int64)
 
 
 def _windows(read: Rows, name: str, column: pa.Array) -> npt.NDArray[np.int64]:
@@ -160,8 +199,9 @@ def _refuse_pair(parts: list[_Rows], user: str, one: int, other: int) -> NoRetur
                 break
             index -= len(part.rows)
         texts.append(
-            f"window {part.windows[index]}, epsilon {part.epsilons[index]} in {part.path} "
-            f"{part.word} {part.rows[index]}"
+            f"window {part.windows[index]}, epsilon {part.epsilons[index]}"
+            f"{f', max_slots {part.max_slots[index]}' if part.max_slots[index] else ''} in "
+            f"{part.path} {part.word} {part.rows[index]}"
         )
     raise ConfigurationError(
         f"user {user!r} is listed with two different requirements: {' and '.join(texts)}: keep one"

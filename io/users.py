@@ -19,14 +19,17 @@ from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import REQUIREMENT_COLUMNS, ConfigurationError, Requirement
 from streamveil.mechanisms.core.user_table import Registry
 
+_FIGURES = ("window", "epsilon", "max_slots")
+_KINDS = (pa.int64(), pa.float64(), pa.int64())
 _SCHEMA = pa.schema(
     [
         pa.field("user", pa.string(), nullable=False),
-        # As the stream began, and now; a window of 0 where the user is not in the table.
+        # As the stream began, and now; a window of 0 where the user is not in the table, and a
+        # limit of 0 where it has none. Tables of earlier versions have no limits.
         *(
-            pa.field(name, kind, nullable=False)
+            pa.field(f"{name}_{when}", kind, nullable=False)
             for when in ("begun", "now")
-            for name, kind in ((f"window_{when}", pa.int64()), (f"epsilon_{when}", pa.float64()))
+            for name, kind in zip(_FIGURES, _KINDS, strict=True)
         ),
     ]
 )
@@ -41,29 +44,40 @@ class Asked:
     """Shape (n,), 0 for a user who is not in the table."""
     epsilons: npt.NDArray[np.float64]
     """Shape (n,)."""
+    max_slots: npt.NDArray[np.int64]
+    """Slots of a block in which they count, shape (n,), 0 where the table does not say."""
 
     @classmethod
     def of(cls, registry: Registry) -> Asked:
         """Those of a registry's users, in their order."""
         windows = registry.classes.windows
         epsilons = np.array([r.epsilon for r in registry.classes], np.float64)
-        return cls(windows[registry.class_of], epsilons[registry.class_of])
+        limits = np.array(registry.max_slots or (None,) * len(windows), np.float64)
+        most = np.nan_to_num(limits).astype(np.int64)
+        classes = registry.class_of
+        return cls(windows[classes], epsilons[classes], most[classes])
 
     def __getitem__(self, rows: Any) -> Asked:
         """Some of them."""
-        return Asked(self.windows[rows], self.epsilons[rows])
+        return Asked(self.windows[rows], self.epsilons[rows], self.max_slots[rows])
+
+    def __setitem__(self, rows: Any, other: Asked) -> None:
+        """Some of them now ask for this."""
+        self.windows[rows], self.epsilons[rows] = other.windows, other.epsilons
+        self.max_slots[rows] = other.max_slots
 
     def followed_by(self, other: Asked) -> Asked:
         """These and then others."""
         return Asked(
             np.concatenate([self.windows, other.windows]),
             np.concatenate([self.epsilons, other.epsilons]),
+            np.concatenate([self.max_slots, other.max_slots]),
         )
 
     @classmethod
     def nothing(cls, users: int) -> Asked:
         """Of users who are not in the table."""
-        return cls(np.zeros(users, np.int64), np.zeros(users))
+        return cls(np.zeros(users, np.int64), np.zeros(users), np.zeros(users, np.int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +176,7 @@ class UserTable:
             self.users.filter(pa.array(first)),
             self.begun.windows[first],
             self.begun.epsilons[first],
+            max_slots=self.begun.max_slots[first],
             default=self.default,
             reload=reload,
         )
@@ -182,9 +197,9 @@ class UserTable:
         at = pc.fill_null(pc.index_in(users, value_set=self.users), -1).to_numpy()
         known = at >= 0
         before = Asked.nothing(len(users))
-        before.windows[known] = self.now.windows[at[known]]
-        before.epsilons[known] = self.now.epsilons[at[known]]
+        before[known] = self.now[at[known]]
         differs = (before.windows != asked.windows) | (before.epsilons != asked.epsilons)
+        differs |= before.max_slots != asked.max_slots
         missing = self.now.windows > 0
         missing[at[known]] = False
         gone = Asked.nothing(int(missing.sum()))
@@ -199,10 +214,7 @@ class UserTable:
             len(gone.windows),
         )
         now = Asked.nothing(len(self.users))
-        now.windows[at[known]], now.epsilons[at[known]] = (
-            asked.windows[known],
-            asked.epsilons[known],
-        )
+        now[at[known]] = asked[known]
         new = ~known
         everybody = replace(
             self,
@@ -249,7 +261,11 @@ class UserTable:
             {"default": default, "longest_window": self.longest_window, "classes": classes}
         )
         schema = _SCHEMA.with_metadata({_FACTS: facts})
-        asked = (self.begun.windows, self.begun.epsilons, self.now.windows, self.now.epsilons)
+        asked = [
+            figures
+            for when in (self.begun, self.now)
+            for figures in (when.windows, when.epsilons, when.max_slots)
+        ]
         columns = [self.users, *map(pa.array, asked)]
         batch = pa.RecordBatch.from_arrays(columns, schema=schema)
         write_table(str(path), schema, [batch], private=True)
@@ -262,17 +278,22 @@ class UserTable:
         default, classes = facts["default"], facts.get("classes")
         if default is not None:
             default = (Requirement(*default[:2]), default[2])
-        windows, epsilons, windows_now, epsilons_now = (
-            column.to_numpy() for column in table.columns[1:]
-        )
         return cls(
             table.column("user").combine_chunks().cast(pa.string()),
-            Asked(windows, epsilons),
-            Asked(windows_now, epsilons_now),
+            _asked(table, "begun"),
+            _asked(table, "now"),
             default,
             facts["longest_window"],
             None if classes is None else Requirements(Requirement(*pair) for pair in classes),
         )
+
+
+def _asked(table: pa.Table, when: str) -> Asked:
+    windows, epsilons = (table.column(f"{name}_{when}").to_numpy() for name in _FIGURES[:2])
+    limits = np.zeros(len(windows), np.int64)
+    if f"{_FIGURES[2]}_{when}" in table.column_names:
+        limits = table.column(f"{_FIGURES[2]}_{when}").to_numpy()
+    return Asked(windows, epsilons, limits)
 
 
 def _as_array(users: Sequence[str] | pa.Array) -> pa.StringArray:

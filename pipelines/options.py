@@ -178,12 +178,13 @@ def add_histogram_options(parser: Parser) -> None:
     add(
         "--requirements",
         metavar="FILE",
-        help="table with the columns user, window, epsilon",
+        help="table with the columns user, window, epsilon, and perhaps max_slots",
     )
     add(
         "--requirement_columns",
-        metavar="USER,WINDOW,EPSILON",
-        help="names of these columns of --requirements (default: user,window,epsilon)",
+        metavar="USER,WINDOW,EPSILON[,MAX_SLOTS]",
+        help="names of these columns of --requirements (default: user,window,epsilon, and "
+        "max_slots where it is there)",
     )
     add(
         "--default_requirement",
@@ -337,7 +338,7 @@ def add_release_options(parser: Parser) -> None:
         help="count a user in the first M slots with events of each of BLOCKS parts of the window "
         f"(default {BLOCKS}), each user with a calendar of their own: each may then cost more, and "
         "counts are scaled by the share that is kept, which is estimated privately (default: "
-        "users count in all slots)",
+        "users count in all slots, but where the table says max_slots)",
     )
     add(
         "--requirement_changes",

@@ -11,9 +11,12 @@ import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.io import is_stream, requirement_changes_of
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
@@ -34,7 +37,6 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_release_options
 from streamveil.pipelines.values import (
     budget_for_ever,
-    check_limit,
     check_required,
     check_revisions,
     dialect_of,
@@ -147,7 +149,6 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
                 f"--max_slots={own.max_slots} is for requirements that never change: leave out "
                 "--requirement_changes, or the limit"
             )
-        check_limit(limit, registry.classes, inputs.adjacency)
     return inputs.transform(
         registry,
         default if given.mechanism is None else given.mechanism,
@@ -189,6 +190,20 @@ def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
     )
 
 
+def tell_unlimited(transform: PrivateHistograms) -> None:
+    """Say for whom a limit on presence is left out, because it does not pay for them."""
+    limit, registry = transform.limit, transform.registry
+    if not isinstance(limit, Limit) or transform.limits is None:
+        return
+    left = [k for k, one in enumerate(transform.limits) if one == EVERY_SLOT]
+    if left:
+        users, longest = registry.sizes[left].sum(), registry.classes.windows[left].max()
+        tell(
+            f"max_slots={limit.max_slots} does not pay over windows of {number_of(longest, 'slot')}"
+            f" or less: {users:,} of {number_of(registry.sizes.sum(), 'user')} count in every slot"
+        )
+
+
 def tell_least_total(transform: PrivateHistograms) -> None:
     """Say that before anything is read."""
     told = about_least_total(transform)
@@ -214,6 +229,7 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         check_required("release", given)
         transform = transform_of(given, own)
         tell_least_total(transform)
+        tell_unlimited(transform)
         follow(
             "release",
             given,
@@ -226,5 +242,6 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         return 0
     job = ReleaseJob.of(options)
     tell_least_total(job.transform)
+    tell_unlimited(job.transform)
     run_and_tell(job, options, "streamveil release")
     return 0

@@ -200,14 +200,18 @@ class Report:
 
     @cached_property
     def budget_use(self) -> dict[Requirement, tuple[int, npt.NDArray[np.float64]]]:
-        """Users of each class and the share of its budget used in the window of every slot."""
+        """Users of each requirement and the share of its budget used in the window of every slot.
+
+        Of classes that differ in a limit on presence alone, the largest share.
+        """
         users: dict[Requirement, int] = {}
         shares: dict[Requirement, npt.NDArray[np.float64]] = {}
         for i, entry in enumerate(self.ledger):
+            users = dict.fromkeys(entry.classes, 0)
             for k, requirement in enumerate(entry.classes):
-                users[requirement] = int(entry.users[k])
+                users[requirement] += int(entry.users[k])
                 series = shares.setdefault(requirement, np.zeros(len(self.ledger)))
-                series[i] = entry.spent_in_window[k] / requirement.epsilon
+                series[i] = max(series[i], entry.spent_in_window[k] / requirement.epsilon)
         return {requirement: (users[requirement], shares[requirement]) for requirement in users}
 
     @property

@@ -58,6 +58,13 @@ class Roll:
         users, changes = UserTable.begin(transform.registry, local=local), None
         if before is not None:
             users, changes = before.changed_to(transform.registry)
+        if changes and not local and (transform.limits or users.begun.max_slots.any()):
+            raise ConfigurationError(
+                f"the table of requirements has changed ({changes}), and limits on presence "
+                "(max_slots) are for requirements that never change: give the table that the "
+                "stream began with, or begin a stream in another folder, which spends the users' "
+                "budgets again"
+            )
         joined = resume is not None and is_joined(resume)
         dynamic = not local and only_dynamic(transform.mechanism)
         roll = cls(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from streamveil.io.formats import CsvDialect, format_of, output_format_of
@@ -299,15 +299,19 @@ def default_requirement_of(text: str | None) -> tuple[Requirement, int] | None:
         raise ConfigurationError(f"--default_requirement={text}: {error}") from None
 
 
-def requirement_columns_of(text: str | None) -> tuple[str, str, str]:
-    """Names of the columns of users, windows and epsilons. Raises ConfigurationError."""
-    user, window, epsilon, *more = (*(text or "user,window,epsilon").split(","), "", "")
-    if not all((user, window, epsilon)) or any(more) or len({user, window, epsilon}) < 3:
+def requirement_columns_of(text: str | None) -> tuple[str, ...]:
+    """Names of the columns of users, windows and epsilons, and perhaps of that of limits.
+
+    Raises ConfigurationError.
+    """
+    names = tuple((text or "user,window,epsilon").split(","))
+    if not all(names) or len(names) not in (3, 4) or len(set(names)) < len(names):
         raise ConfigurationError(
-            f"--requirement_columns={text} are not the names of three columns: write "
-            "USER,WINDOW,EPSILON, such as id,days,eps"
+            f"--requirement_columns={text} are not the names of three columns, or of four: write "
+            "USER,WINDOW,EPSILON, such as id,days,eps, or with the limits of presence "
+            "USER,WINDOW,EPSILON,MAX_SLOTS"
         )
-    return user, window, epsilon
+    return names
 
 
 def budget_for_ever(given: Any, own: Any) -> Lifetime:
@@ -348,14 +352,6 @@ def limit_of(text: str) -> Limit:
         return Limit(most, *blocks)
     except ConfigurationError as error:
         raise ConfigurationError(f"--max_slots={text}: {error}") from None
-
-
-def check_limit(limit: Limit, requirements: Iterable[Requirement], adjacency: str) -> None:
-    """Refuse a limit that does not pay for somebody, or for nobody. Raises ConfigurationError."""
-    asked = list(requirements)
-    limited = [one for one in asked if limit.limits(one, adjacency)]
-    for one in limited or asked:
-        limit.check(one, adjacency)
 
 
 def check_revisions(given: Any, mechanism: str, *, local: bool = False) -> None:

@@ -20,6 +20,7 @@ from streamveil.mechanisms.core.arguments import (
 )
 from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.user_table import Registry
 
 TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
 
@@ -38,6 +39,15 @@ def take_public(transform: Any) -> None:
     take_options(transform)
     transform.slots = slots_of(transform.slots)
     text_of(transform.mechanism, "mechanism", "give the name of a mechanism")
+
+
+def refuse_limits(registry: Registry) -> None:
+    """Refuse limits on presence where devices answer. Raises ConfigurationError."""
+    if registry.max_slots:
+        raise ConfigurationError(
+            "the table of requirements has limits on presence (max_slots), which are for events "
+            "that are counted in one place: leave the column out where devices answer"
+        )
 
 
 def take_options(transform: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,7 +12,6 @@ from typing import Any, NamedTuple
 import apache_beam as beam
 import pyarrow as pa
 
-from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.domains import Domain
 from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.parameter_checks import (
@@ -48,6 +48,7 @@ from streamveil.mechanisms.driver.saved_state import (
     Parts,
 )
 from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.limits import limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_resume, settling, take_public
@@ -216,11 +217,12 @@ class PrivateHistograms(beam.PTransform):
     revise: int = 0
     """How many slots later every slot is revised, for `revisions`, which costs no budget; 0 for
     never. Of mechanisms `adaptive` can."""
-    limit: Limit | None = None
+    limit: Limit | Sequence[Limit] | None = None
     """In how many slots a user counts: then these may cost more, and noise is less. See
     `mechanisms/presence/limits.py`; the guarantee stays what it is. Events in other slots are left
-    out of the counts. For requirements that never change. With a `Lifetime`, the mechanism is one
-    of `MECHANISMS`."""
+    out of the counts. One for all classes is left out where it does not pay, and classes of which
+    the registry says `max_slots` have their own; or one for each class. For requirements that never
+    change. With a `Lifetime`, the mechanism is one of `MECHANISMS`."""
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
     revised with what there is. A run that is gone on from leaves them to the one that goes on."""
@@ -241,6 +243,7 @@ class PrivateHistograms(beam.PTransform):
         self.bounding()
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
+        self.limits = self._limits_of_classes()
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_revise(self.mechanism, self.revise)
@@ -256,7 +259,7 @@ class PrivateHistograms(beam.PTransform):
         self._resumes = self.resume is not None
         if self.resume is not None:
             check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
-            if self.limit or is_joined(self.resume):
+            if self.limits or is_joined(self.resume):
                 self._kept = ledgers.kept(self.resume)
                 for message in self._kept:
                     if message.shards != 2 * self.shards:  # of members, and of strangers
@@ -290,13 +293,25 @@ class PrivateHistograms(beam.PTransform):
             )
         return self._ledgers(self._layout(bounded=True)).make()
 
+    def _limits_of_classes(self) -> tuple[Limit, ...] | None:
+        """The limit of each class; None where nobody has any."""
+        known = self.registry
+        if self.limit is None or isinstance(self.limit, Limit):
+            return limits_of(self.limit, known.max_slots, known.classes, self.adjacency)
+        if len(self.limit) != len(known.classes):
+            raise ConfigurationError(
+                f"there are {len(self.limit)} limits for {len(known.classes)} classes: give one "
+                "for each, or one for all"
+            )
+        return tuple(self.limit)
+
     @property
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
         asked = self.registry.classes
-        if self.limit is not None:
-            asked = Requirements(self.limit.priced(one, self.adjacency) for one in asked)
+        if self.limits is not None:
+            asked = priced(self.limits, asked, self.adjacency)
         return Population(
             asked,
             self.registry.sizes,
@@ -321,7 +336,7 @@ class PrivateHistograms(beam.PTransform):
             "contributions of a user in a slot": encoded(self.max_contributions),
             USERS: self.registry.identity(),
             **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
-            **({} if self.limit is None else {LIMIT: encoded(self.limit)}),
+            **({} if self.limits is None else {LIMIT: encoded(self.limits)}),
         }
 
     def event_mapper(self, dynamic: bool = False) -> EventMapper:
@@ -432,11 +447,11 @@ class PrivateHistograms(beam.PTransform):
 
     def _limited(self, counted: Counted, on_workers: PrivateHistograms) -> Counted:
         """(shard, Visits) become (stream, BlockCounts) of the slots in which users count."""
-        assert self.limit is not None
+        assert self.limits is not None
         config = PresenceConfig(
             self.registry,
             counted.layout,
-            self.limit,
+            self.limits,
             self.adjacency,
             partial(on_workers._key.derived, "presence"),
             counted.clock,
@@ -449,10 +464,11 @@ class PrivateHistograms(beam.PTransform):
         return counted._replace(counts=limited.counts, tallies=(*counted.tallies, *limited.tallies))
 
     def _refuse_limit(self) -> None:
-        if self.limit is not None:
+        if self.limits is not None:
             raise ConfigurationError(
-                "a limit on presence (--max_slots) is for requirements that never change: leave "
-                "out the changes and mechanisms for them, or the limit"
+                "a limit on presence (--max_slots, or a column max_slots of the table) is for "
+                "requirements that never change: leave out the changes and mechanisms for them, "
+                "or the limit"
             )
 
     def _layout(self, bounded: bool) -> Layout:
@@ -477,7 +493,7 @@ class PrivateHistograms(beam.PTransform):
             self.longest_window,
             self.registry.default_class,
             self.revise,
-            None if self.limit is None else Presence(self.limit, asked, self.adjacency),
+            None if self.limits is None else Presence(self.limits, asked, self.adjacency),
         )
 
     def _count(
@@ -502,7 +518,7 @@ class PrivateHistograms(beam.PTransform):
                 layout,
                 on_workers.bounding,
                 _STREAM,
-                dynamic or self.limit is not None,
+                dynamic or self.limits is not None,
                 self.max_rejected,
             ),
             Clock(self.slots, 0 if bounded else int(self.allowed_lateness)),
@@ -510,7 +526,7 @@ class PrivateHistograms(beam.PTransform):
             self.heartbeat,
             bounded=bounded,
         )
-        if self.limit is not None:
+        if self.limits is not None:
             counted = self._limited(counted, on_workers)
         if changes is None:
             return counted

@@ -31,6 +31,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.core.user_table import Registry
 
 _TABLE = ("user", "window", "epsilon")
+_MAX_SLOTS = "max_slots"
 _LONGEST = 60  # characters of a value in a message
 
 
@@ -46,7 +47,8 @@ def registry_of(value: Any, name: str = "registry") -> Registry:
 
     Args:
         value: a Registry; a mapping user -> Requirement or (window, epsilon); or a table with the
-            columns `user`, `window` and `epsilon`: of pandas, Polars or Arrow.
+            columns `user`, `window` and `epsilon`, and perhaps `max_slots`: of pandas, Polars or
+            Arrow.
         name: of the argument.
 
     Raises:
@@ -196,7 +198,15 @@ def _registry_of_table(table: Any, columns: list[str], name: str) -> Registry:
     budgets = _numbers(name, "epsilon", epsilons)
     most = f"a number above 0 and at most {MAX_EPSILON:g}"
     _check(valid_epsilons(budgets), name, "epsilon", epsilons, most)
-    return Registry.build(users, lengths.astype(np.int64), budgets)
+    limits = None
+    if columns.count(_MAX_SLOTS) == 1:
+        told = _listed(table[_MAX_SLOTS]) or []
+        found = _numbers(name, _MAX_SLOTS, told)
+        blank = np.isnan(found)
+        wanted = f"a whole number 1 to {MAX_WINDOW}, or nothing"
+        _check(blank | valid_windows(found), name, _MAX_SLOTS, told, wanted)
+        limits = np.where(blank, 0, found).astype(np.int64)
+    return Registry.build(users, lengths.astype(np.int64), budgets, max_slots=limits)
 
 
 def _numbers(name: str, column: str, values: list[Any]) -> npt.NDArray[np.float64]:

@@ -40,11 +40,14 @@ class Registry:
     """Class of each of `users`, shape (users,)."""
     classes: Requirements
     """The distinct requirements, shape (K,): those of the table sorted, then one that only users
-    outside it have."""
+    outside it have. One that users have with different limits is there once for each."""
     sizes: npt.NDArray[np.int64]
     """Public number of users in each class, shape (K,)."""
     default_class: int | None = None
     """Class of a user who is not in the table, or None when such users are rejected."""
+    max_slots: tuple[int | None, ...] = ()
+    """Slots of a block in which the users of each class count (`mechanisms/presence`), None of a
+    class of which the table says nothing; empty if it says nothing of any."""
     reload: Callable[[], Registry] | None = field(default=None, repr=False)
     """How a worker gets this registry without it travelling in the pipeline's graph."""
 
@@ -60,15 +63,17 @@ class Registry:
         windows: npt.NDArray[np.int64],
         epsilons: npt.NDArray[np.float64],
         *,
+        max_slots: npt.NDArray[np.int64] | None = None,
         default: tuple[Requirement, int] | None = None,
         reload: Callable[[], Registry] | None = None,
     ) -> Registry:
-        """Group users by requirement.
+        """Group users by requirement, and by the limit of their presence.
 
         Args:
             users: distinct ids, length n: text or whole numbers, which count by their text.
             windows: slots, shape (n,).
             epsilons: budgets, shape (n,).
+            max_slots: slots of a block in which they count, 0 where nothing is said, shape (n,).
             default: requirement of users outside the table and the public number of them; under a
                 :class:`Lifetime`, whose mechanisms do not need it, 0 if it is not known.
             reload: see the field.
@@ -81,6 +86,12 @@ class Registry:
         lengths, window_of = _distinct(windows)
         budgets, budget_of = _distinct(epsilons)
         asked, class_of = _distinct(window_of * len(budgets) + budget_of)
+        most: list[int | None] = [None] * len(asked)
+        if max_slots is not None:
+            numbers, number_of = _distinct(max_slots)
+            both, class_of = _distinct(class_of * len(numbers) + number_of)
+            asked = asked[both // max(len(numbers), 1)]
+            most = [int(numbers[pair % len(numbers)]) or None for pair in both.tolist()]
         classes = [
             Requirement(int(lengths[pair // len(budgets)]), float(budgets[pair % len(budgets)]))
             for pair in asked.tolist()
@@ -94,10 +105,13 @@ class Registry:
                     f"the default requirement is for {count} users: give their public number, "
                     "1 or more"
                 )
-            if requirement not in classes:
+            same = list(zip(classes, most, strict=True))
+            if (requirement, None) not in same:
+                same.append((requirement, None))
                 classes.append(requirement)
+                most.append(None)
                 sizes = np.append(sizes, 0)
-            default_class = classes.index(requirement)
+            default_class = same.index((requirement, None))
             sizes[default_class] += count
         if not classes:
             raise ConfigurationError(
@@ -106,7 +120,8 @@ class Registry:
             )
         check_shares(classes)
         known = Requirements(classes)
-        return cls(users, class_of.astype(np.int32), known, sizes, default_class, reload)
+        limits = tuple(most) if any(most) else ()
+        return cls(users, class_of.astype(np.int32), known, sizes, default_class, limits, reload)
 
     @classmethod
     def of(
@@ -139,7 +154,8 @@ class Registry:
         a user's place in the table decides which of the user's events are kept.
         """
         digest = hashlib.blake2b(digest_size=32)
-        for fact in (self.classes, self.default_class, self.sizes, len(self.users)):
+        limits = (self.max_slots,) if self.max_slots else ()
+        for fact in (self.classes, self.default_class, self.sizes, len(self.users), *limits):
             digest.update(encoded(fact))
         digest.update(np.ascontiguousarray(self.class_of, "<i4").data)
         _absorb(digest, self.users)
@@ -153,7 +169,8 @@ class Registry:
         """Pickle as the way to load it again, when there is one."""
         if self.reload is not None:
             return _reload_registry, (self.reload, self.fingerprint)
-        return Registry, (self.users, self.class_of, self.classes, self.sizes, self.default_class)
+        facts = (self.classes, self.sizes, self.default_class, self.max_slots)
+        return Registry, (self.users, self.class_of, *facts)
 
 
 def _checked(users: Any) -> Sequence[str]:

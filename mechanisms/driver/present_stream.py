@@ -28,7 +28,7 @@ from streamveil.mechanisms.presence.kept_share import (
     ShareQuery,
     scaled,
 )
-from streamveil.mechanisms.presence.limits import Limit
+from streamveil.mechanisms.presence.limits import Limit, terms
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
@@ -39,8 +39,8 @@ Integers = npt.NDArray[np.int64]
 class Presence:
     """What users ask for who count in a few slots only."""
 
-    limit: Limit
-    """In how many."""
+    limits: tuple[Limit, ...]
+    """In how many, of each class."""
     requirements: Requirements
     """Of each class, as asked for."""
     adjacency: str
@@ -85,15 +85,15 @@ class PresentStream:
         self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
     ) -> None:
         self.mechanism = mechanism
-        limit, asked, adjacency = presence.limit, presence.requirements, presence.adjacency
-        terms = limit.terms(asked, adjacency)
-        self.stream = ReleaseStream(mechanism, noise, context=context, presence=terms)
+        limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
+        door = terms(limits, asked, adjacency)
+        self.stream = ReleaseStream(mechanism, noise, context=context, presence=door)
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
         self._queries: Mapping[int, tuple[ShareQuery, Rates]] = {
-            k: _asked(limit, one.window, terms.aside[k])
-            for k, one in enumerate(asked)
+            k: _asked(limit, one.window, door.aside[k])
+            for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
             if limit.limits(one, adjacency)
         }
         sizes = mechanism.population.sizes

@@ -31,9 +31,12 @@ class Rules:
     """Slots forever that count; `UNLIMITED` for all."""
 
     @classmethod
-    def of(cls, limit: Limit, requirements: Iterable[Requirement], adjacency: str) -> Rules:
-        """What a limit is for those who ask for this."""
-        rules = [limit.rule(one, adjacency) for one in requirements]
+    def of(
+        cls, limits: Iterable[Limit], requirements: Iterable[Requirement], adjacency: str
+    ) -> Rules:
+        """What the limit of each class is for those who ask for this."""
+        both = zip(limits, requirements, strict=True)
+        rules = [limit.rule(one, adjacency) for limit, one in both]
         return cls(*np.array(rules, np.int64).reshape(-1, 3).T)
 
 

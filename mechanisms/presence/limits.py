@@ -56,11 +56,11 @@ Source: our own.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
-from streamveil.mechanisms.core.budgets import UNIT_BITS, to_units
+from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
@@ -211,7 +211,7 @@ class Limit(Identified):
         slots = self.slots(requirement, adjacency)
         if self.in_life is None and not self.limits(requirement, adjacency):
             return requirement
-        price = (to_units(requirement.epsilon) - self._aside(requirement, adjacency)) // slots
+        price = (to_units(requirement.epsilon) - self.aside(requirement, adjacency)) // slots
         if not price:
             raise ConfigurationError(
                 f"{requirement} over {slots} slots leaves less than "
@@ -219,35 +219,30 @@ class Limit(Identified):
             )
         return Requirement(1, math.ldexp(price, -UNIT_BITS))
 
-    def _aside(self, requirement: Requirement, adjacency: str) -> int:
+    def aside(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> int:
         """Units that are for the share that is kept: none where rule 1 limits nothing."""
         return aside(requirement.epsilon) if self.limits(requirement, adjacency) else 0
 
-    def terms(
-        self, requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE
-    ) -> PresenceTerms:
-        """What the last door checks for those who ask for this, whatever a slot may cost."""
-        most = [self.slots(one, adjacency) for one in requirements]
-        reach = [self._reach(one, adjacency) for one in requirements]
-        kept = [self._aside(one, adjacency) for one in requirements]
-        return PresenceTerms(tuple(requirements), tuple(most), tuple(reach), tuple(kept))
-
-    def _reach(self, requirement: Requirement, adjacency: str) -> int:
+    def reach(self, requirement: Requirement, adjacency: str) -> int:
         """Consecutive slots in which neighbours can differ."""
         if self.in_life is not None:
             return FOREVER
         return requirement.window + self.rule(requirement, adjacency)[0] - 1
+
+    def pays(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> bool:
+        """Whether it gains more than it leaves out; a limit of a life always does."""
+        if self.max_slots is None or isinstance(requirement, Lifetime):
+            return True
+        return self.slots(requirement, adjacency) * WORTH <= requirement.window
 
     def check(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> None:
         """Refuse a limit of the window that leaves out more than it gains.
 
         Raises ConfigurationError, which says what would do better.
         """
-        if self.max_slots is None or isinstance(requirement, Lifetime):
+        if self.pays(requirement, adjacency):
             return
         window, gained = requirement.window, self.slots(requirement, adjacency)
-        if gained * WORTH <= window:
-            return
         best = self._best(requirement, adjacency)
         remedy = f"give at most max_slots={best}" if best else "give longer windows or no limit"
         if gained >= window:
@@ -267,3 +262,70 @@ class Limit(Identified):
         """The most slots of a block that are worth it; 0 if none are."""
         one = Limit(1, self.blocks, self.in_life).slots(requirement, adjacency)
         return requirement.window // (WORTH * one)
+
+
+EVERY_SLOT = Limit(MAX_WINDOW)
+"""Limits nobody."""
+
+
+def limits_of(
+    limit: Limit | None,
+    own: Sequence[int | None],
+    requirements: Sequence[Requirement],
+    adjacency: str = ADD_REMOVE,
+) -> tuple[Limit, ...] | None:
+    """The limit of each class, K of them; None where nothing is limited.
+
+    Args:
+        limit: of classes for which nothing else is said. It is left out where it does not pay.
+        own: slots of a block of each class for which that is said, in as many blocks, shape (K,);
+            or nothing at all.
+        requirements: of each class, shape (K,).
+        adjacency: what neighbouring inputs differ in.
+
+    Raises:
+        ConfigurationError: for one of its own that does not pay; or if the other pays for nobody.
+    """
+    if limit is None and not any(own):
+        return None
+    usual = EVERY_SLOT if limit is None else limit
+    both = list(zip(requirements, own or [None] * len(requirements), strict=True))
+    made = []
+    for requirement, most in both:
+        if most is not None:
+            mine = replace(usual, max_slots=most)
+            try:
+                mine.check(requirement, adjacency)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"users with {requirement}: {error}") from None
+            made.append(mine)
+        elif usual.pays(requirement, adjacency):
+            made.append(usual)
+        else:
+            unlimited = EVERY_SLOT.max_slots if usual.in_life is None else None
+            made.append(replace(usual, max_slots=unlimited))
+    others = [requirement for requirement, most in both if most is None]
+    if limit is not None and others and limit not in made:
+        limit.check(max(others, key=lambda one: one.window), adjacency)
+    return tuple(made)
+
+
+def priced(
+    limits: Iterable[Limit], requirements: Iterable[Requirement], adjacency: str = ADD_REMOVE
+) -> Requirements:
+    """What a ledger is to keep of each class: see :meth:`Limit.priced`."""
+    both = zip(limits, requirements, strict=True)
+    return Requirements(limit.priced(one, adjacency) for limit, one in both)
+
+
+def terms(
+    limits: Sequence[Limit], requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE
+) -> PresenceTerms:
+    """What the last door checks of each class, whatever a slot may cost."""
+    both = list(zip(limits, requirements, strict=True))
+    return PresenceTerms(
+        tuple(requirements),
+        tuple(limit.slots(one, adjacency) for limit, one in both),
+        tuple(limit.reach(one, adjacency) for limit, one in both),
+        tuple(limit.aside(one, adjacency) for limit, one in both),
+    )

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from streamveil.io import read_requirements, write_table
+from streamveil.io import read_requirements, requirements_of, write_table
 from streamveil.mechanisms.core.records import MAX_EPSILON, ConfigurationError, Requirement
 
 USERS = ["ann", "bob", "007", "zoé", "bob"]
@@ -149,3 +149,75 @@ def test_columns_may_have_other_names(tmp_path):
         read_requirements(str(path), columns=names)
     with pytest.raises(ConfigurationError, match="'user'"):
         read_requirements(str(tmp_path / "wishes.csv"), columns=("id", "window", "epsilon"))
+
+
+# ---- limits on presence -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["parquet", "avro", "csv", "jsonl"])
+def test_a_column_of_limits_is_read_where_there_is_one(tmp_path, kind):
+    table = pa.table(
+        {
+            "user": ["ann", "bob", "cy", "dan"],
+            "window": [30, 30, 30, 7],
+            "epsilon": [1.0, 1.0, 1.0, 1.0],
+            "max_slots": pa.array([3, None, 3, None], pa.int64()),
+        }
+    )
+    path = str(tmp_path / f"r.{kind}")
+    write_table(path, table.schema, table.to_batches())
+    default = (Requirement(30, 1.0), 5)
+    registry = read_requirements(path, default=default)
+    assert registry.classes == (Requirement(7, 1.0), Requirement(30, 1.0), Requirement(30, 1.0))
+    assert registry.max_slots == (None, None, 3)
+    assert registry.class_of.tolist() == [2, 1, 2, 0]
+    assert registry.sizes.tolist() == [1, 6, 2]
+    assert registry.default_class == 1  # who is not in the table has no limit of their own
+    assert read_requirements(path, columns=("user", "window", "epsilon", "max_slots")) is not None
+    for same in (requirements_of(table, default=default), pickle.loads(pickle.dumps(registry))):
+        assert same.fingerprint == registry.fingerprint
+    without = requirements_of(table.drop_columns("max_slots"), default=default)
+    assert (without.max_slots, len(without.classes)) == ((), 2)
+    assert without.fingerprint != registry.fingerprint
+
+
+def test_a_column_of_blanks_says_nothing(tmp_path):
+    (tmp_path / "a.csv").write_text("user,window,epsilon,max_slots\nann,3,0.5,\nbob,3,0.5, \n")
+    registry = read_requirements(str(tmp_path / "a.csv"))
+    assert registry.max_slots == ()
+    (tmp_path / "b.csv").write_text("user,window,epsilon\nann,3,0.5\nbob,3,0.5\n")
+    assert registry.fingerprint == read_requirements(str(tmp_path / "b.csv")).fingerprint
+
+
+def test_it_may_have_another_name_which_must_then_be_there(tmp_path):
+    (tmp_path / "a.csv").write_text("id,days,eps,visits,max_slots\nann,30,0.5,2,x\n")
+    registry = read_requirements(str(tmp_path / "a.csv"), columns=("id", "days", "eps", "visits"))
+    assert registry.max_slots == (2,)
+    with pytest.raises(ConfigurationError, match="limit"):
+        read_requirements(str(tmp_path / "a.csv"), columns=("id", "days", "eps", "limit"))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0", "max_slots '0' is not a whole number of slots from 1 to 1048576: write one"),
+        ("-1", "max_slots '-1' is not a whole number of slots"),
+        ("1.5", "max_slots '1.5' is not a whole number of slots"),
+        ("x", "max_slots 'x' is not a number"),
+        ("inf", "max_slots 'inf' is not a finite number"),
+        ("1e9", "max_slots '1e9' is not a whole number of slots from 1 to"),
+        ('"3,4"', "max_slots '3,4' is not a number"),
+    ],
+)
+def test_what_is_no_limit_is_refused(tmp_path, value, said):
+    path = tmp_path / "r.csv"
+    path.write_text(f"user,window,epsilon,max_slots\nbob,9,1,\nann,9,1,{value}\n")
+    with pytest.raises(ConfigurationError, match=rf"r.csv: line 3: {said}"):
+        read_requirements(str(path))
+
+
+def test_a_user_with_two_limits_is_refused(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text("user,window,epsilon,max_slots\nann,9,1,2\nann,9,1,\n")
+    with pytest.raises(ConfigurationError, match=r"max_slots 2 in .* line 2 and .* in .* line 3"):
+        read_requirements(str(path))

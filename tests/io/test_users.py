@@ -5,6 +5,7 @@ import stat
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from streamveil.io import UserTable
@@ -106,6 +107,32 @@ def test_the_file_keeps_all_of_it_for_its_owner(tmp_path, default):
     loaded = registry.reload()
     assert loaded.fingerprint == registry.fingerprint
     assert pickle.loads(pickle.dumps(registry)).fingerprint == registry.fingerprint
+
+
+def limited(*limits):
+    return Registry.build(
+        [*FIRST], np.full(3, 30), np.ones(3), max_slots=np.array(limits, np.int64)
+    )
+
+
+def test_limits_on_presence_are_kept_and_compared(tmp_path):
+    users = UserTable.begin(limited(2, 0, 3))
+    path = tmp_path / "users.parquet"
+    users.write(path)
+    read = UserTable.read(path)
+    assert read.registry(path).fingerprint == limited(2, 0, 3).fingerprint
+    assert not read.changed_to(limited(2, 0, 3))[1]
+    after, changes = read.changed_to(limited(2, 1, 3))
+    assert changes.users.to_pylist() == ["bob"]
+    assert after.now.max_slots.tolist() == [2, 1, 3]
+
+
+def test_a_table_that_knows_of_no_limits_is_read(tmp_path):
+    path = tmp_path / "users.parquet"
+    UserTable.begin(registry_of(FIRST)).write(path)
+    old = pq.read_table(path).drop_columns(["max_slots_begun", "max_slots_now"])
+    pq.write_table(old, path)
+    assert UserTable.read(path).registry().fingerprint == registry_of(FIRST).fingerprint
 
 
 # Nothing walks over users: this would take minutes otherwise.

@@ -1,6 +1,8 @@
 """`--max_slots`: users count in a few slots only; whole runs, pieces of them, and in Python."""
 
 import datetime as dt
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,8 +102,59 @@ def test_what_does_not_fit_is_refused_in_words(rarely, flags, words):
 
 
 def test_a_table_of_which_some_windows_are_too_short_limits_the_others(rarely):
-    rarely.requirements({f"u{user}": (30 if user % 2 else 3, 900.0) for user in range(USERS)})
-    rarely.done()
+    # Over 20 slots a limit of 2 would gain something, but less than it leaves out.
+    rarely.requirements({f"u{user}": (30 if user % 2 else 20, 900.0) for user in range(USERS)})
+    outcome = rarely.done()
+    assert (
+        "max_slots=2 does not pay over windows of 20 slots or less: 30 of 60 users count in every "
+        "slot"
+    ) in outcome.out + outcome.err + outcome.log
     rarely.requirements({f"u{user}": (3, 900.0) for user in range(USERS)})
     other = rarely.path("other.jsonl")
     rarely.refused("saves nothing over 3 slots", "give longer windows", output=other)
+
+
+# ---- a column of the table ----------------------------------------------------------------------
+
+
+def with_limits(job, limit_of, window=30):
+    rows = [f"u{user},{window},900.0,{limit_of(user)}" for user in range(USERS)]
+    return job.write("users.csv", "\n".join(("user,window,epsilon,max_slots", *rows)) + "\n")
+
+
+@pytest.fixture
+def by_table(rarely):
+    """The same job, where the table says who is limited: every other user."""
+    with_limits(rarely, lambda user: 2 if user % 2 else "")
+    rarely.flags |= {"max_slots": None, "ledger": rarely.path("ledger.jsonl")}
+    return rarely
+
+
+def test_a_column_of_the_table_limits_some_and_the_option_the_others(by_table):
+    by_table.done(summary=by_table.path("a.json"))
+    assert {row["users"] for row in by_table.json_rows("ledger.jsonl")} == {USERS // 2}
+    other = {"output": by_table.path("b.jsonl"), "ledger": None}
+    by_table.done(summary=by_table.path("b.json"), max_slots="1", **other)
+    one, both = (json.loads(Path(by_table.path(name)).read_text()) for name in ("a.json", "b.json"))
+    assert 0 < 3 * one["beyond_limit"] < both["beyond_limit"]
+
+
+def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
+    for limit, words in ((3, ["does not pay", "at most max_slots=2"]), (40, ["saves nothing"])):
+        with_limits(by_table, lambda user, limit=limit: limit if user % 2 else "")
+        by_table.refused("window=30", f"max_slots={limit}", *words)
+
+
+def test_where_devices_answer_there_are_no_limits(by_table, toolbox):
+    collect = toolbox.Job(by_table.folder, "collect")
+    collect.flags |= {"start": FROM, "end": TO}
+    collect.refused("limits on presence (max_slots)", "leave the column out")
+
+
+def test_a_limit_of_the_table_cannot_change_in_a_stream(by_table):
+    pieces = {"state": by_table.path("state"), "output": by_table.path("part.jsonl")}
+    by_table.done(**pieces, end="2024-01-03", ledger=None)
+    told = "give the table that the stream began with"
+    for limit_of in (lambda user: 1 if user % 2 else "", lambda user: ""):
+        with_limits(by_table, limit_of)
+        by_table.refused("30 ask for something else", told, **pieces, resume="true")

@@ -65,7 +65,8 @@ class PresenceConfig:
 
     registry: Registry
     layout: Layout
-    limit: Limit
+    limits: tuple[Limit, ...]
+    """Of each class."""
     adjacency: str
     make_key: Callable[[], bytes]
     """Gives the key on a worker."""
@@ -77,7 +78,7 @@ class PresenceConfig:
 
     @cached_property
     def _rules(self) -> Rules:
-        return Rules.of(self.limit, self.registry.classes, self.adjacency)
+        return Rules.of(self.limits, self.registry.classes, self.adjacency)
 
     @cached_property
     def key(self) -> bytes:

@@ -32,7 +32,7 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, COLUMNS, KEEP, SLOTS, STREAM, USERS
 from streamveil.mechanisms.registry import LOCAL_DEFAULT, check_revise
-from streamveil.transforms.checks import check_resume, settling, take_public
+from streamveil.transforms.checks import check_resume, refuse_limits, settling, take_public
 from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.count_events import Asked, Counted, VisitCounter, count_events
@@ -178,6 +178,7 @@ class CollectHistograms(beam.PTransform):
         """Refuse at once what cannot work."""
         super().__init__()
         take_public(self)
+        refuse_limits(self.registry)
         self.columns = Columns.of(self.columns)
         self.shards = whole("shards", self.shards)
         self.allowed_lateness = lateness(self.allowed_lateness)

@@ -18,7 +18,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.saved_state import BINS, SLOTS, STREAM, USERS
 from streamveil.mechanisms.local.messages import Assignment, encode_assignment
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
-from streamveil.transforms.checks import refuse_windows, take_public
+from streamveil.transforms.checks import refuse_limits, refuse_windows, take_public
 from streamveil.transforms.local.rounds import _AskFn, _CheckReportsFn, ask_from_bytes
 from streamveil.transforms.local.server import LocalSetting
 from streamveil.transforms.messages import ASKS, LEDGER, REJECTED, Message
@@ -101,6 +101,7 @@ class CollectReports(beam.PTransform):
         """Refuse at once what cannot work."""
         super().__init__()
         take_public(self)
+        refuse_limits(self.registry)
         first = self.first_deadline = lateness(self.first_deadline, "first_deadline")
         second = self.second_deadline = lateness(self.second_deadline, "second_deadline")
         if not first < second <= self.slots.length:

@@ -31,6 +31,12 @@ def test_a_registry_may_be_a_mapping_or_a_table(given):
     assert arguments.registry_of(given).fingerprint == REGISTRY.fingerprint
 
 
+@pytest.mark.parametrize("table", [pd.DataFrame, pa.table])
+def test_a_table_may_have_limits_on_presence(table):
+    made = arguments.registry_of(table({**TABLE, "max_slots": [None, 1]}))
+    assert made.max_slots == (1, None)  # of windows of 3 and of 7
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
@@ -48,6 +54,8 @@ def test_a_registry_may_be_a_mapping_or_a_table(given):
         (pd.DataFrame({**TABLE, "window": [7, None]}), ["window nan in row 1"]),
         (pa.table({**TABLE, "epsilon": [0.0, None]}), ["epsilon 0.0 in row 0"]),
         (pa.table({**TABLE, "epsilon": ["a", "b"]}), ["'epsilon' that is not of numbers"]),
+        (pa.table({**TABLE, "max_slots": [1, 0]}), ["max_slots 0 in row 1", "or nothing"]),
+        (pa.table({**TABLE, "max_slots": ["a", "b"]}), ["'max_slots' that is not of numbers"]),
         (pa.table({**TABLE, "user": ["ann", "ann"]}), ["'ann' is in the registry twice"]),
     ],
 )

@@ -26,7 +26,7 @@ def stream(limit=LIMIT, asked=(ASKED,), sizes=(20_000,), name="adaptive", revise
         mechanism(name, population, revise=revise),
         NoiseSource(KEY),
         {},
-        Presence(limit, Requirements(asked), "add_remove"),
+        Presence((limit,) * len(asked), Requirements(asked), "add_remove"),
     )
 
 

@@ -59,7 +59,7 @@ def drive(limit, cuts, restart, kind="members"):
     users, slots = (one.ravel() for one in np.indices((30, SLOTS)))
     order = random.permutation(len(users))
     users, slots = users[order], slots[order]
-    rules = Rules.of(limit, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
+    rules = Rules.of([limit] * 2, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
     mine, last, told = Counters(rules, KEY, names), 0, 0
     for cut in cuts:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
@@ -121,7 +121,7 @@ def test_so_is_one_that_forgets(monkeypatch, where, name, broken, limit, restart
 
 
 def test_who_counted_and_is_forgotten_is_missed():
-    rules = Rules.of(Limit(2, 2), [Requirement(18, 1.0)], ADD_REMOVE)
+    rules = Rules.of([Limit(2, 2)], [Requirement(18, 1.0)], ADD_REMOVE)
     door = CountedFilter(rules, np.arange(1))
     users, slots, ends = np.array([4, 7]), np.array([1, 1]), np.array([5, 6])
     door.charge(users, slots, np.zeros(2, np.int64), ends, np.arange(2))
@@ -134,7 +134,7 @@ def test_who_counted_and_is_forgotten_is_missed():
 
 @pytest.mark.parametrize("end", [1, 11])
 def test_a_visit_is_in_the_block_of_its_user(end):
-    rules = Rules.of(Limit(2, 2), [Requirement(18, 1.0)], ADD_REMOVE)
+    rules = Rules.of([Limit(2, 2)], [Requirement(18, 1.0)], ADD_REMOVE)
     door = CountedFilter(rules, np.arange(1))
     one = np.ones(1, np.int64)
     with pytest.raises(BudgetExceeded, match="not in the blocks of their users"):

@@ -120,7 +120,7 @@ def decided(counters, users, slots, classes, cuts, restart):
 @given(streams(), st.booleans(), st.integers(1, 3), st.integers(1, 3), st.randoms())
 def test_batches_restarts_and_order_change_nothing(stream, restart, max_slots, blocks, random):
     (users, slots), cuts = stream
-    rules = Rules.of(Limit(max_slots, blocks), [Requirement(18, 1.0)], ADD_REMOVE)
+    rules = Rules.of([Limit(max_slots, blocks)], [Requirement(18, 1.0)], ADD_REMOVE)
     whole = counted(users, slots, window=18, max_slots=max_slots, blocks=blocks, key=KEY)
     rows = list(range(len(users)))
     random.shuffle(rows)
@@ -149,7 +149,7 @@ def test_batches_restarts_and_order_change_nothing(stream, restart, max_slots, b
 def test_of_those_that_pass_the_first_count_for_life(stream, restart, in_life):
     (users, slots), cuts = stream
     limit = Limit(2, 2, in_life)
-    rules = Rules.of(limit, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
+    rules = Rules.of([limit] * 2, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
     classes = users % 2  # of the second class, rule 1 limits nobody
     told, _, _ = decided(Counters(rules, KEY, users), users, slots, classes, cuts, restart)
     passes = counted(users, slots, window=18, max_slots=2, blocks=2, key=KEY) | (classes == 1)
@@ -164,7 +164,7 @@ def test_who_is_a_stranger_is_decided_alike():
     random = np.random.default_rng(2)
     names = np.sort(np.frombuffer(random.bytes(16 * 50), "S16"))
     users, slots = np.divmod(np.unique(random.integers(0, 50 * 60, 1500)), 60)
-    rules = Rules.of(Limit(2, 3), [Requirement(30, 1.0)], ADD_REMOVE)
+    rules = Rules.of([Limit(2, 3)], [Requirement(30, 1.0)], ADD_REMOVE)
     classes = np.zeros(len(users), np.int64)
     at_once, *_ = decided(Counters(rules, KEY, names), names[users], slots, classes, [60], False)
     by_slot, left, _ = decided(
@@ -183,7 +183,7 @@ def test_who_is_a_stranger_is_decided_alike():
 
 
 def test_a_slot_is_decided_once():
-    counters = Counters(Rules.of(Limit(1), [Requirement(9, 1.0)], ADD_REMOVE), KEY, np.arange(3))
+    counters = Counters(Rules.of([Limit(1)], [Requirement(9, 1.0)], ADD_REMOVE), KEY, np.arange(3))
     nothing = np.zeros(0, np.int64)
     counters.count(np.arange(3), np.array([4, 4, 5]), np.zeros(3, np.int64), 6)
     with pytest.raises(ValueError, match="slots 5 to 5: those from 6 on are next"):
@@ -197,7 +197,7 @@ def test_a_slot_is_decided_once():
 
 def test_a_user_who_is_active_takes_few_bytes():
     """Beyond who it is: one for each count, and two at most for the end of the block."""
-    rules = Rules.of(Limit(2, 2), [Requirement(10_000, 1.0)], ADD_REMOVE)
+    rules = Rules.of([Limit(2, 2)], [Requirement(10_000, 1.0)], ADD_REMOVE)
     counters = Counters(rules, KEY, np.arange(1))
     users = np.arange(100_000)
     counters.count(users, np.zeros_like(users), np.zeros_like(users), 1)
@@ -226,7 +226,7 @@ def test_no_pair_of_neighbours_differs_by_more_than_the_budget(
     (users, slots), cuts = stream
     asked = Requirement(20, 1.0)
     limit = Limit(max_slots, blocks)
-    rules = Rules.of(limit, [asked], adjacency)
+    rules = Rules.of([limit], [asked], adjacency)
     most = to_units(limit.priced(asked, adjacency).epsilon)
     prices = np.minimum(np.array(amounts), most)
     inside = (slots >= start) & (slots < start + asked.window)

@@ -14,7 +14,13 @@ from streamveil.mechanisms.core.records import (
     Requirement,
 )
 from streamveil.mechanisms.presence import Limit, effective_window, effective_window_in_life
-from streamveil.mechanisms.presence.limits import block_length
+from streamveil.mechanisms.presence.limits import (
+    EVERY_SLOT,
+    block_length,
+    limits_of,
+    priced,
+    terms,
+)
 from tests.mechanisms.presence.all_ways import calendar, first, removed, replaced, sliding
 
 CALENDARS = [
@@ -195,3 +201,38 @@ def test_a_limit_of_nothing_is_refused():
         Limit(None)
     with pytest.raises(ConfigurationError, match="adjacency 'both' is unknown"):
         effective_window(10, 1, 2, "both")
+
+
+# ---- of classes --------------------------------------------------------------------------------
+
+LONG, MIDDLE, SHORT = Requirement(100, 1.0), Requirement(20, 1.0), Requirement(3, 2.0)
+
+
+def test_a_limit_for_all_is_left_out_where_it_does_not_pay():
+    assert limits_of(None, (), [LONG, SHORT]) is None
+    # Over 20 slots, 8 of which can differ: it would gain something, but less than it leaves out.
+    made = limits_of(Limit(2), (), [LONG, MIDDLE, SHORT])
+    assert made == (Limit(2), EVERY_SLOT, EVERY_SLOT)
+    assert priced(made, [LONG, MIDDLE, SHORT])[1:] == (MIDDLE, SHORT)
+    door = terms(made, [LONG, MIDDLE, SHORT])
+    assert (door.most, door.aside[1:]) == ((8, 20, 3), (0, 0))
+    assert limits_of(Limit(2), (), [MIDDLE], REPLACE) == (Limit(2),)
+    with pytest.raises(ConfigurationError, match=r"max_slots=2 in .* does not pay over 20 slots"):
+        limits_of(Limit(2), (), [SHORT, MIDDLE])
+
+
+def test_a_class_may_have_a_limit_of_its_own():
+    asked = [LONG, LONG, MIDDLE]
+    assert limits_of(None, (4, None, 1), asked) == (Limit(4), EVERY_SLOT, Limit(1))
+    assert limits_of(Limit(2, 3), (4, None, 1), asked) == (Limit(4, 3), Limit(2, 3), Limit(1, 3))
+    # It need not pay for anybody else; but whoever it is for.
+    assert limits_of(Limit(9), (4, 1), [LONG, MIDDLE]) == (Limit(4), Limit(1))
+    with pytest.raises(ConfigurationError, match=r"max_slots=9 in .* does not pay over 100 slots"):
+        limits_of(Limit(9), (None, 1), [LONG, MIDDLE])
+    with pytest.raises(ConfigurationError, match=r"users with .*window=20.*at most max_slots=1;"):
+        limits_of(Limit(2), (None, 2), [LONG, MIDDLE])
+
+
+def test_a_limit_for_a_life_is_for_everybody():
+    made = limits_of(Limit(2, 2, in_life=5), (), [LONG, SHORT])
+    assert made == (Limit(2, 2, 5), Limit(None, 2, 5))

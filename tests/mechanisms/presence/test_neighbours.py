@@ -8,6 +8,7 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, Requirement
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules
+from streamveil.mechanisms.presence.limits import terms as terms_of
 
 KEY = bytes(range(32))
 SLOTS, WINDOW, PEOPLE = 30, 10, 5
@@ -26,7 +27,7 @@ def limits(draw):
 def table(there, limit, adjacency, cuts, restart):
     """Which of the visits count, decided batch by batch; (users, slots), of both."""
     users, slots = np.nonzero(there)
-    rules = Rules.of(limit, [ASKED], adjacency)
+    rules = Rules.of([limit], [ASKED], adjacency)
     counters, last, told = Counters(rules, KEY, users), 0, np.zeros_like(there)
     for cut in [*cuts, SLOTS]:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
@@ -43,7 +44,7 @@ def table(there, limit, adjacency, cuts, restart):
 
 def charged(limit, adjacency, wishes, restart):
     """Units that slots cost: so many times an equal share, if the last door lets them pass."""
-    terms = limit.terms([ASKED], adjacency)
+    terms = terms_of([limit], [ASKED], adjacency)
     budget = int(to_units(ASKED.epsilon)) - terms.aside[0]
     door, prices = terms.unspent(), []
     for wish in wishes:

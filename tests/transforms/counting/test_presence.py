@@ -21,6 +21,7 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.calendars import phases
 from streamveil.mechanisms.presence.counters import Tally
 from streamveil.mechanisms.presence.kept_share import layers
+from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import metrics
@@ -63,7 +64,8 @@ ROWS = rows_of()
 
 
 def transform(kit, limit=LIMIT, registry=REGISTRY, **options):
-    return kit.histograms(registry, limit=limit, noise_key=KEY, max_contributions=2, **options)
+    limits = limit and [limit] * len(registry.classes)  # whether they pay or not
+    return kit.histograms(registry, limit=limits, noise_key=KEY, max_contributions=2, **options)
 
 
 def numbers(made, kit):
@@ -188,6 +190,22 @@ def test_a_state_is_for_the_limit_that_it_was_written_with(run, kit):
         transform(kit, None, first_slot=4, resume=state)
 
 
+def test_the_table_may_say_who_is_limited(kit):
+    asked = np.array([20, 20, 6])
+    table = Registry.build(["a", "b", "c"], asked, np.full(3, 900.0), max_slots=np.array([0, 1, 0]))
+    made = kit.histograms(table, noise_key=KEY)
+    assert made.limits == (EVERY_SLOT, EVERY_SLOT, Limit(1))
+    assert made.population.requirements == (
+        Requirement(6, 900.0),
+        Requirement(20, 900.0),
+        Requirement(1, 855.0 / 4),
+    )
+    with pytest.raises(ConfigurationError, match="2 limits for 3 classes"):
+        kit.histograms(table, noise_key=KEY, limit=[LIMIT, LIMIT])
+    with pytest.raises(ConfigurationError, match="a column max_slots of the table"):
+        kit.histograms(table, noise_key=KEY, mechanism="dpbd")
+
+
 @pytest.mark.slow
 def test_in_time_those_count_who_should(run_on, kit, known):
     slots = 40
@@ -269,7 +287,7 @@ def config(**options):
     layout = Layout.choose(REGISTRY, 2, 1, timely=True)
     clock = Clock(Slots.of("1h"))
     return PresenceConfig(
-        REGISTRY, layout, LIMIT, "add_remove", lambda: KEY, clock, stream="s", **options
+        REGISTRY, layout, (LIMIT,) * 3, "add_remove", lambda: KEY, clock, stream="s", **options
     )
 
 
@@ -437,8 +455,8 @@ def test_a_decision_that_is_broken_tells_nothing_in_time():
 def test_the_last_door_refuses_what_is_too_dear():
     """It knows what is asked for and how presence is limited, not what a slot may cost."""
     asked = [Requirement(20, 8.0), Requirement(3, 3.0)]
-    terms = replace(LIMIT.terms(asked), aside=(0, 0))
-    door = terms.unspent()
+    known = replace(terms((LIMIT, LIMIT), asked), aside=(0, 0))
+    door = known.unspent()
     one = to_units(1.0)
     for _ in range(40):
         door.charge(np.array([one, one]))
@@ -447,7 +465,7 @@ def test_the_last_door_refuses_what_is_too_dear():
     door.charge(np.array([0, one]))
     for _ in range(26):
         door.charge(np.array([0, 0]))
-    door = terms.decode(door.encode())
+    door = known.decode(door.encode())
     assert door.in_window.tolist() == [2 * one, 0]  # within 20 + 9 slots
     with pytest.raises(BudgetExceeded):
         door.charge(np.array([7 * one + 1, 0]))
