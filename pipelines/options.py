@@ -26,7 +26,7 @@ from streamveil.mechanisms.registry import (
     MECHANISMS,
     PER_RECORD_MECHANISMS,
 )
-from streamveil.pipelines.guarantees import add_guarantee_options
+from streamveil.pipelines.guarantees import USER, add_guarantee_options
 from streamveil.pipelines.sections import (
     BINS,
     EVENTS,
@@ -338,7 +338,8 @@ def add_release_options(parser: Parser) -> None:
         help="count a user in the first M slots with events of each of BLOCKS parts of the window "
         f"(default {BLOCKS}), each user with a calendar of their own: each may then cost more, and "
         "counts are scaled by the share that is kept, which is estimated privately (default: "
-        "users count in all slots, but where the table says max_slots)",
+        "users count in all slots, but where the table says max_slots); with "
+        f"--guarantee={USER} M alone: the first M slots of a life",
     )
     add(
         "--requirement_changes",

@@ -27,6 +27,7 @@ REPORTS_REJECTED_PREFIX = "rejected reports: "
 PARTS_REPEATED = "parts_repeated"
 PARTS_AFTER_RELEASE = "parts_after_release"
 SLOTS_PREFIX = "slots_"
+SLOTS_MOSTLY_LEFT_OUT = "mostly_left_out_slots"
 PARTS_WAITED_FOR = "seconds_waited_for_parts"
 WINDOW_USE = "largest_window_use_ppm"
 

@@ -55,8 +55,8 @@ class PresentState:
     sums: Integers
     """Of the layers of blocks that ended since the class was asked for last, shape (K, 4). They are
     raw and never released."""
-    shares: tuple[KeptShare, ...]
-    """What is known of each class."""
+    shares: tuple[Any, ...]
+    """What is known of each class: a `KeptShare`, or of lives a `LifeShare`."""
 
 
 class PresentStream:
@@ -72,6 +72,7 @@ class PresentStream:
         presence: what users ask for, and in how many slots they count.
     """
 
+    SHARE: Any = KeptShare
     SCHEMAS = {
         1: state_codec.record_schema(
             "PresentStream",
@@ -96,6 +97,7 @@ class PresentStream:
             for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
             if limit.limits(one, adjacency)
         }
+        self._scales = bool(self._queries)
         sizes = mechanism.population.sizes
         self._weights = sizes / max(int(sizes.sum()), 1)
 
@@ -103,7 +105,7 @@ class PresentStream:
         """State before the first slot."""
         classes = len(self._weights)
         sums = np.zeros((classes, LAYERS + 1), np.int64)
-        return PresentState(self.stream.start(), sums, (KeptShare.unknown(),) * classes)
+        return PresentState(self.stream.start(), sums, (self.SHARE.unknown(),) * classes)
 
     def release(
         self, state: PresentState, slot: int, counts: Integers, layers: Integers
@@ -119,22 +121,27 @@ class PresentStream:
         Raises as :meth:`ReleaseStream.release`.
         """
         stream, release = self.stream.release(state.stream, slot, counts)
-        sums, shares = state.sums + layers, list(state.shares)
+        after = self._learnt(PresentState(stream, state.sums + layers, state.shares), slot)
+        return after, self._scaled(after, release)
+
+    def _learnt(self, state: PresentState, slot: int) -> PresentState:
+        """With the answers to what is asked at the end of this slot."""
+        stream, sums, shares = state.stream, state.sums, list(state.shares)
         for k, (query, rates) in self._queries.items():
             if (slot + 1) % query.every == 0:
                 asked = digest(stream.history, b"kept share", b"%d" % k, sums[k].tobytes())
                 words = self._noise.slot(slot, asked).words("kept share")
                 shares[k] = shares[k].told(query.answer(sums[k], rates, words), rates)
                 sums[k] = 0
-        after = PresentState(stream, sums, tuple(shares))
-        return after, self._scaled(after, release)
+        return PresentState(stream, sums, tuple(shares))
 
     def _scaled(self, state: PresentState, release: SlotRelease) -> SlotRelease:
-        if not self._queries:
+        if not self._scales:
             return release
         share, variance = self._share(state)
-        counts, stderr = _all_there(release.counts, release.stderr, share, variance)
+        counts, stderr = self._all_there(release.counts, release.stderr, share, variance)
         known = {"kept_share": share, "kept_share_stderr": float(np.sqrt(variance))}
+        known |= self._beyond(state)
         return replace(
             release,
             counts=counts,
@@ -152,19 +159,30 @@ class PresentStream:
             variance += self._weights[k] ** 2 * doubt
         return share, variance
 
+    def _all_there(
+        self, counts: Integers, stderr: npt.NDArray[np.float64], share: float, variance: float
+    ) -> tuple[Integers, npt.NDArray[np.float64]]:
+        """Counts and standard errors of what counts as those of all there was."""
+        values, variances = scaled(counts, np.square(stderr), share, variance)
+        return np.rint(values).astype(np.int64), np.sqrt(variances)
+
+    def _beyond(self, state: PresentState) -> dict[str, float]:
+        """Diagnostics of what no share can tell."""
+        return {}
+
     def _revised(
         self, revisions: tuple[Revised, ...], share: float, variance: float
     ) -> tuple[Revised, ...]:
         revised = []
         for one in revisions:
-            counts, stderr = _all_there(one.counts, one.stderr, share, variance)
+            counts, stderr = self._all_there(one.counts, one.stderr, share, variance)
             revised.append(replace(one, counts=counts, stderr=stderr))
         return tuple(revised)
 
     def rest(self, state: PresentState) -> tuple[Revised, ...]:
         """Revise the slots that are still to be revised: see :meth:`ReleaseStream.rest`."""
         revisions = self.stream.rest(state.stream)
-        return self._revised(revisions, *self._share(state)) if self._queries else revisions
+        return self._revised(revisions, *self._share(state)) if self._scales else revisions
 
     def pack(self, state: PresentState) -> bytes:
         """Bytes of the state, for :attr:`keeper` to seal."""
@@ -184,7 +202,7 @@ class PresentStream:
         return PresentState(
             self.stream.decode(record["stream"]),
             np.array(record["sums"], np.int64).reshape(classes, LAYERS + 1),
-            tuple(KeptShare(sums, variances) for sums, variances in known),
+            tuple(self.SHARE(sums, variances) for sums, variances in known),
         )
 
 
@@ -199,11 +217,3 @@ def _asked(limit: Limit, window: int, budget: int) -> tuple[ShareQuery, Rates]:
             f"over {window} slots leaves out: ask for more epsilon or a shorter window"
         )
     return query, rates
-
-
-def _all_there(
-    counts: Integers, stderr: npt.NDArray[np.float64], share: float, variance: float
-) -> tuple[Integers, npt.NDArray[np.float64]]:
-    """Counts and standard errors of what counts as those of all there was."""
-    values, variances = scaled(counts, np.square(stderr), share, variance)
-    return np.rint(values).astype(np.int64), np.sqrt(variances)

@@ -22,6 +22,7 @@ from streamveil.mechanisms.presence.calendars import (
     steps,
 )
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
+from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import UNLIMITED, block_length, effective_window
 
 NEVER = np.iinfo(np.int64).max
@@ -115,8 +116,16 @@ class Tally:
             most: slots that count in it, shape (n,).
             noted: slots with events up to which these are remembered, at least as many.
         """
+        counts: Flags = self.number(users, ends, noted) < most
+        return counts
+
+    def number(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
+        """In how many slots of its block each visit's user was before: exact below `noted`.
+
+        Arguments are those of :meth:`admit`; what is given has shape (n,).
+        """
         if not len(users):
-            return np.zeros(0, np.bool_)
+            return np.zeros(0, np.int64)
         new_user = steps(users)
         starts = np.flatnonzero(np.append(True, new_user | steps(ends)))
         sizes = np.diff(starts, append=len(users))
@@ -127,9 +136,7 @@ class Tally:
         goes_on = known.copy()
         goes_on[known] = self.ends[at[known]] == ends[starts][known]
         before[goes_on] = self.used[at[goes_on]]
-        room = most[starts] - before
-        place = np.arange(len(users)) - np.repeat(starts, sizes)
-        counts: Flags = place < np.repeat(room, sizes)
+        places = np.arange(len(users)) + np.repeat(before - starts, sizes)
         used, groups = np.minimum(before + sizes, noted[starts]), (users[starts], ends[starts])
         last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
         first = np.append(True, last[:-1])
@@ -139,7 +146,7 @@ class Tally:
             Ended(self.users[gone], self.used[gone].astype(np.int64), self.ends[gone]),
         ]
         self._put(at[last], known[last], groups[0][last], used[last], groups[1][last])
-        return counts
+        return places
 
     def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
         kind = np.promote_types(self.used.dtype, np.min_scalar_type(int(used.max())))
@@ -163,6 +170,16 @@ class Tally:
             self.users, self.used = self.users[alive], self.used[alive]
             self.ends = self.ends[alive]
         return Ended.joined(over, self.users)
+
+
+class Decided(NamedTuple):
+    """What was decided of some visits. Both arrays have shape (n,)."""
+
+    counts: Flags
+    """Which of them count."""
+    lived: Integers
+    """In how many slots of their lives users were before: exact within the layers of a life
+    (`life_share.py`), 0 where lives have no limit."""
 
 
 class Counters:
@@ -207,25 +224,31 @@ class Counters:
             ValueError: for a slot that was decided before.
             BudgetExceeded: if a user would count in more slots than may: nothing is told then.
         """
+        return self.decide(users, slots, classes, next_slot).counts
+
+    def decide(
+        self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
+    ) -> Decided:
+        """The same as :meth:`count`, and where in their lives users are."""
         first, last = slots.min(initial=NEVER), slots.max(initial=-NEVER)
         if (self.next_slot is not None and first < self.next_slot) or last >= next_slot:
             raise ValueError(f"slots {first} to {last}: those from {self.next_slot} on are next")
         order, people, times = _in_order(users, slots)
-        counts, ends = self._decided(people, times, classes[order])
+        (counts, lived), ends = self._decided(people, times, classes[order])
         self._filter.charge(users, slots, classes, ends[counts], order[counts])
         self.next_slot = next_slot
-        told = np.empty_like(counts)
-        told[order] = counts
+        told = Decided(np.empty_like(counts), np.empty_like(lived))
+        told.counts[order], told.lived[order] = counts, lived
         return told
 
     def _decided(
         self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer]
-    ) -> tuple[Flags, Integers]:
-        """Which visits count, and where their blocks end; of users in order, then of slots."""
+    ) -> tuple[Decided, Integers]:
+        """The same of users in order, then of slots; and where the block of each visit ends."""
         rules, counts = self.rules, np.ones(len(users), np.bool_)
         some = _rows(rules.lengths > 1, classes)
         lengths = rules.lengths[classes[some]]
-        ends = np.zeros(len(users), np.int64)
+        ends, lived = np.zeros(len(users), np.int64), np.zeros(len(users), np.int64)
         ends[some] = block_ends(self._key, users[some], slots[some], lengths)
         most = rules.most[classes[some]]
         counts[some] = self.blocks.admit(users[some], ends[some], most, lengths)
@@ -233,8 +256,9 @@ class Counters:
             some = np.flatnonzero(counts & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
-            counts[some] = self.lives.admit(users[some], forever, most, most)
-        return counts, ends
+            lived[some] = self.lives.number(users[some], forever, LAYERS * most + 1)
+            counts[some] = lived[some] < most
+        return Decided(counts, lived), ends
 
     def skip(self, next_slot: int) -> Ended:
         """No visits come of slots before this one: forget users whose block has ended.

@@ -247,15 +247,15 @@ def _stranger_rows(
 
 @dataclass(frozen=True, eq=False)
 class BlockLayers:
-    """What is told of users' own blocks that ended in a block of slots, where presence is limited.
+    """What is told beside counts where presence is limited: of users' blocks that ended, or lives.
 
-    See `mechanisms/presence/kept_share.py`.
+    See `mechanisms/presence/kept_share.py` and `life_share.py`.
     """
 
     cells: Integers
-    """slot in block * classes + class of each row, ascending: the last slot of the users' block."""
+    """slot in block * classes + class of each row, ascending: of the users' block the last slot."""
     sums: Integers
-    """Slots with events by layers, shape (n, 4)."""
+    """Slots with events by layers, or events by layers of lives, shape (n, 4)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +268,7 @@ class BlockCounts:
     counts: Integers
     """Events in each of `cells`, above 0."""
     layers: BlockLayers | None = None
-    """None where no user's block ended, or presence is not limited."""
+    """None where there is nothing to tell, or presence is not limited."""
 
     def to_bytes(self) -> bytes:
         """Cells and counts in the smallest types, and layers where there are any."""

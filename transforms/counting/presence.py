@@ -33,6 +33,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.kept_share import layers
+from streamveil.mechanisms.presence.life_share import life_layers
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import NEVER, Keys, stranger_keys
@@ -90,10 +91,15 @@ class PresenceConfig:
         users: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
         return Counters(self._rules, self.key, users)
 
-    def limited(self, kind: int, counters: Counters, visits: Visits) -> Visits:
-        """What counts of the events of some slots, none of which is closed after them."""
+    def limited(
+        self, kind: int, counters: Counters, visits: Visits
+    ) -> tuple[Visits, BlockLayers | None]:
+        """What counts of the events of some slots, none of which is closed after them.
+
+        Beside it the layers of lives, where the promise is for these.
+        """
         if not len(visits.codes):
-            return visits
+            return visits, None
         layout, codes = self.layout, visits.codes
         if kind == MEMBERS:  # the groups of a visit stand together
             found = codes // codes.dtype.type(layout.bins)
@@ -108,12 +114,19 @@ class PresenceConfig:
             slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
         slots += visits.block * layout.block
         classes = self._classes(kind, users)
-        counts = counters.count(users, slots, classes, int(slots.max()) + 1)
-        kept = np.where(np.repeat(counts, sizes), visits.kept, 0)
+        decided = counters.decide(users, slots, classes, int(slots.max()) + 1)
+        kept = np.where(np.repeat(decided.counts, sizes), visits.kept, 0)
         beyond = int(visits.kept.sum()) - int(kept.sum())
         metrics.count(metrics.EVENTS_BEYOND_LIMIT, beyond)
         metrics.count(metrics.EVENTS_COUNTED, int(kept.sum()))
-        return Visits(visits.block, codes, kept, beyond)
+        limited = Visits(visits.block, codes, kept, beyond)
+        if not self.registry.classes.forever:
+            return limited, None
+        cells = (slots - visits.block * layout.block) * layout.classes + classes
+        found, row = np.unique(cells, return_inverse=True)
+        events, most = np.add.reduceat(visits.kept, starts), self._rules.in_life[classes]
+        sums = life_layers(decided.lived, events, most, row, len(found))
+        return limited, BlockLayers(found.astype(np.int64), sums)
 
     def ended(self, kind: int, counters: Counters, next_slot: int) -> dict[int, BlockLayers]:
         """Of users' blocks that ended before a slot since the last call, the layers by block."""
@@ -140,12 +153,12 @@ class PresenceConfig:
         return np.full(len(users), self.registry.default_class, np.int32)
 
     def told(
-        self, key: ShardKey, visits: Visits, ended: BlockLayers | None = None
+        self, key: ShardKey, visits: Visits, beside: BlockLayers | None = None
     ) -> tuple[str, Message]:
-        """(stream, BlockCounts) of what counts, and of the users' blocks that ended."""
+        """(stream, BlockCounts) of what counts, with layers of blocks that ended or of lives."""
         counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
-        if ended is not None:
-            counts = replace(counts, layers=ended)
+        if beside is not None:
+            counts = replace(counts, layers=beside)
         message = self.layout.message(Kind.COUNTS, visits.block, key, counts.to_bytes())
         return self.stream, message
 
@@ -239,11 +252,11 @@ class _LimitAtEndFn(beam.DoFn):
         sent = beyond = counted = 0
         ended: dict[int, list[BlockLayers]] = defaultdict(list)
         for block in sorted(blocks):
-            visits = config.limited(key[0], counters, Visits.of(blocks.pop(block)))
+            visits, lived = config.limited(key[0], counters, Visits.of(blocks.pop(block)))
             beyond += visits.dropped
             counted += int(visits.kept.sum())
             sent += 1
-            yield config.told(key, visits)
+            yield config.told(key, visits, lived)
             _add(ended, config.ended(key[0], counters, counters.next_slot or 0))
         if counters.next_slot is not None:
             last = counters.next_slot - 1 if config.last_slot is None else config.last_slot
@@ -359,7 +372,7 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         if len(set(there)) > 1:
             raise contradiction(there[0])
         metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
-        limited = config.limited(key[0], mine, Visits.of(there[0]))
+        limited, lived = config.limited(key[0], mine, Visits.of(there[0]))
         ended = config.ended(key[0], mine, slot + 1).get(slot)
         written = arrays_to_bytes(*mine.arrays())
         counters.write((slot, seal(config.key, purpose, written)))
@@ -372,5 +385,5 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
             close,
             at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot),
         )
-        told = config.told(key, limited, ended)
+        told = config.told(key, limited, lived or ended)
         yield TimestampedValue(told, config.clock.closing(slot))

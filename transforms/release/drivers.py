@@ -18,9 +18,11 @@ from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry, Revised
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
+from streamveil.mechanisms.driver.life_stream import LifeStream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.presence.limits import EVERYBODY
 from streamveil.mechanisms.protocol import Mechanism, Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
@@ -236,7 +238,8 @@ class ByPresence:
         presence: Presence,
     ) -> None:
         self.layout = layout
-        self.stream = PresentStream(mechanism, noise, context, presence)
+        made = LifeStream if presence.requirements.forever else PresentStream
+        self.stream = made(mechanism, noise, context, presence)
 
     @property
     def parts(self) -> int:
@@ -302,6 +305,7 @@ class ByPresence:
         """What the slot cost whoever of a class counted in it."""
         booked = state.stream.filter
         sizes = self.stream.mechanism.population.sizes
+        sizes = np.where(sizes == EVERYBODY, 0, sizes)  # as the registry says of them
         spent = to_epsilon(release.spent)
         return LedgerEntry(slot, booked.requirements, sizes, spent, to_epsilon(booked.in_window))
 

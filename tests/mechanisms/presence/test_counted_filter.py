@@ -12,29 +12,29 @@ from streamveil.mechanisms.presence.counters import Tally
 
 KEY = bytes(range(32))
 SLOTS = 40
-ADMIT, FORGET, RESUME, IN_ORDER = (
-    Tally.admit,
+NUMBER, FORGET, RESUME, IN_ORDER = (
+    Tally.number,
     Tally.forget,
     Counters.resume,
     counters._in_order,
 )
 
 
-def one_more(tally, users, ends, most, noted):
-    return ADMIT(tally, users, ends, most + 1, noted + 1)
+def one_more(tally, users, ends, noted):
+    return NUMBER(tally, users, ends, noted + 1) - 1
 
 
-def one_more_of_a_life(tally, users, ends, most, noted):
-    return ADMIT(tally, users, ends, most + (ends == counters.NEVER), noted + 1)
+def one_more_of_a_life(tally, users, ends, noted):
+    return NUMBER(tally, users, ends, noted + 1) - (ends == counters.NEVER)
 
 
-def of_this_batch_alone(tally, users, ends, most, noted):
+def of_this_batch_alone(tally, users, ends, noted):
     tally.used[:] = 0
-    return ADMIT(tally, users, ends, most, noted)
+    return NUMBER(tally, users, ends, noted)
 
 
-def of_everybody_together(tally, users, ends, most, noted):
-    return np.ones(len(users), bool)
+def of_everybody_together(tally, users, ends, noted):
+    return np.zeros(len(users), int)
 
 
 def too_early(tally, slot):
@@ -88,10 +88,16 @@ def test_it_lets_everything_through_that_is_decided_as_it_should(limit, kind):
 @pytest.mark.parametrize(
     ("where", "name", "broken", "limit", "said"),
     [
-        (Tally, "admit", one_more, Limit(2, 2), "more than 2 slots of a block"),
-        (Tally, "admit", one_more_of_a_life, Limit(None, in_life=9), "more than 9 slots of a life"),
-        (Tally, "admit", one_more_of_a_life, Limit(2, 2, 5), "more than 5 slots of a life"),
-        (Tally, "admit", of_everybody_together, Limit(2, 2), "of a block"),
+        (Tally, "number", one_more, Limit(2, 2), "more than 2 slots of a block"),
+        (
+            Tally,
+            "number",
+            one_more_of_a_life,
+            Limit(None, in_life=9),
+            "more than 9 slots of a life",
+        ),
+        (Tally, "number", one_more_of_a_life, Limit(2, 2, 5), "more than 5 slots of a life"),
+        (Tally, "number", of_everybody_together, Limit(2, 2), "of a block"),
         (counters, "_in_order", as_they_came, Limit(2, 2), "not in order, or come twice"),
     ],
 )
@@ -106,8 +112,8 @@ def test_a_broken_decision_is_refused(monkeypatch, where, name, broken, limit, s
 @pytest.mark.parametrize(
     ("where", "name", "broken", "limit", "restart"),
     [
-        (Tally, "admit", of_this_batch_alone, Limit(2, 2), False),
-        (Tally, "admit", of_this_batch_alone, Limit(None, in_life=9), True),
+        (Tally, "number", of_this_batch_alone, Limit(2, 2), False),
+        (Tally, "number", of_this_batch_alone, Limit(None, in_life=9), True),
         (Tally, "forget", too_early, Limit(2, 2), False),
         (Tally, "forget", too_early, Limit(2, 2), True),
         (Counters, "resume", without_what_was_used, Limit(2, 2), True),

@@ -8,7 +8,7 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, Requirement
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules
-from streamveil.mechanisms.presence.limits import terms as terms_of
+from streamveil.mechanisms.presence.limits import terms
 
 KEY = bytes(range(32))
 SLOTS, WINDOW, PEOPLE = 30, 10, 5
@@ -44,15 +44,15 @@ def table(there, limit, adjacency, cuts, restart):
 
 def charged(limit, adjacency, wishes, restart):
     """Units that slots cost: so many times an equal share, if the last door lets them pass."""
-    terms = terms_of([limit], [ASKED], adjacency)
-    budget = int(to_units(ASKED.epsilon)) - terms.aside[0]
-    door, prices = terms.unspent(), []
+    agreed = terms([limit], [ASKED], adjacency)
+    budget = int(to_units(ASKED.epsilon)) - agreed.aside[0]
+    door, prices = agreed.unspent(), []
     for wish in wishes:
-        price = np.minimum(np.int64(wish * budget / terms.most[0]), door.left()[0])
+        price = np.minimum(np.int64(wish * budget / agreed.most[0]), door.left()[0])
         door.charge(np.array([price]))
         prices.append(price)
         if restart:
-            door = terms.decode(door.encode())
+            door = agreed.decode(door.encode())
     return np.array(prices), budget
 
 

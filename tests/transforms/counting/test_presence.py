@@ -11,7 +11,6 @@ import pytest
 from streamveil.mechanisms import (
     BudgetExceeded,
     ConfigurationError,
-    Lifetime,
     Registry,
     Requirement,
     Slots,
@@ -124,7 +123,7 @@ def expected(kit, known, made, rows, slots=SLOTS, **how):
             mechanism(made.mechanism, population),
             NoiseSource(KEY, "histogram"),
             made.context,
-            Presence(made.limit, made.registry.classes, made.adjacency),
+            Presence(made.limits, made.registry.classes, made.adjacency),
         )
         state, known[at] = stream.start(), []
         for slot in range(slots):
@@ -258,23 +257,6 @@ def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
     in_time = [row for row in rows if row not in late]
     same(ran, expected(kit, known, made, in_time, slots))
     assert {letter["reason"] for letter in ran.dead_letters} == {"late"}
-
-
-def test_a_life(run, kit):
-    """Everybody counts in the first three slots in which they are there."""
-    registry = Registry.of(default=(Lifetime(1500.0), 1000))
-    made = transform(kit, Limit(None, in_life=3), registry, first_slot=0, last_slot=SLOTS - 1)
-    assert made.population.requirements == (Requirement(1, 500.0),)
-    ran = run(made, within(kit, ROWS))
-    slots_of, tables = defaultdict(list), np.zeros((SLOTS, 2), np.int64)
-    for user, _, slot in sorted(set(ROWS), key=lambda row: row[2]):
-        if slot not in slots_of[user]:
-            slots_of[user].append(slot)
-    for user, value, slot in ROWS:
-        if slot in slots_of[user][:3]:
-            tables[slot, "ab".index(value)] += 1
-    assert [one.counts.tolist() for one in ran.releases] == tables.tolist()
-    assert ran.ledger[-1].spent_in_window.tolist() == [1500.0]
 
 
 def test_requirements_that_change_are_refused(kit):
