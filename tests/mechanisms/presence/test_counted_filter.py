@@ -12,11 +12,11 @@ from streamveil.mechanisms.presence.counters import Tally
 
 KEY = bytes(range(32))
 SLOTS = 40
-ADD, FORGET, RESUME, IN_ORDER = (
+ADD, FORGET, RESUME, ENDS = (
     Tally.add,
     Tally.forget,
     Counters.resume,
-    counters._in_order,
+    counters.block_ends,
 )
 
 
@@ -48,6 +48,10 @@ def without_what_was_used(mine, arrays):
 
 def as_they_came(users, slots):
     return np.arange(len(users)), users, slots
+
+
+def another_calendar(key, users, slots, lengths):
+    return ENDS(bytes([slots.min() % 7] * 32), users, slots, lengths)
 
 
 def drive(limit, cuts, restart, kind="members"):
@@ -111,6 +115,8 @@ def test_a_broken_decision_is_refused(monkeypatch, where, name, broken, limit, s
         (Tally, "forget", too_early, Limit(2, 2), False),
         (Tally, "forget", too_early, Limit(2, 2), True),
         (Counters, "resume", without_what_was_used, Limit(2, 2), True),
+        (counters, "block_ends", another_calendar, Limit(2, 2), False),
+        (counters, "block_ends", another_calendar, Limit(2, 2), True),
     ],
 )
 @pytest.mark.parametrize("cuts", [SOME, ONE_BY_ONE])
