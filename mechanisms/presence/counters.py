@@ -68,7 +68,7 @@ def counted(
     people, times = people[visits], times[visits]
     ends = block_ends(key, people, times, np.full(len(people), block_length(window, blocks)))
     most = np.full(len(people), max_slots)
-    counts = Tally.empty(people).number(people, ends, most) < max_slots
+    counts = Tally.empty(people).add(people, ends, most) < max_slots
     told = np.empty(len(order), np.bool_)
     told[order] = np.repeat(counts, np.diff(visits, append=len(order)))
     return told
@@ -90,7 +90,7 @@ class Tally:
         """Of nobody; users are of the type of some."""
         return cls(like[:0], np.zeros(0, np.uint8), np.zeros(0, np.int64))
 
-    def number(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
+    def add(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
         """In how many slots of its block the user of each visit was there before: shape (n,).
 
         Args:
@@ -199,13 +199,13 @@ class Counters:
         some = _rows(rules.lengths > 1, classes)
         lengths, most = rules.lengths[classes[some]], rules.most[classes[some]]
         ends[some] = block_ends(self._key, users[some], slots[some], lengths)
-        places = self.blocks.number(users[some], ends[some], np.minimum(LAYERS * most, lengths))
+        places = self.blocks.add(users[some], ends[some], np.minimum(LAYERS * most, lengths))
         found[some] = np.minimum(places // most, LAYERS)
         if (rules.in_life < UNLIMITED).any():
             some = np.flatnonzero((found == 0) & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
-            lived = self.lives.number(users[some], forever, LAYERS * most + 1)
+            lived = self.lives.add(users[some], forever, LAYERS * most + 1)
             layers = np.where(lived > LAYERS * most, UNTOLD, lived // most)
             in_blocks = (rules.lengths > 1)[classes[some]]
             found[some] = np.where(in_blocks & (layers > 0), UNTOLD, layers)
