@@ -288,7 +288,7 @@ class PrivateHistograms(beam.PTransform):
         return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
-        if self.limit is not None:
+        if self.limits is not None:
             raise ConfigurationError(
                 "where users count in a limited number of slots (--max_slots), no budget can be "
                 "granted again (--restart_budget): each user has one, and uses it up by being "

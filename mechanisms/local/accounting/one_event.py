@@ -29,7 +29,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.local.protocol import Users
-from streamveil.mechanisms.presence.counters import block_ends
+from streamveil.mechanisms.presence.calendars import block_ends
 
 EVENTS = 2
 """That the values of a window can add, or change, in what a device tells."""
