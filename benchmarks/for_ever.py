@@ -80,8 +80,8 @@ def run(seed: int, in_life: int, **population: Any) -> dict[str, float]:
     """Errors of both promises, coverage and share of one population."""
     import numpy as np
 
-    true, kept, layers = drawn(seed, in_life, **population)
-    counts, stderr, share = released(kept, layers, in_life, seed)
+    true, kept, above = drawn(seed, in_life, **population)
+    counts, stderr, share = released(kept, above, in_life, seed)
     gated, _ = shared(true, seed)
     missed = counts - true
     last = slice(-PART, None)
@@ -104,10 +104,8 @@ def drawn(
     alike: bool = True,
     staying: int = 0,
 ) -> tuple[Any, Any, Any]:
-    """Events by slot and bin, those that count, and layers of lives by slot: int64."""
+    """Events by slot and bin, those that count, and by slot those of layers 1 to 3 of lives."""
     import numpy as np
-
-    from streamveil.mechanisms.presence.life_share import life_layers
 
     random = np.random.default_rng([11, seed])
     logs = random.normal(0, 1, BINS) + random.normal(0, DRIFT, (slots, BINS)).cumsum(axis=0)
@@ -124,14 +122,15 @@ def drawn(
     slot, number = slot[there], number[there]
     edges = (shares.cumsum(axis=1)[:, :-1] + np.arange(slots)[:, None]).ravel()
     place = np.searchsorted(edges, slot + random.random(len(slot))) - slot * (BINS - 1)
+    layer = np.where(number > 3 * in_life, 4, number // in_life)  # 3 is the first visit beyond
     true, kept = np.zeros((2, slots, BINS), np.int64)
     np.add.at(true, (slot, place), 1)
-    counts = number < in_life
-    np.add.at(kept, (slot[counts], place[counts]), 1)
-    return true, kept, life_layers(number, np.ones_like(number), in_life, slot, slots)
+    np.add.at(kept, (slot[layer == 0], place[layer == 0]), 1)
+    above = [np.bincount(slot[layer == each], minlength=slots) for each in (1, 2, 3)]
+    return true, kept, np.column_stack(above)
 
 
-def released(kept: Any, layers: Any, in_life: int, seed: int) -> tuple[Any, Any, float]:
+def released(kept: Any, above: Any, in_life: int, seed: int) -> tuple[Any, Any, float]:
     """Counts and standard errors of `--guarantee=user`, and the share as it is estimated."""
     import numpy as np
 
@@ -140,6 +139,7 @@ def released(kept: Any, layers: Any, in_life: int, seed: int) -> tuple[Any, Any,
     from streamveil.mechanisms.driver.life_stream import LifeStream
     from streamveil.mechanisms.driver.present_stream import Presence
     from streamveil.mechanisms.presence import Limit
+    from streamveil.mechanisms.presence.kept_share import Beyond
     from streamveil.mechanisms.presence.limits import EVERYBODY
     from streamveil.mechanisms.protocol import Population
     from streamveil.mechanisms.randomness.noise import NoiseSource
@@ -149,12 +149,13 @@ def released(kept: Any, layers: Any, in_life: int, seed: int) -> tuple[Any, Any,
     population = Population(
         Requirements([limit.priced(asked)]), np.array([EVERYBODY]), kept.shape[1]
     )
-    presence = Presence(limit, Requirements([asked]), "add_remove")
+    presence = Presence((limit,), Requirements([asked]), "add_remove")
     made = mechanism(DEFAULT, population)
     stream = LifeStream(made, NoiseSource(_key(seed)), {}, presence)
-    state, found = stream.start(), []
-    for slot, (counts, told) in enumerate(zip(kept, layers, strict=True)):
-        state, release = stream.release(state, slot, counts[None], told[None])
+    state, found, nobody = stream.start(), [], np.zeros(3, np.int64)
+    for slot, (counts, told) in enumerate(zip(kept, above, strict=True)):
+        beyond = Beyond(np.arange(1, 4), nobody, nobody, told)
+        state, release = stream.release(state, slot, counts[None], beyond)
         found.append(release)
     share = found[-1].diagnostics["kept_share"]
     return np.array([one.counts for one in found]), np.array([one.stderr for one in found]), share
@@ -174,10 +175,10 @@ def draw(path: str) -> None:
     import numpy as np
 
     days = 365 * YEARS
-    true, kept, layers = drawn(4, 3, users=1000 * days, slots=days)
+    true, kept, beyond = drawn(4, 3, users=1000 * days, slots=days)
     lines = {
         "gated (--guarantee=infinite)": (shared(true, 4)[0], "#cc7a00"),
-        "--guarantee=user --max_slots=3": (released(kept, layers, 3, 4)[0], "#0063b2"),
+        "--guarantee=user --max_slots=3": (released(kept, beyond, 3, 4)[0], "#0063b2"),
     }
     busiest = int(np.ptp(true, axis=0).argmax())
     years = np.arange(days) / 365

@@ -137,7 +137,7 @@ class Summary:
             return None
         return (
             f"in {number_of(slots, 'slot')} more seems to be left out than counts, by the private "
-            "kept_share and users_beyond: people stay who have used up the slots of their lives. "
+            "kept_share and events_beyond: people stay who have used up the slots of their lives. "
             "Give a larger --max_slots, or choose --guarantee=infinite, whose mechanism gated "
             "counts everybody for ever"
         )

@@ -31,6 +31,7 @@ SMALL = {
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
         *("--many=900", "--many_slots=3", "--processes=1"),
     ),
+    "local_presence": (*("--users", "200", "--slots=8", "--keys=1", "--window=4", "--turns", "2"),),
     "per_record": (
         *("--draws=1", "--runs=5", "--data", "zipf-5", "--tried", "--local_runs=0", "--ticks"),
         *("50", "--records", "--processes=1"),
@@ -55,7 +56,9 @@ def tables(folder, name):
     return found["tables"]
 
 
-@pytest.mark.parametrize("name", ["release_stage", "state_bytes", "ledgers", "changing"])
+@pytest.mark.parametrize(
+    "name", ["release_stage", "state_bytes", "ledgers", "changing", "local_presence"]
+)
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
     run(name, *SMALL[name], f"--results={tmp_path}")
     (table,) = tables(tmp_path, name)

@@ -123,10 +123,11 @@ class PrivateHistograms(beam.PTransform):
     and not covered. With `resume` the ledgers of an earlier run go on.
 
     If the registry is of one `Lifetime(epsilon)`, the guarantee is epsilon-differential privacy for
-    all that a user ever contributes, in however many slots. With a `limit` for a life the mechanism
-    is one of `MECHANISMS`, and users outside the table may be any number, 0. Without one it is one
-    of `INFINITE_MECHANISMS`; releases then have `shares`, the released distribution, and say among
-    their diagnostics how old it is and what is left of the budget.
+    all that a user ever contributes, in however many slots. With a `limit` for a life neighbours
+    differ in all of it, the mechanism is one of `MECHANISMS`, and the users outside the table need
+    not be numbered: 0. Without one it is one of `INFINITE_MECHANISMS`; releases then have `shares`,
+    the released distribution, and say among their diagnostics how old it is and what is left of the
+    budget.
 
     Where requirements change, from the slot on from which a change applies: for every slot t with
     the requirement (w_B, E_B, w_F, E_F) in force, the factor is exp(E_F) over the w_F slots from t
@@ -288,7 +289,7 @@ class PrivateHistograms(beam.PTransform):
         return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
-        if self.limit is not None:
+        if self.limits is not None:
             raise ConfigurationError(
                 "where users count in a limited number of slots (--max_slots), no budget can be "
                 "granted again (--restart_budget): each user has one, and uses it up by being "

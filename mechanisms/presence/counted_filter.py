@@ -128,15 +128,19 @@ class CountedFilter:
         starts = np.flatnonzero(other | np.append(True, steps(ends)))
         counted = np.diff(starts, append=len(users))
         classes, ends = classes[starts], ends[starts]
-        first, last = slots[starts], slots[starts + counted - 1]
-        if (last >= ends).any() or (first < ends - self._rules.lengths[classes]).any():
-            raise BudgetExceeded(f"visits are not in the blocks of their users, so {_FAULT}")
         heads = np.flatnonzero(other[starts])
         tails = np.append(heads[1:], len(starts)) - 1
         users = users[starts[heads]]
         at, there = placed(self._blocks.users, users)
-        goes_on = there.copy()
-        goes_on[there] = self._blocks.ends[at[there]] == ends[heads[there]]
+        before = np.append(ends[:1], ends[:-1])  # of the same user
+        before[heads] = ends[heads]
+        before[heads[there]] = self._blocks.ends[at[there]]
+        first, last = slots[starts], slots[starts + counted - 1]
+        lengths = self._rules.lengths[classes]
+        outside = (last >= ends) | (first < ends - lengths) | ((ends - before) % lengths > 0)
+        if outside.any():
+            raise BudgetExceeded(f"visits are not in the blocks of their users, so {_FAULT}")
+        goes_on = there & (before[heads] == ends[heads])
         counted[heads[goes_on]] += self._blocks.counted[at[goes_on]]
         _check(counted, self._rules.most[classes], "a block")
         self._blocks.put(at, there, users, counted[tails], ends[tails])

@@ -5,9 +5,9 @@ Several events of a user in a slot count together, or not at all: the rules are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import UNLIMITED, block_length, effective_window
 
 NEVER = np.iinfo(np.int64).max
+UNTOLD = LAYERS + 1
 
 
 def counted(
@@ -68,26 +69,10 @@ def counted(
     people, times = people[visits], times[visits]
     ends = block_ends(key, people, times, np.full(len(people), block_length(window, blocks)))
     most = np.full(len(people), max_slots)
-    counts = Tally.empty(people).admit(people, ends, most, most)
+    counts = Tally.empty(people).add(people, ends, most) < max_slots
     told = np.empty(len(order), np.bool_)
     told[order] = np.repeat(counts, np.diff(visits, append=len(order)))
     return told
-
-
-class Ended(NamedTuple):
-    """Blocks that have ended. All arrays have shape (n,)."""
-
-    users: Keys
-    used: Integers
-    """Slots of the block with events."""
-    ends: Integers
-    """First slot after it."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Ended], like: Keys) -> Ended:
-        """All of some parts."""
-        nothing = np.zeros(0, np.int64)
-        return cls(*map(np.concatenate, zip((like[:0], nothing, nothing), *parts, strict=True)))
 
 
 @dataclass(eq=False)
@@ -100,30 +85,19 @@ class Tally:
     """Slots with events, up to as many as are of interest."""
     ends: Integers
     """First slot after the block."""
-    over: list[Ended] = field(default_factory=list)
-    """Blocks that have ended since :meth:`forget`."""
 
     @classmethod
     def empty(cls, like: Keys) -> Tally:
         """Of nobody; users are of the type of some."""
         return cls(like[:0], np.zeros(0, np.uint8), np.zeros(0, np.int64))
 
-    def admit(self, users: Keys, ends: Integers, most: Integers, noted: Integers) -> Flags:
-        """Which visits count: those that `most` leaves room for, the first ones first.
+    def add(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
+        """In how many slots of its block the user of each visit was there before: shape (n,).
 
         Args:
             users: of each visit, ascending; those of a user in order of slots, each slot once.
             ends: first slot after the user's block, ascending for each user, shape (n,).
-            most: slots that count in it, shape (n,).
-            noted: slots with events up to which these are remembered, at least as many.
-        """
-        counts: Flags = self.number(users, ends, noted) < most
-        return counts
-
-    def number(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
-        """In how many slots of its block each visit's user was before: exact below `noted`.
-
-        Arguments are those of :meth:`admit`; what is given has shape (n,).
+            noted: slots with events up to which these are remembered, shape (n,).
         """
         if not len(users):
             return np.zeros(0, np.int64)
@@ -135,16 +109,10 @@ class Tally:
         goes_on = known.copy()
         goes_on[known] = self.ends[at[known]] == ends[starts][known]
         before[goes_on] = self.used[at[goes_on]]
-        places = np.arange(len(users)) + np.repeat(before - starts, sizes)
-        used, groups = np.minimum(before + sizes, noted[starts]), (users[starts], ends[starts])
+        places: Integers = np.arange(len(users)) + np.repeat(before - starts, sizes)
         last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
-        first = np.append(True, last[:-1])
-        gone = at[first & known & ~goes_on]
-        self.over += [
-            Ended(groups[0][~last], used[~last], groups[1][~last]),
-            Ended(self.users[gone], self.used[gone].astype(np.int64), self.ends[gone]),
-        ]
-        self._put(at[last], known[last], groups[0][last], used[last], groups[1][last])
+        used = np.minimum(before + sizes, noted[starts])[last]
+        self._put(at[last], known[last], users[starts][last], used, ends[starts][last])
         return places
 
     def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
@@ -157,28 +125,12 @@ class Tally:
             merged = inserted(at[~known], old, [array[~known] for array in new])
             self.users, self.used, self.ends = merged
 
-    def forget(self, slot: int) -> Ended:
-        """Drop those whose block has ended when this slot begins; gives all since the last time."""
+    def forget(self, slot: int) -> None:
+        """Drop those whose block has ended when this slot begins."""
         alive = self.ends > slot
-        over = [
-            *self.over,
-            Ended(self.users[~alive], self.used[~alive].astype(np.int64), self.ends[~alive]),
-        ]
-        self.over = []
         if not alive.all():
             self.users, self.used = self.users[alive], self.used[alive]
             self.ends = self.ends[alive]
-        return Ended.joined(over, self.users)
-
-
-class Decided(NamedTuple):
-    """What was decided of some visits. Both arrays have shape (n,)."""
-
-    counts: Flags
-    """Which of them count."""
-    lived: Integers
-    """In how many slots of their lives users were before: exact within the layers of a life
-    (`life_share.py`), 0 where lives have no limit."""
 
 
 class Counters:
@@ -205,10 +157,10 @@ class Counters:
         self.next_slot: int | None = None
         """First slot that is not decided; None before the first."""
 
-    def count(
+    def layers(
         self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
-    ) -> Flags:
-        """Which visits of some slots count: all there are before `next_slot`, since the last call.
+    ) -> Integers:
+        """In which layer visits of some slots are: all before `next_slot` since the last call.
 
         Args:
             users: of each visit, shape (n,).
@@ -217,56 +169,52 @@ class Counters:
             next_slot: the first slot that the next call may be about.
 
         Returns:
-            bool, shape (n,).
+            int64, shape (n,): 0 where the visit counts; 1 where it is one of the m slots of the
+            block above those that count, 2 in the next m, 3 above these (see `kept_share.py`). Of a
+            life without blocks the same, and 3 of the first visit above alone (`life_share.py`).
+            `UNTOLD` for what does not count and is in no layer.
 
         Raises:
             ValueError: for a slot that was decided before.
             BudgetExceeded: if a user would count in more slots than may: nothing is told then.
         """
-        return self.decide(users, slots, classes, next_slot).counts
-
-    def decide(
-        self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
-    ) -> Decided:
-        """The same as :meth:`count`, and where in their lives users are."""
         first, last = slots.min(initial=NEVER), slots.max(initial=-NEVER)
         if (self.next_slot is not None and first < self.next_slot) or last >= next_slot:
             raise ValueError(f"slots {first} to {last}: those from {self.next_slot} on are next")
         order, people, times = _in_order(users, slots)
-        (counts, lived), ends = self._decided(people, times, classes[order])
+        found, ends = self._decided(people, times, classes[order])
+        counts = found == 0
         self._filter.charge(users, slots, classes, ends[counts], order[counts])
         self.next_slot = next_slot
-        told = Decided(np.empty_like(counts), np.empty_like(lived))
-        told.counts[order], told.lived[order] = counts, lived
+        told = np.empty_like(found)
+        told[order] = found
         return told
 
     def _decided(
         self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer]
-    ) -> tuple[Decided, Integers]:
-        """The same of users in order, then of slots; and where the block of each visit ends."""
-        rules, counts = self.rules, np.ones(len(users), np.bool_)
+    ) -> tuple[Integers, Integers]:
+        """Layers of visits, and where their blocks end; of users in order, then of slots."""
+        rules, (found, ends) = self.rules, np.zeros((2, len(users)), np.int64)
         some = _rows(rules.lengths > 1, classes)
-        lengths = rules.lengths[classes[some]]
-        ends, lived = np.zeros(len(users), np.int64), np.zeros(len(users), np.int64)
+        lengths, most = rules.lengths[classes[some]], rules.most[classes[some]]
         ends[some] = block_ends(self._key, users[some], slots[some], lengths)
-        most = rules.most[classes[some]]
-        counts[some] = self.blocks.admit(users[some], ends[some], most, lengths)
+        places = self.blocks.add(users[some], ends[some], np.minimum(LAYERS * most, lengths))
+        found[some] = np.minimum(places // most, LAYERS)
         if (rules.in_life < UNLIMITED).any():
-            some = np.flatnonzero(counts & (rules.in_life < UNLIMITED)[classes])
+            some = np.flatnonzero((found == 0) & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
-            lived[some] = self.lives.number(users[some], forever, LAYERS * most + 1)
-            counts[some] = lived[some] < most
-        return Decided(counts, lived), ends
+            lived = self.lives.add(users[some], forever, LAYERS * most + 1)
+            layers = np.where(lived > LAYERS * most, UNTOLD, lived // most)
+            in_blocks = (rules.lengths > 1)[classes[some]]
+            found[some] = np.where(in_blocks & (layers > 0), UNTOLD, layers)
+        return found, ends
 
-    def skip(self, next_slot: int) -> Ended:
-        """No visits come of slots before this one: forget users whose block has ended.
-
-        Gives their blocks, each once.
-        """
+    def skip(self, next_slot: int) -> None:
+        """No visits come of slots before this one: forget users whose block has ended."""
         self.next_slot = next_slot
         self._filter.forget(next_slot)
-        return self.blocks.forget(next_slot)
+        self.blocks.forget(next_slot)
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
         """All that is remembered, as narrow as it goes: see :meth:`resume`.

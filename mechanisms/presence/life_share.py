@@ -2,24 +2,24 @@
 
 Number the visits of a user, that is the slots with events of theirs, from the first on for ever.
 The first M count; the next M lie one layer above, and M more in a third. Beside counts, a slot
-tells how many events there were in visits of each layer, and how many users are beyond: here for
-the (3 M + 1)-th time.
+tells how many events there were in visits of each layer, and in those with which users go beyond:
+the (3 M + 1)-th of each.
 
 Theorem. If all events of a user are added or removed, the sums of a layer over all slots change by
-at most M C in all, and the users beyond by one, where C events of a user count in a slot; twice as
+at most M C in all, and the events beyond by C, where C events of a user count in a slot; twice as
 much if they are replaced.
 Proof. However long the stream, a user has at most M visits in a layer, of at most C events each,
 and one that is the (3 M + 1)-th; other users' visits have the numbers that they had. To replace
 events is to remove those of one user and to add those of another.
 
-Each visit is in one answer of a kind. So noise of rate a for an event of the layers and b for a
-user costs at most 3 M C a + b for ever, however often it is asked: answers never end, and never get
-worse. When it is asked depends on the age of the stream alone.
+Each visit is in one answer of a kind. So noise of rate a for an event of the layers and b for one
+beyond costs a user at most (3 M a + b) C for ever, however often it is asked: answers never end,
+and never get worse. When it is asked depends on the age of the stream alone.
 
 What users do beyond 3 M visits is in no figure: to measure it as well would cost more the longer
-the stream is. So the share is estimated as if layers went on to fall as they fell, and the users
-beyond are told: if they are all still there, they are what is missing. Their number is asked for
-ever more rarely, since only the sum of the answers is of use, and each adds noise.
+the stream is. So the share is estimated as if layers went on to fall as they fell, and the events
+beyond are told: if these users all still come as they came then, so many are missing in each slot.
+That is asked ever more rarely, since only the sum of the answers is of use, and each adds noise.
 
 Source: our own.
 """
@@ -32,21 +32,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.kept_share import (
-    DOUBT,
-    FADING,
-    GUESS,
-    LAYERS,
-    Floats,
-    Integers,
-    Rates,
-)
+from streamveil.mechanisms.presence.kept_share import FADING, LAYERS, Floats, Integers, Rates
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
+GUESS, DOUBT = 0.9, 0.15
+"""Share that a limit chosen with care keeps, and its standard error, before any is measured."""
 EVERY = 20
 """Slots from one answer to the next; there are two more early ones."""
 BEYOND = LAYERS
-"""Column of the users who are beyond the layers."""
+"""Column of the visits with which users go beyond the layers."""
 SURE = 20.0
 """Old answers fade where what counts is known to so many standard errors."""
 CLEAR = 3.0
@@ -57,29 +51,8 @@ LOW = 0.5
 """A share below this is worth a warning."""
 
 
-def life_layers(
-    visits: Integers, events: Integers, in_life: npt.ArrayLike, rows: Integers, number: int
-) -> Integers:
-    """Events of some visits by layers, and users beyond: shape (number, 4).
-
-    Args:
-        visits: how many the user had before, up to 3 M at least, shape (n,).
-        events: that bounding kept, shape (n,).
-        in_life: slots M in which a user counts: one number, or of each, shape (n,).
-        rows: where each is told, below `number`, shape (n,).
-        number: of rows.
-    """
-    most = np.asarray(in_life, np.int64)
-    layer = np.minimum(visits // most, LAYERS)
-    sums = np.zeros((number, LAYERS + 1), np.int64)
-    first = (layer < LAYERS) | (visits == LAYERS * most)
-    told = np.where(layer < LAYERS, events, 1)
-    np.add.at(sums, (rows[first], layer[first]), told[first])
-    return sums
-
-
 def due(age: int, in_life: int) -> npt.NDArray[np.bool_]:
-    """What is asked at the end of a slot, of the layers and of users beyond: shape (4,).
+    """What is asked at the end of a slot, of the layers and beyond: shape (4,).
 
     Args:
         age: slots of the stream so far, this one included.
@@ -98,19 +71,24 @@ class LifeQuery:
     in_life: int
     """Slots M in which a user counts."""
     sensitivity: int
-    """Events by which neighbours can differ in a slot of which both have a visit."""
-    users: int
-    """By how many users beyond they can differ: 1, and 2 if events are replaced."""
+    """How much one user can change a slot."""
+
+    every = EVERY
+    width = LAYERS + 1
+    """Numbers in an answer."""
+    bins = 1
+    """None is asked for by itself."""
 
     @property
     def sensitivities(self) -> tuple[int, int]:
-        """By how much neighbours change all answers of the layers together, and of users beyond."""
-        return LAYERS * self.in_life * self.sensitivity, self.users
+        """By how much neighbours change all answers of the layers together, and beyond."""
+        return LAYERS * self.in_life * self.sensitivity, self.sensitivity
 
     def rates(self, budget: int) -> Rates:
-        """What costs at most so many units for ever: half for the layers, half for users beyond."""
+        """What costs at most so many units for ever: half for the layers, half for beyond."""
         inside, above = self.sensitivities
-        return Rates(budget // 2 // inside, budget // 2 // above)
+        each = budget // 2 // inside
+        return Rates(each, each, 0, budget // 2 // above)
 
     def answer(
         self, sums: Integers, asked: npt.NDArray[np.bool_], rates: Rates, words: RandomWords
@@ -128,15 +106,16 @@ class LifeQuery:
 class LifeShare:
     """What is known of the share that is kept: a function of answers alone, so public."""
 
+    query: LifeQuery
     sums: Floats
-    """Of the layers, older answers with less weight, and all users beyond: shape (4,)."""
+    """Of the layers, older answers with less weight, and all beyond: shape (4,)."""
     variances: Floats
     """Of the noise of each, shape (4,)."""
 
     @classmethod
-    def unknown(cls) -> LifeShare:
+    def unknown(cls, query: LifeQuery) -> LifeShare:
         """Before the first answer."""
-        return cls(np.zeros(LAYERS + 1), np.zeros(LAYERS + 1))
+        return cls(query, np.zeros(LAYERS + 1), np.zeros(LAYERS + 1))
 
     def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
         """With one more answer to noise of these rates.
@@ -154,7 +133,16 @@ class LifeShare:
             variances=fading**2 * self.variances + np.where(asked, noise, 0.0),
         )
 
-    def estimate(self, query: LifeQuery, age: int) -> tuple[float, float]:
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it, to be saved."""
+        return *self.variances, *self.sums
+
+    def of_numbers(self, numbers: Floats) -> LifeShare:
+        """One of the same query that was saved."""
+        return LifeShare(self.query, numbers[4:], numbers[:4])
+
+    def estimate(self, age: int) -> tuple[float, float]:
         """The share of the events of a slot, above 0 and at most 1, and its variance.
 
         It is drawn to what is to be expected of a limit, by as much as the answers are uncertain;
@@ -162,10 +150,9 @@ class LifeShare:
         slots nothing can be left out, and in the next M little is.
 
         Args:
-            query: what was asked.
             age: slots of the stream so far.
         """
-        later = min(max(age / query.in_life - 1, 0.0), 1.0)
+        later = min(max(age / self.query.in_life - 1, 0.0), 1.0)
         expected, doubt = 1 - (1 - GUESS) * later, DOUBT * later
         kept, middle, upper = np.maximum(self.sums[:LAYERS], 0)
         noise = self.variances[0]
@@ -182,19 +169,19 @@ class LifeShare:
 
     @property
     def beyond(self) -> tuple[float, float]:
-        """Users who went beyond the layers so far, 0 or more, and the standard error of that."""
+        """Events with which users went beyond the layers so far, and the standard error of that."""
         return max(float(self.sums[BEYOND]), 0.0), float(np.sqrt(self.variances[BEYOND]))
 
 
 def mostly_left_out(diagnostics: Mapping[str, float], events: int) -> bool:
     """Whether it seems that more is left out of a slot than counts: a function of a release.
 
-    That is if the share is below `LOW`, or if there are surely more users beyond the layers than
-    events in the slot: they may all still be there.
+    That is if the share is below `LOW`, or if more is surely beyond the layers than there is in the
+    slot: these users may all still be there.
 
     Args:
         diagnostics: of the release.
         events: that it says there were, in all bins.
     """
-    surely = diagnostics["users_beyond"] - 2 * diagnostics["users_beyond_stderr"]
+    surely = diagnostics["events_beyond"] - 2 * diagnostics["events_beyond_stderr"]
     return diagnostics["kept_share"] < LOW or surely > max(events, 0)

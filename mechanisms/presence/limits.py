@@ -50,7 +50,8 @@ same ones, until M is reached: these ends differ in at most |a - b - x| slots. a
 Where the promise is for a whole life (a :class:`Lifetime`), neighbours differ in all events of a
 user and not only in those of a window. Then nothing is left to count later in the place of what is
 lost: M slots differ if the events are removed, and 2 M units if they are replaced, as neither input
-counts more than M times. So a slot may cost E / M for ever under either adjacency.
+counts more than M times. So a slot may cost E / M for ever under either adjacency. To remove a part
+of a life is to replace it: it may cost 2 E where the price is for lives that are removed.
 
 `tests/mechanisms/presence` enumerates all of this, and shows why no limit slides: "at most m of the
 last w slots" differs without end, for what is kept after a window depends on what was kept in it.

@@ -8,9 +8,8 @@ event time, as slots close.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -32,18 +31,17 @@ from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules
-from streamveil.mechanisms.presence.kept_share import layers
-from streamveil.mechanisms.presence.life_share import life_layers
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import NEVER, Keys, stranger_keys
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
-    BlockLayers,
+    BlockCounts,
     Layout,
     ShardKey,
     Visits,
     count,
+    count_layers,
 )
 from streamveil.transforms.messages import (
     TALLIES,
@@ -91,16 +89,11 @@ class PresenceConfig:
         users: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
         return Counters(self._rules, self.key, users)
 
-    def limited(
-        self, kind: int, counters: Counters, visits: Visits
-    ) -> tuple[Visits, BlockLayers | None]:
-        """What counts of the events of some slots, none of which is closed after them.
-
-        Beside it the layers of lives, where the promise is for these.
-        """
-        if not len(visits.codes):
-            return visits, None
+    def limited(self, kind: int, counters: Counters, visits: Visits) -> BlockCounts:
+        """What counts of the events of some slots, none of which is closed after them."""
         layout, codes = self.layout, visits.codes
+        if not len(codes):
+            return count(kind, visits, layout, self.registry.classes_with_other)
         if kind == MEMBERS:  # the groups of a visit stand together
             found = codes // codes.dtype.type(layout.bins)
             starts, sizes = runs(found)
@@ -114,52 +107,21 @@ class PresenceConfig:
             slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
         slots += visits.block * layout.block
         classes = self._classes(kind, users)
-        decided = counters.decide(users, slots, classes, int(slots.max()) + 1)
-        kept = np.where(np.repeat(decided.counts, sizes), visits.kept, 0)
-        beyond = int(visits.kept.sum()) - int(kept.sum())
-        metrics.count(metrics.EVENTS_BEYOND_LIMIT, beyond)
-        metrics.count(metrics.EVENTS_COUNTED, int(kept.sum()))
-        limited = Visits(visits.block, codes, kept, beyond)
-        if not self.registry.classes.forever:
-            return limited, None
-        cells = (slots - visits.block * layout.block) * layout.classes + classes
-        found, row = np.unique(cells, return_inverse=True)
-        events, most = np.add.reduceat(visits.kept, starts), self._rules.in_life[classes]
-        sums = life_layers(decided.lived, events, most, row, len(found))
-        return limited, BlockLayers(found.astype(np.int64), sums)
-
-    def ended(self, kind: int, counters: Counters, next_slot: int) -> dict[int, BlockLayers]:
-        """Of users' blocks that ended before a slot since the last call, the layers by block."""
-        over, layout = counters.skip(next_slot), self.layout
-        if not len(over.users):
-            return {}
-        classes = self._classes(kind, over.users).astype(np.int64)
-        slots = over.ends - 1
-        if self.first_slot is not None:  # an earlier run may have ended before they did
-            slots = np.maximum(slots, self.first_slot)
-        found, row = np.unique(slots * layout.classes + classes, return_inverse=True)
-        sums = np.zeros((len(found), 4), np.int64)
-        np.add.at(sums, row, layers(over.used, self._rules.most[classes]))
-        blocks, cells = np.divmod(found, layout.block * layout.classes)
-        starts, sizes = runs(blocks)
-        return {
-            int(blocks[start]): BlockLayers(cells[start:][:size], sums[start:][:size])
-            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-        }
+        layers = counters.layers(users, slots, classes, int(slots.max()) + 1)
+        class_of = self.registry.classes_with_other
+        counts = count_layers(kind, visits, np.repeat(layers, sizes), layout, class_of)
+        metrics.count(metrics.EVENTS_BEYOND_LIMIT, visits.events - counts.events)
+        metrics.count(metrics.EVENTS_COUNTED, counts.events)
+        return counts
 
     def _classes(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
         if kind == MEMBERS:
             return self.registry.class_of[users]
         return np.full(len(users), self.registry.default_class, np.int32)
 
-    def told(
-        self, key: ShardKey, visits: Visits, beside: BlockLayers | None = None
-    ) -> tuple[str, Message]:
-        """(stream, BlockCounts) of what counts, with layers of blocks that ended or of lives."""
-        counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
-        if beside is not None:
-            counts = replace(counts, layers=beside)
-        message = self.layout.message(Kind.COUNTS, visits.block, key, counts.to_bytes())
+    def told(self, key: ShardKey, counts: BlockCounts) -> tuple[str, Message]:
+        """(stream, BlockCounts)."""
+        message = self.layout.message(Kind.COUNTS, counts.block, key, counts.to_bytes())
         return self.stream, message
 
 
@@ -250,33 +212,23 @@ class _LimitAtEndFn(beam.DoFn):
             else:
                 blocks[message.slot] = message
         sent = beyond = counted = 0
-        ended: dict[int, list[BlockLayers]] = defaultdict(list)
         for block in sorted(blocks):
-            visits, lived = config.limited(key[0], counters, Visits.of(blocks.pop(block)))
-            beyond += visits.dropped
-            counted += int(visits.kept.sum())
+            visits = Visits.of(blocks.pop(block))
+            counts = config.limited(key[0], counters, visits)
+            counted += counts.events
+            beyond += visits.events - counts.events
             sent += 1
-            yield config.told(key, visits, lived)
-            _add(ended, config.ended(key[0], counters, counters.next_slot or 0))
+            yield config.told(key, counts)
+            counters.skip(counters.next_slot or 0)
         if counters.next_slot is not None:
-            last = counters.next_slot - 1 if config.last_slot is None else config.last_slot
-            _add(ended, config.ended(key[0], counters, last + 1))
-            for block, some in ended.items():
-                for each in some:
-                    sent += 1
-                    nobody = Visits.none(key[0], block, config.layout)
-                    yield config.told(key, nobody, each)
+            if config.last_slot is not None:
+                counters.skip(config.last_slot + 1)
             kept = arrays_to_bytes(*counters.arrays())
             sent += 1
             told = config.layout.message(Kind.KEPT, counters.next_slot, key, kept)
             yield config.stream, told
         tally = EventTally(counted=counted, messages=sent - taken, beyond_limit=beyond)
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
-
-
-def _add(known: dict[int, list[BlockLayers]], some: dict[int, BlockLayers]) -> None:
-    for block, each in some.items():
-        known[block].append(each)
 
 
 class _Progress(NamedTuple):
@@ -372,8 +324,8 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         if len(set(there)) > 1:
             raise contradiction(there[0])
         metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
-        limited, lived = config.limited(key[0], mine, Visits.of(there[0]))
-        ended = config.ended(key[0], mine, slot + 1).get(slot)
+        limited = config.limited(key[0], mine, Visits.of(there[0]))
+        mine.skip(slot + 1)
         written = arrays_to_bytes(*mine.arrays())
         counters.write((slot, seal(config.key, purpose, written)))
         visits.clear()
@@ -385,5 +337,4 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
             close,
             at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot),
         )
-        told = config.told(key, limited, lived or ended)
-        yield TimestampedValue(told, config.clock.closing(slot))
+        yield TimestampedValue(config.told(key, limited), config.clock.closing(slot))

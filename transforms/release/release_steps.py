@@ -101,7 +101,7 @@ class Publish:
         """A `Release`, a ledger entry, and each `Revision`."""
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(driver.use(state) * 1e6)))
-        if "users_beyond" in release.diagnostics and mostly_left_out(
+        if "events_beyond" in release.diagnostics and mostly_left_out(
             release.diagnostics, int(release.counts.sum())
         ):
             metrics.count(metrics.SLOTS_MOSTLY_LEFT_OUT, 1)

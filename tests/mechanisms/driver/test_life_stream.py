@@ -12,11 +12,12 @@ from streamveil.mechanisms.driver.life_stream import LifeStream
 from streamveil.mechanisms.driver.present_stream import Presence
 from streamveil.mechanisms.presence import Limit, life_share
 from streamveil.mechanisms.presence.kept_share import LAYERS
-from streamveil.mechanisms.presence.life_share import BEYOND, life_layers
+from streamveil.mechanisms.presence.life_share import BEYOND
 from streamveil.mechanisms.presence.limits import EVERYBODY, aside
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
+from tests.mechanisms.presence.lives import beyond, life_layers
 
 KEY = bytes(range(32))
 SLOTS = 160
@@ -51,7 +52,7 @@ def turnover(in_life, visits=6, users=40_000, seed=0):
 def run(made, kept, layers, slots=SLOTS, restart=False):
     state, releases = made.start(), []
     for slot in range(slots):
-        state, release = made.release(state, slot, kept[slot], layers[slot])
+        state, release = made.release(state, slot, kept[slot], beyond(layers[slot]))
         releases.append(release)
         if restart:
             state = made.unpack(made.pack(state))
@@ -74,7 +75,7 @@ def test_what_is_left_out_is_made_up_for_and_the_error_knows_of_it(crowd):
     assert 0.84 < (np.abs(counts - true) < 1.645 * stderr).mean() < 0.96
     known = late[-1].diagnostics
     assert known["kept_share"] == pytest.approx(2 / 3, abs=0.02)
-    assert known["users_beyond"] < 3 * known["users_beyond_stderr"]
+    assert known["events_beyond"] < 3 * known["events_beyond_stderr"]
     first = releases[3].diagnostics
     assert (first["kept_share"], first["kept_share_stderr"]) == (1.0, 0.0)
 
@@ -91,7 +92,7 @@ def test_who_stays_is_told_of_though_nobody_counts_any_more():
     told = [life_share.mostly_left_out(one.diagnostics, int(one.counts.sum())) for one in releases]
     assert not any(told[:3])
     assert all(told[20:])
-    assert releases[-1].diagnostics["users_beyond"] == pytest.approx(2000, abs=500)
+    assert releases[-1].diagnostics["events_beyond"] == pytest.approx(2000, abs=500)
 
 
 def test_a_state_that_was_saved_goes_on_as_it_was(crowd):
@@ -121,7 +122,7 @@ def test_answers_are_noisy_and_bound_to_what_they_are_of(crowd):
     changed, _ = run(stream(4), kept, other, 40)
     moved = np.abs(changed.shares[0].sums - state.shares[0].sums)[:LAYERS]
     assert moved.max() > 10  # fresh noise, not one more
-    assert state.sums[0, :LAYERS].sum() == 0
+    assert state.sums[0][:LAYERS].sum() == 0
 
 
 def test_a_budget_too_small_to_ask_anything_is_refused():
@@ -163,7 +164,7 @@ def test_no_life_costs_more_than_its_budget_on_any_path(name, adjacency, in_life
         for slot in range(60):
             table = np.zeros((1, 3), np.int64)
             table[0, random.integers(3)] = events * counts[slot].sum()
-            state, release = made.release(state, slot, table, told[slot].sum(axis=0)[None])
+            state, release = made.release(state, slot, table, beyond(told[slot].sum(axis=0)[None]))
             if random.random() < 0.1:
                 state = made.unpack(made.pack(state))
             slots_paid += counts[slot] * int(release.spent[0]) / both

@@ -32,7 +32,7 @@ def table(there, limit, adjacency, cuts, restart):
     for cut in [*cuts, SLOTS]:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
         here = users[rows], slots[rows]
-        told[here] = counters.count(*here, np.zeros(len(rows), np.int64), cut)
+        told[here] = counters.layers(*here, np.zeros(len(rows), np.int64), cut) == 0
         counters.skip(cut)
         last = cut
         if restart:
