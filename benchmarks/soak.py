@@ -114,7 +114,7 @@ class Stream:
         join = JoinConfig(
             registry, self.clock, self.layout, transform.change_mapper, longest, first_slot=0
         )
-        self._map_changes = _MapChangesFn(join)
+        self._map_changes = _MapChangesFn(join.change_mapper, join.layout)
         self._map_changes.setup()
         self._join = Stage(_JoinInTimeFn(join)) if changing else None
         publish = Publish(transform.slots, transform.mechanism)

@@ -96,6 +96,8 @@ class Inputs:
         max_rejected: float = MAX_REJECTED,
         revise: int = 0,
         limit: Limit | None = None,
+        *,
+        changing: bool = False,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -116,6 +118,7 @@ class Inputs:
             max_rejected=max_rejected,
             revise=revise,
             limit=limit,
+            changing=changing,
         )
 
 

@@ -205,7 +205,8 @@ class PassJob:
                 paths["revisions"], labels=whole.domain.labels, layout=self.layout
             )
         if "ledger" in paths:
-            dynamic = self._changing or only_dynamic(whole.mechanism)
+            limited = isinstance(whole, PrivateHistograms) and whole.limits is not None
+            dynamic = (self._changing and not limited) or only_dynamic(whole.mechanism)
             entries = outputs.ledger, outputs.done
             entries | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
         if "rejected" in paths:

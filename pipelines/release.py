@@ -148,11 +148,6 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
                 f"--max_slots={own.max_slots} is about windows: leave it out with "
                 f"--guarantee={INFINITE}, or choose --guarantee={USER}"
             )
-        if own.requirement_changes:
-            raise ConfigurationError(
-                f"--max_slots={own.max_slots} is for requirements that never change: leave out "
-                "--requirement_changes, or the limit"
-            )
     return inputs.transform(
         registry,
         default if given.mechanism is None else given.mechanism,
@@ -163,6 +158,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         given.max_rejected,
         own.revise or 0,
         limit,
+        changing=limit is not None and bool(own.requirement_changes),
     )
 
 
@@ -217,7 +213,8 @@ def tell_least_total(transform: PrivateHistograms) -> None:
 
 def is_dynamic(transform: PrivateHistograms, changes: object) -> bool:
     """Whether rows of the ledger are about requirements that change."""
-    return bool(changes) or only_dynamic(transform.mechanism)
+    by_ledger = bool(changes) and transform.limits is None
+    return by_ledger or only_dynamic(transform.mechanism)
 
 
 def main(options: PipelineOptions, dry: str = "false") -> int:

@@ -40,6 +40,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.present_stream import Presence
 from streamveil.mechanisms.driver.saved_state import (
     BINS,
+    CHANGING,
     COLUMNS,
     KEEP,
     LIMIT,
@@ -60,7 +61,8 @@ from streamveil.transforms.counting.count_events import Asked, Counted, Counter,
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
-from streamveil.transforms.counting.presence import LimitPresence, PresenceConfig
+from streamveil.transforms.counting.presence import LimitPresence
+from streamveil.transforms.counting.presence_shard import PresenceConfig
 from streamveil.transforms.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Message
 from streamveil.transforms.release.drivers import Configuration, is_joined, one_driver
 from streamveil.transforms.release.noise_keys import NoiseKey, SameKey
@@ -224,8 +226,10 @@ class PrivateHistograms(beam.PTransform):
     """In how many slots a user counts: then these may cost more, and noise is less. See
     `mechanisms/presence/limits.py`; the guarantee stays what it is. Events in other slots are left
     out of the counts. One for all classes is left out where it does not pay, and classes of which
-    the registry says `max_slots` have their own; or one for each class. For requirements that never
-    change. With a `Lifetime`, the mechanism is one of `MECHANISMS`."""
+    the registry says `max_slots` have their own; or one for each class. Where requirements change
+    it is one for all, in slots of a block of the longest window, and the stream is `changing` from
+    its first slot on: see `mechanisms/presence/changing.py`. The mechanism is one of `MECHANISMS`
+    then, as with a `Lifetime`."""
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
     revised with what there is. A run that is gone on from leaves them to the one that goes on."""
@@ -246,21 +250,26 @@ class PrivateHistograms(beam.PTransform):
         self.bounding()
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
-        self.limits = self._limits_of_classes()
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_revise(self.mechanism, self.revise)
-        check_shares(self.population.requirements, self.population.sensitivity)
         if self.longest_window is not None:
             self.longest_window = whole("longest_window", self.longest_window)
             check_horizon(self.longest_window, self.registry)
         self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
-        if self._dynamic or only_dynamic(self.mechanism):
-            self._refuse_limit()
+        self._known = self.registry
+        self.limits = self._limits_of_classes()
+        check_shares(self.population.requirements, self.population.sensitivity)
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
         self._kept: list[Message] = []
         self._resumes = self.resume is not None
         if self.resume is not None:
+            if self.limits and self._dynamic and not is_joined(self.resume):
+                raise ConfigurationError(
+                    "this state is of a stream with a limit on presence (--max_slots) whose "
+                    "requirements did not change: leave out the changes, or begin a stream with "
+                    "them, which spends the users' budgets again"
+                )
             check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
             if self.limits or is_joined(self.resume):
                 self._kept = ledgers.kept(self.resume)
@@ -305,6 +314,15 @@ class PrivateHistograms(beam.PTransform):
     def _limits_of_classes(self) -> tuple[Limit, ...] | None:
         """The limit of each class; None where nobody has any."""
         known = self.registry
+        if self.limit is None and not any(known.max_slots):
+            return None
+        if only_dynamic(self.mechanism):
+            raise ConfigurationError(
+                f"mechanism {self.mechanism!r} knows no limit on presence (--max_slots, or a "
+                "column max_slots of the table): choose another, or leave the limit out"
+            )
+        if self._dynamic:
+            self._known = known = self._up_to_longest(known)
         if self.limit is None or isinstance(self.limit, Limit):
             return limits_of(self.limit, known.max_slots, known.classes, self.adjacency)
         if len(self.limit) != len(known.classes):
@@ -314,11 +332,25 @@ class PrivateHistograms(beam.PTransform):
             )
         return tuple(self.limit)
 
+    def _up_to_longest(self, registry: Registry) -> Registry:
+        """The registry of users who may move from class to class: see `presence/changing.py`."""
+        if any(registry.max_slots):
+            raise ConfigurationError(
+                "where requirements change there is one limit on presence for all: leave out the "
+                "column max_slots of the table of requirements, and give --max_slots"
+            )
+        if not isinstance(self.limit, Limit) or self.limit.max_slots is None or self.limit.in_life:
+            raise ConfigurationError(
+                "where requirements change there is one limit on presence for all, in the slots of "
+                "a block: give one Limit, without in_life"
+            )
+        return registry.up_to(self._horizon)
+
     @property
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
-        asked, sizes = self.registry.classes, self.registry.sizes
+        asked, sizes = self._known.classes, self._known.sizes
         if self.limits is not None:
             if asked.forever:  # whoever will come
                 sizes = np.where(sizes == 0, EVERYBODY, sizes)
@@ -345,9 +377,10 @@ class PrivateHistograms(beam.PTransform):
             COLUMNS: self.columns.identity(),
             "adjacency": encoded(self.adjacency),
             "contributions of a user in a slot": encoded(self.max_contributions),
-            USERS: self.registry.identity(),
+            USERS: self._known.identity(),
             **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
             **({} if self.limits is None else {LIMIT: encoded(self.limits)}),
+            **({CHANGING: encoded(True)} if self.limits and self._dynamic else {}),
         }
 
     def event_mapper(self, dynamic: bool = False) -> EventMapper:
@@ -403,6 +436,11 @@ class PrivateHistograms(beam.PTransform):
     ) -> Outputs:
         """Build the pipeline: events -> batches -> codes -> counts -> releases."""
         events, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        if changes is not None and self.limits is not None and not self._dynamic:
+            raise ConfigurationError(
+                "requirements change, and presence is limited: say so from the first slot on "
+                "(changing=True)"
+            )
         batches = as_batches(events, self.columns.names, self.event_mapper)
         if changes is None and self._dynamic:
             changes = batches.pipeline | "NoChanges" >> beam.Create([], reshuffle=False)
@@ -456,11 +494,16 @@ class PrivateHistograms(beam.PTransform):
         outputs.revised = revised
         return outputs.completed(self.domain.labels, done)
 
-    def _limited(self, counted: Counted, on_workers: PrivateHistograms) -> Counted:
+    def _limited(
+        self,
+        counted: Counted,
+        changes: beam.PCollection[pa.RecordBatch] | None,
+        on_workers: PrivateHistograms,
+    ) -> Counted:
         """(shard, Visits) become (stream, BlockCounts) of the slots in which users count."""
         assert self.limits is not None
         config = PresenceConfig(
-            self.registry,
+            self._known,
             counted.layout,
             self.limits,
             self.adjacency,
@@ -469,30 +512,30 @@ class PrivateHistograms(beam.PTransform):
             self.first_slot,
             self.last_slot,
             _STREAM,
+            None if changes is None else on_workers.change_mapper,
+            self._resumes,
         )
         starts = None if counted.bounded else counted.ticks[0]
-        limited = counted.counts | "LimitPresence" >> LimitPresence(config, starts, self._kept)
-        return counted._replace(counts=limited.counts, tallies=(*counted.tallies, *limited.tallies))
-
-    def _refuse_limit(self) -> None:
-        if self.limits is not None:
-            raise ConfigurationError(
-                "a limit on presence (--max_slots, or a column max_slots of the table) is for "
-                "requirements that never change: leave out the changes and mechanisms for them, "
-                "or the limit"
-            )
+        limit = LimitPresence(config, starts, self._kept, changes)
+        limited = counted.counts | "LimitPresence" >> limit
+        return counted._replace(
+            counts=limited.counts,
+            rejected=(*counted.rejected, *limited.rejected),
+            tallies=(*counted.tallies, *limited.tallies),
+        )
 
     def _layout(self, bounded: bool) -> Layout:
-        return Layout.choose(self.registry, self.domain.bins, self.shards, timely=not bounded)
+        return Layout.choose(self._known, self.domain.bins, self.shards, timely=not bounded)
 
     def _ledgers(self, layout: Layout, changing: bool = False) -> Configuration:
         """What is released and how it is accounted for."""
-        if changing and self.mechanism.partition(":")[0] not in DYNAMIC_MECHANISMS:
+        by_cohort = changing and self.limits is None
+        if by_cohort and self.mechanism.partition(":")[0] not in DYNAMIC_MECHANISMS:
             raise ConfigurationError(
                 f"mechanism {self.mechanism!r} is for requirements that never change: choose one "
                 f"of {', '.join(DYNAMIC_MECHANISMS)} (--mechanism), or leave out the changes"
             )
-        asked = self.registry.classes
+        asked = self._known.classes
         return Configuration(
             self.mechanism,
             self.population,
@@ -502,9 +545,11 @@ class PrivateHistograms(beam.PTransform):
             self.context,
             changing,
             self.longest_window,
-            self.registry.default_class,
+            self._known.default_class,
             self.revise,
-            None if self.limits is None else Presence(self.limits, asked, self.adjacency),
+            None
+            if self.limits is None
+            else Presence(self.limits, asked, self.adjacency, moving=changing),
         )
 
     def _count(
@@ -525,7 +570,7 @@ class PrivateHistograms(beam.PTransform):
             batches,
             partial(on_workers.event_mapper, dynamic),
             Counter(
-                self.registry,
+                self._known,
                 layout,
                 on_workers.bounding,
                 _STREAM,
@@ -537,16 +582,15 @@ class PrivateHistograms(beam.PTransform):
             self.heartbeat,
             bounded=bounded,
         )
-        if self.limits is not None:
-            counted = self._limited(counted, on_workers)
-        if changes is None:
-            return counted
-        self._refuse_limit()
-        if self.first_slot is None:
+        if dynamic and self.first_slot is None:
             raise ConfigurationError(
                 "requirements change (--requirement_changes), so the slot from which on they do "
                 "must be known: give --start"
             )
+        if self.limits is not None:
+            return self._limited(counted, changes, on_workers)
+        if changes is None:
+            return counted
         # (shard, Visits) become (stream, ShardCounts)
         join = JoinRequirements(
             on_workers.join_config(counted.layout, counted.clock, keeps=bounded and self._dynamic),

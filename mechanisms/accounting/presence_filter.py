@@ -31,6 +31,9 @@ class PresenceTerms:
     """Of so many consecutive slots; `FOREVER` of all."""
     aside: tuple[int, ...]
     """Units of the budget that are for something else than slots."""
+    moving: bool = False
+    """Whether users may be of another class in another slot, up to the one whose requirement is
+    kept for them: no class asks for less than those before it."""
 
     def unspent(self) -> PresenceFilter:
         """The filter before the first slot."""
@@ -51,7 +54,7 @@ class PresenceFilter:
 
     Guarantee: after any sequence of :meth:`charge` that did not raise, any `most` slots out of any
     `reach` consecutive ones cost class k at most its `epsilon` less what is set aside, in exact
-    integers.
+    integers; where users move, also of a user who was of earlier classes in some of them.
 
     Raises ConfigurationError where there would be too much to remember.
     """
@@ -74,6 +77,7 @@ class PresenceFilter:
         self.rows: Units = np.zeros((depth, len(self._most)), np.int64)
         """Shape (depth, K), units: spent in slot s at row s % depth; of a life the dearest slots,
         in any order."""
+        self._moving = terms.moving
         self.slots = 0
         """Slots booked so far."""
 
@@ -88,6 +92,8 @@ class PresenceFilter:
             ValueError: for negative amounts, which nothing can spend.
         """
         check_amounts(amounts, len(self._caps))
+        if self._moving:  # whoever pays by a class may have been of any before it
+            amounts = np.maximum.accumulate(amounts)
         left = self.left()
         over = np.flatnonzero(amounts > left)
         if over.size:

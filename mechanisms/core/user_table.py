@@ -141,6 +141,27 @@ class Registry:
             default=default,
         )
 
+    def up_to(self, longest: int) -> Registry:
+        """The same users, whose classes differ by epsilon alone, all over the longest window.
+
+        Classes ascend by epsilon. Raises ConfigurationError where a window is longer.
+        """
+        if self.classes.longest > longest:
+            raise ConfigurationError(
+                f"the longest window is {longest} slots, and users of the table ask for "
+                f"{self.classes.longest}"
+            )
+        epsilons, merged = np.unique([one.epsilon for one in self.classes], return_inverse=True)
+        other = self.default_class
+        return Registry(
+            self.users,
+            merged[self.class_of].astype(np.int32),
+            Requirements(Requirement(longest, one) for one in epsilons.tolist()),
+            np.bincount(merged, self.sizes, len(epsilons)).astype(np.int64),
+            None if other is None else int(merged[other]),
+            reload=None if self.reload is None else _UpTo(self.reload, longest),
+        )
+
     @cached_property
     def classes_with_other(self) -> npt.NDArray[np.int32]:
         """`class_of`, and last the class of users outside the table (0 if they are rejected)."""
@@ -230,6 +251,17 @@ def _distinct(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[n
     """Distinct values, ascending, and where each value is among them."""
     distinct = np.unique(values)
     return distinct, np.searchsorted(distinct, values)
+
+
+@dataclass(frozen=True)
+class _UpTo:
+    """Loads a registry and takes it up to the longest window."""
+
+    reload: Callable[[], Registry]
+    longest: int
+
+    def __call__(self) -> Registry:
+        return self.reload().up_to(self.longest)
 
 
 _LIVING: weakref.WeakValueDictionary[str, Registry] = weakref.WeakValueDictionary()

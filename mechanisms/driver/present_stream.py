@@ -52,6 +52,8 @@ class Presence:
     """Of each class, as asked for."""
     adjacency: str
     """What neighbouring inputs differ in."""
+    moving: bool = False
+    """Whether users may move from class to class: see `presence/changing.py`."""
 
 
 @dataclass
@@ -98,7 +100,7 @@ class PresentStream:
     ) -> None:
         self.mechanism = mechanism
         limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
-        door = terms(limits, asked, adjacency)
+        door = terms(limits, asked, adjacency, moving=presence.moving)
         self.stream = ReleaseStream(mechanism, noise, context=context, presence=door)
         self.keeper = self.stream.keeper
         """Seals states."""

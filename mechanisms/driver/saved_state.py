@@ -31,6 +31,7 @@ SENSITIVITY = "sensitivity"
 LONGEST_WINDOW = "longest window"
 KEEP = "choice of the events that are kept"
 LIMIT = "limit on presence"
+CHANGING = "requirements may change"
 
 
 def public_facts(

@@ -57,8 +57,9 @@ FALL = 0.35, 0.3
 """What the third layer is to the second, and its doubt."""
 CARELESS, ANYTHING = 10, 0.5
 """One limit in so many was not chosen with care; what is left out then, of each measure."""
-FOR_REST, FOR_BINS = 6, 4
-"""Parts of 20 of the budget that questions about the rest and the bins have; layers have others."""
+PARTS, FOR_REST, FOR_BINS = 20, 6, 4
+"""Of so many parts of the budget, those of questions about the rest and about bins; the others are
+for layers."""
 CLEAR = 3
 """Standard errors that must be between nothing and what counts, or answers tell nothing."""
 TINY = 1e-12
@@ -116,16 +117,17 @@ class ShareQuery:
         return self.slots * self.sensitivity, min(above, self.window) * self.sensitivity
 
     def rates(self, budget: int) -> Rates:
-        """What costs at most so many units over any window, rounded down.
+        """What costs at most so many units over any window, rounded down; never more for less.
 
         What is not asked for leaves its part to the layers.
         """
         layer, rest = self.sensitivities
-        part = budget // 20
-        for_rest = FOR_REST * part if rest else 0
-        for_bins = FOR_BINS * part if self.bins > 1 else 0
-        half = (budget - for_rest - for_bins) // 5 // layer
-        return Rates(half, 2 * half, for_bins // 2 // layer, for_rest // rest if rest else 0)
+        part = budget // PARTS
+        for_rest = FOR_REST if rest else 0
+        for_bins = FOR_BINS if self.bins > 1 else 0
+        half = (PARTS - for_rest - for_bins) * part // 5 // layer
+        of_rest = for_rest * part // rest if rest else 0
+        return Rates(half, 2 * half, for_bins * part // 2 // layer, of_rest)
 
     def answer(self, sums: Integers, rates: Rates, words: RandomWords) -> Integers:
         """The sums with noise: of three layers, of the rest, and of bins if there are several.

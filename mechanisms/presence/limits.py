@@ -332,13 +332,21 @@ def priced(
 
 
 def terms(
-    limits: Sequence[Limit], requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE
+    limits: Sequence[Limit],
+    requirements: Sequence[Requirement],
+    adjacency: str = ADD_REMOVE,
+    *,
+    moving: bool = False,
 ) -> PresenceTerms:
-    """What the last door checks of each class, whatever a slot may cost."""
+    """What the last door checks of each class, whatever a slot may cost.
+
+    `moving` if users may change from class to class (`changing.py`), which ascend by epsilon.
+    """
     both = list(zip(limits, requirements, strict=True))
     return PresenceTerms(
         tuple(requirements),
         tuple(limit.slots(one, adjacency) for limit, one in both),
         tuple(limit.reach(one, adjacency) for limit, one in both),
         tuple(limit.aside(one, adjacency) for limit, one in both),
+        moving,
     )

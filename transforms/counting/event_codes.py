@@ -374,17 +374,23 @@ def count_layers(
     kind: int,
     visits: Visits,
     layers: Integers,
+    classes: npt.NDArray[np.integer],
     layout: Layout,
-    class_of: npt.NDArray[np.int32],
 ) -> BlockCounts:
-    """The same where presence is limited: layer 0 counts, 1 to 3 are told, above is nothing."""
-    counts = count(kind, replace(visits, kept=np.where(layers, 0, visits.kept)), layout, class_of)
+    """The same where presence is limited: layer 0 counts, 1 to 3 are told, above is nothing.
+
+    Layers and classes are of each group.
+    """
+    slots, _, bins = read_codes(kind, visits.codes, layout)
+    cells = (slots * layout.classes + classes) * layout.bins + bins
+    table = np.bincount(cells, weights=np.where(layers, 0, visits.kept), minlength=1)
+    filled = np.flatnonzero(table)
+    counts = BlockCounts(visits.block, filled, table[filled].astype(np.int64))
     rows = np.flatnonzero((layers > 0) & (layers <= LAYERS))
     if not len(rows):
         return counts
-    cells = _cells(kind, replace(visits, codes=visits.codes[rows]), layout, class_of)
-    cells += (layers[rows] - 1) * (layout.block * layout.classes * layout.bins)
-    filled, group = np.unique(cells, return_inverse=True)
+    above = cells[rows] + (layers[rows] - 1) * (layout.block * layout.classes * layout.bins)
+    filled, group = np.unique(above, return_inverse=True)
     events = np.bincount(group, weights=visits.kept[rows]).astype(np.int64)
     return replace(counts, beyond=(filled, events))
 

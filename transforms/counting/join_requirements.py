@@ -143,12 +143,7 @@ class JoinRequirements(beam.PTransform):
         visits, batches = inputs
         config = self.config
         tallies: tuple[beam.PCollection[bytes], ...] = ()
-        mapped = batches | "MapChanges" >> beam.ParDo(_MapChangesFn(config)).with_outputs(
-            REJECTED, TALLIES, main="changes"
-        )
-        mapped.changes.element_type = _BY_SHARD
-        mapped[REJECTED].element_type = pa.RecordBatch
-        mapped[TALLIES].element_type = bytes
+        mapped = mapped_changes(batches, config.change_mapper, config.layout)
         everything = [visits, mapped.changes]
         bounded = visits.is_bounded and batches.is_bounded
         kept = list(self.kept) if bounded else [_waiting(message) for message in self.kept]
@@ -180,6 +175,21 @@ class JoinRequirements(beam.PTransform):
         return Joined(joined.counts, rejected, tallies)
 
 
+def mapped_changes(
+    batches: beam.PCollection[pa.RecordBatch],
+    change_mapper: Callable[[], ChangeMapper],
+    layout: Layout,
+) -> Any:
+    """Batches of changes to `changes`, (shard, Changes); dead letters and tallies on the side."""
+    mapped = batches | "MapChanges" >> beam.ParDo(
+        _MapChangesFn(change_mapper, layout)
+    ).with_outputs(REJECTED, TALLIES, main="changes")
+    mapped.changes.element_type = _BY_SHARD
+    mapped[REJECTED].element_type = pa.RecordBatch
+    mapped[TALLIES].element_type = bytes
+    return mapped
+
+
 def _waiting(kept: Message) -> Message:
     """The changes of what a shard kept, from slots to come."""
     _, changes = several_from_bytes(kept.payload)
@@ -189,9 +199,9 @@ def _waiting(kept: Message) -> Message:
 class _MapChangesFn(beam.DoFn):
     """Batches of changes to (shard, Changes); on the side dead letters, and tallies as bytes."""
 
-    def __init__(self, config: JoinConfig) -> None:
-        self._make_mapper = config.change_mapper
-        self._layout = config.layout
+    def __init__(self, change_mapper: Callable[[], ChangeMapper], layout: Layout) -> None:
+        self._make_mapper = change_mapper
+        self._layout = layout
 
     def setup(self) -> None:
         self._mapper = self._make_mapper()
@@ -432,7 +442,7 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
         due, busy = mine.no_changes(), []
         if at.changes <= slot:
             asked = list(map(Changes.from_bytes, changes.read()))
-            _check_waiting("changes", len(asked), at.asked)
+            check_waiting("changes", len(asked), at.asked)
             due, rest = Changes.joined(asked).split(slot)
             changes.clear()
             if len(rest.users):
@@ -440,7 +450,7 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
             at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
         if at.busy <= slot:
             waiting = list(visits.read())
-            _check_waiting("visits", len(waiting), at.visits)
+            check_waiting("visits", len(waiting), at.visits)
             visits.clear()
             later = [message for message in waiting if message.slot > slot]
             for message in later:
@@ -461,7 +471,7 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
         yield from outputs
 
 
-def _check_waiting(what: str, there: int, came: int) -> None:
+def check_waiting(what: str, there: int, came: int) -> None:
     """Raise StateWentBack where not all waits that came."""
     if there != came:
         raise went_back(f"{there} messages of {what} wait where {came} came")

@@ -8,14 +8,12 @@ event time, as slots close.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import apache_beam as beam
-import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 from apache_beam.coders import BytesCoder, FastPrimitivesCoder, TupleCoder, VarIntCoder
 from apache_beam.transforms.userstate import (
     BagStateSpec,
@@ -25,104 +23,34 @@ from apache_beam.transforms.userstate import (
 )
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
+from apache_beam.utils.timestamp import Timestamp
 
-from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.state_codec import seal, unseal
-from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.transforms import metrics
-from streamveil.transforms.counting.bounding import runs
-from streamveil.transforms.counting.changes import NEVER, Keys, stranger_keys
-from streamveil.transforms.counting.event_codes import (
-    MEMBERS,
-    BlockCounts,
-    Layout,
-    ShardKey,
-    Visits,
-    count,
-    count_layers,
+from streamveil.transforms.columns.dead_letters import rejected_slots
+from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
+from streamveil.transforms.counting.changes import NEVER, Changes
+from streamveil.transforms.counting.event_codes import Layout, ShardKey, Visits
+from streamveil.transforms.counting.join_requirements import check_waiting, mapped_changes
+from streamveil.transforms.counting.presence_shard import (
+    NO_REQUIREMENT_DETAIL,
+    PresenceConfig,
+    PresentShard,
 )
 from streamveil.transforms.messages import (
+    REJECTED,
     TALLIES,
     Kind,
     Message,
     MessageCoder,
-    arrays_from_bytes,
-    arrays_to_bytes,
+    several_from_bytes,
+    several_to_bytes,
 )
 from streamveil.transforms.slots.arrivals import another_start, contradiction
-from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 _BY_SHARD = KV[Tuple[int, int], Message]
-
-
-@dataclass(frozen=True, eq=False)
-class PresenceConfig:
-    """Everything the limit is made of: public, but for the key of the phases."""
-
-    registry: Registry
-    layout: Layout
-    limits: tuple[Limit, ...]
-    """Of each class."""
-    adjacency: str
-    make_key: Callable[[], bytes]
-    """Gives the key on a worker."""
-    clock: Clock
-    first_slot: int | None = None
-    last_slot: int | None = None
-    stream: str = ""
-    """Key of the counts that come out."""
-
-    @cached_property
-    def _rules(self) -> Rules:
-        return Rules.of(self.limits, self.registry.classes, self.adjacency)
-
-    @cached_property
-    def key(self) -> bytes:
-        """The key of the phases, which seals counters as well."""
-        return self.make_key()
-
-    def counters(self, kind: int) -> Counters:
-        """Of users of one kind, before the first slot."""
-        users: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
-        return Counters(self._rules, self.key, users)
-
-    def limited(self, kind: int, counters: Counters, visits: Visits) -> BlockCounts:
-        """What counts of the events of some slots, none of which is closed after them."""
-        layout, codes = self.layout, visits.codes
-        if not len(codes):
-            return count(kind, visits, layout, self.registry.classes_with_other)
-        if kind == MEMBERS:  # the groups of a visit stand together
-            found = codes // codes.dtype.type(layout.bins)
-            starts, sizes = runs(found)
-            slots, members = np.divmod(found[starts].astype(np.int64), layout.users)
-            users: Keys = members
-        else:
-            inside = codes[:, 2] // np.uint64(layout.bins)
-            fresh = (codes[1:, :2] != codes[:-1, :2]).any(axis=1) | (inside[1:] != inside[:-1])
-            starts = np.flatnonzero(np.append(True, fresh))
-            sizes = np.diff(starts, append=len(codes))
-            slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
-        slots += visits.block * layout.block
-        classes = self._classes(kind, users)
-        layers = counters.layers(users, slots, classes, int(slots.max()) + 1)
-        class_of = self.registry.classes_with_other
-        counts = count_layers(kind, visits, np.repeat(layers, sizes), layout, class_of)
-        metrics.count(metrics.EVENTS_BEYOND_LIMIT, visits.events - counts.events)
-        metrics.count(metrics.EVENTS_COUNTED, counts.events)
-        return counts
-
-    def _classes(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
-        if kind == MEMBERS:
-            return self.registry.class_of[users]
-        return np.full(len(users), self.registry.default_class, np.int32)
-
-    def told(self, key: ShardKey, counts: BlockCounts) -> tuple[str, Message]:
-        """(stream, BlockCounts)."""
-        message = self.layout.message(Kind.COUNTS, counts.block, key, counts.to_bytes())
-        return self.stream, message
 
 
 class Limited(NamedTuple):
@@ -133,13 +61,16 @@ class Limited(NamedTuple):
     `Kind.KEPT`, what the run that goes on needs to know."""
     tallies: tuple[beam.PCollection[bytes], ...]
     """In a bounded input, what became of its events."""
+    rejected: tuple[beam.PCollection[pa.RecordBatch], ...] = ()
+    """Where requirements change: bad changes, and events of users without a requirement."""
 
 
 @dataclass(eq=False)
 class LimitPresence(beam.PTransform):
     """Leaves out of (shard, Visits) what is beyond the limit, and counts the rest by class.
 
-    In a stream there are visits, perhaps none, of every slot and shard.
+    In a stream there are visits, perhaps none, of every slot and shard. Changes of requirements are
+    joined with them: a shard closes a slot when the watermark of changes has passed it as well.
     """
 
     config: PresenceConfig
@@ -147,6 +78,8 @@ class LimitPresence(beam.PTransform):
     """Of a stream: which slot is the first."""
     kept: Sequence[Message] = ()
     """What shards kept in the run that this one goes on from."""
+    changes: beam.PCollection[pa.RecordBatch] | None = None
+    """Batches of changes, where the config knows how to map them."""
 
     def __post_init__(self) -> None:
         """Name the transform."""
@@ -154,38 +87,65 @@ class LimitPresence(beam.PTransform):
 
     def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Limited:
         """Build the steps: gather by shard, decide in slot order."""
-        layout = self.config.layout
+        config, layout = self.config, self.config.layout
+        everything = [visits]
+        tallies: tuple[beam.PCollection[bytes], ...] = ()
+        rejected: tuple[beam.PCollection[pa.RecordBatch], ...] = ()
+        if self.changes is not None:
+            assert config.change_mapper is not None
+            mapped = mapped_changes(self.changes, config.change_mapper, layout)
+            everything.append(mapped.changes)
+            tallies, rejected = (mapped[TALLIES],), (mapped[REJECTED],)
+        kept = list(self.kept)
         if self.starts is not None:
-            starts = self.starts | "StartShards" >> beam.FlatMap(
-                _to_shards, layout
-            ).with_output_types(_BY_SHARD)
-            counts = (
-                (visits, starts)
+            everything.append(
+                self.starts
+                | "StartShards" >> beam.FlatMap(_to_shards, layout).with_output_types(_BY_SHARD)
+            )
+            changing = config.change_mapper is not None
+            kept = [_waiting(message) for message in kept] if changing else []
+        if kept:
+            by_shard = [(layout.key(message.shard), message) for message in kept]
+            everything.append(
+                visits.pipeline
+                | "KeptCounters" >> beam.Create(by_shard).with_output_types(_BY_SHARD)
+            )
+        if self.starts is not None:
+            limited = (
+                everything
                 | "AddStart" >> beam.Flatten()
                 | "LimitInTime"
-                >> beam.ParDo(_LimitInTimeFn(self.config, self.kept)).with_output_types(
-                    KV[str, Message]
+                >> beam.ParDo(_LimitInTimeFn(config, self.kept)).with_outputs(
+                    REJECTED, main="counts"
                 )
             )
-            return Limited(counts, ())
-        everything = [visits]
-        if self.kept:
-            kept = [(layout.key(message.shard), message) for message in self.kept]
-            everything.append(
-                visits.pipeline | "KeptCounters" >> beam.Create(kept).with_output_types(_BY_SHARD)
+        else:
+            limited = (
+                everything
+                | "AddCounters" >> beam.Flatten()
+                | "GatherVisits" >> beam.GroupByKey()
+                | "LimitAtEnd"
+                >> beam.ParDo(_LimitAtEndFn(config)).with_outputs(REJECTED, TALLIES, main="counts")
             )
-        limited = (
-            everything
-            | "AddCounters" >> beam.Flatten()
-            | "GatherVisits" >> beam.GroupByKey()
-            | "LimitAtEnd"
-            >> beam.ParDo(_LimitAtEndFn(self.config)).with_outputs(TALLIES, main="counts")
-        )
+            limited[TALLIES].element_type = bytes
+            came = EventTally(messages=len(kept)).to_bytes()
+            begin = visits.pipeline | "CountersTally" >> beam.Create([came])
+            tallies = (*tallies, begin, limited[TALLIES])
         limited.counts.element_type = KV[str, Message]
-        limited[TALLIES].element_type = bytes
-        came = EventTally(messages=len(self.kept)).to_bytes()
-        begin = visits.pipeline | "CountersTally" >> beam.Create([came])
-        return Limited(limited.counts, (begin, limited[TALLIES]))
+        limited[REJECTED].element_type = pa.RecordBatch
+        if self.changes is None:
+            return Limited(limited.counts, tallies)
+        return Limited(
+            limited.counts,
+            () if self.starts is not None else tallies,
+            (*rejected, limited[REJECTED]),
+        )
+
+
+def _waiting(kept: Message) -> Message:
+    """The changes of what a shard kept, from slots to come."""
+    _, changes = several_from_bytes(kept.payload)
+    return kept._replace(kind=Kind.CHANGES, payload=changes)
 
 
 def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:
@@ -202,33 +162,71 @@ class _LimitAtEndFn(beam.DoFn):
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
         config, (key, messages) = self._config, element
-        counters = config.counters(key[0])
+        shard, changing = PresentShard(config, key[0]), config.change_mapper is not None
         blocks: dict[int, Message] = {}
+        asked = [shard.no_changes()]
         taken = 0
         for message in messages:
             taken += 1
-            if message.kind is Kind.KEPT:
-                counters.resume(arrays_from_bytes(message.payload))
-            else:
+            if message.kind is Kind.CHANGES:
+                asked.append(Changes.from_bytes(message.payload))
+            elif message.kind is not Kind.KEPT:
                 blocks[message.slot] = message
+            elif changing:
+                written, waiting = several_from_bytes(message.payload)
+                shard.resume(written)
+                asked.append(Changes.from_bytes(waiting))
+            else:
+                shard.resume(message.payload)
+        changes = Changes.joined(asked)
+        if config.resumed:
+            assert config.first_slot is not None
+            metrics.count(metrics.CHANGES_LATE, int((changes.slots < config.first_slot).sum()))
         sent = beyond = counted = 0
+        lost: dict[str, Lost] = {}
         for block in sorted(blocks):
             visits = Visits.of(blocks.pop(block))
-            counts = config.limited(key[0], counters, visits)
-            counted += counts.events
-            beyond += visits.events - counts.events
+            if changing:
+                last = (block + 1) * config.layout.block - 1
+                changes = shard.ask_up_to(_capped(last, config.last_slot), changes)
+            limited = shard.limited(visits)
+            counted += limited.counts.events
+            beyond += limited.beyond
             sent += 1
-            yield config.told(key, counts)
-            counters.skip(counters.next_slot or 0)
-        if counters.next_slot is not None:
+            yield config.told(key, limited.counts)
+            if limited.homeless:
+                letters, some = _homeless(limited.homeless)
+                lost[NO_REQUIREMENT] = lost[NO_REQUIREMENT] + some if lost else some
+                end = config.clock.slots.end(max(limited.homeless))
+                at = Timestamp(micros=end - 1)
+                yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at))
+            shard.skip(shard.next_slot or 0)
+        if shard.next_slot is not None or len(changes.users):
             if config.last_slot is not None:
-                counters.skip(config.last_slot + 1)
-            kept = arrays_to_bytes(*counters.arrays())
+                if changing:
+                    changes = shard.ask_up_to(config.last_slot, changes)
+                shard.skip(config.last_slot + 1)
+            elif shard.next_slot is None:
+                shard.skip(config.first_slot or 0)
+            kept = shard.to_bytes()
+            if changing:
+                kept = several_to_bytes(kept, changes.to_bytes())
             sent += 1
-            told = config.layout.message(Kind.KEPT, counters.next_slot, key, kept)
+            told = config.layout.message(Kind.KEPT, shard.next_slot or 0, key, kept)
             yield config.stream, told
-        tally = EventTally(counted=counted, messages=sent - taken, beyond_limit=beyond)
+        tally = EventTally(lost=lost, counted=counted, messages=sent - taken, beyond_limit=beyond)
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
+
+
+def _capped(slot: int, last: int | None) -> int:
+    return slot if last is None else min(slot, last)
+
+
+def _homeless(events: dict[int, int]) -> tuple[pa.RecordBatch, Lost]:
+    """Dead letters of events by slot of users with no requirement in force, and how many."""
+    letters = rejected_slots(NO_REQUIREMENT, NO_REQUIREMENT_DETAIL, events)
+    detail = NO_REQUIREMENT_DETAIL.format(slot=min(events))
+    return letters, Lost(sum(events.values()), detail=detail)
 
 
 class _Progress(NamedTuple):
@@ -244,24 +242,30 @@ class _Progress(NamedTuple):
     """Visits that wait."""
     decided: int | None = None
     """Slot after which the counters were written; None before the first."""
+    changes: int = NEVER
+    """First slot with changes that wait; `NEVER` without any."""
+    asked: int = 0
+    """Messages of changes that wait."""
 
 
 class _LimitInTimeFn(Fenced, beam.DoFn):
     """Decides the slots of a shard one by one, in event time, and emits each, quiet or not.
 
-    Input: (shard, the start of the stream, or visits of a slot), in any order; visits of every
-    slot, once, perhaps none, in blocks of one slot. Those that come again are dropped, or fail the
-    stage if they differ and their slot is not decided: see `arrivals.py`. State, per shard: the
-    visits that wait; how far it is, in the cell that is fenced; and in how many slots users
-    counted, after the slot in which that was written, sealed: budgets are kept by it. Before the
-    first slot it is what the shard kept in the run that this one goes on from.
+    Input: (shard, the start of the stream, visits of a slot, or changes), in any order; visits of
+    every slot, once, perhaps none, in blocks of one slot. Those that come again are dropped, or
+    fail the stage if they differ and their slot is not decided: see `arrivals.py`. State, per
+    shard: the visits and the changes that wait; how far it is, in the cell that is fenced; and in
+    how many slots users counted, and what they ask for, after the slot in which that was written,
+    sealed: budgets are kept by it. Before the first slot it is what the shard kept in the run that
+    this one goes on from.
 
     Timer `close`, in event time, armed by `process` and by itself where there are visits of the
-    next slot. As a slot closes it is decided who counts there, and users whose block of slots ends
-    with it are forgotten.
+    next slot; changes alone arm nothing. As a slot closes it is decided who counts there, and users
+    whose block of slots ends with it are forgotten.
     """
 
     EVENTS = BagStateSpec("events", MessageCoder())
+    ASKED = BagStateSpec("asked", BytesCoder())
     PROGRESS = ReadModifyWriteStateSpec("progress", FastPrimitivesCoder())
     COUNTERS = ReadModifyWriteStateSpec("counters", TupleCoder([VarIntCoder(), BytesCoder()]))
     CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
@@ -270,11 +274,14 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         self._config = config
         self._fence = Fence()
         self._kept = {config.layout.key(one.shard): one.payload for one in kept}
+        if config.change_mapper is not None:
+            self._kept = {key: several_from_bytes(one)[0] for key, one in self._kept.items()}
 
     def process(
         self,
         element: tuple[ShardKey, Message],
         visits: Any = beam.DoFn.StateParam(EVENTS),
+        changes: Any = beam.DoFn.StateParam(ASKED),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> None:
@@ -285,6 +292,14 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
                 raise another_start(message.slot, at.first)
             if at.first is None:
                 at = at._replace(first=message.slot, next_slot=message.slot)
+        elif message.kind is Kind.CHANGES:
+            if self._config.resumed or at.decided is not None:
+                asked = Changes.from_bytes(message.payload)
+                known = at.next_slot if at.decided is not None else self._config.first_slot
+                assert known is not None
+                metrics.count(metrics.CHANGES_LATE, int((asked.slots < known).sum()))
+            changes.add(message.payload)
+            at = at._replace(changes=min(at.changes, message.slot), asked=at.asked + 1)
         elif at.decided is not None and message.slot <= at.decided:
             metrics.count(metrics.PARTS_AFTER_RELEASE, 1)
             return
@@ -303,31 +318,39 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         self,
         key: Any = beam.DoFn.KeyParam,
         visits: Any = beam.DoFn.StateParam(EVENTS),
+        changes: Any = beam.DoFn.StateParam(ASKED),
         progress: Any = beam.DoFn.StateParam(PROGRESS),
         counters: Any = beam.DoFn.StateParam(COUNTERS),
         close: Any = beam.DoFn.TimerParam(CLOSE),
     ) -> Iterator[Any]:
         progress = self._fence.cell(key, progress)
         config, at = self._config, _Progress(*progress.read())
-        slot, mine = at.next_slot, config.counters(key[0])
+        slot, mine = at.next_slot, PresentShard(config, key[0])
         (decided, sealed), purpose = counters.read() or (None, b""), b"presence %d %d" % tuple(key)
         if decided != at.decided:
             raise went_back(f"who counted up to slot {decided} is read, and not to {at.decided}")
         known = unseal(config.key, purpose, sealed) if sealed else self._kept.get(tuple(key))
         if known:
-            mine.resume(arrays_from_bytes(known))
+            mine.resume(known)
+        if at.changes <= slot:
+            asked = list(map(Changes.from_bytes, changes.read()))
+            check_waiting("changes", len(asked), at.asked)
+            due, rest = Changes.joined(asked).split(slot)
+            mine.ask(slot, due)
+            changes.clear()
+            if len(rest.users):
+                changes.add(rest.to_bytes())
+            at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
         waiting = list(visits.read())
-        if len(waiting) != at.visits:
-            raise went_back(f"{len(waiting)} messages of visits wait where {at.visits} came")
+        check_waiting("visits", len(waiting), at.visits)
         there = [message for message in waiting if message.slot == slot]
         later = [message for message in waiting if message.slot > slot]
         if len(set(there)) > 1:
             raise contradiction(there[0])
         metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
-        limited = config.limited(key[0], mine, Visits.of(there[0]))
+        limited = mine.limited(Visits.of(there[0]))
         mine.skip(slot + 1)
-        written = arrays_to_bytes(*mine.arrays())
-        counters.write((slot, seal(config.key, purpose, written)))
+        counters.write((slot, seal(config.key, purpose, mine.to_bytes())))
         visits.clear()
         for message in later:
             visits.add(message)
@@ -337,4 +360,8 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
             close,
             at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot),
         )
-        yield TimestampedValue(config.told(key, limited), config.clock.closing(slot))
+        closing = config.clock.closing(slot)
+        yield TimestampedValue(config.told(key, limited.counts), closing)
+        if limited.homeless:
+            letters, _ = _homeless(limited.homeless)
+            yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, closing))

@@ -239,6 +239,7 @@ class ByPresence:
         presence: Presence,
     ) -> None:
         self.layout = layout
+        self.presence = presence
         made = LifeStream if presence.requirements.forever else PresentStream
         self.stream = made(mechanism, noise, context, presence)
 
@@ -261,7 +262,8 @@ class ByPresence:
         """Bytes of the state; with it goes what shards keep of who counted, in any order."""
         written = self.stream.pack(state)
         parts = several_to_bytes(written, *sorted(message.to_bytes() for message in kept))
-        return self.stream.keeper.write(compressed(parts))
+        joined = _JOINED if self.presence.moving else b""
+        return joined + self.stream.keeper.write(compressed(parts))
 
     def decode(self, data: bytes) -> PresentState:
         """State of bytes."""
@@ -272,6 +274,8 @@ class ByPresence:
         return list(map(Message.from_bytes, self._parts(data)[1:]))
 
     def _parts(self, data: bytes) -> list[bytes]:
+        if self.presence.moving:
+            data = data.removeprefix(_JOINED)
         return several_from_bytes(expanded(self.stream.keeper.read(data)))
 
     def slots(

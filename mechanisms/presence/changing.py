@@ -1,0 +1,244 @@
+"""Requirements that change where users count in a few slots only: what a block of a user may cost.
+
+All users have blocks of one length B = ceil(W / j), where W is the longest window that anybody may
+ask for, and count in m slots of each. So the calendar follows from the key and the user alone and
+never changes; what changes is how dear the slots of a block are. In a block that begins in slot b
+each costs at most (E - what is set aside) / ((j + 2) m), for the smallest of all epsilons, ahead
+and back, that were in force in a slot from b - W + 1 on. It stays for the whole block.
+
+What is asked for from slot t on is in force from the user's first block on that begins in t or
+later, until the next is. Who asked for nothing up to then has not counted in the block, so it is in
+force at once; and so is what is asked for as the stream begins. Who leaves does not count from that
+slot on, while what was asked for before stays in force to the end of the block.
+
+Theorem. Let (w, E) be in force ahead in slot t. What is removed of the w slots from t on changes
+the releases by E at most, whatever is asked for later. Let it be in force back in slot t - W + 1.
+What is removed of the w slots up to t changes them by E at most.
+Proof. As w <= W <= j B, either window touches at most j + 1 blocks, and by the proof of `limits.py`
+at most (j + 2) m slots differ, all of these blocks. None of them is dearer than E allows. Ahead:
+the block of t is not, or E would not be in force in t; each later one begins in a slot b up to
+t + w - 1, so t is not before b - W + 1. Back: the block of t - W + 1 is not; each later one begins
+up to t, so t - W + 1 is not before b - W + 1; and what is before t - W + 1 is in no window. That
+users who leave or come cut what counts of a block is public, and the same in both inputs.
+Under `replace` the same, with (j + 1) m.
+
+So for a release stage a user is, block by block, in a class of those who may pay so much for each
+slot. The classes are the epsilons of the table: what lies between two of them is rounded down, and
+who asks for less than all of them does not count. The sums that tell which share is kept are of
+classes too. A block is in one of them, rates never fall from class to class, and so a user who
+moves pays no more than who stays in the dearest.
+
+`tests/mechanisms/presence/test_changing.py` enumerates this.
+
+Source: our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.presence.calendars import Flags, Integers, Keys, block_ends
+
+NEVER = np.iinfo(np.int64).max
+ALWAYS = np.iinfo(np.int64).min
+
+_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
+
+NOTHING_ASKED = -1
+"""In place of a class: no requirement is in force, or the user has left."""
+TOO_STRICT = -2
+"""In place of a class: the user asks for less than all classes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """What blocks are and what they may cost: public, but for the key."""
+
+    key: bytes
+    """Of the phases, 32 bytes."""
+    length: int
+    """Slots B of all blocks."""
+    longest: int
+    """Slots W of the longest window."""
+    epsilons: Integers
+    """Of the classes, ascending, in units of 2**-40: shape (K,)."""
+    class_of: Callable[[Keys], npt.NDArray[np.integer]]
+    """Class of users by the table; `NOTHING_ASKED` of those who are not in it."""
+    first_slot: int | None
+    """First slot of the stream; None if an earlier run released some."""
+
+    def usual(self, users: Keys) -> tuple[Integers, Flags]:
+        """The epsilon of users who never asked for another, 0 for none, and who has one."""
+        classes = self.class_of(users)
+        return np.where(classes >= 0, self.epsilons[classes], 0), classes >= 0
+
+    def begins(self, users: Keys, slots: Integers) -> Integers:
+        """First slot of the block of each visit: shape (n,)."""
+        return self.next_block(users, slots) - self.length
+
+    def next_block(self, users: Keys, slots: Integers) -> Integers:
+        """First slot after the block of each visit: shape (n,)."""
+        return block_ends(self.key, users, slots, np.full(len(users), self.length))
+
+
+class Asking:
+    """What users ask for who ever asked for something else than the table says.
+
+    A function of the public changes alone: who is present steers nothing. Of a user there is what
+    is asked for now, and what was as long as it makes blocks cheaper.
+
+    Args:
+        prices: of blocks.
+        like: users of the type of those to come.
+    """
+
+    def __init__(self, prices: Prices, like: Keys) -> None:
+        self.prices = prices
+        nothing = np.zeros(0, np.int64)
+        self._users: Keys = like[:0]
+        """Of each requirement, ascending, those of a user in the order of slots: shape (n,)."""
+        self._meant = nothing
+        """The slot that the change was for, which may be earlier than that in which it came."""
+        self._said = nothing
+        """First slot that knows of it."""
+        self._starts = nothing
+        """First slot in which it is in force; `ALWAYS` if it was from the start."""
+        self._epsilons = nothing
+        """The smaller of both, in units of 2**-40; 0 for who leaves."""
+
+    def ask(self, slot: int, users: Keys, slots: Integers, epsilons: Integers) -> None:
+        """Take changes as a slot begins.
+
+        Of two changes of a user the one from the later slot counts, and of two from one slot the
+        smaller epsilon.
+
+        Args:
+            slot: the slot that begins; none before the last one.
+            users: in any order, shape (m,).
+            slots: that each is for, `slot` or earlier, shape (m,).
+            epsilons: units of 2**-40, the smaller of ahead and back; 0 for who leaves. (m,).
+        """
+        order = np.lexsort((slots, users))
+        users, slots, epsilons = users[order], slots[order], epsilons[order]
+        ends = np.append(users[1:] != users[:-1], True)[: len(users)]
+        last = slots[ends]
+        newest = slots == np.repeat(last, np.diff(np.flatnonzero(ends), prepend=-1))
+        heads = np.flatnonzero(np.append(True, users[newest][1:] != users[newest][:-1]))
+        users = users[ends]
+        if not len(users):
+            return
+        wanted = np.minimum.reduceat(epsilons[newest], heads)
+        usual, in_table = self.prices.usual(users)
+        low, high = self._rows(users)
+        asked = high > low
+        now, meant = usual.copy(), np.full(len(users), ALWAYS)
+        now[asked], meant[asked] = self._epsilons[high[asked] - 1], self._meant[high[asked] - 1]
+        wanted = np.where(last == meant, np.minimum(wanted, now), wanted)
+        # A change from before the last one was overtaken; who was never here cannot leave.
+        heard = (last >= meant) & (asked | in_table | (wanted > 0))
+        starts = np.full(len(users), ALWAYS)
+        if slot != self.prices.first_slot:
+            before = self._latest(self._starts <= slot, self._epsilons, low, high, usual)
+            block = self.prices.next_block(users, np.full(len(users), slot - 1))
+            starts = np.where(before > 0, block, slot)
+        at = high[heard]
+        self._users = np.insert(self._users, at, users[heard])
+        self._meant = np.insert(self._meant, at, last[heard])
+        self._said = np.insert(self._said, at, slot)
+        self._starts = np.insert(self._starts, at, starts[heard])
+        self._epsilons = np.insert(self._epsilons, at, wanted[heard])
+
+    def _rows(self, users: Keys) -> tuple[Integers, Integers]:
+        """First row of each user, and the one after the last."""
+        low, high = (np.searchsorted(self._users, users, side) for side in _SIDES)
+        return low, high
+
+    @staticmethod
+    def _latest(
+        reached: Flags, values: Integers, low: Integers, high: Integers, others: Integers
+    ) -> Integers:
+        """Value of the last row from low to high that is reached, as all before it are."""
+        before = np.append(0, np.cumsum(reached))
+        rows = before[high] - before[low]
+        found = others.copy()
+        some = rows > 0
+        found[some] = values[(low + rows - 1)[some]]
+        return found
+
+    def classes(self, users: Keys, slots: Integers) -> Integers:
+        """Class by which each visit is paid for: int64, shape (n,).
+
+        All visits of a block have the same, or `NOTHING_ASKED` in slots in which the user asks for
+        nothing; or all have `TOO_STRICT`.
+
+        Args:
+            users: of each visit, shape (n,).
+            slots: of each, from the last one on in which anybody asked for something, shape (n,);
+                or earlier ones of which this knows all that was asked for.
+        """
+        found = self.prices.class_of(users).astype(np.int64)
+        low, high = self._rows(users)
+        some = np.flatnonzero(high > low)
+        if len(some):
+            found[some] = self._changed(users[some], slots[some], low[some], high[some])
+        return found
+
+    def _changed(self, users: Keys, slots: Integers, low: Integers, high: Integers) -> Integers:
+        """The same of users who ever asked, whose rows are from low to high."""
+        prices = self.prices
+        usual, in_table = prices.usual(users)
+        oldest = prices.begins(users, slots) - prices.longest + 1
+        sizes = high - low
+        firsts = np.cumsum(sizes) - sizes
+        visits = np.repeat(np.arange(len(users)), sizes)
+        rows = np.arange(len(visits)) - np.repeat(firsts - low, sizes)
+        starts, epsilons = self._starts[rows], self._epsilons[rows]
+        until = self._until()[rows]
+        reaches = (starts <= slots[visits]) & (until > np.maximum(starts, oldest[visits]))
+        smallest = np.minimum.reduceat(np.where(reaches & (epsilons > 0), epsilons, NEVER), firsts)
+        from_table = in_table & (self._starts[low] > oldest)
+        smallest = np.where(from_table, np.minimum(smallest, usual), smallest)
+        there = np.ones(len(users), np.bool_)
+        ends = firsts + sizes
+        for since in (starts, self._said[rows]):
+            there &= self._latest(since <= slots[visits], epsilons, firsts, ends, usual) > 0
+        found = np.searchsorted(prices.epsilons, smallest, side="right") - 1
+        return np.where(there, np.where(found < 0, TOO_STRICT, found), NOTHING_ASKED)
+
+    def _until(self) -> Integers:
+        """First slot in which each requirement is not in force any more."""
+        same = np.append(self._users[1:] == self._users[:-1], False)[: len(self._users)]
+        return np.where(same, np.append(self._starts[1:], NEVER)[: len(same)], NEVER)
+
+    def forget(self, slot: int) -> None:
+        """Drop what makes no block cheaper that ends after this slot begins, and who left by then.
+
+        Who is in the table and asked for something else is remembered forever.
+        """
+        until, prices = self._until(), self.prices
+        # Blocks of visits to come begin in slot - length + 1 or later.
+        oldest = slot - prices.length - prices.longest + 2
+        gone = until <= oldest
+        last = (until == NEVER) & (self._epsilons == 0) & (self._starts <= oldest)
+        if last.any():
+            last[last] = prices.class_of(self._users[last]) < 0
+        kept = ~(gone | last)
+        if not kept.all():
+            self._take(array[kept] for array in self.arrays())
+
+    def _take(self, arrays: Iterable[npt.NDArray[Any]]) -> None:
+        self._users, self._meant, self._said, self._starts, self._epsilons = arrays
+
+    def arrays(self) -> tuple[npt.NDArray[Any], ...]:
+        """All that is remembered: see :meth:`resume`."""
+        return self._users, self._meant, self._said, self._starts, self._epsilons
+
+    def resume(self, arrays: Iterable[npt.NDArray[Any]]) -> None:
+        """Go on from what :meth:`arrays` gave."""
+        users, *others = arrays
+        self._take((users.astype(self._users.dtype), *(one.astype(np.int64) for one in others)))

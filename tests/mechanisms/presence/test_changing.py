@@ -1,0 +1,263 @@
+"""What blocks cost where requirements change: for all ways to be there, and by the plain rule."""
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms.presence.calendars import phases
+from streamveil.mechanisms.presence.changing import (
+    NOTHING_ASKED,
+    TOO_STRICT,
+    Asking,
+    Prices,
+)
+from streamveil.mechanisms.presence.limits import block_length
+
+KEY = bytes(range(32))
+SLOTS = 13
+WAYS = np.arange(1 << SLOTS)
+BITS = (WAYS[:, None] >> np.arange(SLOTS) & 1).astype(np.int8)
+LEVELS = np.array([2, 10, 30])
+LEFT = (1, 0)
+"""A requirement of who leaves: (window, epsilon)."""
+
+
+class Limit(NamedTuple):
+    """One for all."""
+
+    longest: int
+    blocks: int
+    max_slots: int
+    replaced: bool = False
+
+    @property
+    def length(self):
+        return block_length(self.longest, self.blocks)
+
+    @property
+    def differ(self):
+        """Slots, or units under `replace`, in which neighbours differ."""
+        return (self.blocks + (1 if self.replaced else 2)) * self.max_slots
+
+
+LIMITS = [Limit(4, 2, 1), Limit(5, 2, 2), Limit(5, 1, 1), Limit(6, 3, 1), Limit(5, 2, 1, True)]
+
+
+@cache
+def someone(length, phase):
+    """A user whose blocks begin so."""
+    users = np.arange(500)
+    return int(users[phases(KEY, users, np.full(500, length)) == phase][0])
+
+
+def prices(limit, usual=1, first_slot=0):
+    """Users of the table are in one class; `NOTHING_ASKED` if they are strangers."""
+    return Prices(
+        KEY,
+        limit.length,
+        limit.longest,
+        LEVELS,
+        lambda users: np.full(len(users), usual),
+        first_slot,
+    )
+
+
+def told(limit, phase, changes, usual=1):
+    """Class of a user in each slot; changes are (slot, (window, epsilon)), in order."""
+    user = someone(limit.length, phase)
+    asking = Asking(prices(limit, usual), np.zeros(0, np.int64))
+    found = []
+    for slot in range(SLOTS):
+        due = [(told, asked[1]) for told, asked in changes if told == slot]
+        if due:
+            slots, epsilons = np.array(due).T
+            asking.ask(slot, np.full(len(due), user), slots, epsilons)
+        found.append(int(asking.classes(np.array([user]), np.array([slot]))[0]))
+        asking.forget(slot + 1)
+    return np.array(found)
+
+
+def in_force(limit, phase, changes, usual):
+    """(window, epsilon) ahead in each slot, None for none: from the user's next block on."""
+    now = usual
+    waits = usual
+    found = []
+    for slot in range(SLOTS):
+        starts = (slot + phase) % limit.length == 0
+        if starts:
+            now = waits
+        for at, asked in changes:
+            if at == slot:
+                waits = asked
+                if starts or slot == 0 or now in (None, LEFT):
+                    now = asked
+        found.append(None if now == LEFT else now)
+    return found
+
+
+def worst(limit, phase, classes, start, window):
+    """The most that neighbours differ by, as a share of what a budget has for all slots."""
+    counts = np.zeros_like(BITS)
+    there = BITS * (classes >= 0)
+    for begin in range(-phase, SLOTS, limit.length):
+        inside = slice(max(begin, 0), max(begin + limit.length, 0))
+        here = there[:, inside]
+        counts[:, inside] = here & (here.cumsum(axis=1) <= limit.max_slots)
+    cost = np.where(classes >= 0, LEVELS[np.maximum(classes, 0)], 0)
+    removed = sum(1 << slot for slot in range(max(start, 0), min(start + window, SLOTS)))
+    if not limit.replaced:
+        return int(((counts != counts[WAYS & ~removed]) @ cost).max())
+    outside = WAYS & ~removed
+    dearest = 0
+    for rest in np.unique(outside):
+        mine = counts[outside == rest].astype(np.int64)
+        # Between two that count in a slot it changes by two units, where one counts by one.
+        units = 0
+        for one in np.unique(mine, axis=0):
+            differs = np.where(mine & one, 2, mine | one)
+            differs[:, : max(start, 0)] = 0
+            after = min(start + window, SLOTS)
+            differs[:, after:] = mine[:, after:] != one[after:]
+            units = max(units, int((differs @ cost).max()))
+        dearest = max(dearest, (units + 1) // 2)
+    return dearest
+
+
+def broken(limit, phase, classes, promises):
+    """Slots in which a promise is not kept: ahead, and back."""
+    ahead = [
+        slot
+        for slot, asked in enumerate(promises)
+        if asked
+        and slot + asked[0] <= SLOTS
+        and worst(limit, phase, classes, slot, asked[0]) > asked[1] * limit.differ
+    ]
+    back = [
+        slot
+        for slot in range(SLOTS)
+        for asked in [promises[max(slot - limit.longest + 1, 0)]]
+        if asked
+        and worst(limit, phase, classes, slot - asked[0] + 1, asked[0]) > asked[1] * limit.differ
+    ]
+    return ahead, back
+
+
+def asked_of(limit):
+    """Requirements with windows long and short, and one between two classes."""
+    longest = limit.longest
+    return [(longest, 2), (2, 2), (longest, 30), (longest - 1, 12), (1, 30), LEFT]
+
+
+CASES = [
+    pytest.param(limit, *asked, marks=() if place == 0 and limit == LIMITS[0] else pytest.mark.slow)
+    for limit in LIMITS
+    for place, asked in enumerate(
+        [(first, last) for first in asked_of(limit) for last in asked_of(limit) if first != last]
+    )
+    if not limit.replaced or place % 7 == 0
+]
+
+
+@pytest.mark.parametrize(("limit", "first", "last"), CASES)
+def test_promises_are_kept_whoever_is_there_and_whatever_is_asked_for(limit, first, last):
+    for phase in range(limit.length):
+        for usual in (1, NOTHING_ASKED):
+            changes = [(2, first), (2 + limit.length, last)]
+            classes = told(limit, phase, changes, usual)
+            table = (limit.longest, int(LEVELS[1])) if usual >= 0 else None
+            promises = in_force(limit, phase, changes, table)
+            assert broken(limit, phase, classes, promises) == ([], [])
+
+
+def test_to_switch_at_once_is_convicted():
+    """What is asked for now is what a slot costs: windows that have begun are overspent."""
+    limit, changes = LIMITS[0], [(0, (4, 2)), (5, (4, 30))]
+    at_once = np.where(np.arange(SLOTS) < 5, 0, 2)
+    ahead, back = broken(limit, 1, at_once, in_force(limit, 1, changes, None))
+    assert ahead
+    assert back
+
+
+def test_to_price_a_block_by_what_is_in_force_as_it_begins_is_convicted():
+    """Windows that began before look ahead into it."""
+    limit, changes = LIMITS[0], [(0, (4, 2)), (5, (4, 30))]
+    promises = in_force(limit, 1, changes, None)
+    by_block = np.array([np.searchsorted(LEVELS, one[1]) for one in promises])
+    assert broken(limit, 1, by_block, promises)[0]
+    assert broken(limit, 1, told(limit, 1, changes, NOTHING_ASKED), promises) == ([], [])
+
+
+def test_a_horizon_one_slot_shorter_is_convicted():
+    limit = LIMITS[0]
+    found = []
+    for phase in range(limit.length):
+        changes = [(0, (4, 2)), (4, (4, 30))]
+        shorter = limit._replace(longest=limit.longest - 1)
+        assert shorter.length == limit.length
+        classes = told(shorter, phase, changes, NOTHING_ASKED)
+        ahead, _ = broken(limit, phase, classes, in_force(limit, phase, changes, None))
+        found += ahead
+    assert found
+
+
+def plain(limit, phase, said, usual):
+    """Class in each slot, read off the rule; `said` are (slot, for which slot, epsilon)."""
+    epsilon = int(LEVELS[usual]) if usual >= 0 else 0
+    asked, latest = [], -1
+    for slot, meant, wanted in said:
+        now = asked[-1][1] if asked else epsilon
+        if meant < latest or (not asked and usual < 0 and not wanted):
+            continue
+        asked.append((slot, min(now, wanted) if meant == latest else wanted))
+        latest = meant
+    changes = [(slot, (1, wanted) if wanted else LEFT) for slot, wanted in asked]
+    promises = in_force(limit, phase, changes, (1, epsilon) if epsilon else None)
+    found = []
+    for slot in range(SLOTS):
+        begin = slot - (slot + phase) % limit.length
+        near = promises[max(begin - limit.longest + 1, 0) : slot + 1]
+        last = [wanted for told, wanted in asked if told <= slot]
+        if promises[slot] is None or (last and not last[-1]):
+            found.append(NOTHING_ASKED)
+            continue
+        smallest = min(one[1] for one in near if one)
+        fits = np.flatnonzero(smallest >= LEVELS)
+        found.append(int(fits[-1]) if len(fits) else TOO_STRICT)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_slot_by_slot_or_at_once_it_is_the_rule(data):
+    limit = data.draw(st.sampled_from(LIMITS[:4]))
+    usual = data.draw(st.sampled_from([NOTHING_ASKED, 0, 1, 2]))
+    late = st.integers(0, 3)
+    change = st.tuples(st.integers(0, SLOTS - 1), late, st.sampled_from([0, 1, 2, 5, 10, 29, 40]))
+    users = [someone(limit.length, phase) for phase in range(limit.length)]
+    said = {}
+    for user in users:
+        drawn = data.draw(st.lists(change, max_size=5, unique_by=lambda one: one[0]))
+        said[user] = sorted((slot, max(slot - by, 0), wanted) for slot, by, wanted in drawn)
+    by_slot = Asking(prices(limit, usual), np.zeros(0, np.int64))
+    at_once = Asking(prices(limit, usual), np.zeros(0, np.int64))
+    found = []
+    for slot in range(SLOTS):
+        due = [(user, meant, e) for user in users for at, meant, e in said[user] if at == slot]
+        if due:
+            for one in (by_slot, at_once):
+                one.ask(slot, *np.array(due).T)
+        found.append(by_slot.classes(np.array(users), np.full(len(users), slot)).tolist())
+        by_slot.forget(slot + 1)
+        again = Asking(prices(limit, usual, None if slot else 0), np.zeros(0, np.int64))
+        again.resume(by_slot.arrays())
+        by_slot = again
+    assert len(by_slot.arrays()[0]) <= len(at_once.arrays()[0])
+    for place, user in enumerate(users):
+        mine = [row[place] for row in found]
+        assert mine == plain(limit, place, said[user], usual)
+        all_at_once = at_once.classes(np.full(SLOTS, user), np.arange(SLOTS))
+        assert all_at_once.tolist() == mine

@@ -1,0 +1,218 @@
+"""Who counted, and who asks for what: all that a shard knows where presence is limited."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence import Counters, Limit
+from streamveil.mechanisms.presence.calendars import Rules
+from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
+from streamveil.mechanisms.presence.counters import UNTOLD
+from streamveil.transforms import metrics
+from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
+from streamveil.transforms.counting.bounding import runs
+from streamveil.transforms.counting.changes import ChangeMapper, Changes, Keys, stranger_keys
+from streamveil.transforms.counting.event_codes import (
+    MEMBERS,
+    BlockCounts,
+    Layout,
+    ShardKey,
+    Visits,
+    count,
+    count_layers,
+)
+from streamveil.transforms.messages import (
+    Kind,
+    Message,
+    arrays_from_bytes,
+    arrays_to_bytes,
+    several_from_bytes,
+    several_to_bytes,
+)
+from streamveil.transforms.slots.clock import Clock
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class PresenceConfig:
+    """Everything the limit is made of: public, but for the key and what the mapper knows."""
+
+    registry: Registry
+    """Where requirements change, one whose classes ascend by epsilon, over the longest window."""
+    layout: Layout
+    limits: tuple[Limit, ...]
+    """Of each class."""
+    adjacency: str
+    make_key: Callable[[], bytes]
+    """Gives the key on a worker."""
+    clock: Clock
+    first_slot: int | None = None
+    last_slot: int | None = None
+    stream: str = ""
+    """Key of the counts that come out."""
+    change_mapper: Callable[[], ChangeMapper] | None = None
+    """What makes the mapper of changes on a worker; None where no requirement changes. Then the
+    first slot is known."""
+    resumed: bool = False
+    """Whether an earlier run released the slot before the first one: changes from before are late.
+    """
+
+    @cached_property
+    def rules(self) -> Rules:
+        """Of each class."""
+        return Rules.of(self.limits, self.registry.classes, self.adjacency)
+
+    @cached_property
+    def key(self) -> bytes:
+        """The key of the phases, which seals counters as well."""
+        return self.make_key()
+
+    def told(self, key: ShardKey, counts: BlockCounts) -> tuple[str, Message]:
+        """(stream, BlockCounts)."""
+        message = self.layout.message(Kind.COUNTS, counts.block, key, counts.to_bytes())
+        return self.stream, message
+
+
+class LimitedVisits(NamedTuple):
+    """What becomes of the events of some slots."""
+
+    counts: BlockCounts
+    """Those that count, and in which layer others are."""
+    beyond: int
+    """Events in slots in which their users do not count."""
+    homeless: dict[int, int]
+    """Events of users with no requirement in force, by slot."""
+
+
+NO_REQUIREMENT_DETAIL = "slot {slot}: these events are of users with no requirement in force"
+
+
+class PresentShard:
+    """The users of one kind in a shard, slot by slot; before the first slot, nobody.
+
+    Args:
+        config: what the limit is made of.
+        kind: MEMBERS or STRANGERS.
+    """
+
+    def __init__(self, config: PresenceConfig, kind: int) -> None:
+        self._config = config
+        self._kind = kind
+        self._nobody: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
+        self._counters = Counters(config.rules, config.key, self._nobody)
+        self._asking = None if config.change_mapper is None else Asking(self._prices, self._nobody)
+
+    @property
+    def _prices(self) -> Prices:
+        config = self._config
+        classes = config.registry.classes
+        first_slot = None if config.resumed else config.first_slot
+        length = int(config.rules.lengths[0])
+        return Prices(
+            config.key, length, classes.longest, classes.budgets, self._class_of, first_slot
+        )
+
+    def _class_of(self, users: Keys) -> npt.NDArray[np.int32]:
+        """Class of users by the table."""
+        registry = self._config.registry
+        if self._kind == MEMBERS:
+            return registry.class_of[users]
+        other = registry.default_class
+        return np.full(len(users), NOTHING_ASKED if other is None else other, np.int32)
+
+    @property
+    def next_slot(self) -> int | None:
+        """First slot that is not decided; None before the first."""
+        return self._counters.next_slot
+
+    def no_changes(self) -> Changes:
+        """No changes of such users."""
+        nothing = np.zeros(0, np.int64)
+        return Changes(self._nobody, nothing, np.zeros((0, 4), np.int64))
+
+    def ask(self, slot: int, changes: Changes) -> None:
+        """Take changes as a slot begins, each from it or an earlier one."""
+        assert self._asking is not None
+        smaller = np.minimum(changes.requirements[:, 1], changes.requirements[:, 3])
+        self._asking.ask(slot, changes.users, changes.slots, smaller)
+
+    def ask_up_to(self, last: int, changes: Changes) -> Changes:
+        """Take changes in the order of slots, up to the last; returns the others."""
+        assert self._config.first_slot is not None
+        due, later = changes.split(last)
+        slots = np.maximum(due.slots, self._config.first_slot)
+        for slot in np.unique(slots).tolist():
+            self.ask(slot, due[slots == slot])
+        return later
+
+    def limited(self, visits: Visits) -> LimitedVisits:
+        """What becomes of the events of some slots, none of which is closed after them."""
+        layout, codes = self._config.layout, visits.codes
+        if not len(codes):
+            class_of = self._config.registry.classes_with_other
+            return LimitedVisits(count(self._kind, visits, layout, class_of), 0, {})
+        if self._kind == MEMBERS:  # the groups of a visit stand together
+            found = codes // codes.dtype.type(layout.bins)
+            starts, sizes = runs(found)
+            slots, members = np.divmod(found[starts].astype(np.int64), layout.users)
+            users: Keys = members
+        else:
+            inside = codes[:, 2] // np.uint64(layout.bins)
+            fresh = (codes[1:, :2] != codes[:-1, :2]).any(axis=1) | (inside[1:] != inside[:-1])
+            starts = np.flatnonzero(np.append(True, fresh))
+            sizes = np.diff(starts, append=len(codes))
+            slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
+        slots += visits.block * layout.block
+        classes, layers = self._layers(users, slots)
+        homeless: dict[int, int] = {}
+        for visit in np.flatnonzero(classes == NOTHING_ASKED).tolist():
+            events = int(visits.kept[starts[visit] : starts[visit] + sizes[visit]].sum())
+            homeless[int(slots[visit])] = homeless.get(int(slots[visit]), 0) + events
+        of_groups = np.repeat(layers, sizes), np.repeat(np.maximum(classes, 0), sizes)
+        counts = count_layers(self._kind, visits, *of_groups, layout)
+        beyond = visits.events - counts.events - sum(homeless.values())
+        metrics.count(metrics.EVENTS_BEYOND_LIMIT, beyond)
+        metrics.count(metrics.EVENTS_COUNTED, counts.events)
+        metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, sum(homeless.values()))
+        return LimitedVisits(counts, beyond, homeless)
+
+    def _layers(self, users: Keys, slots: Integers) -> tuple[Integers, Integers]:
+        """Class and layer of each visit; a class below 0 is in no layer."""
+        next_slot = int(slots.max()) + 1
+        if self._asking is None:
+            classes = self._class_of(users).astype(np.int64)
+            return classes, self._counters.layers(users, slots, classes, next_slot)
+        classes = self._asking.classes(users, slots)
+        priced = classes >= 0
+        layers = np.full(len(users), UNTOLD)
+        some = users[priced], slots[priced], classes[priced]
+        layers[priced] = self._counters.layers(*some, next_slot)
+        return classes, layers
+
+    def skip(self, next_slot: int) -> None:
+        """No visits and changes come of slots before this one: forget what does not matter."""
+        self._counters.skip(next_slot)
+        if self._asking is not None:
+            self._asking.forget(next_slot)
+
+    def to_bytes(self) -> bytes:
+        """All that is remembered."""
+        counted = arrays_to_bytes(*self._counters.arrays())
+        if self._asking is None:
+            return counted
+        return several_to_bytes(counted, arrays_to_bytes(*self._asking.arrays()))
+
+    def resume(self, data: bytes) -> None:
+        """Go on from what :meth:`to_bytes` gave."""
+        if self._asking is not None:
+            data, asked = several_from_bytes(data)
+            self._asking.resume(arrays_from_bytes(asked))
+        self._counters.resume(arrays_from_bytes(data))
