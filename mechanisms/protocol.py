@@ -51,6 +51,9 @@ class Population:
     when neighbouring inputs replace a user rather than add one."""
     slot_length: int | None = None
     """Length of a slot in microseconds, where it is known."""
+    joined: bool = False
+    """Whether others may join, so that sizes bound no counts and are what classes are to each
+    other."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""

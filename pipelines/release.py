@@ -132,7 +132,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
     else:
         registry = _one_class(given, own)
         default = DEFAULT if promise == USER else INFINITE_DEFAULT
-    if own.longest_window is not None and not (own.requirement_changes or own.state):
+    if own.longest_window is not None and own.requirement_changes is None and not own.state:
         raise ConfigurationError(
             f"--longest_window={own.longest_window} is about changes: give "
             "--requirement_changes or --state as well, or leave it out"
@@ -158,7 +158,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         given.max_rejected,
         own.revise or 0,
         limit,
-        changing=limit is not None and bool(own.requirement_changes),
+        changing=limit is not None and own.requirement_changes is not None,
     )
 
 
@@ -213,7 +213,7 @@ def tell_least_total(transform: PrivateHistograms) -> None:
 
 def is_dynamic(transform: PrivateHistograms, changes: object) -> bool:
     """Whether rows of the ledger are about requirements that change."""
-    by_ledger = bool(changes) and transform.limits is None
+    by_ledger = changes is not None and transform.limits is None
     return by_ledger or only_dynamic(transform.mechanism)
 
 

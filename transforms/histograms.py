@@ -361,6 +361,7 @@ class PrivateHistograms(beam.PTransform):
             self.domain.bins,
             sensitivity,
             self.slots.length,
+            joined=self.limits is not None and self._dynamic,
         )
 
     def bounding(self) -> Bounding:

@@ -14,10 +14,12 @@ from streamveil.mechanisms.adaptive.kalman import TRENDING, WHITE
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
-from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.protocol import Population, SlotRelease
 
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
+# More than any count, where others may join.
+UNBOUNDED = 1 << 62
 
 
 def told(
@@ -42,6 +44,8 @@ def told(
         status, mean = PREDICTED, forecast.mean
         variance, error = state.misfit.of(forecast, every), forecast.variance
     most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
+    if isinstance(terms.crowd, Population) and terms.crowd.joined:
+        most = UNBOUNDED
     # Before the first release the scale was a guess, and beliefs in bias follow the new one.
     scale = state.bank.scale if state.slots == 1 else forecast.scale
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)

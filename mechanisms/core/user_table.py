@@ -152,11 +152,14 @@ class Registry:
                 f"{self.classes.longest}"
             )
         epsilons, merged = np.unique([one.epsilon for one in self.classes], return_inverse=True)
+        classes = Requirements(Requirement(longest, one) for one in epsilons.tolist())
+        if classes == self.classes:
+            return self
         other = self.default_class
         return Registry(
             self.users,
             merged[self.class_of].astype(np.int32),
-            Requirements(Requirement(longest, one) for one in epsilons.tolist()),
+            classes,
             np.bincount(merged, self.sizes, len(epsilons)).astype(np.int64),
             None if other is None else int(merged[other]),
             reload=None if self.reload is None else _UpTo(self.reload, longest),

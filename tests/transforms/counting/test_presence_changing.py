@@ -272,3 +272,16 @@ def test_what_does_not_fit_is_refused(kit, made, run):
     _, state = max(run(fixed, batches).state)
     with pytest.raises(ConfigurationError, match="whose requirements did not change"):
         kit.histograms(same_windows, first_slot=4, resume=state, changing=True, **limited)
+
+
+def test_who_joins_is_counted_beyond_the_number_of_the_table(run, kit):
+    """Sizes of the table bound no count where others may join."""
+    many = [f"x{i}" for i in range(60)]
+    table = Registry.of(dict.fromkeys(USERS[:4], (24, 900.0)))
+    transform = kit.histograms(
+        table, noise_key=KEY, first_slot=0, last_slot=5, limit=LIMIT, changing=True
+    )
+    changes = change_batch([(user, 2, both(24, 900.0)) for user in many])
+    rows = [(user, "a", 3 + i % 3) for i, user in enumerate(many)]
+    ran = run(WithChanges(transform, changes), [kit.batch(rows)])
+    assert all(release.counts[0] >= 20 for release in ran.releases[3:])
