@@ -60,9 +60,9 @@ class Roll:
             users, changes = before.changed_to(transform.registry)
         if changes and not local and (transform.limits or users.begun.max_slots.any()):
             raise ConfigurationError(
-                f"the table of requirements has changed ({changes}), and limits on presence "
-                "(max_slots) are for requirements that never change: give the table that the "
-                "stream began with, or begin a stream in another folder, which spends the users' "
+                f"the table of requirements has changed ({changes}), and with limits on presence "
+                "(max_slots) requirements change by --requirement_changes alone: give the table "
+                "that the stream began with, or begin a stream in another folder, which spends the users' "
                 "budgets again"
             )
         joined = resume is not None and is_joined(resume)

@@ -135,7 +135,8 @@ class PrivateHistograms(beam.PTransform):
     the requirement (w_B, E_B, w_F, E_F) in force, the factor is exp(E_F) over the w_F slots from t
     on, whatever is asked for later, and exp(E_B) over the w_B slots up to t, unless earlier slots
     had spent more before it was asked for; then slot t reveals nothing about that user. Changes
-    are taken as public.
+    are taken as public. With a `limit`, what applies from a slot on is in force from the user's
+    next block on, and looking back a longest window later: see `mechanisms/presence/changing.py`.
 
     Without `first_slot` and `last_slot` the range of a bounded input runs from the first to the
     last slot with an accepted event, which then counts as public too.

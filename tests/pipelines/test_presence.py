@@ -71,6 +71,51 @@ def test_pieces_of_a_stream_release_what_one_run_does(rarely):
     assert told == whole
 
 
+CHANGES = """user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward
+u1,19730,30,500,30,500
+u2,19740,30,900,20,900
+u3,19758,,,,
+u4,19760,31,900,30,900
+new,19765,30,900,30,900
+"""
+
+
+@pytest.mark.slow
+def test_requirements_may_change_meanwhile(rarely):
+    """`new` joins on 12 February and was there on all days; u3 has left on the 5th."""
+    new = [("new", "A", START + dt.timedelta(days=day)) for day in range(DAYS)]
+    rarely.events(ROWS + new)
+    changes = rarely.write("changes.csv", CHANGES)
+    outcome = rarely.done(
+        requirement_changes=changes,
+        ledger=rarely.path("ledger.jsonl"),
+        rejected=rarely.path("dead.jsonl"),
+        max_rejected="0.5",
+    )
+    assert "changes:  5 read, 4 accepted, 0 of them late" in outcome.out
+    ledger = rarely.json_rows("ledger.jsonl")
+    assert {(row["window"], row["epsilon"], row["users"]) for row in ledger} == {(30, 900.0, USERS)}
+    assert max(row["spent_in_window"] for row in ledger) <= 900.0
+    dead = rarely.json_rows("dead.jsonl")
+    slots = [json.loads(row["record"])["slot"] for row in dead if row["reason"] == "no requirement"]
+    assert set(range(19723, 19765)) <= set(slots)  # of `new`, before
+    after = {slot for slot in slots if slot >= 19765}
+    gone = {(at - START).days + 19723 for user, _, at in ROWS if user == "u3"}
+    assert after == {slot for slot in gone if slot >= 19765}
+
+
+@pytest.mark.slow
+def test_pieces_of_a_stream_with_changes_release_what_one_run_does(rarely):
+    rarely.flags["requirement_changes"] = rarely.write("changes.csv", CHANGES)
+    rarely.done()
+    whole = rarely.counts()
+    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
+    rarely.done(**pieces, end=CUT)
+    rarely.done("--resume", **pieces)
+    told = {**rarely.counts("part-00000001.jsonl"), **rarely.counts("part-00000002.jsonl")}
+    assert told == whole
+
+
 @pytest.mark.slow
 def test_in_python_it_is_the_same(rarely):
     rarely.done()
@@ -99,8 +144,7 @@ def test_in_python_it_is_the_same(rarely):
         ({"max_slots": "0"}, ["--max_slots=0", "1 or more"]),
         ({"max_slots": "8"}, ["saves nothing over 30 slots", "max_slots=2"]),
         ({"max_slots": "3"}, ["does not pay over 30 slots", "1/12 of the budget", "max_slots=2"]),
-        ({"mechanism": "dpbd"}, ["--max_slots", "leave out the changes and mechanisms for them"]),
-        ({"requirement_changes": "c.csv"}, ["--max_slots=2", "leave out --requirement_changes"]),
+        ({"mechanism": "dpbd"}, ["'dpbd' knows no limit on presence (--max_slots", "another"]),
         (
             {"guarantee": "infinite", "epsilon": "1", "requirements": None},
             ["--max_slots=2 is about windows", "--guarantee=infinite"],

@@ -1,6 +1,7 @@
 """The filter where presence is limited, against brute force over every choice of slots."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -58,6 +59,22 @@ def test_against_brute_force(ledger, data):
         if data.draw(st.booleans()):
             door = terms.decode(door.encode())
     assert door.slots == len(booked)
+
+
+@PROPERTY
+@given(ledgers(), st.data())
+def test_who_moves_between_classes_pays_no_more_than_the_dearest_of_them_asks_for(ledger, data):
+    terms, _, rows = ledger
+    terms = replace(terms, moving=True)
+    door, k, paid = terms.unspent(), len(terms.most) - 1, []
+    for row in rows:
+        try:
+            door.charge(np.array(row))
+        except BudgetExceeded:
+            continue
+        paid.append(row[data.draw(st.integers(0, k))])
+        most = dearest(paid, terms.most[k], terms.reach[k])
+        assert terms.aside[k] + most <= door.in_window[k] <= door.requirements.budgets[k]
 
 
 def test_a_history_too_long_is_refused():

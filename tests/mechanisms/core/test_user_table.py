@@ -232,3 +232,17 @@ def test_changed_table_is_noticed(table, change):
     del table["bob"]
     with pytest.raises(ConfigurationError, match="changed"):
         pickle.loads(data)
+
+
+def test_up_to_the_longest_window_classes_differ_by_epsilon_alone():
+    asked = {"a": (5, 2.0), "b": (9, 1.0), "c": (7, 2.0)}
+    registry = Registry.of(asked, default=(Requirement(3, 0.5), 7))
+    made = registry.up_to(12)
+    assert tuple(made.classes) == (Requirement(12, 0.5), Requirement(12, 1.0), Requirement(12, 2.0))
+    assert made.class_of.tolist() == [2, 1, 2]
+    assert made.sizes.tolist() == [7, 1, 2]
+    assert made.default_class == 0
+    assert made.users == registry.users
+    assert made.up_to(12) is made
+    with pytest.raises(ConfigurationError, match="longest window is 8 slots, and .* ask for 9"):
+        registry.up_to(8)

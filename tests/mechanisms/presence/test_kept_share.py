@@ -194,3 +194,10 @@ def test_with_any_budget_at_all_it_is_exact():
 
 def test_nothing_is_beyond():
     assert [len(one) for one in Beyond.none()] == [0] * 4
+
+
+def test_no_rate_is_more_for_less_budget():
+    """So a user who moves between classes pays no more than in the dearest."""
+    for query in (ShareQuery(30, 2, 8), ShareQuery(30, 2, 8, bins=5), ShareQuery(8, 2, 4, 1)):
+        rates = np.array([query.rates(budget) for budget in range(20_000)])
+        assert (np.diff(rates, axis=0) >= 0).all()

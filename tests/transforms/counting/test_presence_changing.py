@@ -86,7 +86,8 @@ class WithChanges(beam.PTransform):
 @pytest.fixture
 def made(kit):
     def made(**options):
-        given = {"first_slot": 0, "last_slot": LAST, "limit": LIMIT, "changing": True, **options}
+        given = {"first_slot": 0, "last_slot": LAST, "limit": LIMIT, "changing": True}
+        given |= options
         return kit.histograms(REGISTRY, noise_key=KEY, max_contributions=2, **given)
 
     return made
@@ -206,6 +207,7 @@ def in_time(kit, transform, rows, first=0):
     return line
 
 
+@pytest.mark.slow
 def test_pieces_of_a_stream_count_as_one_run_does(run, kit, made):
     changes = change_batch(CHANGES)
     whole = run(WithChanges(made(shards=2), changes), [kit.batch(ROWS)])
@@ -219,6 +221,11 @@ def test_pieces_of_a_stream_count_as_one_run_does(run, kit, made):
         releases += ran.releases
         _, state = max(ran.state)
     kit.assert_same_releases(releases, whole.releases)
+    options = {"first_slot": LAST + 1, "last_slot": None, "resume": state, "shards": 2}
+    with pytest.raises(ConfigurationError, match="the limit on presence"):
+        made(**options, limit=None, mechanism="dpbd")
+    with pytest.raises(ConfigurationError, match="the limit on presence"):
+        made(**options, limit=Limit(1, 3))
 
 
 @pytest.mark.slow
@@ -279,7 +286,13 @@ def test_who_joins_is_counted_beyond_the_number_of_the_table(run, kit):
     many = [f"x{i}" for i in range(60)]
     table = Registry.of(dict.fromkeys(USERS[:4], (24, 900.0)))
     transform = kit.histograms(
-        table, noise_key=KEY, first_slot=0, last_slot=5, limit=LIMIT, changing=True
+        table,
+        mechanism="adaptive",
+        noise_key=KEY,
+        first_slot=0,
+        last_slot=5,
+        limit=LIMIT,
+        changing=True,
     )
     changes = change_batch([(user, 2, both(24, 900.0)) for user in many])
     rows = [(user, "a", 3 + i % 3) for i, user in enumerate(many)]
