@@ -62,8 +62,8 @@ class Roll:
             raise ConfigurationError(
                 f"the table of requirements has changed ({changes}), and with limits on presence "
                 "(max_slots) requirements change by --requirement_changes alone: give the table "
-                "that the stream began with, or begin a stream in another folder, which spends the users' "
-                "budgets again"
+                "that the stream began with, or begin a stream in another folder, which spends the "
+                "users' budgets again"
             )
         joined = resume is not None and is_joined(resume)
         dynamic = not local and only_dynamic(transform.mechanism)

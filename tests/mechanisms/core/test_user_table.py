@@ -244,5 +244,5 @@ def test_up_to_the_longest_window_classes_differ_by_epsilon_alone():
     assert made.default_class == 0
     assert made.users == registry.users
     assert made.up_to(12) is made
-    with pytest.raises(ConfigurationError, match="longest window is 8 slots, and .* ask for 9"):
+    with pytest.raises(ConfigurationError, match=r"longest window is 8 slots, and .* ask for 9"):
         registry.up_to(8)

@@ -304,7 +304,7 @@ class Shard:
         cells = self.events, self.asked, self.progress, self.counters, self.close
         told = list(self.fn._close_slot((MEMBERS, 0), *cells))
         self.fn.finish_bundle()
-        return [one.value[1] for one in told]
+        return [one.value[1] for one in told if getattr(one, "tag", None) is None]
 
     def run(self):
         told = []

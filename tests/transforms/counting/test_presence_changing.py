@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from streamveil.mechanisms import ConfigurationError, Registry, Requirement
+from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
@@ -19,6 +19,11 @@ from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.changes import stranger_keys
+from streamveil.transforms.counting.event_codes import MEMBERS, Layout
+from streamveil.transforms.counting.presence_shard import PresenceConfig
+from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.slots.clock import Clock
+from tests.transforms.counting.test_presence import Shaken, Shard, given_key, visits
 
 KEY = bytes(range(32))
 USERS = [f"u{i}" for i in range(24)]
@@ -279,6 +284,48 @@ def test_what_does_not_fit_is_refused(kit, made, run):
     _, state = max(run(fixed, batches).state)
     with pytest.raises(ConfigurationError, match="whose requirements did not change"):
         kit.histograms(same_windows, first_slot=4, resume=state, changing=True, **limited)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_shard_that_is_shaken_prices_blocks_as_one_that_is_not(kit, made, seed):
+    """Late changes too: what is known as a slot closes decides."""
+    random = np.random.default_rng(seed)
+    transform = made()
+    known = REGISTRY.up_to(LONGEST)
+    layout = Layout.choose(known, 2, 1, timely=True)
+    config = PresenceConfig(
+        known,
+        layout,
+        (LIMIT,) * 3,
+        "add_remove",
+        given_key,
+        Clock(Slots.of("1h")),
+        first_slot=0,
+        stream="s",
+        change_mapper=transform.change_mapper,
+    )
+    mapped, _ = transform.change_mapper().map(change_batch(CHANGES))
+    changes, _ = mapped[MEMBERS]
+    told = [visits(config, slot, *np.flatnonzero(random.random(24) < 0.6)) for slot in range(40)]
+    due = {}
+    for row, slot in enumerate(changes.slots.tolist()):
+        some = changes[np.arange(len(changes.slots)) == row]
+        late = slot + int(random.integers(0, 4))
+        message = layout.message(Kind.CHANGES, some.first, (MEMBERS, 0), some.to_bytes())
+        due.setdefault(late, []).append(message)
+    calm, shaken = Shard(config), Shaken(config, random)
+    found = []
+    for shard in (calm, shaken):
+        shard.take(Message(Kind.START, 0))
+        found.append([])
+        for slot in range(40):
+            order = random.permutation(len(due.get(slot, [])))
+            for i in order:
+                shard.take(due[slot][i])
+            shard.take(told[slot])
+            found[-1] += shard.run()
+    assert found[0] == found[1]
+    assert len(found[0]) == 40
 
 
 def test_who_joins_is_counted_beyond_the_number_of_the_table(run, kit):
