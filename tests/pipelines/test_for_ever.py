@@ -109,7 +109,7 @@ def test_in_python_it_is_the_same(comers):
         ({"requirement_changes": "c.csv"}, ["is about windows", "with --guarantee=user"]),
         ({"epsilon": "1,2"}, ["several budgets"]),
         ({"mechanism": "gated"}, ["--guarantee=infinite", "choose one of adaptive"]),
-        ({"mechanism": "dpbd"}, ["mechanisms for them, or the limit"]),
+        ({"mechanism": "dpbd"}, ["knows no limit on presence"]),
         ({"guarantee": "infinite"}, ["--max_slots=3 is about windows", "--guarantee=user"]),
         ({"guarantee": None}, ["one budget forever: give --guarantee=infinite or user"]),
     ],
