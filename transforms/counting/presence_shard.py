@@ -173,9 +173,12 @@ class PresentShard:
         slots += visits.block * layout.block
         classes, layers = self._layers(users, slots)
         homeless: dict[int, int] = {}
-        for visit in np.flatnonzero(classes == NOTHING_ASKED).tolist():
-            events = int(visits.kept[starts[visit] : starts[visit] + sizes[visit]].sum())
-            homeless[int(slots[visit])] = homeless.get(int(slots[visit]), 0) + events
+        lost = np.flatnonzero(classes == NOTHING_ASKED)
+        if len(lost):
+            events = np.add.reduceat(visits.kept, starts)[lost]
+            times, at = np.unique(slots[lost], return_inverse=True)
+            sums = np.bincount(at, weights=events).astype(np.int64)
+            homeless = dict(zip(times.tolist(), sums.tolist(), strict=True))
         of_groups = np.repeat(layers, sizes), np.repeat(np.maximum(classes, 0), sizes)
         counts = count_layers(self._kind, visits, *of_groups, layout)
         beyond = visits.events - counts.events - sum(homeless.values())
