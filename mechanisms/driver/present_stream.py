@@ -28,7 +28,7 @@ from streamveil.mechanisms.presence.kept_share import (
     ShareQuery,
     scaled,
 )
-from streamveil.mechanisms.presence.limits import Limit, terms
+from streamveil.mechanisms.presence.limits import Limit, aside, terms
 from streamveil.mechanisms.protocol import Mechanism, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
@@ -85,6 +85,8 @@ class PresentStream:
         self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
     ) -> None:
         self.mechanism = mechanism
+        self.asked = presence.requirements
+        """Of each class, whatever slots may cost."""
         limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
         door = terms(limits, asked, adjacency)
         self.stream = ReleaseStream(mechanism, noise, context=context, presence=door)
@@ -92,7 +94,7 @@ class PresentStream:
         """Seals states."""
         self._noise = noise
         self._queries: Mapping[int, tuple[ShareQuery, Rates]] = {
-            k: _asked(limit, one.window, door.aside[k])
+            k: _asked(limit, one.window, aside(one.epsilon))
             for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
             if limit.limits(one, adjacency)
         }

@@ -45,6 +45,7 @@ from streamveil.transforms.counting.event_codes import (
     Visits,
     count,
 )
+from streamveil.transforms.counting.limit_choice import ChooseLimits, limits_from
 from streamveil.transforms.messages import (
     TALLIES,
     Kind,
@@ -56,6 +57,8 @@ from streamveil.transforms.messages import (
 from streamveil.transforms.slots.arrivals import another_start, contradiction
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
+
+Integers = npt.NDArray[np.int64]
 
 _BY_SHARD = KV[Tuple[int, int], Message]
 
@@ -77,6 +80,10 @@ class PresenceConfig:
     stream: str = ""
     """Key of the counts that come out."""
 
+    def under(self, limits: tuple[Limit, ...]) -> PresenceConfig:
+        """The same under other limits."""
+        return replace(self, limits=limits)
+
     @cached_property
     def _rules(self) -> Rules:
         return Rules.of(self.limits, self.registry.classes, self.adjacency)
@@ -95,6 +102,17 @@ class PresenceConfig:
         """What counts of the events of some slots, none of which is closed after them."""
         if not len(visits.codes):
             return visits
+        users, slots, sizes = self.there(kind, visits)
+        classes = self.classes_of(kind, users)
+        counts = counters.count(users, slots, classes, int(slots.max()) + 1)
+        kept = np.where(np.repeat(counts, sizes), visits.kept, 0)
+        beyond = int(visits.kept.sum()) - int(kept.sum())
+        metrics.count(metrics.EVENTS_BEYOND_LIMIT, beyond)
+        metrics.count(metrics.EVENTS_COUNTED, int(kept.sum()))
+        return Visits(visits.block, visits.codes, kept, beyond)
+
+    def there(self, kind: int, visits: Visits) -> tuple[Keys, Integers, Integers]:
+        """Who is there in which slots of a block, and in how many groups: shape (n,) each."""
         layout, codes = self.layout, visits.codes
         if kind == MEMBERS:  # the groups of a visit stand together
             found = codes // codes.dtype.type(layout.bins)
@@ -107,21 +125,14 @@ class PresenceConfig:
             starts = np.flatnonzero(np.append(True, fresh))
             sizes = np.diff(starts, append=len(codes))
             slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
-        slots += visits.block * layout.block
-        classes = self._classes(kind, users)
-        counts = counters.count(users, slots, classes, int(slots.max()) + 1)
-        kept = np.where(np.repeat(counts, sizes), visits.kept, 0)
-        beyond = int(visits.kept.sum()) - int(kept.sum())
-        metrics.count(metrics.EVENTS_BEYOND_LIMIT, beyond)
-        metrics.count(metrics.EVENTS_COUNTED, int(kept.sum()))
-        return Visits(visits.block, codes, kept, beyond)
+        return users, slots + visits.block * layout.block, sizes
 
     def ended(self, kind: int, counters: Counters, next_slot: int) -> dict[int, BlockLayers]:
         """Of users' blocks that ended before a slot since the last call, the layers by block."""
         over, layout = counters.skip(next_slot), self.layout
         if not len(over.users):
             return {}
-        classes = self._classes(kind, over.users).astype(np.int64)
+        classes = self.classes_of(kind, over.users).astype(np.int64)
         slots = over.ends - 1
         if self.first_slot is not None:  # an earlier run may have ended before they did
             slots = np.maximum(slots, self.first_slot)
@@ -135,7 +146,8 @@ class PresenceConfig:
             for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
         }
 
-    def _classes(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
+    def classes_of(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
+        """Class of each user, shape (n,)."""
         if kind == MEMBERS:
             return self.registry.class_of[users]
         return np.full(len(users), self.registry.default_class, np.int32)
@@ -173,6 +185,8 @@ class LimitPresence(beam.PTransform):
     """Of a stream: which slot is the first."""
     kept: Sequence[Message] = ()
     """What shards kept in the run that this one goes on from."""
+    choice: ChooseLimits | None = None
+    """Chooses the limits of a bounded input, where they are not known."""
 
     def __post_init__(self) -> None:
         """Name the transform."""
@@ -199,6 +213,13 @@ class LimitPresence(beam.PTransform):
             everything.append(
                 visits.pipeline | "KeptCounters" >> beam.Create(kept).with_output_types(_BY_SHARD)
             )
+        told: list[beam.PCollection[Any]] = []
+        tallies: list[beam.PCollection[bytes]] = []
+        if self.choice is not None:
+            chosen = visits | "ChooseLimits" >> self.choice
+            everything.append(chosen.shards)
+            told.append(chosen.told)
+            tallies.append(chosen.tallies)
         limited = (
             everything
             | "AddCounters" >> beam.Flatten()
@@ -210,7 +231,8 @@ class LimitPresence(beam.PTransform):
         limited[TALLIES].element_type = bytes
         came = EventTally(messages=len(self.kept)).to_bytes()
         begin = visits.pipeline | "CountersTally" >> beam.Create([came])
-        return Limited(limited.counts, (begin, limited[TALLIES]))
+        counts = (limited.counts, *told) | "AddChoice" >> beam.Flatten() if told else limited.counts
+        return Limited(counts, (begin, limited[TALLIES], *tallies))
 
     def _check_kept(self) -> None:
         """Refuse what would be lost of who counted: they would count again."""
@@ -235,15 +257,20 @@ class _LimitAtEndFn(beam.DoFn):
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
         config, (key, messages) = self._config, element
-        counters = config.counters(key[0])
         blocks: dict[int, Message] = {}
+        before: list[Message] = []
         taken = 0
         for message in messages:
             taken += 1
-            if message.kind is Kind.KEPT:
-                counters.resume(arrays_from_bytes(message.payload))
+            if message.kind is Kind.CHOICE:
+                config = config.under(limits_from(message))
+            elif message.kind is Kind.KEPT:
+                before.append(message)
             else:
                 blocks[message.slot] = message
+        counters = config.counters(key[0])
+        for message in before:
+            counters.resume(arrays_from_bytes(message.payload))
         sent = beyond = counted = 0
         ended: dict[int, list[BlockLayers]] = defaultdict(list)
         for block in sorted(blocks):
