@@ -228,3 +228,16 @@ def test_a_first_piece_without_a_window_is_refused(chosen):
         ledger=None,
         end="2024-01-11",
     )
+
+
+def test_a_dry_run_tells_what_a_slot_costs(chosen):
+    rows = {f"u{user}": (60, 900.0) if user % 2 else (6, 900.0) for user in range(USERS)}
+    chosen.requirements(rows)
+    told = chosen.done("--dry_run", max_slots="3").out
+    assert "class:    epsilon 900 over 6 slots: 30 users, who count in every slot\n" in told
+    assert (
+        "class:    epsilon 900 over 60 slots: 30 users, who count in the first 3 of 30 slots: one "
+        "costs 71.2, for 12 can differ, 4.8 times what it would without a limit\n"
+    ) in told
+    told = chosen.done("--dry_run").out
+    assert "30 users, at whom a run looks, for 1/25 of the budget, to choose a limit\n" in told
