@@ -1,6 +1,7 @@
 """Kill a local stream with SIGKILL again and again, and check that nothing of it went wrong.
 
     python benchmarks/kill_drill.py --kills=50
+    python benchmarks/kill_drill.py --kills=50 --max_slots=1,1    # users count in a few slots only
 
 A writer puts files of events into a folder and moves a clock on, for as long as it takes;
 `streamveil release --follow` releases the slots that close. It is killed at random moments, half of
@@ -36,7 +37,8 @@ from typing import Any
 
 from _drill import overspent, tell
 
-from streamveil.mechanisms.core.records import format_time, parse_time
+from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement, format_time, parse_time
+from streamveil.mechanisms.presence import Limit
 
 START = parse_time("2024-01-01T00:00:00Z")
 SECOND = 1_000_000
@@ -71,6 +73,8 @@ class Drill:
     seen: dict[str, str] = field(default_factory=dict)
     """Digest of every result that readers could see."""
     faults: list[str] = field(default_factory=list)
+    limit: Limit | None = None
+    """In how many slots users count."""
 
     def path(self, *names: str) -> Path:
         """Path of something in the folder."""
@@ -154,6 +158,7 @@ class Drill:
             *("--user_column=user", "--value_column=value", "--time_column=time", "--slot=1s"),
             *(f"--start={format_time(START)}", f"--domain={','.join(BINS)}"),
             *(f"--requirements={self.path('users.csv')}", f"--noise_key=file:{self.path('key')}"),
+            *([f"--max_slots={self.limit.max_slots},{self.limit.blocks}"] if self.limit else []),
             *options,
         ]
 
@@ -318,7 +323,21 @@ class Drill:
                 if (row["window"], row["epsilon"]) == (window, epsilon)
             ]
             self.expect(len(spent) == self.slots, f"the ledger of {window, epsilon} has gaps")
-            found += overspent(spent, window, epsilon)
+            found += self._overspent(spent, Requirement(window, epsilon))
+        return found
+
+    def _overspent(
+        self, spent: list[tuple[int, float]], asked: Requirement
+    ) -> list[tuple[int, int, float]]:
+        limit = self.limit
+        if limit is None or not limit.pays(asked):
+            return overspent(spent, asked.window, asked.epsilon)
+        found = []
+        for last in range(len(spent)):
+            within = spent[max(0, last + 1 - limit.reach(asked, ADD_REMOVE)) : last + 1]
+            dearest = sorted(amount for _, amount in within)[-limit.slots(asked) :]
+            if sum(dearest) > asked.epsilon + 1e-9:
+                found.append((spent[last][0], asked.window, sum(dearest)))
         return found
 
     def check_dead_letters(self) -> int:
@@ -353,9 +372,11 @@ class Drill:
         )
 
 
-def run_drill(folder: Path, kills: int, seed: int) -> tuple[Drill, dict[str, int]]:
+def run_drill(
+    folder: Path, kills: int, seed: int, limit: Limit | None = None
+) -> tuple[Drill, dict[str, int]]:
     """Kill so many times, then go on to the end; gives also how often it was doing what."""
-    drill = Drill(folder, random.Random(seed))
+    drill = Drill(folder, random.Random(seed), limit=limit)
     drill.prepare()
     stop = threading.Event()
     writer = threading.Thread(target=drill.writing, args=(stop,))
@@ -377,11 +398,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--max_slots", help="M,BLOCKS: users count in a few slots only")
     parser.add_argument("--folder", help="a new folder to work in, which is kept")
     given = parser.parse_args()
+    limit = Limit(*map(int, given.max_slots.split(","))) if given.max_slots else None
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        drill, doing = run_drill(Path(given.folder or temporary), given.kills, given.seed)
+        drill, doing = run_drill(Path(given.folder or temporary), given.kills, given.seed, limit)
         figures = drill.check()
     print(f"{given.kills} kills in {time.monotonic() - began:.0f} s, in the midst of:")
     for what, number in sorted(doing.items(), key=lambda item: -item[1]):

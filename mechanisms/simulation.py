@@ -297,12 +297,14 @@ def simulate_local(
     users = _population(requirements, asked_for, bins)
     table = _checked_values(values, users)
     mechanism = local_mechanism(with_options(name, options), users, revise=revise)
-    if asked_for and not isinstance(mechanism, Rotation):
+    if asked_for and (not isinstance(mechanism, Rotation) or mechanism.users.asked):
         raise ConfigurationError(
-            f"{name} does not follow requirements that change: use the mechanism rotation"
+            f"{mechanism.name} does not follow requirements that change: use the mechanism "
+            "rotation, without turns"
         )
     source = NoiseSource(key)
     longest = users.classes.longest if asked_for else None
+    users = mechanism.users
     devices = Devices(users, derived_key(bytes(key), "devices"), longest)
     state, class_of = mechanism.start(), users.class_of
     releases, asks, followed = [], [], []

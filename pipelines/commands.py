@@ -43,7 +43,7 @@ from streamveil.pipelines.foreign import (
     PER_RECORD_SAYING,
     refuse_foreign,
 )
-from streamveil.pipelines.guarantees import INFINITE, is_infinite
+from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
 from streamveil.pipelines.options import (
     EVENT_FILES,
     OLD_NAMES,
@@ -73,6 +73,7 @@ from streamveil.pipelines.values import (
     default_requirement_of,
     dialect_of,
     key_places,
+    life_limit_of,
     range_of,
     requirement_columns_of,
 )
@@ -168,10 +169,14 @@ def _add_evaluate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_release(given: Any) -> None:
-    infinite = is_infinite(given)
+    promise = promise_of(given)
     check_required("release", given)
-    if infinite:
+    infinite = promise == INFINITE
+    if promise != WINDOWS:
         budget_for_ever(given, given)
+    if promise == USER:
+        life_limit_of(given.max_slots)
+    if infinite:
         parse(given.mechanism or INFINITE_DEFAULT, INFINITE_MECHANISMS)
     elif not (given.mechanism and only_dynamic(given.mechanism)):
         parse(given.mechanism or DEFAULT)
@@ -242,7 +247,7 @@ def _check_demo(given: Any) -> None:
 def _check_evaluate(given: Any) -> None:
     """What else is wrong shows when it runs, which needs no pipeline."""
     if not given.per_record:
-        is_infinite(given)
+        promise_of(given)
 
 
 _ALL = (
@@ -263,7 +268,7 @@ streamveil release --input=events.csv --output=releases.csv \
             f"{', '.join(DYNAMIC_MECHANISMS)}; with --guarantee={INFINITE} "
             f"{', '.join(INFINITE_MECHANISMS)} (default {INFINITE_DEFAULT})",
             "requirements": "table with the columns user, window, epsilon; or else give "
-            f"--default_requirement, or --guarantee={INFINITE} with --epsilon",
+            f"--default_requirement, or --guarantee={INFINITE} or {USER} with --epsilon",
         },
     ),
     Command(

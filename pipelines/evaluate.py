@@ -49,7 +49,7 @@ from streamveil.pipelines.evaluation.sources import Counted, Drawn, Synthetic
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent
 from streamveil.pipelines.flags import numbers
-from streamveil.pipelines.guarantees import INFINITE, epsilons_of, is_infinite
+from streamveil.pipelines.guarantees import INFINITE, USER, epsilons_of, promise_of
 from streamveil.pipelines.options import (
     REQUIRED,
     TABLE_OPTIONS,
@@ -98,7 +98,14 @@ def compared(given: argparse.Namespace, command: str) -> Comparison:
     if given.per_record:
         return _compare_records(given, command)
     _refuse(given, _PER_RECORD_OPTIONS, "is for statistics of records: give --per_record")
-    if is_infinite(given):
+    promise = promise_of(given)
+    if promise == USER:
+        raise ConfigurationError(
+            f"--guarantee={USER} is not compared here: its error depends on who comes when. Where "
+            "hardly anybody stays, it is that of --mechanisms=adaptive with --windows=1 and "
+            "--epsilons of the budget / --max_slots"
+        )
+    if promise == INFINITE:
         return _compare_infinite(given, command)
     _refuse(given, _INFINITE_OPTIONS, f"is for one budget forever: give --guarantee={INFINITE}")
     return _compare_w_event(given, command)

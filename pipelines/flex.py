@@ -18,7 +18,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.pipelines import main as command_line
 from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE
-from streamveil.pipelines.guarantees import INFINITE
+from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
@@ -178,6 +178,19 @@ _ALL = (
         ),
         fixed=(f"--guarantee={INFINITE}",),
         streaming=True,
+    ),
+    Template(
+        "user",
+        "release",
+        "Private histograms, one per slot, that together cost each user one budget forever; users "
+        "count in the first slots of their lives.",
+        _RELEASE,
+        # As above; and another key would know nobody who has counted.
+        ("input", "output", "noise_key", "epsilon", "max_slots", *REQUIRED),
+        (*FOLLOW_OPTIONS, *CHANGE_OPTIONS, *_LOCAL, "guarantee", *TABLE_OPTIONS),
+        fixed=(f"--guarantee={USER}",),
+        streaming=True,
+        regexes={"max_slots": "[0-9]+"},
     ),
 )
 TEMPLATES: Mapping[str, Template] = {template.name: template for template in _ALL}

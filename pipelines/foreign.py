@@ -28,7 +28,11 @@ NOT_LOCAL_RELEASE: Mapping[str, str] = {
     "next",
     **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
     "restart_budget": "budgets come back by themselves",
-    **dict.fromkeys(LIMIT_OPTIONS, "a device answers when it is asked"),
+    **dict.fromkeys(
+        LIMIT_OPTIONS,
+        "devices count by themselves: where users are rarely there, say "
+        "--mechanism=rotation:turns=20",
+    ),
 }
 """Of the options of `add_release_options`."""
 

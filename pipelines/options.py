@@ -26,7 +26,7 @@ from streamveil.mechanisms.registry import (
     MECHANISMS,
     PER_RECORD_MECHANISMS,
 )
-from streamveil.pipelines.guarantees import add_guarantee_options
+from streamveil.pipelines.guarantees import USER, add_guarantee_options
 from streamveil.pipelines.sections import (
     BINS,
     EVENTS,
@@ -340,7 +340,7 @@ def add_release_options(parser: Parser) -> None:
         "counts are scaled by the share that is kept, which is estimated privately; auto chooses M "
         "by a private look at an input that ends, or by a public share of the slots in which users "
         "are there, such as auto:0.05 (default: users count in all slots, but where the table says "
-        "max_slots)",
+        f"max_slots); with --guarantee={USER} M alone: the first M slots of a life",
     )
     add(
         "--requirement_changes",

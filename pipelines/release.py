@@ -16,11 +16,12 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow
-from streamveil.pipelines.guarantees import is_infinite
+from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
@@ -39,6 +40,7 @@ from streamveil.pipelines.values import (
     check_required,
     check_revisions,
     dialect_of,
+    life_limit_of,
     limit_of,
 )
 from streamveil.transforms import PrivateHistograms
@@ -124,24 +126,27 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
 
     Raises ConfigurationError.
     """
-    infinite = is_infinite(own)
-    if infinite:
-        registry, default = _one_class(given, own), INFINITE_DEFAULT
-    else:
+    promise = promise_of(own)
+    if promise == WINDOWS:
         registry, default = required_registry("release", given), DEFAULT
+    else:
+        registry = _one_class(given, own)
+        default = DEFAULT if promise == USER else INFINITE_DEFAULT
     if own.longest_window is not None and not (own.requirement_changes or own.state):
         raise ConfigurationError(
             f"--longest_window={own.longest_window} is about changes: give "
             "--requirement_changes or --state as well, or leave it out"
         )
     inputs = Inputs.of(given)
-    limit = None
-    if own.max_slots is not None:
+    limit: Limit | Auto | None = None
+    if promise == USER:
+        limit = life_limit_of(own.max_slots)
+    elif own.max_slots is not None:
         limit = limit_of(own.max_slots)
-        if infinite:
+        if promise == INFINITE:
             raise ConfigurationError(
                 f"--max_slots={own.max_slots} is about windows: leave it out with "
-                "--guarantee=infinite"
+                f"--guarantee={INFINITE}, or choose --guarantee={USER}"
             )
         if own.requirement_changes:
             raise ConfigurationError(

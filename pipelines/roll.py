@@ -53,7 +53,7 @@ class Roll:
         Raises ConfigurationError for a change that the stream cannot follow.
         """
         local = isinstance(transform, CollectHistograms)
-        if not local and transform.population.requirements.forever:
+        if not local and transform.registry.classes.forever:
             return cls(None)
         users, changes = UserTable.begin(transform.registry, local=local), None
         if before is not None:

@@ -137,7 +137,22 @@ class Summary:
         return f"max_slots=auto: users count as chosen, {', '.join(found)}" if found else None
 
     def warning(self) -> str | None:
-        """What to do where most of the events were beyond the bound."""
+        """What to do where most of the events were beyond the bound, or most lives too long."""
+        found = [one for one in (self._bounded(), self._left_out()) if one]
+        return "; ".join(found) or None
+
+    def _left_out(self) -> str | None:
+        slots = self._number(metrics.SLOTS_MOSTLY_LEFT_OUT)
+        if not slots:
+            return None
+        return (
+            f"in {number_of(slots, 'slot')} more seems to be left out than counts, by the private "
+            "kept_share and events_beyond: people stay who have used up the slots of their lives. "
+            "Give a larger --max_slots, or choose --guarantee=infinite, whose mechanism gated "
+            "counts everybody for ever"
+        )
+
+    def _bounded(self) -> str | None:
         bounded = self.counted + self.beyond_bound
         if not bounded or self.beyond_bound <= _MUCH_BEYOND * bounded:
             return None

@@ -36,7 +36,7 @@ from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import BLOCKS, Limit
 from streamveil.mechanisms.registry import check_revise
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.guarantees import INFINITE, epsilons_of
+from streamveil.pipelines.guarantees import USER, epsilons_of
 from streamveil.pipelines.options import KEY_PLACES, METRICS_OPTIONS, REQUIRED, TABLE_OPTIONS
 
 _DAY = MICROSECONDS["d"]
@@ -318,7 +318,7 @@ def requirement_columns_of(text: str | None) -> tuple[str, ...]:
 
 
 def budget_for_ever(given: Any, own: Any) -> Lifetime:
-    """The one budget of all users with --guarantee=infinite, where nothing is about windows.
+    """The one budget of all users where it is forever, and nothing is about windows.
 
     Raises ConfigurationError.
     """
@@ -330,7 +330,7 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
             if getattr(holder, name) is not None:
                 raise ConfigurationError(
                     f"--{name}={getattr(holder, name)} is about windows: leave it out with "
-                    f"--guarantee={INFINITE}, where everybody has the budget --epsilon forever"
+                    f"--guarantee={own.guarantee}, where everybody has the budget --epsilon forever"
                 )
     epsilons = epsilons_of(own.epsilon)
     if len(epsilons) > 1:
@@ -356,6 +356,29 @@ def limit_of(text: str) -> Limit | Auto:
         ) from None
     try:
         return Auto(known, blocks) if slots is None else Limit(slots, blocks)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--max_slots={text}: {error}") from None
+
+
+def life_limit_of(text: str | None) -> Limit:
+    """In how many slots of a life a user counts, with --guarantee=user.
+
+    Raises ConfigurationError.
+    """
+    if text is None:
+        raise ConfigurationError(
+            f"--max_slots is missing: --guarantee={USER} needs in how many slots of their lives "
+            "users count, such as --max_slots=5"
+        )
+    try:
+        in_life = int(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"--max_slots={text} is not M: with --guarantee={USER} write for example 5 for the "
+            "first 5 slots of a user's life; there are no parts of a window"
+        ) from None
+    try:
+        return Limit(None, in_life=in_life)
     except ConfigurationError as error:
         raise ConfigurationError(f"--max_slots={text}: {error}") from None
 

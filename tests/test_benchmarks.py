@@ -25,11 +25,13 @@ SMALL = {
         *("--slots=20", "--keys=1", "--streams", "even", "drifting", "--pool=20"),
         *("--many_bins=1000", "--many_slots=30", "--processes=1"),
     ),
+    "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
     "messages": ("--events=100", "--per_message", "10", "--kinds", "json", "--repeats=1"),
     "local": (
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
         *("--many=900", "--many_slots=3", "--processes=1"),
     ),
+    "local_presence": (*("--users", "200", "--slots=8", "--keys=1", "--window=4", "--turns", "2"),),
     "per_record": (
         *("--draws=1", "--runs=5", "--data", "zipf-5", "--tried", "--local_runs=0", "--ticks"),
         *("50", "--records", "--processes=1"),
@@ -54,7 +56,9 @@ def tables(folder, name):
     return found["tables"]
 
 
-@pytest.mark.parametrize("name", ["release_stage", "state_bytes", "ledgers", "changing"])
+@pytest.mark.parametrize(
+    "name", ["release_stage", "state_bytes", "ledgers", "changing", "local_presence"]
+)
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
     run(name, *SMALL[name], f"--results={tmp_path}")
     (table,) = tables(tmp_path, name)
@@ -160,6 +164,14 @@ def test_infinite_compares_with_what_knows_no_data(tmp_path):
     assert all(row[3] > 0 for row in errors["rows"])
     assert [row[0] for row in pools["rows"]] == ["even"] * 3 + ["drifting"] * 3
     assert [row[:2] for row in cost["rows"]] == [[1000, 10], [100, 30]]
+
+
+def test_for_ever_errs_less_than_what_shares_one_budget(tmp_path):
+    run("for_ever", *SMALL["for_ever"], f"--results={tmp_path}")
+    (errors,) = tables(tmp_path, "for_ever")
+    assert [row[1] for row in errors["rows"]] == [3, 2, 4, 3]
+    assert all(0 < row[2] <= 1 and 0 < row[3] <= 1 for row in errors["rows"])
+    assert all(0 < row[8] <= 1 for row in errors["rows"])
 
 
 def test_adaptive_fills_its_tables(tmp_path):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from streamveil.mechanisms.presence import Limit
+
 pytestmark = pytest.mark.slow  # a stream, killed again and again
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kill_drill.py"
@@ -42,6 +44,17 @@ def test_a_stream_that_is_killed_loses_and_doubles_and_overspends_nothing(drille
     assert sum(doing.values()) == 2
     assert figures["slots"] == drill.slots > 10
     assert figures["lost"] == figures["double"] == figures["overspent"] == 0
+
+
+def test_so_does_one_in_which_users_count_in_a_few_slots_only(script, tmp_path):
+    drill, doing = script.run_drill(tmp_path / "here", kills=1, seed=6, limit=Limit(1, 1))
+    figures = drill.check()
+    assert drill.faults == []
+    assert sum(doing.values()) == 1
+    assert figures["overspent"] == 0
+    edit(drill, "ledger", lambda rows: [{**r, "spent": r["spent"] * 1.5} for r in rows])
+    drill.check()
+    assert any("overspent" in found for found in drill.faults)
 
 
 def edit(drill, name, change):

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
+import numpy as np
 import pyarrow as pa
 
 from streamveil.mechanisms.core.domains import Domain
@@ -51,7 +52,7 @@ from streamveil.mechanisms.driver.saved_state import (
 )
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto, Look
-from streamveil.mechanisms.presence.limits import limits_of, priced
+from streamveil.mechanisms.presence.limits import EVERYBODY, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_resume, settling, take_public
@@ -126,9 +127,11 @@ class PrivateHistograms(beam.PTransform):
     and not covered. With `resume` the ledgers of an earlier run go on.
 
     If the registry is of one `Lifetime(epsilon)`, the guarantee is epsilon-differential privacy for
-    all that a user ever contributes, in however many slots, for one mechanism of
-    `INFINITE_MECHANISMS`. Releases then have `shares`, the released distribution, and say among
-    their diagnostics how old it is and what is left of the budget.
+    all that a user ever contributes, in however many slots. With a `limit` for a life neighbours
+    differ in all of it, the mechanism is one of `MECHANISMS`, and the users outside the table need
+    not be numbered: 0. Without one it is one of `INFINITE_MECHANISMS`; releases then have `shares`,
+    the released distribution, and say among their diagnostics how old it is and what is left of the
+    budget.
 
     Where requirements change, from the slot on from which a change applies: for every slot t with
     the requirement (w_B, E_B, w_F, E_F) in force, the factor is exp(E_F) over the w_F slots from t
@@ -295,6 +298,12 @@ class PrivateHistograms(beam.PTransform):
         return int(ledgers.decode(state).filter.restarts)
 
     def _ledgers_for_ever(self) -> Any:
+        if self.limits is not None:
+            raise ConfigurationError(
+                "where users count in a limited number of slots (--max_slots), no budget can be "
+                "granted again (--restart_budget): each user has one, and uses it up by being "
+                "present"
+            )
         if not self.population.requirements.forever:
             raise ConfigurationError(
                 "only one budget forever can be granted again (--restart_budget): those of "
@@ -345,12 +354,14 @@ class PrivateHistograms(beam.PTransform):
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)
-        asked = self.registry.classes
+        asked, sizes = self.registry.classes, self.registry.sizes
         if self.limits is not None:
+            if asked.forever:  # whoever will come
+                sizes = np.where(sizes == 0, EVERYBODY, sizes)
             asked = priced(self.limits, asked, self.adjacency)
         return Population(
             asked,
-            self.registry.sizes,
+            sizes,
             self.domain.bins,
             sensitivity,
             self.slots.length,

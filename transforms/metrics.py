@@ -28,6 +28,7 @@ PARTS_REPEATED = "parts_repeated"
 PARTS_AFTER_RELEASE = "parts_after_release"
 LIMITED_PREFIX = "users limited to "
 SLOTS_PREFIX = "slots_"
+SLOTS_MOSTLY_LEFT_OUT = "mostly_left_out_slots"
 PARTS_WAITED_FOR = "seconds_waited_for_parts"
 WINDOW_USE = "largest_window_use_ppm"
 

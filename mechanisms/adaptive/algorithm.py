@@ -127,7 +127,8 @@ class AdaptiveRelease:
         jumped = started and any(bool(one.jumped.any()) for one in seen)
         if jumped:  # to a new level or on a new slope: the next release tells
             state.jumps.note(gate.moved(here, seen, kind))
-            state.gap, state.kind = min(state.gap, AFTER_JUMP), POINT
+            state.gap = min(state.gap, AFTER_JUMP)
+            state.kind = SUM if terms.at_once else POINT
         state.slots += 1
         state.bank.elapsed += 1
         told = outputs.told(state, here, seen, bill, surprise, jumped)
@@ -208,6 +209,8 @@ class AdaptiveRelease:
             state.alert if begun else None,
         )
         kinds = (SUM if state.running else POINT,) if begun else (POINT, SUM)
+        if terms.at_once:
+            kinds = (SUM,)
         best = terms.plan.best_gap(beliefs, scale, risk, watch, kinds)
         if best is not None and cycle and not begun and cycle.spans(state.cycle, best.gap):
             best = terms.plan.best_gap(beliefs, scale, risk, watch, (SUM,))

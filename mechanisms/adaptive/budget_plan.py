@@ -154,6 +154,29 @@ class Shares:
         return cls(gate, audit, reserve)
 
 
+@dataclass(frozen=True)
+class AtOnce:
+    """Windows of one slot: what it does not spend is lost, and nothing can be saved up.
+
+    So every slot gives all it has to a sum. There is no reserve and there are no looks: what alarms
+    gain where there are jumps is lost where there are none. And no audits of one slot, which would
+    tell little beside sums: instead, one sum in so many weighs all alike.
+    """
+
+    audit_every: int
+    """0 for no audits."""
+
+    @classmethod
+    def of(cls, shares: Shares) -> tuple[AtOnce, Shares]:
+        """With what would be the share of audits; and shares of which sums get everything."""
+        every = round(1 / shares.audit) if shares.audit else 0
+        return cls(every), Shares(0.0, 0.0, 0.0)
+
+    def audits(self, releases: int) -> bool:
+        """Whether the sum after so many releases is an audit."""
+        return bool(self.audit_every) and releases % self.audit_every == 1
+
+
 def part(units: Units, share: float) -> Units:
     """A share of budgets, rounded down: exact, for the share is a whole number of 2**-20."""
     steps = int(share * (1 << _STEPS))
@@ -220,6 +243,8 @@ class Terms:
     bank: Bank
     correlation: Correlation
     plan: Plan
+    at_once: AtOnce | None = None
+    """Where every window is of one slot."""
 
     def less(self, share: float) -> Terms:
         """What is left when a share of what releases save up is spent on something else."""

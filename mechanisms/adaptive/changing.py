@@ -23,6 +23,7 @@ from streamveil.mechanisms.accounting.open_windows import OpenWindows
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import (
+    AtOnce,
     Plan,
     Rates,
     Shares,
@@ -80,6 +81,9 @@ class DynamicAdaptive(AdaptiveRelease):
         self.shares = Shares.of(
             name, gate, audit if assume_independent else 0.0, reserve, setting.bins
         )
+        self.at_once = None
+        if setting.horizon == 1:
+            self.at_once, self.shares = AtOnce.of(self.shares)
         self.windows = OpenWindows(setting.horizon, parts=3, rates=1)
 
     def start(self) -> AdaptiveState:
@@ -138,6 +142,7 @@ class DynamicAdaptive(AdaptiveRelease):
             bank,
             Correlation(self.setting.bins, dispersion),
             plan,
+            self.at_once,
         )
 
     def taken_over(

@@ -21,7 +21,7 @@ Source: our own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from streamveil.mechanisms.accounting.window_sums import Sums, WindowSums
 from streamveil.mechanisms.adaptive import filter_bank
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.budget_plan import (
+    AtOnce,
     Plan,
     Rates,
     Shares,
@@ -64,6 +65,8 @@ class Adaptive(AdaptiveRelease):
         gate: share of the budget for looking for jumps; -1 chooses by bins. What it and the
             reserve do not need while there are none goes to the releases.
         audit: share of the budget for audits; nearly everybody gives as much as the least of them.
+            Where windows are of one slot it is the share of sums that are audits, and nothing goes
+            to gate or reserve.
         reserve: share of the rest that waits for alarms.
         cycle: slots after which counts repeat, such as 24; `auto` looks for it, `none` for nothing.
     """
@@ -91,8 +94,12 @@ class Adaptive(AdaptiveRelease):
         dispersion = float(
             Choices.of(budgets // self.windows, population).dispersion.max(initial=0)
         )
-        self.audit = None
-        if assume_independent and dispersion > 1e-9:
+        self.audit, self.at_once = None, None
+        unequal = assume_independent and dispersion > 1e-9
+        if self.longest == 1:
+            kept = shares if unequal else replace(shares, audit=0.0)
+            self.at_once, shares = AtOnce.of(kept)
+        elif unequal:
             self.audit = audit_of(part(budgets, shares.audit), population, True)
         self.audit_cap = self.audit.spent if self.audit else np.zeros_like(budgets)
         self.gate = part(budgets, shares.gate) // self.windows
@@ -140,6 +147,7 @@ class Adaptive(AdaptiveRelease):
             self.bank,
             self.correlation,
             plan,
+            self.at_once,
         )
 
     def book(self, state: AdaptiveState, main: Units, reserve: Units, audit: Units) -> None:

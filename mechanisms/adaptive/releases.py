@@ -36,8 +36,15 @@ def summing(state: AdaptiveState, here: Slot) -> bool:
         found, slots = terms.plan.sums, max(min(state.gap, LONGEST), 1)
         if found.thresholds.size:
             threshold = found.best(scale, here.risk, slots)
+            if _audited(state, terms):
+                threshold = int(found.thresholds[0])
             state.running = RunningSum.begin(here.slot, threshold, LONGEST, terms.crowd)
     return state.running is not None
+
+
+def _audited(state: AdaptiveState, terms: Terms) -> bool:
+    """Whether the present sum is an audit."""
+    return terms.at_once is not None and terms.at_once.audits(state.misfit.releases)
 
 
 def add(state: AdaptiveState, here: Slot, bill: Bill) -> None:
@@ -60,11 +67,14 @@ def sum_up(state: AdaptiveState, here: Slot, alarmed: bool) -> list[Observed]:
     found = running.release(here.noise)
     if found is None:
         return []
-    state.epsilon, state.dispersion = running.epsilon, found.dispersion
+    before, state.epsilon, state.dispersion = state.dispersion, running.epsilon, found.dispersion
     bias, _ = here.terms.correlation.bias(state.correlation, state.bank.scale, found.dispersion)
     shares = np.append(found.shares, 0.0) if alarmed else found.shares
     error = found.scatter * state.bank.scale
-    return [observe(state, here, found.mean - bias, found.noise, error, shares)]
+    seen = observe(state, here, found.mean - bias, found.noise, error, shares)
+    if _audited(state, here.terms):
+        learn_of_sums(state, here.terms, seen, before)
+    return [seen]
 
 
 def best_weighting(
@@ -174,6 +184,18 @@ def learn_of_beliefs(state: AdaptiveState, here: Slot, audited: Floats, laplace:
         state.bank.scale,
         state.dispersion,
         laplace + now.variance + now.white,
+    )
+
+
+def learn_of_sums(state: AdaptiveState, terms: Terms, audit: Observed, dispersion: float) -> None:
+    """Learn the bias of the sums before, of this dispersion, beside one that weighs all alike."""
+    bias, _ = terms.correlation.bias(state.correlation, state.bank.scale, dispersion)
+    terms.correlation.learn(
+        state.correlation,
+        audit.expected + bias - audit.observed,
+        state.bank.scale,
+        dispersion,
+        audit.noise + audit.error + audit.foreseen,
     )
 
 

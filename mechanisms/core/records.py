@@ -144,7 +144,8 @@ class Requirement(Identified):
 class Lifetime(Requirement):
     """A user's privacy requirement forever: at most `epsilon` over the whole stream.
 
-    It implies the requirement of any window. What it costs is in docs/infinite.md.
+    Where users count in all slots it implies the requirement of any window; where they count in so
+    many slots of a life, if events may be replaced. What it costs is in docs/infinite.md.
     """
 
     IDENTITY = Form("lifetime", ("epsilon",), apart=("window",))

@@ -1,17 +1,17 @@
 """A stream where users count in a few slots only: its counts are scaled to all there was.
 
-Beside counts, every slot tells the layers of users' blocks that ended with it. Of each class that
-is limited they are added up, and asked for with noise once in the length of a block. What is known
-of the share that is kept scales the releases from then on, and makes their errors larger; of
-several classes it is the mean over all users. The answers cost what was set aside of the budget,
-whatever slots cost: see `presence/kept_share.py`.
+Beside counts, every slot tells the events that do not count. Of each class that is limited they are
+added up, and asked for with noise once in the length of a block. What is known of the share that is
+kept scales the releases from then on, and makes their errors larger. The answers cost what was set
+aside of the budget, whatever slots cost: see `presence/kept_share.py`; what is made of them is in
+`presence/left_out.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,17 +22,24 @@ from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.presence.kept_share import (
+    FADING,
     LAYERS,
+    MOST_BINS,
+    Beyond,
+    Floats,
     KeptShare,
     Rates,
     ShareQuery,
-    scaled,
 )
-from streamveil.mechanisms.presence.limits import Limit, aside, terms
-from streamveil.mechanisms.protocol import Mechanism, SlotRelease
-from streamveil.mechanisms.randomness.noise import NoiseSource, digest
+from streamveil.mechanisms.presence.left_out import LeftOut
+from streamveil.mechanisms.presence.limits import Limit, aside, effective_window, terms
+from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource, RandomWords, digest
 
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+E = TypeVar("E", SlotRelease, Revised)
+_DOUBLES = {"type": "array", "items": "double"}
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,13 @@ class PresentState:
     """All that such a stream remembers between slots."""
 
     stream: StreamState
-    sums: Integers
-    """Of the layers of blocks that ended since the class was asked for last, shape (K, 4). They are
-    raw and never released."""
-    shares: tuple[KeptShare, ...]
-    """What is known of each class."""
+    sums: dict[int, Integers]
+    """Of each class that is limited, what it is asked for next, as in an answer. They are raw and
+    never released."""
+    shares: dict[int, Any]
+    """What is known of each of these: a `KeptShare`, or of lives a `LifeShare`."""
+    kept: Floats
+    """What was released of each bin before it was scaled, older slots with less weight: (d,)."""
 
 
 class PresentStream:
@@ -72,12 +81,15 @@ class PresentStream:
         presence: what users ask for, and in how many slots they count.
     """
 
+    UNKNOWN: Any = KeptShare.unknown
+    """What is known of the share that is kept before anything is."""
     SCHEMAS = {
         1: state_codec.record_schema(
             "PresentStream",
             stream="bytes",
             sums=state_codec.LONGS,
-            known={"type": "array", "items": "double"},
+            known=_DOUBLES,
+            kept=_DOUBLES,
         )
     }
 
@@ -93,22 +105,30 @@ class PresentStream:
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
-        self._queries: Mapping[int, tuple[ShareQuery, Rates]] = {
-            k: _asked(limit, one.window, aside(one.epsilon))
+        self._queries = self._asked(presence, [aside(one.epsilon) for one in asked])
+        self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
+
+    def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
+        """What is asked of each class that is limited, at that cost; and the rates of noise."""
+        limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
+        return {
+            k: _asked(presence, k, self.mechanism.population, aside[k])
             for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
             if limit.limits(one, adjacency)
         }
-        sizes = mechanism.population.sizes
-        self._weights = sizes / max(int(sizes.sum()), 1)
 
     def start(self) -> PresentState:
         """State before the first slot."""
-        classes = len(self._weights)
-        sums = np.zeros((classes, LAYERS + 1), np.int64)
-        return PresentState(self.stream.start(), sums, (KeptShare.unknown(),) * classes)
+        queries = {k: query for k, (query, _) in self._queries.items()}
+        return PresentState(
+            self.stream.start(),
+            {k: np.zeros(query.width, np.int64) for k, query in queries.items()},
+            {k: self.UNKNOWN(query) for k, query in queries.items()},
+            np.zeros(self.mechanism.population.bins),
+        )
 
     def release(
-        self, state: PresentState, slot: int, counts: Integers, layers: Integers
+        self, state: PresentState, slot: int, counts: Integers, beyond: Beyond
     ) -> tuple[PresentState, SlotRelease]:
         """Release the next slot.
 
@@ -116,96 +136,124 @@ class PresentStream:
             state: after the slots before.
             slot: the first slot, or the one after the last.
             counts: events that count, by class and bin, int64, shape (K, d).
-            layers: of blocks that ended with the slot, int64, shape (K, 4).
+            beyond: those that do not.
 
         Raises as :meth:`ReleaseStream.release`.
         """
         stream, release = self.stream.release(state.stream, slot, counts)
-        sums, shares = state.sums + layers, list(state.shares)
+        sums = {
+            k: state.sums[k] + _slot_sums(query, counts[k], beyond, beyond.classes == k)
+            for k, (query, _) in self._queries.items()
+        }
+        kept = self._fading * state.kept + release.counts
+        after = PresentState(stream, sums, dict(state.shares), kept)
+        self._learn(after, slot)
+        return after, self._scaled(after, release)
+
+    def _learn(self, state: PresentState, slot: int) -> None:
+        """Ask what is due at the end of a slot."""
         for k, (query, rates) in self._queries.items():
             if (slot + 1) % query.every == 0:
-                asked = digest(stream.history, b"kept share", b"%d" % k, sums[k].tobytes())
-                words = self._noise.slot(slot, asked).words("kept share")
-                shares[k] = shares[k].told(query.answer(sums[k], rates, words), rates)
-                sums[k] = 0
-        after = PresentState(stream, sums, tuple(shares))
-        return after, self._scaled(after, release)
+                words = self._words(state, slot, k, state.sums[k])
+                answer = query.answer(state.sums[k], rates, words)
+                state.shares[k] = state.shares[k].told(answer, rates)
+                state.sums[k] = np.zeros_like(answer)
+
+    def _words(self, state: PresentState, slot: int, k: int, asked: Integers) -> RandomWords:
+        """Randomness for the answer about a class: of all counts so far and of what is asked."""
+        purpose = digest(state.stream.history, b"kept share", b"%d" % k, asked.tobytes())
+        return self._noise.slot(slot, purpose).words("kept share")
 
     def _scaled(self, state: PresentState, release: SlotRelease) -> SlotRelease:
         if not self._queries:
             return release
-        share, variance = self._share(state)
-        counts, stderr = _all_there(release.counts, release.stderr, share, variance)
-        known = {"kept_share": share, "kept_share_stderr": float(np.sqrt(variance))}
+        left_out = self._left_out(state)
         return replace(
-            release,
-            counts=counts,
-            stderr=stderr,
-            diagnostics={**release.diagnostics, **known},
-            revisions=self._revised(release.revisions, share, variance),
+            self._made_up(release, left_out),
+            diagnostics={**release.diagnostics, **self._known(state, left_out)},
+            revisions=tuple(self._made_up(one, left_out) for one in release.revisions),
         )
 
-    def _share(self, state: PresentState) -> tuple[float, float]:
-        """The share that is kept of all classes together, and its variance."""
-        share, variance = 1.0, 0.0
-        for k, (query, _) in self._queries.items():
-            mine, doubt = state.shares[k].estimate(query)
-            share += self._weights[k] * (mine - 1)
-            variance += self._weights[k] ** 2 * doubt
-        return share, variance
+    def _known(self, state: PresentState, left_out: LeftOut) -> dict[str, float]:
+        """Diagnostics."""
+        share = 1 / (1 + left_out.all)
+        stderr = float(np.sqrt(left_out.variance)) * share**2
+        return {"kept_share": share, "kept_share_stderr": stderr}
 
-    def _revised(
-        self, revisions: tuple[Revised, ...], share: float, variance: float
-    ) -> tuple[Revised, ...]:
-        revised = []
-        for one in revisions:
-            counts, stderr = _all_there(one.counts, one.stderr, share, variance)
-            revised.append(replace(one, counts=counts, stderr=stderr))
-        return tuple(revised)
+    def _left_out(self, state: PresentState) -> LeftOut:
+        return LeftOut.of(state.shares, self.mechanism.population.sizes, state.kept)
+
+    def _made_up(self, estimate: E, left_out: LeftOut) -> E:
+        """An estimate of what counts as one of all there was."""
+        counts, variances = left_out.made_up(estimate.counts, np.square(estimate.stderr))
+        return replace(estimate, counts=np.rint(counts).astype(np.int64), stderr=np.sqrt(variances))
 
     def rest(self, state: PresentState) -> tuple[Revised, ...]:
         """Revise the slots that are still to be revised: see :meth:`ReleaseStream.rest`."""
         revisions = self.stream.rest(state.stream)
-        return self._revised(revisions, *self._share(state)) if self._queries else revisions
+        if not self._queries:
+            return revisions
+        left_out = self._left_out(state)
+        return tuple(self._made_up(one, left_out) for one in revisions)
 
     def pack(self, state: PresentState) -> bytes:
         """Bytes of the state, for :attr:`keeper` to seal."""
-        known = np.array([(one.sums, one.variances) for one in state.shares])
         record = {
             "stream": self.stream.encode(state.stream),
-            "sums": state.sums.ravel().tolist(),
-            "known": known.ravel().tolist(),
+            "sums": [one for sums in state.sums.values() for one in sums.tolist()],
+            "known": [float(one) for share in state.shares.values() for one in share.numbers],
+            "kept": state.kept.tolist(),
         }
         return state_codec.pack(self.SCHEMAS, record)
 
     def unpack(self, data: bytes) -> PresentState:
         """State of what :meth:`pack` gave. Raises as :meth:`ReleaseStream.decode`."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
-        classes = len(self._weights)
-        known = np.array(record["known"]).reshape(classes, 2, LAYERS + 1)
+        fresh = self.start()
+        rows = max(len(fresh.shares), 1)
+        sums = np.array(record["sums"], np.int64).reshape(rows, -1)
+        known = np.array(record["known"]).reshape(rows, -1)
+        both = zip(fresh.shares.items(), known, strict=False)
         return PresentState(
             self.stream.decode(record["stream"]),
-            np.array(record["sums"], np.int64).reshape(classes, LAYERS + 1),
-            tuple(KeptShare(sums, variances) for sums, variances in known),
+            dict(zip(fresh.sums, sums, strict=False)),
+            {k: one.of_numbers(row) for (k, one), row in both},
+            np.array(record["kept"]),
         )
 
 
-def _asked(limit: Limit, window: int, budget: int) -> tuple[ShareQuery, Rates]:
+def _asked(
+    presence: Presence, k: int, population: Population, budget: int
+) -> tuple[ShareQuery, Rates]:
     """What is asked for of a class, at that cost over any window."""
+    limit, adjacency, one = presence.limits[k], presence.adjacency, presence.requirements[k]
     assert limit.max_slots is not None
-    query = ShareQuery(window, limit.max_slots, limit.blocks)
+    # What counts also changes where lives have a limit; the layers above do not.
+    slots = max(
+        limit.slots(one, adjacency),
+        effective_window(one.window, limit.max_slots, limit.blocks, adjacency),
+    )
+    bins = population.bins if population.bins <= MOST_BINS else 1
+    query = ShareQuery(
+        one.window, limit.max_slots, slots, limit.blocks, bins, population.sensitivity
+    )
     rates = query.rates(budget)
-    if not (rates.layers and (rates.rest or not query.sensitivities[1])):
+    needed = (rates.kept, rates.rest or not query.sensitivities[1], rates.bins or bins == 1)
+    if not all(needed):
         raise ConfigurationError(
             f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to ask how much a limit "
-            f"over {window} slots leaves out: ask for more epsilon or a shorter window"
+            f"over {one.window} slots leaves out: ask for more epsilon or a shorter window"
         )
     return query, rates
 
 
-def _all_there(
-    counts: Integers, stderr: npt.NDArray[np.float64], share: float, variance: float
-) -> tuple[Integers, npt.NDArray[np.float64]]:
-    """Counts and standard errors of what counts as those of all there was."""
-    values, variances = scaled(counts, np.square(stderr), share, variance)
-    return np.rint(values).astype(np.int64), np.sqrt(variances)
+def _slot_sums(query: ShareQuery, counts: Integers, beyond: Beyond, mine: Flags) -> Integers:
+    """What a slot adds to the next answer: `mine` are the rows of the class."""
+    layers, bins, events = beyond.layers[mine], beyond.bins[mine], beyond.events[mine]
+    sums = np.zeros(query.width, np.int64)
+    sums[0] = counts.sum()
+    np.add.at(sums, layers, events)
+    if query.bins > 1:
+        near = layers < LAYERS
+        np.add.at(sums, LAYERS + 1 + bins[near], events[near])
+    return sums

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.local.oracles import Reports
-from streamveil.mechanisms.local.protocol import GRR, OUE
+from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0
 from streamveil.mechanisms.local.tokens import TOKEN_BYTES
 
 ASSIGNMENT_SCHEMA: state_codec.Schema = {
@@ -29,7 +29,7 @@ ASSIGNMENT_SCHEMA: state_codec.Schema = {
         {"name": "round", "type": "int", "doc": "1, or 2 for those asked later in the slot."},
         {"name": "token", "type": "bytes", "doc": "Secret of server and device: it names the ask."},
         {"name": "price", "type": "long", "doc": "Budget to spend, in units of 2**-40 epsilon."},
-        {"name": "oracle", "type": "string", "doc": "grr or oue."},
+        {"name": "oracle", "type": "string", "doc": "grr, oue or oue0."},
         {"name": "symbols", "type": "int", "doc": "Number d of values to choose from."},
     ],
 }
@@ -45,7 +45,7 @@ REPORT_SCHEMA: state_codec.Schema = {
         {
             "name": "answer",
             "type": ["int", "bytes"],
-            "doc": "By grr the symbol; by oue d bits, the first symbol's first, filled with zeros.",
+            "doc": "By grr the symbol; else d bits, the first symbol's first, filled with zeros.",
         },
     ],
 }
@@ -118,7 +118,7 @@ def read_answer(kind: str, symbols: int, answer: int | bytes) -> Reports:
     """
     if kind == GRR and isinstance(answer, int) and 0 <= answer < symbols:
         return np.array([answer], np.int64)
-    if kind == OUE and isinstance(answer, bytes):
+    if kind in (OUE, OUE0) and isinstance(answer, bytes):
         bits: npt.NDArray[np.uint8] = np.frombuffer(answer, np.uint8)
         padding = -symbols % 8
         if bits.size == -(-symbols // 8) and not bits[-1] & ((1 << padding) - 1):

@@ -3,11 +3,15 @@
 GRR (generalised randomised response) reports one symbol: the true one with probability
 p = exp(e) / (exp(e) + d - 1), each other one with q = 1 / (exp(e) + d - 1). OUE (optimised unary
 encoding) reports d bits: the true symbol's is 1 with probability p = 1/2, each other one with
-q = 1 / (exp(e) + 1). A report supports the symbols that it names.
+q = 1 / (exp(e) + 1). A report supports the symbols that it names. OUE0 is OUE without a bit of the
+last symbol, which stands for no event: who has none reports no true bit.
 
 Guarantee: e-local differential privacy of one report, pure and exact: probabilities are integers
 over 2**64, rounded towards more privacy. Adjacency: any value of the user for any other.
-Sensitivity: a user has one symbol.
+Sensitivity: a user has one symbol. Of several reports by OUE0, in which one input has at most n
+events that the other has not, or has otherwise, and the other at most n that the one has not: n e.
+Each bit that is true in the one alone may tell exp(e) / 2 + 1 / 2 in its favour, each that is true
+in the other alone 2 / (1 + exp(-e)), and the product of the two is exp(e).
 Sources: Kairouz, Bonawitz, Ramage, "Discrete distribution estimation under local privacy" (2016);
 Wang, Blocki, Li, Jha, "Locally differentially private protocols for frequency estimation" (2017).
 """
@@ -22,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import to_epsilon
-from streamveil.mechanisms.local.protocol import GRR, OUE
+from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0
 from streamveil.mechanisms.randomness.noise import (
     RandomWords,
     probability_threshold,
@@ -59,14 +63,14 @@ class Oracle:
     @classmethod
     def of(cls, kind: str, units: int, symbols: int) -> Oracle:
         """The oracle of a kind for a budget in units. Raises ValueError for no budget."""
-        if units <= 0 or symbols < 2 or kind not in (GRR, OUE):
+        if units <= 0 or symbols < 2 or kind not in (GRR, OUE, OUE0):
             raise ValueError(
                 f"no oracle {kind!r} for {units} units of budget and {symbols} symbols: it takes "
-                f"{GRR} or {OUE}, a budget above 0 and 2 symbols or more"
+                f"{GRR}, {OUE} or {OUE0}, a budget above 0 and 2 symbols or more"
             )
         epsilon = float(to_epsilon(np.array([units], np.int64))[0])
         shrunk = math.exp(-min(epsilon, _MAX_EPSILON))
-        if kind == OUE:
+        if kind != GRR:
             return cls(kind, symbols, epsilon, 0.5, shrunk / (1 + shrunk))
         whole = 1 + (symbols - 1) * shrunk
         return cls(kind, symbols, epsilon, 1 / whole, shrunk / whole)
@@ -78,7 +82,7 @@ class Oracle:
         GRR: that a report is the truth, (exp(e) - 1) / (exp(e) + d - 1); else it is uniform over
         all d symbols. OUE: that the bit of another symbol is 1, q.
         """
-        if self.kind == OUE:
+        if self.kind != GRR:
             return raised_threshold(self.q)
         truth = -math.expm1(-self.epsilon) * self.p
         # Rounded to 1, this would be no randomised response at all.
@@ -91,7 +95,10 @@ class Oracle:
 
     def frequencies(self, supports: npt.NDArray[np.int64], reports: int) -> Floats:
         """Unbiased estimates from one report or more: shape (d,)."""
-        return np.asarray((supports / reports - self.q) / (self.p - self.q))
+        found = np.asarray((supports / reports - self.q) / (self.p - self.q))
+        if self.kind == OUE0:
+            found[-1] = 1 - found[:-1].sum()
+        return found
 
 
 def best_oracle(units: int, symbols: int) -> str:
@@ -121,7 +128,7 @@ def perturb(oracle: Oracle, values: Integers, words: RandomWords) -> Iterator[Re
     Yields:
         Reports of the next values: all chunks together are the reports of all values, in order.
     """
-    unary = oracle.kind == OUE
+    unary = oracle.kind != GRR
     rows = max(1, _MAX_BITS // oracle.symbols) if unary else _MAX_WORDS
     one_chunk = _unary if unary else _randomised_response
     for start in range(0, values.size, rows):
@@ -130,7 +137,7 @@ def perturb(oracle: Oracle, values: Integers, words: RandomWords) -> Iterator[Re
 
 def supports(kind: str, symbols: int, reports: Reports) -> npt.NDArray[np.int64]:
     """How many reports of a chunk support each symbol, shape (d,)."""
-    if kind == OUE:
+    if kind != GRR:
         bits = np.unpackbits(reports.astype(np.uint8, copy=False), axis=1, count=symbols)
         return bits.sum(axis=0, dtype=np.int64)
     return np.bincount(reports, minlength=symbols).astype(np.int64)
@@ -153,4 +160,6 @@ def _unary(oracle: Oracle, values: Integers, words: RandomWords) -> Reports:
     bits[ties] = words.draw(ties.size) >> np.uint64(8) < np.uint64(rest)
     true_bits = np.arange(values.size) * oracle.symbols + values
     bits[true_bits] = drawn[true_bits] < 128
+    if oracle.kind == OUE0:
+        bits[oracle.symbols - 1 :: oracle.symbols] = False
     return np.packbits(bits.reshape(-1, oracle.symbols), axis=1)

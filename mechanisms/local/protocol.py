@@ -23,6 +23,7 @@ S = TypeVar("S")
 # Oracles by which a device can report: see `oracles`.
 GRR = "grr"
 OUE = "oue"
+OUE0 = "oue0"
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +40,9 @@ class Users:
     """How many of them, the first ones, take part from the beginning, and at least one of every
     class that there was then; None for all. The others are away until they join, and what their
     class is before that says nothing. Classes that nobody began with are behind the others."""
+    asked: Requirements | None = None
+    """What each class asks for, shape (K,), where devices tell one event of a window: then
+    `classes` is what their reports may cost. See `accounting/one_event.py`."""
 
     def __post_init__(self) -> None:
         """Take the requirements in columns."""
@@ -49,9 +53,15 @@ class Users:
         """Users of each class, shape (K,)."""
         return np.bincount(self.class_of, minlength=len(self.classes)).astype(np.int64)
 
+    @property
+    def promised(self) -> Requirements:
+        """What each class asks for, shape (K,)."""
+        return self.classes if self.asked is None else self.asked
+
     def identity(self) -> bytes:
         """Of who has which requirement: see `mechanisms/core/identity.py`."""
-        return encoded("users") + digest(np.ascontiguousarray(self.class_of, "<i4").tobytes())
+        users = encoded("users") + digest(np.ascontiguousarray(self.class_of, "<i4").tobytes())
+        return users if self.asked is None else users + encoded(self.asked)
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,6 +40,7 @@ from streamveil.mechanisms.core.records import (
     Lifetime,
     Requirement,
 )
+from streamveil.mechanisms.presence.calendars import Integers, Keys, block_ends, steps
 from streamveil.mechanisms.presence.limits import (
     BLOCKS,
     EVERY_SLOT,
@@ -53,7 +54,6 @@ from streamveil.mechanisms.presence.limits import (
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
 Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 GAIN, LOSS = 0.6, 2.5
 """The error is about as g ** -GAIN and s ** -LOSS."""
@@ -148,6 +148,33 @@ class Look:
         powers = 2 ** np.arange(self.most.bit_length() + 1)
         both = np.unique(np.concatenate([powers, powers // 2 * 3, [self.most]]))
         return both[(both > 0) & (both <= self.most)]
+
+    def used(
+        self, key: bytes, users: Keys, slots: Integers, asked: tuple[int | None, int | None]
+    ) -> Integers:
+        """Slots with events of the users' blocks that lie in the range as a whole: shape (n,).
+
+        Args:
+            key: of the phases, 32 bytes.
+            users: of each visit, shape (n,).
+            slots: of each, shape (n,); a user has one visit in a slot.
+            asked: the first and the last slot of the range, None where it is not given.
+        """
+        order = np.argsort(users, kind="stable")
+        users, slots = users[order], slots[order]
+        ends = block_ends(key, users, slots, np.full(len(users), self.every))
+        first, last = asked
+        whole = np.ones(len(ends), np.bool_)
+        if first is not None:
+            whole &= ends - self.every >= first
+        if last is not None:
+            whole &= ends <= last + 1
+        users, ends = users[whole], ends[whole]
+        order = np.lexsort((ends, users))
+        users, ends = users[order], ends[order]
+        starts = np.flatnonzero(np.append(True, steps(users) | steps(ends))[: len(users)])
+        used: Integers = np.diff(starts, append=len(users))
+        return used
 
     def cells(self, used: Integers) -> Integers:
         """Blocks with so many slots with events, by cell, and what is added up.

@@ -5,28 +5,28 @@ Several events of a user in a slot count together, or not at all: the rules are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.records import Requirement
-from streamveil.mechanisms.presence.limits import (
-    UNLIMITED,
-    Limit,
-    block_length,
-    effective_window,
+from streamveil.mechanisms.presence.calendars import (
+    Flags,
+    Integers,
+    Keys,
+    Rules,
+    block_ends,
+    inserted,
+    steps,
 )
-from streamveil.mechanisms.randomness.noise import Words, keyed_words
-
-Flags = npt.NDArray[np.bool_]
-Integers = npt.NDArray[np.int64]
-Keys = npt.NDArray[Any]
-"""Users as what sorts: int64 for members, 16 bytes (`S16`) for strangers."""
+from streamveil.mechanisms.presence.counted_filter import CountedFilter
+from streamveil.mechanisms.presence.kept_share import LAYERS
+from streamveil.mechanisms.presence.limits import UNLIMITED, block_length, effective_window
 
 NEVER = np.iinfo(np.int64).max
+UNTOLD = LAYERS + 1
 
 
 def counted(
@@ -64,57 +64,14 @@ def counted(
     if effective_window(window, max_slots, blocks) == window or not len(people):
         return np.ones(len(people), np.bool_)
     order, people, times = _in_order(people, times)
-    visits = np.flatnonzero(np.append(True, _steps(people) | _steps(times)))
+    visits = np.flatnonzero(np.append(True, steps(people) | steps(times)))
     people, times = people[visits], times[visits]
     ends = block_ends(key, people, times, np.full(len(people), block_length(window, blocks)))
     most = np.full(len(people), max_slots)
-    counts = Tally.empty(people).admit(people, ends, most, most)
+    counts = Tally.empty(people).add(people, ends, most) < max_slots
     told = np.empty(len(order), np.bool_)
     told[order] = np.repeat(counts, np.diff(visits, append=len(order)))
     return told
-
-
-def block_ends(key: bytes, users: Keys, slots: Integers, lengths: Integers) -> Integers:
-    """First slot after the block of each visit, in blocks of these lengths: shape (n,).
-
-    Visits of a user stand together, and have one length.
-    """
-    if not len(users):
-        return np.zeros(0, np.int64)
-    firsts = np.flatnonzero(np.append(True, _steps(users)))
-    mine = phases(key, users[firsts], lengths[firsts])
-    shift = np.repeat(mine, np.diff(firsts, append=len(users)))
-    return ((slots + shift) // lengths + 1) * lengths - shift
-
-
-def phases(key: bytes, users: Keys, lengths: Integers) -> Integers:
-    """Phase of each user in blocks of these lengths: from 0, below the length; shape (n,).
-
-    A function of the key and of the user alone, whoever asks, whenever and wherever.
-    """
-    if users.dtype.kind == "S":
-        digests = np.ascontiguousarray(users).view(">u8").reshape(-1, 2).astype(np.uint64)
-        words = keyed_words(key, digests[:, 0], digests[:, 1])
-    else:
-        numbers: Words = users.astype(np.uint64)
-        words = keyed_words(key, numbers, np.zeros_like(numbers))
-    return (words % lengths.astype(np.uint64)).astype(np.int64)
-
-
-class Ended(NamedTuple):
-    """Blocks that have ended. All arrays have shape (n,)."""
-
-    users: Keys
-    used: Integers
-    """Slots of the block with events."""
-    ends: Integers
-    """First slot after it."""
-
-    @classmethod
-    def joined(cls, parts: Sequence[Ended], like: Keys) -> Ended:
-        """All of some parts."""
-        nothing = np.zeros(0, np.int64)
-        return cls(*map(np.concatenate, zip((like[:0], nothing, nothing), *parts, strict=True)))
 
 
 @dataclass(eq=False)
@@ -127,27 +84,24 @@ class Tally:
     """Slots with events, up to as many as are of interest."""
     ends: Integers
     """First slot after the block."""
-    over: list[Ended] = field(default_factory=list)
-    """Blocks that have ended since :meth:`forget`."""
 
     @classmethod
     def empty(cls, like: Keys) -> Tally:
         """Of nobody; users are of the type of some."""
         return cls(like[:0], np.zeros(0, np.uint8), np.zeros(0, np.int64))
 
-    def admit(self, users: Keys, ends: Integers, most: Integers, noted: Integers) -> Flags:
-        """Which visits count: those that `most` leaves room for, the first ones first.
+    def add(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
+        """In how many slots of its block the user of each visit was there before: shape (n,).
 
         Args:
             users: of each visit, ascending; those of a user in order of slots, each slot once.
             ends: first slot after the user's block, ascending for each user, shape (n,).
-            most: slots that count in it, shape (n,).
-            noted: slots with events up to which these are remembered, at least as many.
+            noted: slots with events up to which these are remembered, shape (n,).
         """
         if not len(users):
-            return np.zeros(0, np.bool_)
-        new_user = _steps(users)
-        starts = np.flatnonzero(np.append(True, new_user | _steps(ends)))
+            return np.zeros(0, np.int64)
+        new_user = steps(users)
+        starts = np.flatnonzero(np.append(True, new_user | steps(ends)))
         sizes = np.diff(starts, append=len(users))
         at = np.searchsorted(self.users, users[starts])
         known = at < len(self.users)
@@ -156,19 +110,11 @@ class Tally:
         goes_on = known.copy()
         goes_on[known] = self.ends[at[known]] == ends[starts][known]
         before[goes_on] = self.used[at[goes_on]]
-        room = most[starts] - before
-        place = np.arange(len(users)) - np.repeat(starts, sizes)
-        counts: Flags = place < np.repeat(room, sizes)
-        used, groups = np.minimum(before + sizes, noted[starts]), (users[starts], ends[starts])
+        places: Integers = np.arange(len(users)) + np.repeat(before - starts, sizes)
         last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
-        first = np.append(True, last[:-1])
-        gone = at[first & known & ~goes_on]
-        self.over += [
-            Ended(groups[0][~last], used[~last], groups[1][~last]),
-            Ended(self.users[gone], self.used[gone].astype(np.int64), self.ends[gone]),
-        ]
-        self._put(at[last], known[last], groups[0][last], used[last], groups[1][last])
-        return counts
+        used = np.minimum(before + sizes, noted[starts])[last]
+        self._put(at[last], known[last], users[starts][last], used, ends[starts][last])
+        return places
 
     def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
         kind = np.promote_types(self.used.dtype, np.min_scalar_type(int(used.max())))
@@ -176,51 +122,24 @@ class Tally:
         self.used = self.used.astype(kind, copy=False)
         self.used[at[known]], self.ends[at[known]] = used[known], ends[known]
         if not known.all():
-            there = at[~known]
-            self.users = np.insert(self.users, there, users[~known])
-            self.used = np.insert(self.used, there, used[~known])
-            self.ends = np.insert(self.ends, there, ends[~known])
+            old, new = (self.users, self.used, self.ends), (users, used, ends)
+            merged = inserted(at[~known], old, [array[~known] for array in new])
+            self.users, self.used, self.ends = merged
 
-    def forget(self, slot: int) -> Ended:
-        """Drop those whose block has ended when this slot begins; gives all since the last time."""
+    def forget(self, slot: int) -> None:
+        """Drop those whose block has ended when this slot begins."""
         alive = self.ends > slot
-        over = [
-            *self.over,
-            Ended(self.users[~alive], self.used[~alive].astype(np.int64), self.ends[~alive]),
-        ]
-        self.over = []
         if not alive.all():
             self.users, self.used = self.users[alive], self.used[alive]
             self.ends = self.ends[alive]
-        return Ended.joined(over, self.users)
-
-
-@dataclass(frozen=True, eq=False)
-class Rules:
-    """Both rules for each class of users. All arrays have shape (K,)."""
-
-    lengths: Integers
-    """Slots of a block; 1 where there is no limit to blocks."""
-    most: Integers
-    """Slots of a block that count."""
-    in_life: Integers
-    """Slots forever that count; `UNLIMITED` for all."""
-
-    @classmethod
-    def of(
-        cls, limits: Iterable[Limit], requirements: Iterable[Requirement], adjacency: str
-    ) -> Rules:
-        """What the limit of each class is for those who ask for this."""
-        both = zip(limits, requirements, strict=True)
-        rules = [limit.rule(one, adjacency) for limit, one in both]
-        return cls(*np.array(rules, np.int64).reshape(-1, 3).T)
 
 
 class Counters:
     """Decides which visits count, in slot order; forgets users when their blocks end (`skip`).
 
     Decisions depend on the key and on the user's own visits alone. They are the same however visits
-    come in batches, if each batch has all of its slots.
+    come in batches, if each batch has all of its slots. A filter that counts for itself
+    (`counted_filter.py`) refuses those that let anybody count more often than the rules say.
 
     Args:
         rules: of each class.
@@ -235,13 +154,14 @@ class Counters:
         """Of the users' present blocks."""
         self.lives = Tally.empty(like)
         """Of all users who ever counted, where lives have a limit."""
+        self._filter = CountedFilter(rules, like)
         self.next_slot: int | None = None
         """First slot that is not decided; None before the first."""
 
-    def count(
+    def layers(
         self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
-    ) -> Flags:
-        """Which visits of some slots count: all there are before `next_slot`, since the last call.
+    ) -> Integers:
+        """In which layer visits of some slots are: all before `next_slot` since the last call.
 
         Args:
             users: of each visit, shape (n,).
@@ -250,56 +170,74 @@ class Counters:
             next_slot: the first slot that the next call may be about.
 
         Returns:
-            bool, shape (n,).
+            int64, shape (n,): 0 where the visit counts; 1 where it is one of the m slots of the
+            block above those that count, 2 in the next m, 3 above these (see `kept_share.py`). Of a
+            life without blocks the same, and 3 of the first visit above alone (`life_share.py`).
+            `UNTOLD` for what does not count and is in no layer.
 
-        Raises ValueError for a slot that was decided before.
+        Raises:
+            ValueError: for a slot that was decided before.
+            BudgetExceeded: if a user would count in more slots than may: nothing is told then.
         """
         first, last = slots.min(initial=NEVER), slots.max(initial=-NEVER)
         if (self.next_slot is not None and first < self.next_slot) or last >= next_slot:
             raise ValueError(f"slots {first} to {last}: those from {self.next_slot} on are next")
-        order, users, slots = _in_order(users, slots)
-        classes = classes[order]
-        rules, counts = self.rules, np.ones(len(order), np.bool_)
-        some = _rows(rules.lengths > 1, classes)
-        lengths = rules.lengths[classes[some]]
-        ends = block_ends(self._key, users[some], slots[some], lengths)
-        counts[some] = self.blocks.admit(users[some], ends, rules.most[classes[some]], lengths)
-        if (rules.in_life < UNLIMITED).any():
-            some = np.flatnonzero(counts & (rules.in_life < UNLIMITED)[classes])
-            forever = np.full(len(some), NEVER)
-            most = rules.in_life[classes[some]]
-            counts[some] = self.lives.admit(users[some], forever, most, most)
+        order, people, times = _in_order(users, slots)
+        found, ends = self._decided(people, times, classes[order])
+        counts = found == 0
+        self._filter.charge(users, slots, classes, ends[counts], order[counts])
         self.next_slot = next_slot
-        told = np.empty_like(counts)
-        told[order] = counts
+        told = np.empty_like(found)
+        told[order] = found
         return told
 
-    def skip(self, next_slot: int) -> Ended:
-        """No visits come of slots before this one: forget users whose block has ended.
+    def _decided(
+        self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer]
+    ) -> tuple[Integers, Integers]:
+        """Layers of visits, and where their blocks end; of users in order, then of slots."""
+        rules, (found, ends) = self.rules, np.zeros((2, len(users)), np.int64)
+        some = _rows(rules.lengths > 1, classes)
+        lengths, most = rules.lengths[classes[some]], rules.most[classes[some]]
+        ends[some] = block_ends(self._key, users[some], slots[some], lengths)
+        places = self.blocks.add(users[some], ends[some], np.minimum(LAYERS * most, lengths))
+        found[some] = np.minimum(places // most, LAYERS)
+        if (rules.in_life < UNLIMITED).any():
+            some = np.flatnonzero((found == 0) & (rules.in_life < UNLIMITED)[classes])
+            forever = np.full(len(some), NEVER)
+            most = rules.in_life[classes[some]]
+            lived = self.lives.add(users[some], forever, LAYERS * most + 1)
+            layers = np.where(lived > LAYERS * most, UNTOLD, lived // most)
+            in_blocks = (rules.lengths > 1)[classes[some]]
+            found[some] = np.where(in_blocks & (layers > 0), UNTOLD, layers)
+        return found, ends
 
-        Gives their blocks, each once.
-        """
+    def skip(self, next_slot: int) -> None:
+        """No visits come of slots before this one: forget users whose block has ended."""
         self.next_slot = next_slot
-        return self.blocks.forget(next_slot)
+        self._filter.forget(next_slot)
+        self.blocks.forget(next_slot)
 
     def arrays(self) -> tuple[npt.NDArray[Any], ...]:
-        """All that is remembered, as narrow as it goes: see :meth:`resume`."""
+        """All that is remembered, as narrow as it goes: see :meth:`resume`.
+
+        Raises BudgetExceeded if anybody who counted would be forgotten.
+        """
         assert self.next_slot is not None
         blocks, lives = self.blocks, self.lives
         left = blocks.ends - self.next_slot
-        return (
-            np.array([self.next_slot]),
-            *map(_narrow, (blocks.users, blocks.used, left, lives.users, lives.used)),
-        )
+        known = (blocks.users, blocks.used, left, lives.users, lives.used)
+        booked = self._filter.beside(blocks.users, blocks.ends, lives.users)
+        return np.array([self.next_slot]), *map(_narrow, (*known, *booked))
 
     def resume(self, arrays: Iterable[npt.NDArray[Any]]) -> None:
         """Go on from what :meth:`arrays` gave."""
-        next_slot, users, used, left, seen, lived = arrays
+        next_slot, users, used, left, seen, lived, *booked = arrays
         self.next_slot = int(next_slot[0])
         kind = self.blocks.users.dtype
         ends = left.astype(np.int64) + self.next_slot
         self.blocks = Tally(users.astype(kind), used.copy(), ends)
         self.lives = Tally(seen.astype(kind), lived.copy(), np.full(len(seen), NEVER))
+        self._filter.resume(self.blocks.users, ends, self.lives.users, *booked)
 
 
 def _narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -339,9 +277,3 @@ def _in_order(users: Keys, slots: Integers) -> tuple[Integers, Keys, Integers]:
         return np.arange(len(users)), users, slots
     order = np.lexsort((slots, users))
     return order, users[order], slots[order]
-
-
-def _steps(values: npt.NDArray[Any]) -> Flags:
-    """Where neighbours differ, shape (n - 1,)."""
-    steps: Flags = values[1:] != values[:-1]
-    return steps

@@ -1,23 +1,30 @@
-"""Which share of the slots with events counts: a private estimate, and counts scaled by it.
+"""Which share of the events counts: a private estimate, of each class that is limited.
 
-What a limit leaves out makes counts low, and nobody would see by how much. In a block of a user let
-n be the slots with events. They lie in layers of m slots each: the first min(n, m) count, the next
-m lie above, and so on. Of each class, once for each length of a block, four sums over all users
-whose block has ended since are released with Laplace noise: those of the first three layers, and
-that of all above.
+What a limit leaves out makes counts low, and nobody would see by how much. The slots of a user's
+block in which there are events lie in layers of m: the first m count, the next m are a layer above,
+and so on. What is in a layer is known in the slot itself, from the one counter that decides whether
+it counts. Of each class, once in the length of a block, sums over all users and the slots since the
+last time are released with Laplace noise: the events of the first three layers, those of the rest
+above, and those of the second and third layer together by bin.
 
-Theorem. If a user's events in a window of w slots are added, removed or replaced, the sums of the
-three layers together change by at most min(3 m (j + 1), w), over all answers, and those of the rest
-by at most min((B - 3 m) (j + 1), w).
-Proof. A user has part in an answer once for each block. The three layers of a block add up to
-min(n, 3 m) and all change in the direction in which n does, and the rest is n less that; so a block
-changes them by at most 3 m and B - 3 m, and neither by more slots than it has in the window. There
-are j + 1 such blocks, and w slots.
+Theorem. If a user's events in a window of w slots are added, removed or replaced, the sums of one
+layer, by bin or not, change together, over all answers, by at most what the counts of all slots
+change by: w_eff times the sensitivity of a slot.
+Proof. That of `limits.py`, which uses two things only of what counts: in a block there are at most
+m slots of it, which depend on that block alone, and those before the window are the same in both
+inputs. Both are true of any layer. Sums over slots change by no more than the slots do.
 
-So noise of rates a and b a unit costs a user a times the one and b times the other over any window,
-beside what slots cost. That is for limits to blocks; a life has none.
+Theorem. The sums of the rest change by at most min((j + 1) (B - 3 m), w) times that sensitivity.
+Proof. Let the events be removed. No slot moves to a higher place, so none comes into the rest. Of a
+block, as many slots leave it as it has fewer: at most all, B - 3 m, and at most as many as have
+events removed. There are j + 1 blocks and w slots. Replacing is removing and adding, and a slot
+then counts twice.
 
-The rest is measured because nothing below tells how large it is: of users who are always there, few
+So noise of a rate of a units costs a times that over any window, beside what slots cost. All is
+counted in events, since events are what is scaled. It is for limits to blocks; for those of a life
+see `life_share.py`.
+
+The rest is measured because little below tells how large it is: of users who are always there, few
 suffice for most of what is left out. It is as dear to measure as a total without any limit, so what
 the layers tell is added to it. They never rise, since who is in one is in all below it.
 
@@ -27,6 +34,7 @@ Source: our own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -39,31 +47,45 @@ Integers = npt.NDArray[np.int64]
 
 LAYERS = 3
 """That of the slots which count, and two above it; then comes the rest."""
+MOST_BINS = 1000
+"""Of more bins none is asked for by itself."""
 FADING = 0.9
 """Weight of what was measured one block earlier."""
-GUESS, DOUBT = 0.9, 0.15
-"""Share that a limit chosen with care keeps, and its standard error, before any is measured."""
+NEAR = 0.09, 0.12
+"""What the two layers above are to the first, if a limit was chosen with care, and its doubt."""
+FALL = 0.35, 0.3
+"""What the third layer is to the second, and its doubt."""
+CARELESS, ANYTHING = 10, 0.5
+"""One limit in so many was not chosen with care; what is left out then, of each measure."""
+FOR_REST, FOR_BINS = 6, 4
+"""Parts of 20 of the budget that questions about the rest and the bins have; layers have others."""
+CLEAR = 3
+"""Standard errors that must be between nothing and what counts, or answers tell nothing."""
 _SPREAD = 12**-0.5  # standard deviation of what may be anything from 0 to 1
 
 
-def layers(slots: Integers, max_slots: npt.ArrayLike) -> Integers:
-    """Slots with events of some users' blocks by layers, and the rest: shape (n, 4).
+class Beyond(NamedTuple):
+    """Events of a slot that do not count: of users of some classes, in bins. All of shape (n,)."""
 
-    Args:
-        slots: with events, of each block that has ended, shape (n,).
-        max_slots: slots m of a block that count: one number, or of each, shape (n,).
-    """
-    most = np.broadcast_to(np.asarray(max_slots, np.int64), slots.shape)[:, None]
-    above = np.maximum(slots[:, None] - most * np.arange(LAYERS + 1), 0)
-    above[:, :LAYERS] = np.minimum(above[:, :LAYERS], most)
-    return above
+    layers: Integers
+    """1 and 2 for the two layers above that which counts, 3 for the rest."""
+    classes: Integers
+    bins: Integers
+    events: Integers
+
+    @classmethod
+    def none(cls) -> Beyond:
+        """Everything counts."""
+        return cls(*np.zeros((4, 0), np.int64))
 
 
-@dataclass(frozen=True)
-class Rates:
+class Rates(NamedTuple):
     """Units that a unit of the sums costs; 0 for what is not asked."""
 
+    kept: int
+    """Of what counts. Of it less has to be known."""
     layers: int
+    bins: int
     rest: int
 
 
@@ -73,7 +95,13 @@ class ShareQuery:
 
     window: int
     max_slots: int
+    slots: int
+    """By how many slots neighbours can differ in what counts, and so in each layer."""
     blocks: int = BLOCKS
+    bins: int = 1
+    """Bins that are asked for; 1 for none by itself."""
+    sensitivity: int = 1
+    """How much one user can change a slot."""
 
     @property
     def every(self) -> int:
@@ -82,99 +110,174 @@ class ShareQuery:
 
     @property
     def sensitivities(self) -> tuple[int, int]:
-        """By how much neighbours change all answers of the layers together, and of the rest."""
-        inside = LAYERS * self.max_slots
-        touched = self.blocks + 1
-        above = max(self.every - inside, 0)
-        return min(inside * touched, self.window), min(above * touched, self.window)
+        """By how much neighbours change all answers of one layer, and of the rest."""
+        above = max(self.every - LAYERS * self.max_slots, 0) * (self.blocks + 1)
+        return self.slots * self.sensitivity, min(above, self.window) * self.sensitivity
 
     def rates(self, budget: int) -> Rates:
-        """What costs at most so many units over any window: half for the layers, half for the rest.
+        """What costs at most so many units over any window, rounded down.
 
-        Rounded down; all for the layers where there can be no rest.
+        What is not asked for leaves its part to the layers.
         """
-        inside, above = self.sensitivities
-        if not above:
-            return Rates(budget // inside, 0)
-        return Rates(budget // 2 // inside, budget // 2 // above)
+        layer, rest = self.sensitivities
+        part = budget // 20
+        for_rest = FOR_REST * part if rest else 0
+        for_bins = FOR_BINS * part if self.bins > 1 else 0
+        half = (budget - for_rest - for_bins) // 5 // layer
+        return Rates(half, 2 * half, for_bins // 2 // layer, for_rest // rest if rest else 0)
 
     def answer(self, sums: Integers, rates: Rates, words: RandomWords) -> Integers:
-        """The sums with noise, shape (4,). Raises ValueError where a rate is 0 that is needed."""
+        """The sums with noise: of three layers, of the rest, and of bins if there are several.
+
+        Raises ValueError where a rate is 0 that is needed.
+        """
         noisy = sums.copy()
-        noisy[:LAYERS] += discrete_laplace(rates.layers, LAYERS, words)
+        noisy[:1] += discrete_laplace(rates.kept, 1, words)
+        noisy[1:LAYERS] += discrete_laplace(rates.layers, LAYERS - 1, words)
         if self.sensitivities[1]:
-            noisy[LAYERS:] += discrete_laplace(rates.rest, 1, words)
+            noisy[LAYERS] += discrete_laplace(rates.rest, 1, words)[0]
+        if self.bins > 1:
+            noisy[LAYERS + 1 :] += discrete_laplace(rates.bins, self.bins, words)
         return noisy
+
+    @property
+    def width(self) -> int:
+        """Numbers in an answer."""
+        return LAYERS + 1 + (self.bins if self.bins > 1 else 0)
+
+
+class Odds(NamedTuple):
+    """Events left out for each that counts: of the two layers above, and of the rest."""
+
+    near: float
+    near_variance: float
+    rest: float
+    rest_variance: float
+
+    @property
+    def all(self) -> float:
+        """All that is left out."""
+        return self.near + self.rest
+
+    @property
+    def variance(self) -> float:
+        """Of all that is left out."""
+        return self.near_variance + self.rest_variance
 
 
 @dataclass(frozen=True, eq=False)
 class KeptShare:
     """What is known of the share that is kept: a function of answers alone, so public."""
 
+    query: ShareQuery
     sums: Floats
-    """Of the layers and the rest, older answers with less weight: shape (4,)."""
+    """Of layers, rest and bins, older answers with less weight: shape (width,)."""
     variances: Floats
-    """Of the noise of each, shape (4,)."""
+    """Of the noise of what counts, of a layer, of the rest and of a bin: shape (4,)."""
+    answers: int = 0
+    """So far."""
 
     @classmethod
-    def unknown(cls) -> KeptShare:
+    def unknown(cls, query: ShareQuery) -> KeptShare:
         """Before the first answer."""
-        return cls(np.zeros(LAYERS + 1), np.zeros(LAYERS + 1))
+        return cls(query, np.zeros(query.width), np.zeros(4))
 
     def told(self, answer: Integers, rates: Rates) -> KeptShare:
-        """With one more answer to noise of these rates."""
-        noise = np.full(LAYERS + 1, laplace_variance(rates.layers))
-        noise[LAYERS] = laplace_variance(rates.rest) if rates.rest else 0.0
+        """With one more answer to noise of these rates.
+
+        Of the first answer nothing stays: the beginning of the stream cut the users' blocks short,
+        and less is left out of a part of a block.
+        """
+        fading = 0.0 if self.answers == 1 else FADING
+        asked = (rates.kept, rates.layers, rates.rest, rates.bins)
+        noise = np.array([laplace_variance(rate) if rate else 0.0 for rate in asked])
         return replace(
             self,
-            sums=FADING * self.sums + answer,
-            variances=FADING**2 * self.variances + noise,
+            sums=fading * self.sums + answer,
+            variances=fading**2 * self.variances + noise,
+            answers=self.answers + 1,
         )
 
-    def estimate(self, query: ShareQuery) -> tuple[float, float]:
-        """The share, above 0 and at most 1, and its variance.
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it, to be saved."""
+        return self.answers, *self.variances, *self.sums
 
-        It is drawn to what is to be expected of a limit, by as much as the answers are uncertain.
-        That is done with 1 / share: its error does not depend on how much seems to be left out.
+    def of_numbers(self, numbers: Floats) -> KeptShare:
+        """One of the same query that was saved."""
+        return KeptShare(self.query, numbers[5:], numbers[1:5], int(numbers[0]))
+
+    @property
+    def slots(self) -> float:
+        """That the sums are of, older ones with less weight."""
+        weights = FADING ** np.arange(max(self.answers - 1, min(self.answers, 1)))
+        return self.query.every * float(weights.sum())
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether so much counts that answers tell anything."""
+        return bool(self.sums[0] > CLEAR * np.sqrt(self.variances[0]))
+
+    def odds(self) -> Odds:
+        """What is left out for each event that counts.
+
+        What is measured is drawn to what is to be expected of a limit, by as much as it is
+        uncertain: see :func:`drawn`.
         """
-        kept, middle, upper = np.maximum(self.sums[:LAYERS], 0)
-        noise = self.variances[0]
-        if kept <= np.sqrt(noise):
-            return GUESS, DOUBT**2
-        rest, rest_variance = self._rest(middle, upper, query)
-        there = 1 + (middle + upper + rest) / kept
-        variance = (2 * noise + rest_variance + (there - 1) ** 2 * noise) / kept**2
-        guess, doubt = 1 / GUESS, DOUBT / GUESS**2
-        trust = doubt**2 / (doubt**2 + variance)
-        there = max(guess + trust * (there - guess), 1.0)
-        return float(1 / there), float(trust * variance / there**4)
+        kept, middle, upper, rest = map(float, self.sums[: LAYERS + 1])
+        in_kept, in_layer, in_rest, _ = map(float, self.variances)
+        above, in_above = self._above()
+        fall = FALL[0]
+        if not self.is_clear:
+            kept, in_above, in_rest = 1.0, np.inf, np.inf
+        elif middle > 0:
+            ratio = upper / middle
+            trust = FALL[1] ** 2 / (FALL[1] ** 2 + in_layer * (1 + ratio**2) / middle**2)
+            fall = float(np.clip(fall + trust * (ratio - fall), 0, 1))
+        ratio = above / kept
+        near = drawn(ratio, (in_above + ratio**2 * in_kept) / kept**2, NEAR[0], NEAR[1] ** 2)
+        more = max(self.query.every / self.query.max_slots - LAYERS, 0)
+        if not more:
+            return Odds(*near, 0.0, 0.0)
+        # Layers go on to fall as they fell; they may as well stay as high.
+        upper, fall = near[0] * fall / (1 + fall), min(fall, 1 - 1e-9)
+        likely, doubt = upper * fall * (1 - fall**more) / (1 - fall), (_SPREAD * more * upper) ** 2
+        ratio = rest / kept
+        noise = (in_rest + ratio**2 * in_kept) / kept**2
+        return Odds(*near, *drawn(ratio, noise, likely, doubt))
 
-    def _rest(self, middle: float, upper: float, query: ShareQuery) -> tuple[float, float]:
-        """Slots above the layers and their variance, of what was measured and what is likely.
-
-        Likely is that layers go on to fall as they fell; they may as well stay as high.
-        """
-        most = max(query.every / query.max_slots - LAYERS, 0)
-        if not most:
-            return 0.0, 0.0
-        fall = min(upper / middle, 1 - 1e-9) if middle > 0 else 0.0
-        likely = upper * fall * (1 - fall**most) / (1 - fall)
-        doubt = (_SPREAD * most) ** 2 * (upper**2 + self.variances[0])
-        measured, noise = self.sums[LAYERS], self.variances[LAYERS]
-        weight = doubt / (doubt + noise)
-        return max(likely + weight * (measured - likely), 0.0), weight * noise
+    def _above(self) -> tuple[float, float]:
+        """Events of the two layers above, as layers and as bins, and the variance of that."""
+        by_layer, noise = float(self.sums[1:LAYERS].sum()), 2 * float(self.variances[1])
+        bins = self.sums[LAYERS + 1 :]
+        if not len(bins) or not noise:
+            return by_layer, noise
+        by_bin = len(bins) * float(self.variances[3])
+        weight = by_bin / (noise + by_bin)
+        return by_layer + (1 - weight) * (float(bins.sum()) - by_layer), weight * noise
 
 
-def scaled(
-    counts: npt.ArrayLike, variances: npt.ArrayLike, share: float, variance: float
-) -> tuple[Floats, Floats]:
-    """Counts of what is kept as counts of all there was, and their variances.
+def drawn(measured: float, noise: float, likely: float, doubt: float) -> tuple[float, float]:
+    """What was measured drawn to what is likely, and the variance of that; not below 0.
+
+    It is likely of a limit that was chosen with care. One in `CARELESS` was not: then anything is
+    about as likely, which is what a measure far off says, and what the variance tells before.
 
     Args:
-        counts: private counts, any shape.
-        variances: of their noise, the same shape.
-        share: that is kept, in all bins alike.
-        variance: of that share.
+        measured: with noise of this variance.
+        noise: its variance; infinite where nothing was measured.
+        likely: before anything was measured.
+        doubt: the variance of that.
     """
-    all_there = np.asarray(counts, np.float64) / share
-    return all_there, (np.asarray(variances) + all_there**2 * variance) / share**2
+    doubts = np.array([doubt, max(ANYTHING**2, doubt)])
+    chances = np.array([1 - 1 / CARELESS, 1 / CARELESS])
+    if np.isinf(noise):
+        return likely, float(chances @ doubts)
+    far = measured - likely
+    logs = np.log(chances / np.sqrt(doubts + noise)) - far**2 / 2 / (doubts + noise)
+    chances = np.exp(logs - logs.max())
+    chances /= chances.sum()
+    trust = doubts / (doubts + noise)
+    mean = float(chances @ trust) * far
+    variance = float(chances @ (trust * noise + (trust * far - mean) ** 2))
+    return max(likely + mean, 0.0), variance

@@ -47,6 +47,12 @@ same ones, until M is reached: these ends differ in at most |a - b - x| slots. a
 |a - b - x| is 2 a or 2 (b + x), and neither a nor b + a' - b' is above (j + 1) m. It is at most
 2 M because neither counts more than M times.
 
+Where the promise is for a whole life (a :class:`Lifetime`), neighbours differ in all events of a
+user and not only in those of a window. Then nothing is left to count later in the place of what is
+lost: M slots differ if the events are removed, and 2 M units if they are replaced, as neither input
+counts more than M times. So a slot may cost E / M for ever under either adjacency. To remove a part
+of a life is to replace it: it may cost 2 E where the price is for lives that are removed.
+
 `tests/mechanisms/presence` enumerates all of this, and shows why no limit slides: "at most m of the
 last w slots" differs without end, for what is kept after a window depends on what was kept in it.
 
@@ -80,6 +86,9 @@ LOOK = 25
 """One in so many units of a budget is for the look by which a limit is chosen (`choice.py`)."""
 WORTH = 3
 """A limit is worth what it leaves out if a slot then costs so many times more."""
+EVERYBODY = 10**10
+"""More users than there are people: the public bound where nobody knows who will come. Mechanisms
+take it for a bound on counts, and for what to expect before the first release; no more."""
 UNLIMITED = MAX_WINDOW * MAX_WINDOW
 """More slots than anybody is present in."""
 
@@ -130,7 +139,10 @@ def effective_window_in_life(
 
 
 def aside(epsilon: float) -> int:
-    """Units of a budget that are for the share that is kept (`kept_share.py`), not for slots."""
+    """Units of a budget that are for the share that is kept and not for slots.
+
+    See `kept_share.py`, and `life_share.py` of a life.
+    """
     return to_units(epsilon) // PART
 
 
@@ -234,10 +246,11 @@ class Limit(Identified):
     def aside(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> int:
         """Units that are not for slots.
 
-        They are for the share that is kept, if rule 1 limits anything, and for the look at users,
-        if that chose the limit.
+        They are for the share that is kept, where that is asked for, and for the look at users, if
+        that chose the limit.
         """
-        kept = aside(requirement.epsilon) if self.limits(requirement, adjacency) else 0
+        asked = isinstance(requirement, Lifetime) or self.limits(requirement, adjacency)
+        kept = aside(requirement.epsilon) if asked else 0
         return kept + (to_units(requirement.epsilon) // LOOK if self.chosen else 0)
 
     def reach(self, requirement: Requirement, adjacency: str) -> int:

@@ -104,6 +104,7 @@ class Local:
         self._sizes = public.sizes
         self._mechanism: LocalMechanism[Any] = local_mechanism(name, users, revise=revise)
         self._state = self._mechanism.start()
+        users = self._mechanism.users
         self._devices = Devices(users, derived_key(key, "devices"))
         self._source = NoiseSource(key, "server")
         self._values = np.random.default_rng(list(derived_key(key, "values")))

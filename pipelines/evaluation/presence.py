@@ -18,10 +18,10 @@ from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit
+from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.choice import Auto, Look
-from streamveil.mechanisms.presence.counters import Rules
-from streamveil.mechanisms.presence.kept_share import layers
-from streamveil.mechanisms.presence.limits import EVERY_SLOT, limits_of, priced
+from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
+from streamveil.mechanisms.presence.limits import limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key
 from streamveil.mechanisms.registry import mechanism
@@ -99,51 +99,45 @@ class Stream:
         made = auto.limits(looks, (), self.asked, self.adjacency)
         if made is None:
             return None
-        limits = list(made)
-        over, classes = self._ended(
-            [EVERY_SLOT if look is None else Limit(1) for look in looks], key
-        )
+        limits, (users, slots) = list(made), self.visits
         for k, look in enumerate(looks):
             if look is not None:
-                whole = (classes == k) & (over.ends >= look.every) & (over.ends <= len(self.events))
+                mine, asked = self.class_of[users] == k, (0, len(self.events) - 1)
+                used = look.used(_phases(key), users[mine], slots[mine], asked)
                 words = NoiseSource(key).slot(0, b"look").words(f"presence {k}")
-                limits[k] = look.choice(look.answer(look.cells(over.used[whole]), words))
+                limits[k] = look.choice(look.answer(look.cells(used), words))
         return tuple(limits)
-
-    def _ended(self, limits: Sequence[Limit], key: bytes) -> tuple[Any, Integers]:
-        counters = self._counters(limits, key)
-        users, slots = self.visits
-        counters.count(users, slots, self.class_of[users], len(self.events))
-        over = counters.skip(np.iinfo(np.int64).max)
-        return over, self.class_of[over.users]
-
-    def _counters(self, limits: Sequence[Limit], key: bytes) -> Counters:
-        rules = Rules.of(limits, self.asked, self.adjacency)
-        return Counters(rules, derived_key(key, "presence"), self.users[:0])
 
     def error(self, name: str, limits: Sequence[Limit], seed: int) -> float:
         """Mean squared error of a mechanism under limits, against every event."""
-        key, number_of_slots = noise_key(seed), len(self.events)
-        counters, (users, slots) = self._counters(limits, key), self.visits
-        counts = counters.count(users, slots, self.class_of[users], number_of_slots)
-        over = counters.skip(np.iinfo(np.int64).max)
-        there = np.zeros((number_of_slots, len(self.asked), 4), np.int64)
-        most = Rules.of(limits, self.asked, self.adjacency).most
-        inside = over.ends <= number_of_slots
-        ended, classes = over.ends[inside] - 1, self.class_of[over.users[inside]]
-        np.add.at(there, (ended, classes), layers(over.used[inside], most[classes]))
-        order = np.lexsort((self.slots, self.users))
+        key, (users, slots) = noise_key(seed), self.visits
+        rules = Rules.of(limits, self.asked, self.adjacency)
+        counters = Counters(rules, _phases(key), self.users[:0])
+        layers = counters.layers(users, slots, self.class_of[users], len(self.events))
+        order = np.lexsort((self.slots, self.users))  # as visits are
         fresh = np.diff(self.users[order]) | np.diff(self.slots[order])
         sizes = np.diff(np.flatnonzero(np.append(True, fresh)), append=len(order))
-        rows = order[np.repeat(counts, sizes)]
-        tables = np.zeros((number_of_slots, len(self.asked), self.public.bins), np.int64)
+        layer = np.empty_like(self.slots)
+        layer[order] = np.repeat(layers, sizes)
+        return self._released(name, limits, key, layer)
+
+    def _counted(self, rows: Integers) -> Integers:
+        """Tables of some groups of events by slot, shape (T, K, d)."""
+        tables = np.zeros((len(self.events), len(self.asked), self.public.bins), np.int64)
         where = self.slots[rows], self.class_of[self.users[rows]], self.bins[rows]
         np.add.at(tables, where, self.kept[rows])
-        return self._released(name, limits, key, tables, there)
+        return tables
 
-    def _released(
-        self, name: str, limits: Sequence[Limit], key: bytes, tables: Integers, there: Integers
-    ) -> float:
+    def _beyond(self, layer: Integers) -> list[Beyond]:
+        """What does not count, by slot."""
+        told = [self._counted(np.flatnonzero(layer == above)) for above in range(1, LAYERS + 1)]
+        found = []
+        for tables in zip(*told, strict=True):
+            above, classes, bins = np.nonzero(np.stack(tables))
+            found.append(Beyond(above + 1, classes, bins, np.stack(tables)[above, classes, bins]))
+        return found
+
+    def _released(self, name: str, limits: Sequence[Limit], key: bytes, layer: Integers) -> float:
         asked = Requirements.of(self.asked)
         public = Population(
             priced(limits, asked, self.adjacency),
@@ -155,10 +149,15 @@ class Stream:
         presence = Presence(tuple(limits), asked, self.adjacency)
         stream = PresentStream(mechanism(name, public), NoiseSource(key), {}, presence)
         state, squares = stream.start(), 0.0
+        tables, beyond = self._counted(np.flatnonzero(layer == 0)), self._beyond(layer)
         for slot, events in enumerate(self.events):
-            state, release = stream.release(state, slot, tables[slot], there[slot])
+            state, release = stream.release(state, slot, tables[slot], beyond[slot])
             squares += float(np.square((release.counts - events).astype(np.float64)).sum())
         return squares / self.events.size
+
+
+def _phases(key: bytes) -> bytes:
+    return derived_key(key, "presence")
 
 
 def limit_advice(

@@ -129,8 +129,17 @@ def _city(
         yield places if reporting == 1 else random.binomial(places, reporting)
 
 
-def _visits(sizes: Counts, slots: int, random: Random, *, bins: int = 19) -> Iterator[Counts]:
-    users, class_of = int(sizes.sum()), np.repeat(np.arange(len(sizes)), sizes)
+def visitors(
+    users: int, slots: int, random: Random, *, bins: int = 19
+) -> Iterator[tuple[Counts, Counts]]:
+    """Who is there in each slot of `sparse`, and in which bin: numbers of users, ascending, (n,).
+
+    Args:
+        users: how many there are.
+        slots: how many slots.
+        random: where they are drawn from.
+        bins: kinds of things, d.
+    """
     often = 1 + random.pareto(1.5, users)
     popularity = np.arange(1, bins + 1) ** -0.8
     tastes = random.dirichlet(5 * popularity / popularity.sum(), users).cumsum(axis=1)
@@ -145,10 +154,17 @@ def _visits(sizes: Counts, slots: int, random: Random, *, bins: int = 19) -> Ite
         np.maximum.at(ends, who, t + random.choice(lengths, new, p=lasts))
         here = np.flatnonzero(ends > t)
         liked = (random.random(len(here))[:, None] > tastes[here]).sum(axis=1)
-        counts = np.zeros((len(sizes), bins), dtype=np.int64)
-        np.add.at(counts, (class_of[here], np.minimum(liked, bins - 1)), 1)
         if t >= 0:
-            yield counts
+            yield here, np.minimum(liked, bins - 1)
+
+
+def _visits(sizes: Counts, slots: int, random: Random) -> Iterator[Counts]:
+    class_of = np.repeat(np.arange(len(sizes)), sizes)
+    bins = 19
+    for here, liked in visitors(int(sizes.sum()), slots, random, bins=bins):
+        counts = np.zeros((len(sizes), bins), dtype=np.int64)
+        np.add.at(counts, (class_of[here], liked), 1)
+        yield counts
 
 
 _WALKS = {"sin": wave, "tlns": walk, "log": growth, "step": levels}

@@ -126,7 +126,8 @@ def release(
         default_requirement: window and epsilon of users outside the table, and their public number.
         requirement_changes: changes of requirements: a path or a table.
         longest_window: the longest window, in slots, that a change may ask for.
-        guarantee: `w-event`, or `infinite` for one budget forever.
+        guarantee: `w-event`; for one budget forever `infinite`, which all slots share, or `user`,
+            where each user counts in the first `max_slots` slots of their life.
         epsilon: that budget.
         other: name of a last bin for values outside the domain.
         slot_zone: zone whose calendar days and weeks are slots.

@@ -57,6 +57,18 @@ def test_rotation_is_the_default_and_keeps_every_requirement(local):
     assert outcome.out.count("wrote") == 2
 
 
+def test_devices_that_tell_one_event_are_asked_often_and_keep_every_requirement(local):
+    local.done(ledger=local.path("ledger.jsonl"), mechanism="rotation:turns=2")
+    rows = local.rows()
+    assert {row["mechanism"] for row in rows} == {"rotation:turns=2"}
+    assert all(0 < dict(row["diagnostics"])["told_share"] <= 1 for row in rows)
+    asked = {(1 + u % 3, 1.0 + u % 2) for u in range(USERS)}
+    ledger = local.rows("ledger.jsonl")
+    assert {(row["window"], row["epsilon"]) for row in ledger} == asked
+    assert all(row["spent"] in (0, row["epsilon"] / 2) for row in ledger)
+    assert max(row["spent_in_window"] / row["epsilon"] for row in ledger) == 1
+
+
 def test_counts_are_true_with_budget_enough(local, toolbox):
     local.requirements({f"u{u}": (1, 40.0) for u in range(USERS)})
     local.done(mechanism="plbu")
@@ -100,6 +112,9 @@ def test_an_output_that_is_there_is_never_replaced(local):
         ({"requirements": None}, ["--requirements is missing"]),
         ({"mechanism": "pba"}, ["'pba' is for requirements", "rotation"]),
         ({"mechanism": "plpa+:projects=true"}, ["no option 'projects'"]),
+        ({"mechanism": "rotation:turns=1"}, ["turns is 1: give 2 or more"]),
+        ({"mechanism": "rotation:turns=3:oracle=grr"}, ["oue0", "leave oracle out"]),
+        ({"max_slots": 2}, ["--max_slots=2", "--mechanism=rotation:turns="]),
         ({"max_contributions": 2}, ["--max_contributions=2", "one value"]),
         ({"adjacency": "replace"}, ["--adjacency=replace", "one guarantee"]),
         ({"default_requirement": "7,1.0,50"}, ["--default_requirement", "whom it can ask"]),

@@ -40,7 +40,7 @@ def passes(local, name):
     return [row for path in paths for row in read_table(str(path)).to_pylist()]
 
 
-@pytest.mark.parametrize("mechanism", ["rotation", "plpa"])
+@pytest.mark.parametrize("mechanism", ["rotation", "rotation:turns=2", "plpa"])
 def test_passes_of_devices_and_server_add_up_to_one_run(local, mechanism):
     local.flags["mechanism"] = mechanism
     for until in (3, 4, LAST):
@@ -140,6 +140,14 @@ def test_other_mechanisms_keep_to_the_table_that_they_began_with(local, mechanis
         resume=True,
         end="2024-01-05",
     )
+
+
+def test_devices_that_tell_one_event_keep_to_the_table_as_well(local):
+    mechanism = "rotation:turns=2"
+    local.flags |= {"state": local.path("state"), "end": "2024-01-04", "mechanism": mechanism}
+    local.done()
+    local.requirements({**USERS, "x": (2, 1.0)})
+    local.refused("turns is for users and requirements that never", resume=True, end="2024-01-05")
 
 
 def test_the_longest_window_is_settled_with_the_first_change(local):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import streamveil as sv
+from streamveil.mechanisms.presence.counters import Tally
 
 START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
 DAYS, USERS = 90, 60
@@ -48,6 +49,15 @@ def test_a_run_counts_users_in_a_few_slots_and_says_how_many_events_are_left_out
     price = 900.0 * 0.95 / 8
     assert max(row["spent"] for row in ledger) <= price
     assert max(row["spent_in_window"] for row in ledger) <= 900.0
+
+
+def test_a_decision_that_is_broken_is_refused_in_one_line_and_nothing_is_written(
+    rarely, monkeypatch
+):
+    add = Tally.add
+    monkeypatch.setattr(Tally, "add", lambda *given: np.maximum(add(*given) - 1, 0))
+    said = rarely.refused("more than 2 slots of a block, so nothing is told", code=1).message
+    assert len(said.splitlines()) == 1
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def parameters(tmp_path):
         "collect": {**COMMON, **files, **users},
         "per-record": {**files, **times, **record, "value_max": "9", "epsilon_max": "1"},
         "infinite": {**COMMON, **files, "epsilon": "1"},
+        "user": {**COMMON, **files, "epsilon": "1", "max_slots": "2"},
     }
 
 

@@ -63,6 +63,7 @@ def test_a_slot_is_never_released_at_least_once():
 def test_a_stream_names_its_noise_key():
     """An update of it launches again, and a launch without one makes another key."""
     assert not parameters("release-streaming")["noise_key"]["isOptional"]
+    assert not parameters("user")["noise_key"]["isOptional"]
 
 
 @EVERY
@@ -121,6 +122,7 @@ TOPIC, SUBSCRIPTION = "pubsub:projects/p/topics/t", "pubsub:projects/p/subscript
         ),
         ("infinite", "output", ["gs://b/r.parquet", "bigquery:p.d.t"], ["r.parquet"]),
         ("infinite", "epsilon", ["1", "0.5", "1e-3"], ["1,2", "-1", ""]),
+        ("user", "max_slots", ["3"], ["3,4", "", "auto"]),
         ("per-record", "budget", ["inverse:2", "log:1:4", "table:gs://b/t.csv"], ["inverse", "2"]),
         ("release-batch", "default_requirement", ["7,1.0,5000"], ["7,1.0", "7;1;5"]),
         ("release-batch", "slot", ["1d", "1w", "500ms"], ["1", "1y", "d"]),

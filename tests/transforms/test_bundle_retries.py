@@ -15,12 +15,14 @@ from apache_beam.transforms.window import TimestampedValue
 
 from streamveil.mechanisms import DynamicStream, Registry, Requirement
 from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.presence import Limit
 from streamveil.transforms.counting.count_events import _CountBlocksFn, _CountSlotsFn, _MapEventsFn
 from streamveil.transforms.counting.join_requirements import (
     _JoinAtEndFn,
     _JoinInTimeFn,
     _MapChangesFn,
 )
+from streamveil.transforms.counting.presence import _LimitAtEndFn, _LimitInTimeFn
 from streamveil.transforms.release.release_steps import (
     _ReleaseAtEndFn,
     _ReleaseInTimeFn,
@@ -93,6 +95,11 @@ STAGES = {
 CHANGING = {
     Bounded: [_MapChangesFn, _JoinAtEndFn, _ReleaseAtEndFn],
     Unbounded: [_MapChangesFn, _JoinInTimeFn, _ReleaseInTimeFn],
+}
+# Where users count in a few slots only.
+LIMITED = {
+    Bounded: [_LimitAtEndFn, _ReleaseAtEndFn],
+    Unbounded: [_LimitInTimeFn, _ReleaseInTimeFn],
 }
 FIGURES = ("window_backward", "epsilon_backward", "window_forward", "epsilon_forward")
 
@@ -174,6 +181,27 @@ def test_where_requirements_change(run_on, kit, monkeypatch, stage, source):
 
     calm = once()
     assert calm.slots == list(range(LAST + 1))
+    happened = fail_every_bundle_once(monkeypatch, stage)
+    assert told(once()) == told(calm)
+    assert happened["ends"] >= 2
+    assert happened["slots"] == (LAST + 1) * (2 if stage in RELEASE else 1)
+
+
+@cases(LIMITED)
+def test_where_users_count_in_a_few_slots_only(run_on, kit, monkeypatch, stage, source):
+    options = ["--streaming"] if source is Unbounded else []
+    registry = Registry.of(dict.fromkeys(USERS, (40, 9.0)), default=(Requirement(40, 9.0), 20))
+    limit = [Limit(1, 2)] * len(registry.classes)
+
+    def once():
+        transform = kit.histograms(
+            registry, limit=limit, noise_key=KEY, mechanism="adaptive", first_slot=0, last_slot=LAST
+        )
+        return run_on("bundle_based", transform, source(kit, transform), *options)
+
+    calm = once()
+    assert calm.slots == list(range(LAST + 1))
+    assert "kept_share" in calm.releases[-1].diagnostics
     happened = fail_every_bundle_once(monkeypatch, stage)
     assert told(once()) == told(calm)
     assert happened["ends"] >= 2

@@ -215,6 +215,26 @@ def test_dynamic_mechanisms_run_constant_requirements(run, kit, made, name):
     kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 
+# A stream without end goes on from who was in which cohort, and from changes that were to come.
+def test_a_stream_goes_on_from_a_state_of_cohorts(run, run_on, kit, made):
+    changes = change_batch([*CHANGES, ("u5", 65, (4, 0.2, 4, 0.2))])
+    rows, last = events(), 60
+    whole = run(WithChanges(made(mechanism="dpbd"), changes), [kit.batch(rows)])
+    earlier = made(mechanism="dpbd", last_slot=last, changing=True)
+    first = run(WithChanges(earlier, changes), [kit.batch([r for r in rows if r[2] <= last])])
+    _, state = max(first.state)
+    for late in ([], [("u8", 50, (1, 9.0, 1, 9.0)), ("u9", 99, (1, 9.0, 1, 9.0))]):
+        transform = made(mechanism="dpbd", first_slot=last + 1, resume=state)
+        line = kit.timeline(transform, start=last + 1)
+        for slot in range(last + 1, LAST + 1):
+            line.events(*(row for row in rows if row[2] == slot)).advance(slot + 1)
+        given = WithChanges(transform, change_batch(late)) if late else transform
+        rest = run_on("bundle_based", given, line, "--streaming")
+        assert rest.counters.get("changes_late", 0) == len(late) // 2
+        if not late:
+            kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
+
+
 def test_what_does_not_fit_is_refused(run, kit, made):
     batches = [kit.batch([("u1", "a", 0)])]
     with pytest.raises(ConfigurationError, match=r"'pba' is for requirements that never change"):

@@ -8,7 +8,7 @@ counted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DISTINCT
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
 from streamveil.mechanisms.randomness.noise import Words
 from streamveil.transforms.columns.event_mapper import Events
 from streamveil.transforms.counting.bounding import Bounding, mix, runs
@@ -246,19 +247,6 @@ def _stranger_rows(
 
 
 @dataclass(frozen=True, eq=False)
-class BlockLayers:
-    """What is told of users' own blocks that ended in a block of slots, where presence is limited.
-
-    See `mechanisms/presence/kept_share.py`.
-    """
-
-    cells: Integers
-    """slot in block * classes + class of each row, ascending: the last slot of the users' block."""
-    sums: Integers
-    """Slots with events by layers, shape (n, 4)."""
-
-
-@dataclass(frozen=True, eq=False)
 class BlockCounts:
     """Bounded events of some of a block's users, by cell (slot in block, class, bin)."""
 
@@ -267,23 +255,25 @@ class BlockCounts:
     """(slot in block * classes + class) * bins + bin of each cell with events, ascending."""
     counts: Integers
     """Events in each of `cells`, above 0."""
-    layers: BlockLayers | None = None
-    """None where no user's block ended, or presence is not limited."""
+    beyond: tuple[Integers, Integers] | None = None
+    """Cells and events of what does not count where presence is limited, in three layers: cells are
+    layer * slots in block * classes * bins further (see `mechanisms/presence/kept_share.py`)."""
+
+    @property
+    def events(self) -> int:
+        """All that count."""
+        return int(self.counts.sum())
 
     def to_bytes(self) -> bytes:
-        """Cells and counts in the smallest types, and layers where there are any."""
-        arrays = [self.cells, self.counts]
-        if self.layers is not None:
-            arrays += [self.layers.cells, self.layers.sums]
+        """Cells and counts in the smallest types, and those of what does not count."""
+        arrays = [self.cells, self.counts, *(self.beyond or ())]
         return arrays_to_bytes(*map(narrow, arrays))
 
     @classmethod
     def of(cls, message: Message) -> BlockCounts:
         """The counts that a shard emits."""
-        cells, counts, *layers = integers_from_bytes(message.payload)
-        if not layers:
-            return cls(message.slot, cells, counts)
-        return cls(message.slot, cells, counts, BlockLayers(*layers))
+        cells, counts, *beyond = integers_from_bytes(message.payload)
+        return cls(message.slot, cells, counts, (beyond[0], beyond[1]) if beyond else None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,6 +287,11 @@ class Visits:
     """Events of each group that bounding kept, shape (n,); may be 0."""
     dropped: int = 0
     """Events that bounding dropped here."""
+
+    @property
+    def events(self) -> int:
+        """All that bounding kept."""
+        return int(self.kept.sum())
 
     @classmethod
     def none(cls, kind: int, block: int, layout: Layout) -> Visits:
@@ -369,12 +364,37 @@ def count(
     kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]
 ) -> BlockCounts:
     """Count bounded events by class; `class_of` is that of each member, and last of all others."""
-    slots, users, bins = read_codes(kind, visits.codes, layout)
-    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
-    cells = (slots * layout.classes + classes) * layout.bins + bins
+    cells = _cells(kind, visits, layout, class_of)
     table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
     filled = np.flatnonzero(table)
     return BlockCounts(visits.block, filled, table[filled].astype(np.int64))
+
+
+def count_layers(
+    kind: int,
+    visits: Visits,
+    layers: Integers,
+    layout: Layout,
+    class_of: npt.NDArray[np.int32],
+) -> BlockCounts:
+    """The same where presence is limited: layer 0 counts, 1 to 3 are told, above is nothing."""
+    counts = count(kind, replace(visits, kept=np.where(layers, 0, visits.kept)), layout, class_of)
+    rows = np.flatnonzero((layers > 0) & (layers <= LAYERS))
+    if not len(rows):
+        return counts
+    cells = _cells(kind, replace(visits, codes=visits.codes[rows]), layout, class_of)
+    cells += (layers[rows] - 1) * (layout.block * layout.classes * layout.bins)
+    filled, group = np.unique(cells, return_inverse=True)
+    events = np.bincount(group, weights=visits.kept[rows]).astype(np.int64)
+    return replace(counts, beyond=(filled, events))
+
+
+def _cells(kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]) -> Integers:
+    """(slot in block * classes + class) * bins + bin of each group."""
+    slots, users, bins = read_codes(kind, visits.codes, layout)
+    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
+    cells: Integers = (slots * layout.classes + classes) * layout.bins + bins
+    return cells
 
 
 def _bound_strangers(
@@ -450,10 +470,13 @@ def slot_tables(
         yield block * layout.block + i, shaped[i]
 
 
-def slot_layers(parts: Iterable[BlockCounts], layout: Layout) -> Integers:
-    """Add up the layers of a block: shape (slots of the block, K, 4)."""
-    table = np.zeros((layout.block * layout.classes, 4), dtype=np.int64)
-    for part in parts:
-        if part.layers is not None:
-            table[part.layers.cells] += part.layers.sums  # the cells of one part are distinct
-    return table.reshape(layout.block, layout.classes, 4)
+def slots_beyond(parts: Iterable[BlockCounts], layout: Layout) -> Iterator[Beyond]:
+    """Add up what does not count of a block, slot by slot."""
+    told = [part.beyond for part in parts if part.beyond is not None]
+    cells, events = np.hstack([np.zeros((2, 0), np.int64), *told])
+    layer, cells = np.divmod(cells, layout.block * layout.classes * layout.bins)
+    slot, cells = np.divmod(cells, layout.classes * layout.bins)
+    for i in range(layout.block):
+        mine = slot == i
+        classes, bins = np.divmod(cells[mine], layout.bins)
+        yield Beyond(layer[mine] + 1, classes, bins, events[mine])

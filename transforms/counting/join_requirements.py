@@ -150,13 +150,15 @@ class JoinRequirements(beam.PTransform):
         mapped[REJECTED].element_type = pa.RecordBatch
         mapped[TALLIES].element_type = bytes
         everything = [visits, mapped.changes]
-        if self.kept:
-            kept = [(config.layout.key(message.shard), message) for message in self.kept]
+        bounded = visits.is_bounded and batches.is_bounded
+        kept = list(self.kept) if bounded else [_waiting(message) for message in self.kept]
+        if kept:
+            by_shard = [(config.layout.key(message.shard), message) for message in kept]
             everything.append(
-                visits.pipeline | "Kept" >> beam.Create(kept).with_output_types(_BY_SHARD)
+                visits.pipeline | "Kept" >> beam.Create(by_shard).with_output_types(_BY_SHARD)
             )
         everything = everything | "AddChanges" >> beam.Flatten()
-        if visits.is_bounded and batches.is_bounded:
+        if bounded:
             gathered = everything | "GatherShards" >> beam.GroupByKey()
             joined = gathered | "JoinAtEnd" >> beam.ParDo(_JoinAtEndFn(config)).with_outputs(
                 REJECTED, TALLIES, main="counts"
@@ -169,13 +171,19 @@ class JoinRequirements(beam.PTransform):
                 joined[TALLIES],
             )
         else:
-            joined = everything | "JoinInTime" >> beam.ParDo(_JoinInTimeFn(config)).with_outputs(
-                REJECTED, main="counts"
-            )
+            joined = everything | "JoinInTime" >> beam.ParDo(
+                _JoinInTimeFn(config, self.kept)
+            ).with_outputs(REJECTED, main="counts")
         joined.counts.element_type = KV[str, Message]
         joined[REJECTED].element_type = pa.RecordBatch
         rejected = (mapped[REJECTED], joined[REJECTED]) | "AllRejected" >> beam.Flatten()
         return Joined(joined.counts, rejected, tallies)
+
+
+def _waiting(kept: Message) -> Message:
+    """The changes of what a shard kept, from slots to come."""
+    _, changes = several_from_bytes(kept.payload)
+    return kept._replace(kind=Kind.CHANGES, payload=changes)
 
 
 class _MapChangesFn(beam.DoFn):
@@ -344,7 +352,8 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
     perhaps none, in blocks of one slot. Those that come again are dropped, or fail the stage if
     they differ and their slot is not closed: see `arrivals.py`. State, per shard: the visits and
     the changes that wait; how far it is, in the cell that is fenced; and its cohorts, after the
-    slot in which they were written, sealed: whose budget pays depends on them.
+    slot in which they were written, sealed: whose budget pays depends on them. Before anybody moves
+    they are what the shard kept in the run that this one goes on from.
 
     Timer `close`, in event time, armed by `process` and by itself when there are visits of the
     next slot: it waits for the slot's closing time, which the visits have seen and the changes may
@@ -357,9 +366,12 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
     COHORTS = ReadModifyWriteStateSpec("cohorts", TupleCoder([VarIntCoder(), BytesCoder()]))
     CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
 
-    def __init__(self, config: JoinConfig) -> None:
+    def __init__(self, config: JoinConfig, kept: Sequence[Message] = ()) -> None:
         self._config = config
         self._fence = Fence()
+        self._kept = {
+            config.layout.key(one.shard): several_from_bytes(one.payload)[0] for one in kept
+        }
 
     def setup(self) -> None:
         self._sealing_key = self._config.change_mapper().stranger_key
@@ -376,7 +388,7 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
         at = self._read(progress)
         message = element[1]
         if message.kind is Kind.CHANGES:
-            if at.next_slot > self._config.first_slot:
+            if self._config.resumed or at.next_slot > self._config.first_slot:
                 asked = Changes.from_bytes(message.payload)
                 metrics.count(metrics.CHANGES_LATE, int((asked.slots < at.next_slot).sum()))
             changes.add(message.payload)
@@ -413,9 +425,10 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
         (moved, sealed), purpose = cohorts.read() or (None, b""), b"cohorts %d %d" % tuple(key)
         if moved != at.moved:
             raise went_back(f"cohorts of slot {moved} are read, and slot {at.moved} wrote some")
-        state = mine.start()
+        known = self._kept.get(tuple(key))
         if sealed:
-            state = mine.decode(unseal(self._sealing_key, purpose, sealed))
+            known = unseal(self._sealing_key, purpose, sealed)
+        state = mine.decode(known) if known else mine.start()
         due, busy = mine.no_changes(), []
         if at.changes <= slot:
             asked = list(map(Changes.from_bytes, changes.read()))

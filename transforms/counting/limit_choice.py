@@ -19,7 +19,6 @@ from apache_beam.typehints import KV, Tuple
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Look
-from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.transforms.counting.event_codes import ShardKey, Visits
 from streamveil.transforms.messages import (
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 
 _TOLD = "told"
-_ENDLESS = np.iinfo(np.int64).max
 
 
 def choice_message(limits: Sequence[Limit], shard: int = 0, shards: int = 1) -> Message:
@@ -112,35 +110,20 @@ class _LookFn(beam.DoFn):
     """All visits of a shard to (stream, cells of each class that is looked at)."""
 
     def __init__(self, config: PresenceConfig, looks: Sequence[Look | None]) -> None:
-        blocks = [EVERY_SLOT if look is None else Limit(1, look.blocks) for look in looks]
-        self._config, self._looks = config.under(tuple(blocks)), looks
+        self._config, self._looks = config, looks
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
         config, (key, messages) = self._config, element
-        counters = config.counters(key[0])
-        cells = _nothing(self._looks)
-        for message in sorted(messages, key=lambda one: one.slot):
-            visits = Visits.of(message)
-            if len(visits.codes):
-                users, slots, _ = config.there(key[0], visits)
-                counters.count(users, slots, config.classes_of(key[0], users), int(slots.max()) + 1)
-                self._add(cells, key[0], counters.skip(int(slots.max()) + 1))
-        self._add(cells, key[0], counters.skip(_ENDLESS))
-        yield config.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))
-
-    def _add(self, cells: Integers, kind: int, over: Any) -> None:
-        """Add blocks that have ended, those that lie in the range as a whole."""
-        config, classes = self._config, self._config.classes_of(kind, over.users)
+        there = [config.there(key[0], Visits.of(message))[:2] for message in messages]
+        users, slots = (np.concatenate(parts) for parts in zip(*there, strict=True))
+        classes, cells = config.classes_of(key[0], users), _nothing(self._looks)
+        asked = config.first_slot, config.last_slot
         for k, look in enumerate(self._looks):
-            if look is None:
-                continue
-            whole = classes == k
-            if config.first_slot is not None:
-                whole &= over.ends - look.every >= config.first_slot
-            if config.last_slot is not None:
-                whole &= over.ends <= config.last_slot + 1
-            told = look.cells(over.used[whole])
-            cells[k, : len(told)] += told
+            if look is not None:
+                mine = classes == k
+                told = look.cells(look.used(config.key, users[mine], slots[mine], asked))
+                cells[k, : len(told)] = told
+        yield config.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))
 
 
 class _ChooseFn(beam.DoFn):

@@ -8,7 +8,6 @@ event time, as slots close.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -28,22 +27,21 @@ from apache_beam.transforms.window import TimestampedValue
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.counters import Rules
-from streamveil.mechanisms.presence.kept_share import layers
+from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import NEVER, Keys, stranger_keys
 from streamveil.transforms.counting.event_codes import (
     MEMBERS,
-    BlockLayers,
+    BlockCounts,
     Layout,
     ShardKey,
     Visits,
     count,
+    count_layers,
 )
 from streamveil.transforms.counting.limit_choice import ChooseLimits, limits_from
 from streamveil.transforms.messages import (
@@ -98,18 +96,18 @@ class PresenceConfig:
         users: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
         return Counters(self._rules, self.key, users)
 
-    def limited(self, kind: int, counters: Counters, visits: Visits) -> Visits:
+    def limited(self, kind: int, counters: Counters, visits: Visits) -> BlockCounts:
         """What counts of the events of some slots, none of which is closed after them."""
+        layout, class_of = self.layout, self.registry.classes_with_other
         if not len(visits.codes):
-            return visits
+            return count(kind, visits, layout, class_of)
         users, slots, sizes = self.there(kind, visits)
         classes = self.classes_of(kind, users)
-        counts = counters.count(users, slots, classes, int(slots.max()) + 1)
-        kept = np.where(np.repeat(counts, sizes), visits.kept, 0)
-        beyond = int(visits.kept.sum()) - int(kept.sum())
-        metrics.count(metrics.EVENTS_BEYOND_LIMIT, beyond)
-        metrics.count(metrics.EVENTS_COUNTED, int(kept.sum()))
-        return Visits(visits.block, visits.codes, kept, beyond)
+        layers = counters.layers(users, slots, classes, int(slots.max()) + 1)
+        counts = count_layers(kind, visits, np.repeat(layers, sizes), layout, class_of)
+        metrics.count(metrics.EVENTS_BEYOND_LIMIT, visits.events - counts.events)
+        metrics.count(metrics.EVENTS_COUNTED, counts.events)
+        return counts
 
     def there(self, kind: int, visits: Visits) -> tuple[Keys, Integers, Integers]:
         """Who is there in which slots of a block, and in how many groups: shape (n,) each."""
@@ -127,39 +125,15 @@ class PresenceConfig:
             slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
         return users, slots + visits.block * layout.block, sizes
 
-    def ended(self, kind: int, counters: Counters, next_slot: int) -> dict[int, BlockLayers]:
-        """Of users' blocks that ended before a slot since the last call, the layers by block."""
-        over, layout = counters.skip(next_slot), self.layout
-        if not len(over.users):
-            return {}
-        classes = self.classes_of(kind, over.users).astype(np.int64)
-        slots = over.ends - 1
-        if self.first_slot is not None:  # an earlier run may have ended before they did
-            slots = np.maximum(slots, self.first_slot)
-        found, row = np.unique(slots * layout.classes + classes, return_inverse=True)
-        sums = np.zeros((len(found), 4), np.int64)
-        np.add.at(sums, row, layers(over.used, self._rules.most[classes]))
-        blocks, cells = np.divmod(found, layout.block * layout.classes)
-        starts, sizes = runs(blocks)
-        return {
-            int(blocks[start]): BlockLayers(cells[start:][:size], sums[start:][:size])
-            for start, size in zip(starts.tolist(), sizes.tolist(), strict=True)
-        }
-
     def classes_of(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
         """Class of each user, shape (n,)."""
         if kind == MEMBERS:
             return self.registry.class_of[users]
         return np.full(len(users), self.registry.default_class, np.int32)
 
-    def told(
-        self, key: ShardKey, visits: Visits, ended: BlockLayers | None = None
-    ) -> tuple[str, Message]:
-        """(stream, BlockCounts) of what counts, and of the users' blocks that ended."""
-        counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
-        if ended is not None:
-            counts = replace(counts, layers=ended)
-        message = self.layout.message(Kind.COUNTS, visits.block, key, counts.to_bytes())
+    def told(self, key: ShardKey, counts: BlockCounts) -> tuple[str, Message]:
+        """(stream, BlockCounts)."""
+        message = self.layout.message(Kind.COUNTS, counts.block, key, counts.to_bytes())
         return self.stream, message
 
 
@@ -195,7 +169,6 @@ class LimitPresence(beam.PTransform):
     def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Limited:
         """Build the steps: gather by shard, decide in slot order."""
         layout = self.config.layout
-        self._check_kept()
         if self.starts is not None:
             starts = self.starts | "StartShards" >> beam.FlatMap(
                 _to_shards, layout
@@ -204,7 +177,9 @@ class LimitPresence(beam.PTransform):
                 (visits, starts)
                 | "AddStart" >> beam.Flatten()
                 | "LimitInTime"
-                >> beam.ParDo(_LimitInTimeFn(self.config)).with_output_types(KV[str, Message])
+                >> beam.ParDo(_LimitInTimeFn(self.config, self.kept)).with_output_types(
+                    KV[str, Message]
+                )
             )
             return Limited(counts, ())
         everything = [visits]
@@ -233,14 +208,6 @@ class LimitPresence(beam.PTransform):
         begin = visits.pipeline | "CountersTally" >> beam.Create([came])
         counts = (limited.counts, *told) | "AddChoice" >> beam.Flatten() if told else limited.counts
         return Limited(counts, (begin, limited[TALLIES], *tallies))
-
-    def _check_kept(self) -> None:
-        """Refuse what would be lost of who counted: they would count again."""
-        if self.kept and self.starts is not None:
-            raise ConfigurationError(
-                "this state says who counted in which slots (max_slots), and a stream without end "
-                "cannot go on from it: release it pass by pass (--state)"
-            )
 
 
 def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:
@@ -272,33 +239,23 @@ class _LimitAtEndFn(beam.DoFn):
         for message in before:
             counters.resume(arrays_from_bytes(message.payload))
         sent = beyond = counted = 0
-        ended: dict[int, list[BlockLayers]] = defaultdict(list)
         for block in sorted(blocks):
-            visits = config.limited(key[0], counters, Visits.of(blocks.pop(block)))
-            beyond += visits.dropped
-            counted += int(visits.kept.sum())
+            visits = Visits.of(blocks.pop(block))
+            counts = config.limited(key[0], counters, visits)
+            counted += counts.events
+            beyond += visits.events - counts.events
             sent += 1
-            yield config.told(key, visits)
-            _add(ended, config.ended(key[0], counters, counters.next_slot or 0))
+            yield config.told(key, counts)
+            counters.skip(counters.next_slot or 0)
         if counters.next_slot is not None:
-            last = counters.next_slot - 1 if config.last_slot is None else config.last_slot
-            _add(ended, config.ended(key[0], counters, last + 1))
-            for block, some in ended.items():
-                for each in some:
-                    sent += 1
-                    nobody = Visits.none(key[0], block, config.layout)
-                    yield config.told(key, nobody, each)
+            if config.last_slot is not None:
+                counters.skip(config.last_slot + 1)
             kept = arrays_to_bytes(*counters.arrays())
             sent += 1
             told = config.layout.message(Kind.KEPT, counters.next_slot, key, kept)
             yield config.stream, told
         tally = EventTally(counted=counted, messages=sent - taken, beyond_limit=beyond)
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
-
-
-def _add(known: dict[int, list[BlockLayers]], some: dict[int, BlockLayers]) -> None:
-    for block, each in some.items():
-        known[block].append(each)
 
 
 class _Progress(NamedTuple):
@@ -323,7 +280,8 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     slot, once, perhaps none, in blocks of one slot. Those that come again are dropped, or fail the
     stage if they differ and their slot is not decided: see `arrivals.py`. State, per shard: the
     visits that wait; how far it is, in the cell that is fenced; and in how many slots users
-    counted, after the slot in which that was written, sealed: budgets are kept by it.
+    counted, after the slot in which that was written, sealed: budgets are kept by it. Before the
+    first slot it is what the shard kept in the run that this one goes on from.
 
     Timer `close`, in event time, armed by `process` and by itself where there are visits of the
     next slot. As a slot closes it is decided who counts there, and users whose block of slots ends
@@ -335,9 +293,10 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     COUNTERS = ReadModifyWriteStateSpec("counters", TupleCoder([VarIntCoder(), BytesCoder()]))
     CLOSE = TimerSpec("close", beam.TimeDomain.WATERMARK)
 
-    def __init__(self, config: PresenceConfig) -> None:
+    def __init__(self, config: PresenceConfig, kept: Sequence[Message] = ()) -> None:
         self._config = config
         self._fence = Fence()
+        self._kept = {config.layout.key(one.shard): one.payload for one in kept}
 
     def process(
         self,
@@ -381,8 +340,9 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         (decided, sealed), purpose = counters.read() or (None, b""), b"presence %d %d" % tuple(key)
         if decided != at.decided:
             raise went_back(f"who counted up to slot {decided} is read, and not to {at.decided}")
-        if sealed:
-            mine.resume(arrays_from_bytes(unseal(config.key, purpose, sealed)))
+        known = unseal(config.key, purpose, sealed) if sealed else self._kept.get(tuple(key))
+        if known:
+            mine.resume(arrays_from_bytes(known))
         waiting = list(visits.read())
         if len(waiting) != at.visits:
             raise went_back(f"{len(waiting)} messages of visits wait where {at.visits} came")
@@ -392,7 +352,7 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
             raise contradiction(there[0])
         metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
         limited = config.limited(key[0], mine, Visits.of(there[0]))
-        ended = config.ended(key[0], mine, slot + 1).get(slot)
+        mine.skip(slot + 1)
         written = arrays_to_bytes(*mine.arrays())
         counters.write((slot, seal(config.key, purpose, written)))
         visits.clear()
@@ -404,5 +364,4 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
             close,
             at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot),
         )
-        told = config.told(key, limited, ended)
-        yield TimestampedValue(told, config.clock.closing(slot))
+        yield TimestampedValue(config.told(key, limited), config.clock.closing(slot))

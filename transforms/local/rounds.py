@@ -28,7 +28,7 @@ from streamveil.mechanisms.local.messages import (
     read_answer,
 )
 from streamveil.mechanisms.local.oracles import Reports, supports
-from streamveil.mechanisms.local.protocol import GRR, OUE, Ask, LocalRelease, Tally, Users
+from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0, Ask, LocalRelease, Tally, Users
 from streamveil.mechanisms.local.server.stream import LocalStreamState
 from streamveil.transforms import metrics
 from streamveil.transforms.columns.dead_letters import rejected_records
@@ -54,7 +54,7 @@ _HEADER = struct.Struct("<qii")
 _ASK = struct.Struct("<qi")
 _SYMBOL = struct.Struct("<i")
 
-_ORACLES = (GRR, OUE)
+_ORACLES = (GRR, OUE, OUE0)
 
 # Of a message that cannot be read so many bytes are kept, in a dead letter.
 _MOST_BYTES = 64

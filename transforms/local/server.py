@@ -174,7 +174,7 @@ class Server:
         in_window = state.filter.spent_in_window()
         return LedgerEntry(
             slot,
-            self.stream.users.classes,
+            self.stream.users.promised,
             self.stream.sizes(state),
             to_epsilon(release.spent),
             to_epsilon(in_window),

@@ -18,11 +18,13 @@ from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry, Revised
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
+from streamveil.mechanisms.driver.life_stream import LifeStream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.limits import block_length, priced
+from streamveil.mechanisms.presence.kept_share import Beyond
+from streamveil.mechanisms.presence.limits import EVERYBODY, block_length, priced
 from streamveil.mechanisms.protocol import Mechanism, Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
@@ -31,8 +33,8 @@ from streamveil.transforms.counting.event_codes import (
     BlockCounts,
     Layout,
     ShardCounts,
-    slot_layers,
     slot_tables,
+    slots_beyond,
 )
 from streamveil.transforms.counting.limit_choice import choice_message, limits_from
 from streamveil.transforms.messages import (
@@ -167,7 +169,8 @@ class Configuration:
         assert self.presence is not None
         asked, adjacency = self.presence.requirements, self.presence.adjacency
         population = replace(self.population, requirements=priced(limits, asked, adjacency))
-        return PresentStream(
+        made = LifeStream if asked.forever else PresentStream
+        return made(
             mechanism(self.mechanism, population, revise=self.revise),
             NoiseSource(self.noise_key(), self.stream),
             self.context,
@@ -235,14 +238,14 @@ class ByClass(ReleaseStream):
 
 
 class _PresentCounts(NamedTuple):
-    """Counts of a slot, and the layers of blocks that ended with it."""
+    """Counts of a slot, and what does not count."""
 
     counts: Integers
-    layers: Integers
+    beyond: Beyond
 
 
 class ByPresence:
-    """Users count in a few slots only: counts are BlockCounts with layers, then tables of both.
+    """Users count in a few slots only: counts are BlockCounts, with what does not count.
 
     Args:
         make: gives the stream under the limit of each class.
@@ -285,9 +288,9 @@ class ByPresence:
 
     @property
     def quiet(self) -> _PresentCounts:
-        """Nobody was there, and no block ended."""
-        classes, bins = self.layout.classes, self.layout.bins
-        return _PresentCounts(np.zeros((classes, bins), np.int64), np.zeros((classes, 4), np.int64))
+        """Nobody was there."""
+        nothing = np.zeros((self.layout.classes, self.layout.bins), np.int64)
+        return _PresentCounts(nothing, Beyond.none())
 
     def start(self) -> PresentState:
         """State before the first slot."""
@@ -327,12 +330,12 @@ class ByPresence:
     def slots(
         self, block: int, parts: Iterable[Message]
     ) -> Iterator[tuple[int, _PresentCounts | None]]:
-        """Tables of a block of slots."""
+        """Tables of a block of slots, and what does not count."""
         counted = list(map(BlockCounts.of, parts))
-        ended = slot_layers(counted, self.layout)
-        for place, (slot, table) in enumerate(slot_tables(block, counted, self.layout)):
-            some = table.any() or ended[place].any()
-            yield slot, _PresentCounts(table, ended[place]) if some else None
+        tables = slot_tables(block, counted, self.layout)
+        for (slot, table), beyond in zip(tables, slots_beyond(counted, self.layout), strict=True):
+            some = table.any() or len(beyond.events)
+            yield slot, _PresentCounts(table, beyond) if some else None
 
     def release(
         self, state: PresentState, slot: int, counted: _PresentCounts
@@ -356,6 +359,7 @@ class ByPresence:
         """What the slot cost whoever of a class counted in it."""
         booked = state.stream.filter
         sizes = self.stream.mechanism.population.sizes
+        sizes = np.where(sizes == EVERYBODY, 0, sizes)  # as the registry says of them
         spent = to_epsilon(release.spent)
         return LedgerEntry(slot, booked.requirements, sizes, spent, to_epsilon(booked.in_window))
 

@@ -25,6 +25,7 @@ from streamveil.mechanisms.core.records import (
     Slots,
     format_time,
 )
+from streamveil.mechanisms.presence.life_share import mostly_left_out
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
 from streamveil.transforms.messages import (
@@ -100,6 +101,10 @@ class Publish:
         """A `Release`, a ledger entry, and each `Revision`."""
         metrics.count(metrics.SLOTS_PREFIX + release.status, 1)
         metrics.observe(metrics.WINDOW_USE, int(np.ceil(driver.use(state) * 1e6)))
+        if "events_beyond" in release.diagnostics and mostly_left_out(
+            release.diagnostics, int(release.counts.sum())
+        ):
+            metrics.count(metrics.SLOTS_MOSTLY_LEFT_OUT, 1)
         _PROGRESS.info("released slot %d", slot, extra={"slots": 1})
         told = Release.of(release, slot, self.slots, self.mechanism)
         yield TimestampedValue(told, at)

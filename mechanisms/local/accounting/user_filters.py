@@ -21,6 +21,7 @@ from streamveil.mechanisms.accounting.window_filter import check_amounts, refusa
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.local.accounting.one_event import EVENTS
 from streamveil.mechanisms.local.accounting.promises import Promises
 from streamveil.mechanisms.local.accounting.report_history import ENTRY, Entry, History, Indices
 from streamveil.mechanisms.local.protocol import Ask, Users
@@ -108,9 +109,10 @@ class UserFilters:
     def spent_in_window(self) -> Units:
         """The most charged to any user of each class in the window of the last slot, shape (K,).
 
-        Of who asked for something else before, it is what was charged since.
+        Of who asked for something else before, it is what was charged since. Where devices tell
+        one event of a window, it is what the events of a window can have cost.
         """
-        return self._largest(self.since_change)
+        return self._largest(self.since_change) * (EVENTS if self.users.asked else 1)
 
     def _largest(self, amounts: Units) -> Units:
         largest = np.zeros(len(self.caps), np.int64)
@@ -119,7 +121,8 @@ class UserFilters:
 
     def use(self) -> float:
         """Largest share of anybody's window that is spent, from 0 to 1."""
-        return float((self.spent_in_window() / np.maximum(self.caps, 1)).max())
+        caps = self.users.promised.budgets
+        return float((self.spent_in_window() / np.maximum(caps, 1)).max())
 
     def charge(self, ask: Ask, refused: str) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Book a report of each user who is asked, or refuse all.

@@ -19,8 +19,14 @@ class with fewer users than slots in its window is not heard in every slot, and 
 then counts more. Otherwise it is the average by class shares. The filter knows of each slot's
 error, which contains perturbation and sampling.
 
+With `turns=50`, users who are rarely there are asked 50 times in a window, for half the budget, and
+their devices tell the first event alone (`accounting/one_event.py`). Frequencies are scaled by the
+share of events that is told (`server/told_share.py`). What is rare then errs less, as more reports
+are about it; for what is frequent it is the other way round.
+
 Guarantee: (w, E)-local differential privacy of every user over any w consecutive slots, pure and
-exact: see `report_groups.py`, which has the proof. All else is post-processing of reports.
+exact: see `report_groups.py`, which has the proof, or with turns `accounting/one_event.py`. All
+else is post-processing of reports.
 Adjacency: any values of a user, in the slots of a window, for any others.
 Sensitivity: a user has one symbol in a slot.
 Source: our own. Oracles and inverse variances are those of Du et al., "PLDP-IDS: personalized local
@@ -41,11 +47,13 @@ from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, ConfigurationError
+from streamveil.mechanisms.local.accounting.one_event import telling_one_event
 from streamveil.mechanisms.local.algorithms.report_groups import Changes, Former, Moved, Rota
 from streamveil.mechanisms.local.algorithms.schedule import best_oracles, oracles_of
 from streamveil.mechanisms.local.protocol import (
     GRR,
     OUE,
+    OUE0,
     Ask,
     LocalRelease,
     LocalRevised,
@@ -57,6 +65,7 @@ from streamveil.mechanisms.local.server.combination import class_variances, comb
 from streamveil.mechanisms.local.server.last_publication import FIELDS, LocalPublication
 from streamveil.mechanisms.local.server.projection import on_simplex
 from streamveil.mechanisms.local.server.seasons import Seasons
+from streamveil.mechanisms.local.server.told_share import ToldShare
 from streamveil.mechanisms.randomness.noise import RandomWords, SlotNoise
 
 Floats = npt.NDArray[np.float64]
@@ -105,6 +114,15 @@ class RotationState:
     """What revisions need; None without any."""
     past: list[Past] = field(default_factory=list)
     """One for each slot that is still to be revised; changed in place, as bank and ring are."""
+    share: ToldShare | None = None
+    """Of events that devices tell, changed in place; None without turns."""
+
+
+_KEPT: dict[str, Any] = {
+    "seasons": ["null", Seasons.SCHEMA],
+    "ring": ["null", Ring.SCHEMA],
+    "past": {"type": "array", "items": Past.SCHEMA},
+}
 
 
 class Rotation:
@@ -119,9 +137,11 @@ class Rotation:
         project: release the nearest frequencies that are possible.
         oracle: how everybody reports, `grr` or `oue`; `best` is what errs less at a class's budget.
         cycle: slots after which frequencies repeat themselves, such as 24 for hours; 0 for none.
+        turns: how often users are asked in a window who tell one event of it, the last symbol being
+            that there is none; 0 for once, with the whole budget.
 
     Raises:
-        ConfigurationError: for another oracle, or a cycle out of range.
+        ConfigurationError: for another oracle, or a cycle or turns out of range.
     """
 
     revise = 0
@@ -143,15 +163,8 @@ class Rotation:
         )
         for version, bank, more in (
             (1, {"type": "array", "items": "bytes"}, {}),
-            (
-                2,
-                kalman.SCHEMA,
-                {
-                    "seasons": ["null", Seasons.SCHEMA],
-                    "ring": ["null", Ring.SCHEMA],
-                    "past": {"type": "array", "items": Past.SCHEMA},
-                },
-            ),
+            (2, kalman.SCHEMA, _KEPT),
+            (3, kalman.SCHEMA, {**_KEPT, "likely": ["null", "bytes"]}),
         )
     }
 
@@ -165,6 +178,7 @@ class Rotation:
         project: bool = True,
         oracle: str = BEST,
         cycle: int = 0,
+        turns: int = 0,
     ) -> None:
         if oracle not in (BEST, GRR, OUE):
             raise ConfigurationError(
@@ -175,8 +189,11 @@ class Rotation:
                 f"cycle is {cycle}, give a number of slots from 2 to {seasons.LONGEST}, or "
                 "0 for none"
             )
+        if turns and oracle != BEST:
+            raise ConfigurationError(f"with turns devices report by {OUE0}: leave oracle out")
         self.name = name
-        self.users = users
+        self._turns = turns
+        self.users = users = telling_one_event(users, turns) if turns else users
         self._cycle = cycle if filtered else 0
         self._robust = robust
         self._filtered = filtered
@@ -186,8 +203,9 @@ class Rotation:
         self._bank = filter_bank.Bank(scale, users.symbols, MEMORY)
         self._windows = users.classes.windows
         self._prices = users.classes.budgets
-        given = (oracle,) * len(users.classes)
-        self._kinds = best_oracles(self._prices, users.symbols) if oracle == BEST else given
+        given = (OUE0 if turns else oracle,) * len(users.classes)
+        best = oracle == BEST and not turns
+        self._kinds = best_oracles(self._prices, users.symbols) if best else given
         self._nobody = Ask(0, 1, np.empty(0, np.int32), self._prices, self._kinds)
         self._oracles = oracles_of(self._nobody, users.symbols)
         self._drawn: tuple[bytes, Rota] | None = None
@@ -196,7 +214,15 @@ class Rotation:
         """Nothing reported yet."""
         symbols = self.users.symbols
         known = Seasons.start(self._cycle, symbols) if self._cycle else None
-        return RotationState(self._bank.start(), LocalPublication.nothing(symbols), seasons=known)
+        share = self._share() if self._turns else None
+        nothing = LocalPublication.nothing(symbols)
+        return RotationState(self._bank.start(), nothing, seasons=known, share=share)
+
+    def _share(self) -> ToldShare:
+        """What is known of the events that devices tell, before any."""
+        blocks = self.users.promised.windows
+        sizes = self.users.sizes / self.users.class_of.size
+        return ToldShare(float(sizes @ (blocks / self._windows)), float(sizes @ blocks))
 
     def begin(
         self, state: RotationState, slot: int, random: SlotNoise
@@ -218,10 +244,10 @@ class Rotation:
         state = self._noting(replace(state, slot=None, reached=slot), slot)
         foreseen = self._foreseen(state, slot)
         if not tally.reports.any():
-            release = self._predicted(state, foreseen)
+            release = self._predicted(state, slot, foreseen)
         else:
             state = self._observed(state, tally, slot, foreseen)
-            release = state.last.release(PUBLISHED)
+            release = state.last.release(PUBLISHED, _known(state, slot))
         if state.ring is None:
             return state, release
         state.ring.passed(slot, int(self._bank.users), np.zeros(self.users.symbols))
@@ -236,6 +262,10 @@ class Rotation:
         deviation, doubt = foreseen
         expected = self._bank.forecast(bank).mean / n + deviation
         frequencies, variances = self._estimate(state, tally, slot, expected)
+        if state.share:
+            frequencies, variances = _learnt(
+                state.share, frequencies, variances, slot - state.first
+            )
         counts, error = (frequencies - deviation) * n, variances * n**2
         elapsed, scale = bank.elapsed, bank.scale
         seen = self._bank.observe(bank, counts, 0.0, error)
@@ -249,9 +279,8 @@ class Rotation:
             if known:
                 known.released(variances)
         epsilon = float(to_epsilon(self._prices[tally.reports > 0].max()))
-        last = LocalPublication.of(
-            frequencies, variances + doubt, slot, epsilon, project=self._project
-        )
+        variances = variances + doubt + _doubt(state, frequencies, slot)
+        last = LocalPublication.of(frequencies, variances, slot, epsilon, project=self._project)
         return replace(state, last=last, observed=slot)
 
     def _foreseen(self, state: RotationState, slot: int) -> Floats:
@@ -280,6 +309,7 @@ class Rotation:
             deviation, doubt = past.foreseen
             frequencies = expected.mean / n + deviation
             variance = (expected.variance + expected.white) / n**2 + doubt
+            variance = variance + _doubt(state, frequencies, slot)
             if self._project:
                 frequencies = on_simplex(frequencies)
             if state.observed is None:  # nothing is known before a report
@@ -369,6 +399,8 @@ class Rotation:
         up for b - 1 / n of somebody's value that was not asked for.
         """
         rota = self._rota(state)
+        if state.share:  # reports are of what is told
+            expected = _scaled(expected, state.share.estimate(slot - state.first)[0])
         sizes = rota.sizes(state.changes)
         n = max(int(sizes.sum()), 1)
         reports, symbols = tally.reports, self.users.symbols
@@ -394,18 +426,20 @@ class Rotation:
             variances += squares[k] * oracle.variance(f)
         return frequencies, variances
 
-    def _predicted(self, state: RotationState, foreseen: Floats) -> LocalRelease:
+    def _predicted(self, state: RotationState, slot: int, foreseen: Floats) -> LocalRelease:
         if state.observed is None or not self._filtered:
             return state.last.release(SKIPPED)
         forecast, n = self._bank.forecast(state.bank), self._bank.users
         deviation, doubt = foreseen
         frequencies = forecast.mean / n + deviation
+        variance = (forecast.variance + forecast.white) / n**2 + doubt
         return LocalRelease(
             on_simplex(frequencies) if self._project else frequencies,
-            np.sqrt((forecast.variance + forecast.white) / n**2 + doubt),
+            np.sqrt(variance + _doubt(state, frequencies, slot)),
             PREDICTED,
             state.last.slot,
             state.last.epsilon,
+            _known(state, slot),
         )
 
     def encode(self, state: RotationState) -> bytes:
@@ -421,6 +455,7 @@ class Rotation:
             "past": [
                 {"foreseen": one.foreseen.tobytes(), "users": one.users} for one in state.past
             ],
+            "likely": state.share and state.share.likely.tobytes(),
         }
         return state_codec.pack(self.SCHEMAS, record)
 
@@ -447,6 +482,9 @@ class Rotation:
         """What a record has of the cycle and of revisions."""
         symbols = self.users.symbols
         known, ring = record["seasons"], record["ring"]
+        share = self._share() if self._turns else None
+        if share:
+            share.likely = np.frombuffer(record["likely"]).reshape(share.likely.shape).copy()
         past = [
             Past(np.frombuffer(one["foreseen"]).reshape(2, symbols), one["users"])
             for one in record["past"]
@@ -455,7 +493,41 @@ class Rotation:
             "seasons": known and Seasons.read(known, self._cycle, symbols),
             "ring": ring and Ring.read(ring, symbols),
             "past": past,
+            "share": share,
         }
+
+
+def _scaled(frequencies: Floats, factor: float) -> Floats:
+    """Frequencies of events so many times as large; the rest is that there is none."""
+    scaled = frequencies * factor
+    scaled[-1] = 1 - scaled[:-1].sum()
+    return scaled
+
+
+def _learnt(
+    share: ToldShare, told: Floats, variances: Floats, elapsed: int
+) -> tuple[Floats, Floats]:
+    """What is told as frequencies of all events, and their variances; the share learns of it."""
+    events = float(variances[:-1].sum())
+    share.learn(float(told[:-1].sum()), events, elapsed)
+    factor = 1 / share.estimate(elapsed)[0]
+    return _scaled(told, factor), np.append(variances[:-1], events) * factor**2
+
+
+def _doubt(state: RotationState, frequencies: Floats, slot: int) -> Floats:
+    """Variance of frequencies because of the share of events that is told, shape (d,)."""
+    if not state.share:
+        return np.zeros_like(frequencies)
+    events = np.append(frequencies[:-1], 1 - frequencies[-1])
+    return np.asarray(events**2 * state.share.estimate(slot - state.first)[1])
+
+
+def _known(state: RotationState, slot: int) -> dict[str, float]:
+    """Diagnostics: the share of events that is told."""
+    if not state.share:
+        return {}
+    share, doubt = state.share.estimate(slot - state.first)
+    return {"told_share": share, "told_share_stderr": share * doubt**0.5}
 
 
 _PLAIN = ("seed", "first", "slot", "observed", "reached")

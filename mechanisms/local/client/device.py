@@ -5,6 +5,7 @@ slots, in exact integers: an assignment that would cost more is refused. Where t
 changes, a slot u in which (w, E) was in force leaves at most E in the slots from u to u + w - 1,
 whatever is asked for later, and at most E in the w slots up to u if anything is spent in u.
 Adjacency: any values of the user for any others. Sensitivity: the user has one symbol in a slot.
+A device that tells one event of a window keeps (w, E) as `one_event` proves.
 
 The device trusts its own clock, its own key and its own state, and nothing that the server says.
 Write the state away (:meth:`Device.encode`) before a report is sent: a device that forgets what it
@@ -22,6 +23,7 @@ from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import to_epsilon, to_units
 from streamveil.mechanisms.core.records import ConfigurationError, Requirement
 from streamveil.mechanisms.core.state_codec import seal, unseal
+from streamveil.mechanisms.local.accounting.one_event import price
 from streamveil.mechanisms.local.messages import (
     Assignment,
     Report,
@@ -29,8 +31,8 @@ from streamveil.mechanisms.local.messages import (
     encode_report,
 )
 from streamveil.mechanisms.local.oracles import Oracle, check_symbols, perturb
-from streamveil.mechanisms.local.protocol import GRR, OUE
-from streamveil.mechanisms.randomness.noise import NoiseSource, digest
+from streamveil.mechanisms.local.protocol import GRR, OUE, OUE0
+from streamveil.mechanisms.randomness.noise import NoiseSource, derived_key, digest
 
 _PURPOSE = b"device"
 _ALWAYS = np.iinfo(np.int64).min // 2
@@ -47,7 +49,7 @@ class Device:
     """
 
     SCHEMAS = {
-        1: state_codec.record_schema(
+        version: state_codec.record_schema(
             "Device",
             stream="string",
             symbols="long",
@@ -67,7 +69,9 @@ class Device:
             spending={"type": "array", "items": state_codec.LONGS},
             # Window, units, first slot in force, last slot of its last window.
             promises={"type": "array", "items": state_codec.LONGS},
+            **more,
         )
+        for version, more in ((1, {}), (2, {"one_event": "boolean", "silent": "long"}))
     }
 
     def __init__(
@@ -77,6 +81,8 @@ class Device:
         symbols: int,
         stream: str = "",
         longest_window: int | None = None,
+        *,
+        one_event: bool = False,
     ) -> None:
         """A device that has not reported yet.
 
@@ -87,6 +93,8 @@ class Device:
             stream: name of the stream that the device takes part in.
             longest_window: that the user may ever ask for, in slots: it says how long reports are
                 remembered. By default that of the requirement.
+            one_event: tell one event of a window, and that there is none (the last symbol) in all
+                other slots; then it may be asked in each of them, for half the budget.
 
         Raises:
             ConfigurationError: for a window that is longer.
@@ -103,6 +111,9 @@ class Device:
         self._answers: dict[int, tuple[bytes, bytes, bytes]] = {}  # token, assignment, report
         self._spending: list[tuple[int, int]] = []
         self._promises: list[tuple[int, int, int, int]] = []
+        self._one_event = one_event
+        self._phase = int.from_bytes(derived_key(self._key, "blocks"), "little")
+        self._silent = _ALWAYS  # first slot in which an event may be told again
         self._check_window(requirement)
 
     def report(self, assignment: bytes, slot: int, value: int) -> bytes:
@@ -131,9 +142,10 @@ class Device:
         self._check(asked, slot)
         check_symbols(np.array([value]), self.symbols)
         self._charge(slot, asked.price)
-        words = self._noise.slot(slot, digest(identity, b"%d" % value)).words("report")
+        told = self._told(slot, value) if self._one_event else value
+        words = self._noise.slot(slot, digest(identity, b"%d" % told)).words("report")
         oracle = Oracle.of(asked.oracle, asked.price, self.symbols)
-        (chunk,) = perturb(oracle, np.array([value]), words)
+        (chunk,) = perturb(oracle, np.array([told]), words)
         answer = int(chunk[0]) if asked.oracle == GRR else chunk.tobytes()
         report = encode_report(Report(asked.token, slot, asked.round, answer))
         self._move(slot)
@@ -147,9 +159,15 @@ class Device:
         What was promised before holds to its end, so a weaker requirement only counts later.
 
         Raises:
-            ConfigurationError: for a window longer than the longest one.
+            ConfigurationError: for a window longer than the longest one, or a device that tells
+                one event of a window.
             ValueError: for a slot that has passed or has a report.
         """
+        if self._one_event:
+            raise ConfigurationError(
+                "a device that tells one event of a window keeps its requirement: make another "
+                "one when this one's window has passed"
+            )
         if self._slot is not None and (slot < self._slot or (slot == self._slot and self._answers)):
             raise ValueError(
                 f"the requirement changes from slot {slot} on, but slot {self._slot} has begun: "
@@ -164,6 +182,8 @@ class Device:
 
     def remaining(self, slot: int) -> int:
         """Units that a report in a slot may cost at most; 0 or less for nothing."""
+        if self._one_event:
+            return price(self.requirement.epsilon) - self._spent(slot)
         limits = [(self.requirement.window, to_units(self.requirement.epsilon), _ALWAYS)]
         limits += [promise[:3] for promise in self._promises if slot <= promise[3]]
         return min(cap - self._spent(max(first, slot - w + 1)) for w, cap, first in limits)
@@ -186,6 +206,8 @@ class Device:
                 ],
                 "spending": [list(spent) for spent in self._spending],
                 "promises": [list(promise) for promise in self._promises],
+                "one_event": self._one_event,
+                "silent": self._silent,
             },
         )
         return seal(self._key, _PURPOSE, written)
@@ -204,7 +226,9 @@ class Device:
             record["symbols"],
             record["stream"],
             record["longest_window"],
+            one_event=record.get("one_event", False),
         )
+        device._silent = record.get("silent", _ALWAYS)
         device._since, device._slot = record["since"], record["slot"]
         device._answers = {
             answer["round"]: (answer["token"], answer["assignment"], answer["report"])
@@ -213,6 +237,15 @@ class Device:
         device._spending = [(slot, units) for slot, units in record["spending"]]
         device._promises = [(w, cap, first, last) for w, cap, first, last in record["promises"]]
         return device
+
+    def _told(self, slot: int, value: int) -> int:
+        """What is told of a value; an event uses up its block."""
+        window, nothing = self.requirement.window, self.symbols - 1
+        if value == nothing or slot < self._silent:
+            return nothing
+        phase = self._phase % window
+        self._silent = ((slot + phase) // window + 1) * window - phase
+        return value
 
     def _check_window(self, requirement: Requirement) -> None:
         if requirement.window > self.longest_window:
@@ -225,6 +258,7 @@ class Device:
     def _check(self, asked: Assignment, slot: int) -> None:
         """Refuse what does not fit."""
         answers = self._answers if slot == self._slot else {}
+        oracles = (OUE0,) if self._one_event else (GRR, OUE)
         where = f"assignment for round {asked.round} of slot {asked.slot}"
         if asked.stream != self.stream:
             reason = f"is for stream {asked.stream!r}, this device reports to {self.stream!r}"
@@ -234,12 +268,15 @@ class Device:
             reason = f"goes back: the device was in slot {self._slot} already; check its clock"
         elif asked.round not in (1, 2):
             reason = "has a round that is neither 1 nor 2"
+        elif self._one_event and asked.round != 1:
+            reason = "is a second one for the slot: this device tells one event, once"
         elif asked.round <= max(answers, default=0):
             reason = "comes after another one for that round or a later one, which was answered"
         elif any(asked.token == token for token, _, _ in answers.values()):
             reason = "has the token of another round: ask with a new one"
-        elif asked.oracle not in (GRR, OUE):
-            reason = f"names the oracle {asked.oracle!r}, this device has {GRR} and {OUE}"
+        elif asked.oracle not in oracles:
+            has = " and ".join(oracles)
+            reason = f"names the oracle {asked.oracle!r}, this device has {has}"
         elif asked.symbols != self.symbols:
             reason = f"has {asked.symbols} symbols, this device reports one of {self.symbols}"
         elif asked.price <= 0:

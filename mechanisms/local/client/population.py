@@ -8,6 +8,8 @@ E in the w slots up to u if anything is spent in u. An ask that would break this
 refused as a whole. Adjacency: any values of one user for any others. Sensitivity: a user has one
 symbol.
 
+Where users tell one event of a window (`Users.asked`), (w, E) is kept as `one_event` proves.
+
 Source: the filters are those of `user_filters`.
 """
 
@@ -30,6 +32,7 @@ from streamveil.mechanisms.driver.saved_state import (
     USERS,
     Keeper,
 )
+from streamveil.mechanisms.local.accounting.one_event import OneEvent
 from streamveil.mechanisms.local.accounting.promises import Promises
 from streamveil.mechanisms.local.accounting.report_history import ENTRY, History, Indices
 from streamveil.mechanisms.local.accounting.user_filters import UserFilters
@@ -41,7 +44,7 @@ from streamveil.mechanisms.local.oracles import (
     perturb,
     supports,
 )
-from streamveil.mechanisms.local.protocol import Ask, Tally, Users
+from streamveil.mechanisms.local.protocol import OUE0, Ask, Tally, Users
 from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 
 
@@ -53,7 +56,7 @@ class Devices:
     """
 
     SCHEMAS = {
-        2: state_codec.record_schema(
+        version: state_codec.record_schema(
             "Devices",
             slot=["null", "long"],
             round="long",
@@ -61,7 +64,9 @@ class Devices:
             since="bytes",
             promises="bytes",
             history={"type": "array", "items": ENTRY},
+            **more,
         )
+        for version, more in ((2, {}), (3, {"silent": "bytes"}))
     }
 
     def __init__(
@@ -81,6 +86,7 @@ class Devices:
         self._noise = NoiseSource(key, "devices")
         self._filters = UserFilters(users, longest_window)
         self._round = 0
+        self._one_event = OneEvent(users, bytes(32)) if users.asked else None
 
     @property
     def users(self) -> Users:
@@ -120,7 +126,10 @@ class Devices:
             self._round = 0
         users, counts = self._filters.charge(ask, f"report refused in slot {ask.slot} by")
         self._round = ask.round
-        return self._perturbed(ask, oracles, users, counts, values[users])
+        told = values[users]
+        if self._one_event:
+            told = self._one_event.told(ask.slot, users, told)
+        return self._perturbed(ask, oracles, users, counts, told)
 
     def change(self, slot: int, users: Users) -> None:
         """Let requirements change from a slot on, which was not asked yet, and users come.
@@ -162,6 +171,7 @@ class Devices:
                     "since": state_codec.table_to_bytes(filters.since),
                     "promises": filters.promises.to_bytes(),
                     "history": filters.history.to_records(self.users.class_of),
+                    "silent": self._one_event.silent.tobytes() if self._one_event else b"",
                 },
             )
         )
@@ -182,6 +192,8 @@ class Devices:
         filters.since = state_codec.table_from_bytes(record["since"], (-1,))
         filters.promises = Promises.from_bytes(record["promises"])
         filters.history = History.from_records(record["history"], users.class_of)
+        if devices._one_event:
+            devices._one_event.silent = np.frombuffer(record["silent"], np.int64).copy()
         return devices
 
     def _keeper(self) -> Keeper:
@@ -204,6 +216,11 @@ class Devices:
             raise ValueError(
                 f"round {ask.round} of slot {ask.slot} does not follow round {self._round} of slot "
                 f"{last}: a device reports once to a round, in the order of the rounds"
+            )
+        if self._one_event and (ask.round != 1 or set(ask.oracles) != {OUE0}):
+            raise ValueError(
+                f"round {ask.round} of slot {ask.slot} asks by {', '.join(set(ask.oracles))}: "
+                f"devices that tell one event of a window answer once in a slot, by {OUE0}"
             )
         if ask.round not in (1, 2):
             raise ValueError(f"round {ask.round} of slot {ask.slot} is neither 1 nor 2")

@@ -186,10 +186,10 @@ class LocalStream:
         return np.zeros(0, np.int32)
 
     def _rotation(self) -> Rotation:
-        if not isinstance(self.mechanism, Rotation):
+        if not isinstance(self.mechanism, Rotation) or self.users.asked:
             raise ConfigurationError(
                 f"{self.mechanism.name} does not follow requirements that change: use the "
-                "mechanism rotation"
+                "mechanism rotation, without turns"
             )
         return self.mechanism
 

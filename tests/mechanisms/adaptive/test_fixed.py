@@ -26,6 +26,7 @@ from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.protocol import SlotInput
+from streamveil.mechanisms.simulation import simulate
 from tests.mechanisms.streams import KEY, people
 
 PROPERTY = settings(max_examples=70)
@@ -352,6 +353,34 @@ def test_audits_come_once_in_the_longest_window():
 
 
 # Without the assumption of independence everybody weighs alike in every result.
+def tilted():
+    """Two classes that differ in where they are, and what they ask for in every slot."""
+    counts = np.zeros((600, 2, 3), np.int64)
+    counts[:, 0], counts[:, 1] = [3000, 1500, 500], [500, 1500, 3000]
+    return counts, [Requirement(1, 0.002), Requirement(1, 0.01)], [5000, 5000]
+
+
+def test_what_a_window_of_one_slot_has_goes_to_sums():
+    """Nothing that is not spent in its slot is ever of use."""
+    counts, asked, sizes = tilted()
+    found = simulate("adaptive:audit=0", counts, asked, sizes, KEY)
+    most = np.array([one.epsilon for one in asked])
+    assert (found.spent <= most).all()
+    # All but what the rounding of weights takes.
+    assert (found.spent[2:, 0] > (1 - 2**-14) * most[0]).all()
+    assert np.median(found.spent[:, 1]) > (1 - 2**-14) * most[1]
+
+
+def test_audits_of_sums_show_what_weights_hide():
+    """Over windows of one slot an audit is a sum in which all weigh alike."""
+    counts, asked, sizes = tilted()
+    missed = {}
+    for spec in ("adaptive", "adaptive:audit=0"):
+        found = simulate(spec, counts, asked, sizes, KEY)
+        missed[spec] = np.abs((found.released - counts.sum(axis=1))[300:].mean(axis=0)).max()
+    assert missed["adaptive"] < 500 < 1000 < missed["adaptive:audit=0"]
+
+
 def test_all_weigh_alike_without_the_assumption():
     machine = Adaptive("adaptive", people(MIXED, SIZES), assume_independent=False)
     parts, _ = drive(machine, 3)

@@ -26,8 +26,9 @@ def world(name, value, symbols) -> np.ndarray:
     # Half of the users have a shorter window, so that budgets are divided for the others.
     requirements = (Requirement(2, 2 * EPSILON), Requirement(WINDOW, EPSILON))
     users = Users(requirements, np.arange(USERS, dtype=np.int32) % 2, symbols)
-    devices = Devices(users, bytes([10 + value]) * 32)
     mechanism = local_mechanism(name, users)
+    users = mechanism.users
+    devices = Devices(users, bytes([10 + value]) * 32)
     state, seen = mechanism.start(), []
     values = np.full(USERS, value)
     for slot, answer in enumerate(ANSWERS):
@@ -48,7 +49,7 @@ def world(name, value, symbols) -> np.ndarray:
 # Little less than the claim is proven of two symbols; more symbols and more rounds take more users
 # to prove as much.
 @pytest.mark.parametrize("symbols", [2, 5])
-@pytest.mark.parametrize("name", LOCAL_MECHANISMS)
+@pytest.mark.parametrize("name", [*LOCAL_MECHANISMS, "rotation:turns=2"])
 def test_a_window_keeps_its_claim(name, symbols):
     proven = audit(world(name, 0, symbols), world(name, 1, symbols))
     print(f"audit of devices under {name}, {symbols} symbols: at least {proven:.2f} of {EPSILON}")

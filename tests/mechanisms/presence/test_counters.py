@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, ConfigurationError, Requirement
 from streamveil.mechanisms.presence import Counters, Limit, counted, effective_window
-from streamveil.mechanisms.presence.counters import Rules, block_ends, phases
+from streamveil.mechanisms.presence.calendars import Rules, block_ends, phases
+from streamveil.mechanisms.presence.counters import UNTOLD
+from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import block_length
 from tests.mechanisms.presence.all_ways import calendar
 
@@ -97,23 +99,19 @@ def streams(draw):
     return np.array(sorted(visits), np.int64).reshape(-1, 2).T, sorted(cuts | {41})
 
 
-def decided(counters, users, slots, classes, cuts, restart):
-    """Decide batch by batch, from saved arrays each time if that is asked for."""
-    told, last, ended = np.zeros(len(users), bool), -100, {}
+def layered(counters, users, slots, classes, cuts, restart):
+    """Layers batch by batch, from saved arrays each time if that is asked for; and the counters."""
+    told, last = np.zeros(len(users), int), -100
     for cut in cuts:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
-        told[rows] = counters.count(users[rows], slots[rows], classes[rows], cut)
-        over = counters.skip(cut)
-        assert (over.ends <= cut).all()
-        for user, used, end in zip(*map(np.ndarray.tolist, over), strict=True):
-            assert (user, end) not in ended  # each once
-            ended[user, end] = used
+        told[rows] = counters.layers(users[rows], slots[rows], classes[rows], cut)
+        counters.skip(cut)
         last = cut
         if restart:
             arrays = counters.arrays()
             counters = Counters(counters.rules, KEY, users)
             counters.resume(arrays)
-    return told, counters, ended
+    return told, counters
 
 
 @PROPERTY
@@ -127,15 +125,17 @@ def test_batches_restarts_and_order_change_nothing(stream, restart, max_slots, b
     rows = np.array(rows, np.int64)
     classes = np.zeros(len(users), np.int64)
     fresh = Counters(rules, KEY, users)
-    told, left, ended = decided(fresh, users[rows], slots[rows], classes, cuts, restart)
-    np.testing.assert_array_equal(told, whole[rows])
+    told, left = layered(fresh, users[rows], slots[rows], classes, cuts, restart)
+    np.testing.assert_array_equal(told == 0, whole[rows])
     assert (left.blocks.ends > 41).all()
     length, there = block_length(18, blocks), Counter()
     if effective_window(18, max_slots, blocks) < 18:
         ends = block_ends(KEY, users, slots, np.full(len(users), length))
-        for user, end in zip(users, ends, strict=True):
-            there[user, end] += end <= 41
-    assert ended == dict(+there)
+        found = np.zeros(len(users), int)
+        found[rows] = told
+        for user, end, layer in zip(users, ends, found, strict=True):  # in order of slots
+            assert layer == min(there[user, end] // max_slots, LAYERS)
+            there[user, end] += 1
     # Several events of a user in a slot count together.
     twice = np.repeat(rows, 2)
     again = counted(
@@ -151,13 +151,19 @@ def test_of_those_that_pass_the_first_count_for_life(stream, restart, in_life):
     limit = Limit(2, 2, in_life)
     rules = Rules.of([limit] * 2, [Requirement(18, 1.0), Requirement(2, 1.0)], ADD_REMOVE)
     classes = users % 2  # of the second class, rule 1 limits nobody
-    told, _, _ = decided(Counters(rules, KEY, users), users, slots, classes, cuts, restart)
+    layers, _ = layered(Counters(rules, KEY, users), users, slots, classes, cuts, restart)
+    told = layers == 0
     passes = counted(users, slots, window=18, max_slots=2, blocks=2, key=KEY) | (classes == 1)
     for user in range(6):
         mine = np.flatnonzero((users == user) & passes)  # the events are in order of slots
         should = np.zeros(len(users), bool)
         should[mine[:in_life]] = True
         np.testing.assert_array_equal(told[users == user], should[users == user])
+        if user % 2:  # without blocks, the layers are those of the life
+            visits = np.arange(len(mine))
+            beyond = np.where(visits > LAYERS * in_life, UNTOLD, visits // in_life)
+            np.testing.assert_array_equal(layers[mine], beyond)
+    np.testing.assert_array_equal((layers == UNTOLD)[classes == 0], (passes & ~told)[classes == 0])
 
 
 def test_who_is_a_stranger_is_decided_alike():
@@ -166,15 +172,15 @@ def test_who_is_a_stranger_is_decided_alike():
     users, slots = np.divmod(np.unique(random.integers(0, 50 * 60, 1500)), 60)
     rules = Rules.of([Limit(2, 3)], [Requirement(30, 1.0)], ADD_REMOVE)
     classes = np.zeros(len(users), np.int64)
-    at_once, *_ = decided(Counters(rules, KEY, names), names[users], slots, classes, [60], False)
-    by_slot, left, _ = decided(
+    at_once, _ = layered(Counters(rules, KEY, names), names[users], slots, classes, [60], False)
+    by_slot, left = layered(
         Counters(rules, KEY, names), names[users], slots, classes, range(1, 61), True
     )
     np.testing.assert_array_equal(at_once, by_slot)
     lengths = np.full(50, 10)
     for user in range(50):
         blocks = (slots[users == user] + phases(KEY, names, lengths)[user]) // 10
-        counts = at_once[users == user]
+        counts = at_once[users == user] == 0
         for block in np.unique(blocks):
             mine = counts[blocks == block]
             assert mine[:2].all()
@@ -185,31 +191,32 @@ def test_who_is_a_stranger_is_decided_alike():
 def test_a_slot_is_decided_once():
     counters = Counters(Rules.of([Limit(1)], [Requirement(9, 1.0)], ADD_REMOVE), KEY, np.arange(3))
     nothing = np.zeros(0, np.int64)
-    counters.count(np.arange(3), np.array([4, 4, 5]), np.zeros(3, np.int64), 6)
+    counters.layers(np.arange(3), np.array([4, 4, 5]), np.zeros(3, np.int64), 6)
     with pytest.raises(ValueError, match="slots 5 to 5: those from 6 on are next"):
-        counters.count(np.arange(1), np.array([5]), np.zeros(1, np.int64), 7)
+        counters.layers(np.arange(1), np.array([5]), np.zeros(1, np.int64), 7)
     with pytest.raises(ValueError, match="slots 8 to 8"):
-        counters.count(np.arange(1), np.array([8]), np.zeros(1, np.int64), 8)
-    assert counters.count(nothing, nothing, nothing, 100).shape == (0,)
-    assert sorted(counters.skip(100).users) == [0, 1, 2]
+        counters.layers(np.arange(1), np.array([8]), np.zeros(1, np.int64), 8)
+    assert counters.layers(nothing, nothing, nothing, 100).shape == (0,)
+    assert len(counters.blocks.users) == 3
+    counters.skip(100)
     assert not len(counters.blocks.users)  # every block has ended
 
 
 def test_a_user_who_is_active_takes_few_bytes():
-    """Beyond who it is: one for the count, and two at most for the end of the block."""
+    """Beyond who it is: one for each count, and two at most for the end of the block."""
     rules = Rules.of([Limit(2, 2)], [Requirement(10_000, 1.0)], ADD_REMOVE)
     counters = Counters(rules, KEY, np.arange(1))
     users = np.arange(100_000)
-    counters.count(users, np.zeros_like(users), np.zeros_like(users), 1)
+    counters.layers(users, np.zeros_like(users), np.zeros_like(users), 1)
     counters.skip(1)
     _, names, *rest = counters.arrays()
     assert names.nbytes == 4 * len(names)
-    assert sum(array.nbytes for array in rest) <= 3 * len(names)
+    assert sum(array.nbytes for array in rest) <= 4 * len(names)
 
 
 # Prices below the most that a slot may cost, whatever they are, never add up to more than the
 # budget over the slots in which two neighbours differ, where events of one window come late and
-# are not counted, or never were.
+# are not counted, or never were. The same is true of the layers above what counts.
 @PROPERTY
 @given(
     streams(),
@@ -219,9 +226,10 @@ def test_a_user_who_is_active_takes_few_bytes():
     st.lists(st.integers(0, 1 << 40), min_size=60, max_size=60),
     st.sampled_from([ADD_REMOVE, REPLACE]),
     st.booleans(),
+    st.integers(0, LAYERS - 1),
 )
 def test_no_pair_of_neighbours_differs_by_more_than_the_budget(
-    stream, max_slots, blocks, start, amounts, adjacency, restart
+    stream, max_slots, blocks, start, amounts, adjacency, restart, layer
 ):
     (users, slots), cuts = stream
     asked = Requirement(20, 1.0)
@@ -239,7 +247,8 @@ def test_no_pair_of_neighbours_differs_by_more_than_the_budget(
         rows = np.flatnonzero(world)
         classes = np.zeros(len(rows), np.int64)
         fresh = Counters(rules, KEY, users)
-        counts, *_ = decided(fresh, users[rows], slots[rows], classes, cuts, restart)
+        layers, _ = layered(fresh, users[rows], slots[rows], classes, cuts, restart)
+        counts = layers == layer
         mine = np.zeros((6, 60), np.int64)
         mine[users[rows[counts]], slots[rows[counts]] + 9] = 1
         told.append(mine)

@@ -1,77 +1,103 @@
 """The share that is kept: what questions cost, by enumeration, and how far answers are right."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
+from streamveil.mechanisms.presence import effective_window
 from streamveil.mechanisms.presence.kept_share import (
-    DOUBT,
-    GUESS,
+    FALL,
     LAYERS,
+    NEAR,
+    Beyond,
     KeptShare,
     ShareQuery,
-    layers,
-    scaled,
+    drawn,
 )
 from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.randomness.noise import RandomWords
-from tests.mechanisms.presence.all_ways import mask
+from tests.mechanisms.presence.all_ways import calendar, removed, replaced
 
-QUERIES = [
-    ShareQuery(*rule)
-    for rule in [(4, 1, 1), (6, 1, 1), (5, 1, 2), (6, 1, 2), (8, 1, 2), (6, 2, 1), (9, 1, 3)]
-]
+RULES = [(4, 1, 1), (6, 1, 1), (5, 1, 2), (6, 1, 2), (8, 1, 2), (6, 2, 1), (9, 1, 3)]
 
 
-def answers(slots, query, phase):
-    """Layers of each block of all ways to be there: shape (ways, blocks, 4)."""
-    ways = np.arange(1 << slots)
-    blocks = (np.arange(slots) + phase) // query.every
-    found = []
-    for block in range(blocks[-1] + 1):
-        here = int(sum(1 << slot for slot in np.flatnonzero(blocks == block)))
-        there = np.bitwise_count(ways & here).astype(np.int64)
-        found.append(layers(there, query.max_slots))
-    return np.stack(found, axis=1)
+def query_of(window, max_slots, blocks, adjacency=ADD_REMOVE, bins=1):
+    slots = effective_window(window, max_slots, blocks, adjacency)
+    sensitivity = 2 if adjacency == REPLACE else 1
+    return ShareQuery(window, max_slots, slots, blocks, bins, sensitivity)
 
 
-@pytest.mark.parametrize("query", QUERIES)
-def test_neighbours_change_answers_by_no_more_than_is_paid_for(query):
-    slots = min(query.window + 2 * (query.every - 1), 14)
-    ways = np.arange(1 << slots)
-    start = query.every - 1
-    worst = np.zeros(2)
-    for phase in range(query.every):
-        table = answers(slots, query, phase)
-        for inside in (0, mask(start, query.window), 0b010101010101 & mask(start, query.window)):
-            other = table[ways & ~mask(start, query.window) | inside & (len(ways) - 1)]
-            change = np.abs(table - other).sum(axis=1)
-            both = np.column_stack((change[:, :LAYERS].sum(axis=1), change[:, LAYERS]))
-            worst = np.maximum(worst, both.max(axis=0))
-    assert (worst <= query.sensitivities).all()
-    if slots == query.window + 2 * (query.every - 1):
-        assert worst[0] >= query.sensitivities[0] - 1  # as good as tight
+def layer_tables(slots, window, max_slots, blocks, phase):
+    """What is in each layer, and in the rest, of all ways to be there."""
+    up_to = [
+        calendar(slots, window, places * max_slots, blocks, phase) for places in range(LAYERS + 1)
+    ]
+    tables = [upper & ~lower for lower, upper in pairwise(up_to)]
+    return [*tables, np.arange(1 << slots) & ~up_to[-1]]
 
 
-@pytest.mark.parametrize("query", [ShareQuery(120, 6), ShareQuery(120, 25), ShareQuery(9, 1, 3)])
-@pytest.mark.parametrize("budget", [aside(1.0), 12_345])
-def test_questions_cost_no_more_than_their_budget(query, budget):
-    rates, (inside, above) = query.rates(budget), query.sensitivities
-    cost = rates.layers * inside + rates.rest * above
+# Every slot is told by itself here, in a bin of its own: a sum over slots changes by no more.
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("adjacency", "change"), [(ADD_REMOVE, removed), (REPLACE, replaced)])
+def test_neighbours_change_answers_by_no_more_than_is_paid_for(rule, adjacency, change):
+    window, _, blocks = rule
+    length = -(-window // blocks)
+    slots = min(window + 2 * (length - 1), 11 if adjacency == REPLACE else 14)
+    query = query_of(*rule, adjacency)
+    worst = np.zeros(LAYERS + 1, int)
+    for phase in range(length):
+        for place, table in enumerate(layer_tables(slots, *rule, phase)):
+            found = change(table, min(length - 1, slots - window), window)
+            worst[place] = max(worst[place], found)
+    layer, rest = query.sensitivities
+    assert worst[:LAYERS].max() <= layer
+    assert worst[LAYERS] <= rest
+    if adjacency == ADD_REMOVE and slots == window + 2 * (length - 1) and query.slots < window:
+        assert worst[1] == layer  # the second layer is as dear as the first
+
+
+def test_the_rest_never_rises_when_events_are_removed():
+    for phase in range(5):
+        rest = layer_tables(10, 10, 1, 2, phase)[LAYERS]
+        ways = np.arange(1 << 10)
+        for event in range(10):
+            assert not (rest[ways & ~(1 << event)] & ~rest).any()
+
+
+@pytest.mark.parametrize("bins", [1, 10])
+@pytest.mark.parametrize("rule", [(120, 6, 2), (120, 25, 2), (9, 1, 3), (12, 2, 2)])
+@pytest.mark.parametrize("budget", [aside(1.0), 12_345_678])
+def test_questions_cost_no_more_than_their_budget(rule, bins, budget):
+    query = query_of(*rule, bins=bins)
+    rates, (layer, rest) = query.rates(budget), query.sensitivities
+    parts = [rates.kept, *[rates.layers] * 2, *[rates.bins] * 2]  # a visit above is in both
+    cost = layer * sum(parts) + rest * rates.rest
     assert 0.99 * budget < cost <= budget
+    assert (rates.rest > 0) == (rest > 0)
+    assert (rates.bins > 0) == (bins > 1)
 
 
-def test_layers_add_up_to_all_slots():
-    random = np.random.default_rng(0)
-    slots = random.integers(0, 40, 1000)
-    found = layers(slots, 4).sum(axis=0)
-    np.testing.assert_array_equal(layers(slots, np.full(1000, 4)), layers(slots, 4))
-    assert found.sum() == slots.sum()
-    assert found[0] == np.minimum(slots, 4).sum()
-    assert found[LAYERS] == np.maximum(slots - 12, 0).sum()
-    assert (np.diff(found[:LAYERS]) <= 0).all()
+def test_the_answer_is_noisy_and_of_that_width():
+    query = query_of(120, 6, 2, bins=5)
+    sums = np.arange(9) * 1000
+    noise = query.answer(sums, query.rates(aside(1.0)), RandomWords(bytes(32))) - sums
+    assert noise.shape == (9,) == (query.width,)
+    assert (noise != 0).all()
+    # Flakiness: the key is fixed.
+    sizes = np.mean([np.abs(noisy_of(query, key)) for key in range(1, 200)], axis=0)
+    rates = query.rates(aside(1.0))
+    should = [rates.kept, *[rates.layers] * 2, rates.rest, *[rates.bins] * 5]
+    np.testing.assert_allclose(sizes * np.array(should) / 2**40, 1, atol=0.3)
 
 
-def visits(kind, random, users, length):
+def noisy_of(query, key):
+    words = RandomWords(key.to_bytes(32, "little"))
+    return query.answer(np.zeros(query.width, np.int64), query.rates(aside(1.0)), words)
+
+
+def present(kind, random, users, length):
     """Slots with events in a block of users who come alike, unlike each other, or always."""
     rates = {
         "alike": np.full(users, 0.05),
@@ -81,61 +107,82 @@ def visits(kind, random, users, length):
     return random.binomial(length, rates)
 
 
+def sums_of(slots, query, random):
+    """What is asked for where users are in so many slots of a block, in any bins."""
+    most = query.max_slots
+    up_to = [np.minimum(slots, most * places).sum() for places in range(LAYERS + 1)]
+    sums = [*np.diff(up_to), slots.sum() - up_to[-1]]
+    near = int(sums[1] + sums[2])
+    return np.array([*sums, *random.multinomial(near, np.full(query.bins, 1 / query.bins))])
+
+
 # Of 30 runs each with a nominal coverage of 90 %; the runs have a fixed key.
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param("alike", marks=pytest.mark.slow),
-        pytest.param("unlike", marks=pytest.mark.slow),
-        "a few always",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["alike", "unlike", "a few always"])
 def test_the_share_is_right_within_its_own_error(kind):
-    random, query = np.random.default_rng(1), ShareQuery(120, 6)
+    random, query = np.random.default_rng(1), query_of(120, 6, 2, bins=4)
     rates = query.rates(aside(1.0))
     errors, stated = [], []
     for run in range(30):
-        known, kept, there = KeptShare.unknown(), 0, 0
-        for block in range(4):
-            slots = visits(kind, random, 100_000, query.every)
+        known, kept, there = KeptShare.unknown(query), 0, 0
+        for block in range(5):
+            slots = present(kind, random, 100_000, query.every)
             key = (100 * run + block + 1).to_bytes(32, "little")
             known = known.told(
-                query.answer(layers(slots, 6).sum(axis=0), rates, RandomWords(key)), rates
+                query.answer(sums_of(slots, query, random), rates, RandomWords(key)), rates
             )
             kept, there = kept + np.minimum(slots, 6).sum(), there + slots.sum()
-        share, variance = known.estimate(query)
-        errors.append(share - kept / there)
-        stated.append(np.sqrt(variance))
-    assert np.sqrt(np.mean(np.square(errors))) < 0.03 * kept / there
+        odds = known.odds()
+        errors.append((1 + odds.all) * kept / there - 1)
+        stated.append(np.sqrt(odds.variance) * kept / there)
+    assert np.sqrt(np.mean(np.square(errors))) < 0.04
     assert 0.75 <= np.mean(np.abs(errors) < 1.645 * np.array(stated)) <= 1
 
 
 def test_before_anything_is_known_it_is_what_is_to_be_expected():
-    assert KeptShare.unknown().estimate(ShareQuery(120, 6)) == (GUESS, DOUBT**2)
+    odds = KeptShare.unknown(query_of(120, 6, 2)).odds()
+    assert odds.near == NEAR[0]
+    assert 0 < odds.rest < odds.near
+    assert NEAR[1] < np.sqrt(odds.variance) < 0.4
+    assert KeptShare.unknown(query_of(12, 2, 2)).odds().rest_variance == 0  # no slots are above
 
 
-def test_few_users_leave_it_there():
-    query = ShareQuery(120, 6)
+@pytest.mark.parametrize("users", [1, 50, 500])
+def test_few_users_leave_it_there(users):
+    query = query_of(120, 6, 2)
     rates = query.rates(aside(0.1))
-    words = RandomWords(bytes(32))
-    answer = query.answer(layers(np.array([1, 0, 2]), 6).sum(axis=0), rates, words)
-    share, variance = KeptShare.unknown().told(answer, rates).estimate(query)
-    assert 0.5 < share <= 1
-    assert variance > 0.8 * DOUBT**2
+    slots = np.minimum(np.arange(users) % 9, 7)
+    sums = sums_of(slots, query, np.random.default_rng(0))[:4]
+    before = KeptShare.unknown(query)
+    after = before.told(query.answer(sums, rates, RandomWords(bytes(32))), rates)
+    assert after.odds() == before.odds()
 
 
-def test_where_blocks_have_no_rest_all_goes_to_the_layers():
-    query = ShareQuery(12, 2)
-    rates = query.rates(900)
-    assert query.sensitivities == (12, 0)
-    assert (rates.layers, rates.rest) == (75, 0)
-    answer = query.answer(layers(np.full(50, 6), 2).sum(axis=0), rates, RandomWords(bytes(32)))
-    assert answer[LAYERS] == 0
-    share, _ = KeptShare.unknown().told(answer, rates).estimate(query)
-    assert 0 < share <= 1
+def test_of_the_first_answer_nothing_stays():
+    query = query_of(120, 6, 2)
+    rates = query.rates(aside(1.0))
+    first, second = np.array([5000, 100, 0, 0]), np.array([50_000, 9_000, 100, 0])
+    known = KeptShare.unknown(query).told(first, rates)
+    assert known.slots == 60
+    known = known.told(second, rates)
+    np.testing.assert_array_equal(known.sums, second)
+    assert known.slots == 60
+    assert known.told(second, rates).slots == pytest.approx(60 * 1.9)
 
 
-def test_counts_are_scaled_and_say_how_uncertain_the_share_is():
-    counts, variances = scaled([90, 0], [4.0, 4.0], 0.9, 0.0081)
-    np.testing.assert_allclose(counts, [100, 0])
-    np.testing.assert_allclose(variances, [(4 + 81) / 0.81, 4 / 0.81])
+def test_what_is_measured_is_drawn_to_what_is_likely():
+    assert drawn(0.9, np.inf, 0.1, 0.01)[0] == 0.1
+    mean, variance = drawn(0.12, 1e-6, 0.1, 0.01)
+    assert mean == pytest.approx(0.12, abs=1e-4)
+    assert variance == pytest.approx(1e-6, rel=1e-2)
+    near, _ = drawn(0.3, 0.09, 0.1, 0.01)  # as noise explains it
+    assert near < 0.15
+    far, doubt = drawn(3.0, 0.09, 0.1, 0.01)  # as nothing does
+    assert far > 2
+    assert doubt < 0.1
+    assert drawn(-5.0, 1e-3, 0.0, 0.01)[0] == 0.0
+    assert FALL[0] < 1
+
+
+def test_nothing_is_beyond():
+    assert [len(one) for one in Beyond.none()] == [0] * 4

@@ -150,7 +150,9 @@ def test_prices_are_exact_and_never_add_up_to_more_than_the_budget(epsilon, adja
 
 def test_a_price_for_a_life():
     asked = Lifetime(1.0)
-    assert Limit(None, in_life=4).priced(asked) == Requirement(1, 0.25)
+    kept = to_units(1.0) // 20  # for the share that is kept
+    price = (to_units(1.0) - kept) // 4
+    assert Limit(None, in_life=4).priced(asked) == Requirement(1, math.ldexp(int(price), -40))
     assert Limit(None, in_life=4).slots(asked, REPLACE) == 4
     with pytest.raises(ConfigurationError, match="needs a limit for a life"):
         Limit(2).priced(asked)

@@ -6,7 +6,8 @@ import pytest
 
 from streamveil.io import write_table
 from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
-from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence import Counters, Limit
+from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
@@ -83,8 +84,8 @@ def test_windows_too_short_for_any_are_told(source):
 def test_who_counts_is_limited_as_in_a_release(source):
     stream = Stream(source, 1.0, WINDOW)
     users, _ = stream.visits
-    counters = stream._counters([Limit(1)], bytes(32))
-    counts = counters.count(*stream.visits, stream.class_of[users], SLOTS)
+    counters = Counters(Rules.of([Limit(1)], stream.asked, "add_remove"), bytes(32), users)
+    counts = counters.layers(*stream.visits, stream.class_of[users], SLOTS) == 0
     most = np.bincount(users[counts]).max()
     assert 1 < most <= -(-SLOTS // (WINDOW // 2)) + 1
 

@@ -1,6 +1,8 @@
 """Users count in a few slots only: against the rule written out, on real runners and by hand."""
 
-from collections import Counter, defaultdict
+import copy
+import pickle
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +11,6 @@ import pytest
 from streamveil.mechanisms import (
     BudgetExceeded,
     ConfigurationError,
-    Lifetime,
     Registry,
     Requirement,
     Slots,
@@ -18,8 +19,9 @@ from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.counters import phases
-from streamveil.mechanisms.presence.kept_share import layers
+from streamveil.mechanisms.presence.calendars import phases
+from streamveil.mechanisms.presence.counters import Tally
+from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.presence.limits import EVERY_SLOT, terms
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
@@ -30,6 +32,7 @@ from streamveil.transforms.counting.presence import (
     PresenceConfig,
     _LimitAtEndFn,
     _LimitInTimeFn,
+    _Progress,
 )
 from streamveil.transforms.messages import TALLIES, Kind, Message
 from streamveil.transforms.slots.clock import Clock
@@ -76,10 +79,10 @@ def numbers(made, kit):
 
 
 def counted(made, kit, rows, in_life=10**9):
-    """The rows that count, one slot after the other; and of blocks by their ends, who was there."""
+    """The rows that count, one slot after the other, and those in the layers above."""
     known, key = numbers(made, kit), made._key.derived("presence")
-    used, lives, there, kept = Counter(), Counter(), set(), []
-    ended, seen = defaultdict(Counter), set()
+    used, lives, there, kept = Counter(), Counter(), {}, []
+    beyond = {1: [], 2: [], 3: []}
     for user, value, slot in sorted(rows, key=lambda row: (row[2], row[0])):
         asked = ASKED[USERS.index(user) % 3] if user in USERS else ASKED[0]
         block = ("every", slot)
@@ -87,16 +90,17 @@ def counted(made, kit, rows, in_life=10**9):
             length = asked[0] // 2
             phase = phases(key, known[user], np.array([length]))[0]
             block = (slot + phase) // length
-            if (user, slot) not in seen:
-                ended[(block + 1) * length - phase - 1][user] += 1
-            seen.add((user, slot))
-        if (user, slot) not in there and used[user, block] < 2 and lives[user] < in_life:
+        if (user, slot) not in there:
+            there[user, slot] = min(used[user, block] // 2, 3)
             used[user, block] += 1
-            lives[user] += 1
-            there.add((user, slot))
-        if (user, slot) in there:
-            kept.append((user, value, slot))
-    return kept, ended
+            if not there[user, slot]:
+                lives[user] += 1
+                if lives[user] > in_life:
+                    there[user, slot] = 4
+        beyond.get(there[user, slot], kept if not there[user, slot] else []).append(
+            (user, value, slot)
+        )
+    return kept, beyond
 
 
 def within(kit, rows, first=0, last=SLOTS, parts=1):
@@ -113,23 +117,25 @@ def known():
 def expected(kit, known, made, rows, slots=SLOTS, **how):
     at = (len(rows), slots, *how.items())
     if at not in known:
-        kept, ended = counted(made, kit, rows, **how)
+        kept, beyond = counted(made, kit, rows, **how)
         tables = kit.bounded_counts(kept, made.registry)
+        above = {k: kit.bounded_counts(some, made.registry) for k, some in beyond.items()}
         population = made.population
         stream = PresentStream(
             mechanism(made.mechanism, population),
             NoiseSource(KEY, "histogram"),
             made.context,
-            Presence(made.limit, made.registry.classes, made.adjacency),
+            Presence(made.limits, made.registry.classes, made.adjacency),
         )
         state, known[at] = stream.start(), []
         for slot in range(slots):
-            told = np.zeros((len(population.sizes), 4), np.int64)
-            for user, there in ended[slot].items():
-                asked = ASKED[USERS.index(user) % 3] if user in USERS else ASKED[0]
-                k = made.registry.classes.index(Requirement(*asked))
-                told[k] += layers(np.array([there]), 2)[0]
-            state, release = stream.release(state, slot, tables[slot], told)
+            told = []
+            for layer, some in above.items():
+                classes, bins = np.nonzero(some[slot])
+                told.append((np.full(len(bins), layer), classes, bins, some[slot][classes, bins]))
+            state, release = stream.release(
+                state, slot, tables[slot], Beyond(*np.hstack([*map(np.stack, told)]))
+            )
             known[at].append(release)
     return known[at]
 
@@ -216,13 +222,29 @@ def test_in_time_those_count_who_should(run_on, kit, known):
     same(ran, expected(kit, known, made, rows, slots))
 
 
-def test_a_state_is_for_as_many_shards_and_for_runs_that_end(run, kit):
+def test_a_state_is_for_as_many_shards(run, kit):
     _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
     with pytest.raises(ConfigurationError, match="--shards=1, and this run has 2: go on with"):
         transform(kit, first_slot=4, resume=state, shards=2)
-    line = kit.timeline(transform(kit, first_slot=4, resume=state), start=4)
-    with pytest.raises(ConfigurationError, match=r"without end cannot go on from it.*--state"):
-        run(line.transform, line, "--streaming")
+
+
+@pytest.mark.parametrize(
+    ("limit", "shards"),
+    [(LIMIT, 2), pytest.param(Limit(2, 2, in_life=5), 1, marks=pytest.mark.slow)],
+)
+def test_a_stream_without_end_goes_on_from_a_state(run_on, run, kit, known, limit, shards):
+    options = {"limit": limit, "shards": shards}
+    before, last = 12, 17  # within a block of everybody
+    made = transform(kit, first_slot=0, last_slot=before - 1, **options)
+    first = run(made, within(kit, ROWS, 0, before - 1))
+    _, state = max(first.state)
+    made = transform(kit, first_slot=before, last_slot=last, resume=state, **options)
+    line = kit.timeline(made, start=before)
+    for slot in range(before, last + 1):
+        line.events(*(row for row in ROWS if row[2] == slot)).advance(slot + 1)
+    rest = run_on("bundle_based", made, line, "--streaming")
+    whole = run(transform(kit, first_slot=0, last_slot=last, **options), within(kit, ROWS, 0, last))
+    kit.assert_same_releases([*first.releases, *rest.releases], whole.releases)
 
 
 def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
@@ -240,23 +262,6 @@ def test_in_time_what_comes_late_was_never_there(run_on, kit, known):
     assert {letter["reason"] for letter in ran.dead_letters} == {"late"}
 
 
-def test_a_life(run, kit):
-    """Everybody counts in the first three slots in which they are there."""
-    registry = Registry.of(default=(Lifetime(1500.0), 1000))
-    made = transform(kit, Limit(None, in_life=3), registry, first_slot=0, last_slot=SLOTS - 1)
-    assert made.population.requirements == (Requirement(1, 500.0),)
-    ran = run(made, within(kit, ROWS))
-    slots_of, tables = defaultdict(list), np.zeros((SLOTS, 2), np.int64)
-    for user, _, slot in sorted(set(ROWS), key=lambda row: row[2]):
-        if slot not in slots_of[user]:
-            slots_of[user].append(slot)
-    for user, value, slot in ROWS:
-        if slot in slots_of[user][:3]:
-            tables[slot, "ab".index(value)] += 1
-    assert [one.counts.tolist() for one in ran.releases] == tables.tolist()
-    assert ran.ledger[-1].spent_in_window.tolist() == [1500.0]
-
-
 def test_requirements_that_change_are_refused(kit):
     with pytest.raises(ConfigurationError, match="leave out the changes"):
         transform(kit, first_slot=0, changing=True)
@@ -265,11 +270,15 @@ def test_requirements_that_change_are_refused(kit):
 # ---- the steps by hand ------------------------------------------------------------------------
 
 
+def given_key():
+    return KEY
+
+
 def config(**options):
     layout = Layout.choose(REGISTRY, 2, 1, timely=True)
     clock = Clock(Slots.of("1h"))
     return PresenceConfig(
-        REGISTRY, layout, (LIMIT,) * 3, "add_remove", lambda: KEY, clock, stream="s", **options
+        REGISTRY, layout, (LIMIT,) * 3, "add_remove", given_key, clock, stream="s", **options
     )
 
 
@@ -321,6 +330,50 @@ def test_slots_are_decided_in_order_whatever_order_they_come_in():
         told.append(found)
     assert [one.slot for one in told[0]] == list(range(12))
     assert told[0] == told[1]
+
+
+class Shaken(Shard):
+    """A shard whose bundles fail now and then at their end, and whose workers go and come."""
+
+    def __init__(self, made, random):
+        super().__init__(made)
+        self.random = random
+
+    def _fail_first(self, bundle, *given):
+        if self.random.random() < 0.3:
+            cells = "events", "progress", "counters", "close"
+            before = {name: copy.deepcopy(getattr(self, name)) for name in cells}
+            self.fn.finish_bundle = lambda: None
+            bundle(*given)
+            vars(self).update(before)
+            del self.fn.finish_bundle
+        if self.random.random() < 0.3:
+            self.fn = pickle.loads(pickle.dumps(self.fn))
+        return bundle(*given)
+
+    def take(self, message):
+        self._fail_first(super().take, message)
+
+    def fire(self):
+        return self._fail_first(super().fire)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_shard_that_is_shaken_decides_as_one_that_is_not(seed):
+    made, random = config(), np.random.default_rng(seed)
+    messages = [visits(made, slot, *np.flatnonzero(random.random(24) < 0.6)) for slot in range(30)]
+    calm, shaken = Shard(made), Shaken(config(), random)
+    told, found = [], []
+    for message in [Message(Kind.START, 0), *messages]:
+        calm.take(message)
+        told += calm.run()
+    again = [messages[i] for i in random.integers(0, 30, 10)]
+    order = random.permutation(30 + len(again))
+    shaken.take(Message(Kind.START, 0))
+    for message in ([*messages, *again][i] for i in order):
+        shaken.take(message)
+        found += shaken.run()
+    assert found == told
 
 
 def test_nothing_is_decided_before_the_start_is_told():
@@ -391,11 +444,42 @@ def test_messages_and_events_add_up_at_the_end():
     assert tally.messages == len(told) - 12
     assert [one.kind for one in told[:-1]] == [Kind.COUNTS] * (len(told) - 1)
     assert told[-1].kind is Kind.KEPT
-    layers_told = [BlockCounts.of(one).layers for one in told[:-1]]
-    ended = np.concatenate([one.sums for one in layers_told if one is not None])
-    in_blocks = [user for user in range(6) if user % 3 < 2]  # of 10 and 12 slots
-    assert ended[:, 0].sum() == 2 * len(in_blocks)
-    assert len(in_blocks) < ended.sum() <= 12 * len(in_blocks)
+    counts = [BlockCounts.of(one) for one in told[:-1]]
+    assert sum(one.events for one in counts) == tally.counted
+    assert sum(int(one.beyond[1].sum()) for one in counts if one.beyond) == tally.beyond_limit
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A decision that lets everybody count once too often in a block."""
+    add = Tally.add
+
+    def one_less(tally, users, ends, noted):
+        return np.maximum(add(tally, users, ends, noted) - 1, 0)
+
+    monkeypatch.setattr(Tally, "add", one_less)
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_fails_at_the_end():
+    made = config(last_slot=11)
+    messages = [visits(made, slot, *range(6)) for slot in range(12)]
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        list(_LimitAtEndFn(made).process(((MEMBERS, 0), messages)))
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_decision_that_is_broken_tells_nothing_in_time():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    for slot in range(12):
+        shard.take(visits(made, slot, *range(6)))
+    with pytest.raises(BudgetExceeded, match="more than 2 slots of a block, so nothing is told"):
+        shard.run()
+    decided, _ = shard.counters.value
+    assert decided < 11  # of the slot that was refused, nothing is kept
+    assert _Progress(*shard.progress.value[1]).next_slot == decided + 1
 
 
 # ---- the last door ----------------------------------------------------------------------------

@@ -78,8 +78,12 @@ def play(transform, silent=lambda slot, round, user: False):
     setting, random = transform.setting, np.random.default_rng(3)
     server, assign = setting.make(), _AssignFn(setting)
     assign.setup()
+    one_event = "turns" in setting.mechanism
     devices = {
-        user: Device(i.to_bytes(32, "big"), Requirement(*TABLE[user]), 4, setting.name)
+        user: Device(
+            *(i.to_bytes(32, "big"), Requirement(*TABLE[user]), 4, setting.name),
+            one_event=one_event,
+        )
         for i, user in enumerate(TABLE)
     }
     state, slots = server.start(), []
@@ -186,7 +190,7 @@ def slots():
     return play(asking())
 
 
-@pytest.mark.parametrize("mechanism", ["plpa+", "rotation:oracle=oue"])
+@pytest.mark.parametrize("mechanism", ["plpa+", "rotation:oracle=oue", "rotation:turns=2"])
 def test_devices_in_the_loop_give_the_releases_of_plain_python(live, mechanism):
     slots = play(asking(mechanism=mechanism))
     transform = asking(first_slot=0, mechanism=mechanism)

@@ -1,0 +1,94 @@
+"""A stream where users count in so many slots of their lives: it is scaled to all there was.
+
+It is as `present_stream.py` has it for windows; what is asked, and when, is in
+`presence/life_share.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from streamveil.mechanisms.core.budgets import UNIT_BITS
+from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
+from streamveil.mechanisms.driver.present_stream import E, Presence, PresentState, PresentStream
+from streamveil.mechanisms.driver.saved_state import Parts
+from streamveil.mechanisms.presence.kept_share import Rates
+from streamveil.mechanisms.presence.left_out import LeftOut
+from streamveil.mechanisms.presence.life_share import LifeQuery, LifeShare, due
+from streamveil.mechanisms.presence.limits import Limit
+from streamveil.mechanisms.protocol import Mechanism
+from streamveil.mechanisms.randomness.noise import NoiseSource
+
+
+class LifeStream(PresentStream):
+    """Releases slots in order, each once, scaled by the private share that is kept.
+
+    Arguments are those of :class:`PresentStream`; the layers of a slot are those of lives.
+    Diagnostics of releases have `kept_share`, `events_beyond`, with which users went beyond the
+    layers so far, and the standard errors of both.
+
+    Raises ConfigurationError for a budget too small to ask anything.
+    """
+
+    UNKNOWN: Any = LifeShare.unknown
+
+    def __init__(
+        self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
+    ) -> None:
+        super().__init__(mechanism, noise, context, presence)
+        sizes = mechanism.population.sizes
+        self._weights = sizes / max(int(sizes.sum()), 1)
+        inputs = 2 if presence.adjacency == REPLACE else 1
+        self._each = mechanism.population.sensitivity / inputs  # events of a user
+
+    def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
+        return {k: self._query(limit, aside[k]) for k, limit in enumerate(presence.limits)}
+
+    def _query(self, limit: Limit, budget: int) -> tuple[LifeQuery, Rates]:
+        """What is asked of a class, at that cost for ever."""
+        assert limit.in_life is not None
+        query = LifeQuery(limit.in_life, self.mechanism.population.sensitivity)
+        rates = query.rates(budget)
+        if not (rates.layers and rates.rest):
+            raise ConfigurationError(
+                f"a budget of {budget} units of 2**-{UNIT_BITS} is too small to ask how much a "
+                f"limit of {limit.in_life} slots leaves out: ask for more epsilon, or count users "
+                "in fewer slots"
+            )
+        return query, rates
+
+    def _learn(self, state: PresentState, slot: int) -> None:
+        for k, (query, rates) in self._queries.items():
+            asked = due(state.stream.filter.slots, query.in_life)
+            if asked.any():
+                sums = state.sums[k]
+                words = self._words(state, slot, k, sums[asked])
+                answer = query.answer(sums, asked, rates, words)
+                state.shares[k] = state.shares[k].told(answer, asked, rates)
+                state.sums[k] = np.where(asked, 0, sums)
+
+    def _left_out(self, state: PresentState) -> LeftOut:
+        share, variance = 0.0, 0.0
+        for k, one in state.shares.items():
+            mine, doubt = one.estimate(state.stream.filter.slots)
+            share += self._weights[k] * mine
+            variance += self._weights[k] ** 2 * doubt
+        return LeftOut.alike(1 / share - 1, variance / share**4, len(state.kept))
+
+    def _made_up(self, estimate: E, left_out: LeftOut) -> E:
+        """With what chance does: whoever is left out might have been another, in another bin."""
+        made = super()._made_up(estimate, left_out)
+        chance = np.maximum(made.counts, 0) * self._each * left_out.all
+        return replace(made, stderr=np.sqrt(np.square(made.stderr) + chance))
+
+    def _known(self, state: PresentState, left_out: LeftOut) -> dict[str, float]:
+        events, errors = np.array([one.beyond for one in state.shares.values()]).T
+        return {
+            **super()._known(state, left_out),
+            "events_beyond": float(events.sum()),
+            "events_beyond_stderr": float(np.sqrt(np.square(errors).sum())),
+        }
