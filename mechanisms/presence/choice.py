@@ -19,7 +19,8 @@ So one look at noise of rates a and b a unit costs a user (j + 3) a and min(...)
 what slots cost. That is taken from the budget for good: the ledger has no windows that end. Which
 limit is chosen follows from the answers, from then on it is fixed, and no slot is released before.
 
-Source: our own. The exponents were fitted to `adaptive` on populations of `benchmarks/presence.py`.
+Source: our own. The exponents were fitted to `adaptive` on populations of 10,000 users who are there
+in 1 to 30 % of the slots, at even and uneven rates, and in visits of a few days.
 """
 
 from __future__ import annotations
@@ -93,11 +94,19 @@ class Auto(Identified):
     ) -> list[Look | None]:
         """What is to be asked of each class: nothing where no limit can be worth it, or is given.
 
-        Arguments are those of `limits.limits_of`.
+        Arguments are those of `limits.limits_of`. Raises ConfigurationError for a budget that is too
+        small to ask anything.
         """
         both = zip(requirements, own or [None] * len(requirements), strict=True)
-        looks = [(Look(one, self.blocks, adjacency), most) for one, most in both]
-        return [look if most is None and look.most else None for look, most in looks]
+        made = [(Look(one, self.blocks, adjacency), most) for one, most in both]
+        looks = [look if most is None and look.most else None for look, most in made]
+        for look in looks:
+            if look is not None and self.rate is None and not all(look.rates):
+                raise ConfigurationError(
+                    f"{look.requirement} is too small a budget to choose a limit by: ask for more "
+                    "epsilon, or say max_slots"
+                )
+        return looks
 
     def limits(
         self,

@@ -142,3 +142,10 @@ def test_whoever_has_a_limit_is_not_looked_at():
 def test_what_is_no_rate_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="give"):
         Auto(**wrong)
+
+
+def test_a_budget_too_small_to_look_is_refused():
+    asked = [Requirement(100, 200 * 2.0**-40)]
+    with pytest.raises(ConfigurationError, match="too small a budget to choose a limit by"):
+        Auto().looks((), asked, ADD_REMOVE)
+    assert Auto(0.01).looks((), asked, ADD_REMOVE) == [Look(asked[0])]
