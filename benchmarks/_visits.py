@@ -7,8 +7,8 @@ flights only the noise differs.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +55,20 @@ class Visits:
         np.add.at(table, cells, 1)
         return table
 
-    def likely(self, window: int, blocks: int) -> int:
-        """Slots that count of a block, by the rule: `LIKELY` times what those who come need."""
-        block = -(-window // blocks)
-        in_blocks = np.unique(self.users * self.length + self.slots // block * block).size
-        return max(round(LIKELY * len(self.users) / in_blocks), 1)
+    def limits(self, blocks: int = 2) -> tuple[Any, ...]:
+        """A limit for each class by the rule: `LIKELY` times what those who come to a block need.
+
+        Fewer where so many would not pay.
+        """
+        from streamveil.mechanisms.presence import Limit
+
+        found = []
+        for one in self.requirements:
+            block = -(-one.window // blocks)
+            in_blocks = np.unique(self.users * self.length + self.slots // block * block).size
+            most = max(round(LIKELY * len(self.users) / in_blocks), 1)
+            found.append(Limit(max(min(most, one.window // (3 * (blocks + 2))), 1), blocks))
+        return tuple(found)
 
 
 def visits(name: str, seed: int, slots: int | None = None) -> Visits:
@@ -134,50 +143,72 @@ def _flights(hourly: bool, slots: int | None) -> Visits:
     )
 
 
-def released(found: Visits, mechanism: str, limit: Any, key: bytes) -> dict[str, Any]:
-    """What a stream of them releases with a limit, or without one: None.
+class Released(NamedTuple):
+    """What a stream released."""
 
-    Gives counts and standard errors, (T, d), the share of visits that count, and what is said of
-    that share at the end.
-    """
-    from dataclasses import replace
+    counts: Integers
+    """Shape (T, d)."""
+    stderr: npt.NDArray[np.float64]
+    """Shape (T, d)."""
+    kept: float
+    """Share of the visits that count."""
+    share: float
+    """The same as it is estimated at the end."""
 
+
+def released(found: Visits, mechanism: str, key: bytes) -> Released:
+    """Without a limit."""
+    from streamveil.mechanisms.driver.stream import ReleaseStream
+
+    stream = ReleaseStream(_made(found, found.requirements, mechanism), _noise(key))
+    state, told = stream.start(), []
+    for slot, counts in enumerate(found.counts()):
+        state, release = stream.release(state, slot, counts)
+        told.append(release)
+    return _together(told, 1.0, 1.0)
+
+
+def limited(found: Visits, mechanism: str, limits: tuple[Any, ...], key: bytes) -> Released:
+    """With a limit for each class."""
+    from streamveil.mechanisms.core.budgets import Requirements
     from streamveil.mechanisms.core.records import ADD_REMOVE
     from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
-    from streamveil.mechanisms.driver.stream import ReleaseStream
     from streamveil.mechanisms.presence.counters import Counters, Rules
     from streamveil.mechanisms.presence.kept_share import LAYERS, layers
-    from streamveil.mechanisms.protocol import population_of
-    from streamveil.mechanisms.randomness.noise import NoiseSource
-    from streamveil.mechanisms.registry import mechanism as made
+    from streamveil.mechanisms.presence.limits import priced
 
-    asked, sizes, noise = found.requirements, found.sizes, NoiseSource(key)
-    if limit is not None:
-        asked = tuple(limit.priced(one) for one in asked)
-    public = population_of(asked, sizes, found.bins)
-    chosen = made(mechanism, replace(public, slot_length=found.slot_length))
-    told = np.zeros((found.length, found.bins))
-    stderr, kept, shares = np.zeros_like(told), 1.0, {}
-    if limit is None:
-        plain = ReleaseStream(chosen, noise)
-        state = plain.start()
-        for slot, counts in enumerate(found.counts()):
-            state, release = plain.release(state, slot, counts)
-            told[slot], stderr[slot] = release.counts, release.stderr
-        return {"told": told, "stderr": stderr, "kept": kept, **shares}
-    rules = Rules.of(limit, found.requirements, ADD_REMOVE)
+    rules = Rules.of(limits, found.requirements, ADD_REMOVE)
     counters = Counters(rules, key, found.users[:0])
     classes = found.class_of[found.users]
     some = counters.count(found.users, found.slots, classes, found.length)
     over = counters.skip(found.length)
-    lost = np.zeros((found.length, len(found.requirements), LAYERS + 1), np.int64)
     ended = found.class_of[over.users]
-    np.add.at(lost, (over.ends - 1, ended), layers(over.used, rules.most[ended]))
-    terms = Presence(limit, found.requirements, ADD_REMOVE)
-    stream = PresentStream(chosen, noise, {}, terms)
-    present = stream.start()
+    left_out = np.zeros((found.length, len(found.requirements), LAYERS + 1), np.int64)
+    np.add.at(left_out, (over.ends - 1, ended), layers(over.used, rules.most[ended]))
+    presence = Presence(limits, Requirements.of(found.requirements), ADD_REMOVE)
+    made = _made(found, priced(limits, found.requirements), mechanism)
+    stream = PresentStream(made, _noise(key), {}, presence)
+    state, told = stream.start(), []
     for slot, counts in enumerate(found.counts(some)):
-        present, release = stream.release(present, slot, counts, lost[slot])
-        told[slot], stderr[slot] = release.counts, release.stderr
-        shares = {"share": release.diagnostics.get("kept_share")}
-    return {"told": told, "stderr": stderr, "kept": float(some.mean()), **shares}
+        state, release = stream.release(state, slot, counts, left_out[slot])
+        told.append(release)
+    return _together(told, float(some.mean()), told[-1].diagnostics["kept_share"])
+
+
+def _made(found: Visits, requirements: Any, mechanism: str) -> Any:
+    from streamveil.mechanisms import registry
+    from streamveil.mechanisms.protocol import population_of
+
+    public = population_of(requirements, found.sizes, found.bins)
+    return registry.mechanism(mechanism, replace(public, slot_length=found.slot_length))
+
+
+def _noise(key: bytes) -> Any:
+    from streamveil.mechanisms.randomness.noise import NoiseSource
+
+    return NoiseSource(key)
+
+
+def _together(told: list[Any], kept: float, share: float) -> Released:
+    counts, stderr = (np.array([getattr(one, of) for one in told]) for of in ("counts", "stderr"))
+    return Released(counts, stderr, kept, share)

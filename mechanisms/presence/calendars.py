@@ -73,6 +73,35 @@ def steps(values: npt.NDArray[Any]) -> Flags:
     return found
 
 
+def placed(known: Keys, users: Keys) -> tuple[Integers, Flags]:
+    """Where users are among those known, or would be, and which are there: both of shape (n,).
+
+    Both are ascending; of those known there is one each.
+    """
+    at = _searched(known, users)
+    there = at < len(known)
+    there[there] = known[at[there]] == users[there]
+    return at, there
+
+
+def _searched(known: Keys, users: Keys) -> Integers:
+    """Where users are or would be: what `np.searchsorted` tells, three times as fast of digests."""
+    if known.dtype.kind != "S" or not len(known):
+        return np.searchsorted(known, users)
+    heads, wanted = _heads(known), _heads(users)
+    if (heads[1:] == heads[:-1]).any():  # hardly ever: digests are of 16 bytes
+        return np.searchsorted(known, users)
+    at = np.searchsorted(heads, wanted)
+    alike = np.flatnonzero(heads[np.minimum(at, len(heads) - 1)] == wanted)
+    at[alike] += known[at[alike]] < users[alike]
+    return at
+
+
+def _heads(digests: Keys) -> npt.NDArray[np.uint64]:
+    """The first 8 bytes of each as a number, which sorts alike."""
+    return np.ascontiguousarray(digests).view(">u8")[::2].astype(np.uint64)
+
+
 def inserted(
     at: Integers, old: Sequence[npt.NDArray[Any]], new: Sequence[npt.NDArray[Any]]
 ) -> list[npt.NDArray[Any]]:

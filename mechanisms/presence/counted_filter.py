@@ -20,6 +20,7 @@ from streamveil.mechanisms.presence.calendars import (
     Keys,
     Rules,
     inserted,
+    placed,
     steps,
 )
 from streamveil.mechanisms.presence.limits import UNLIMITED
@@ -42,17 +43,10 @@ class _Booked:
         """Nobody; users are of the type of some."""
         return cls(like[:0], np.zeros(0, np.int64), np.zeros(0, np.int64))
 
-    def find(self, users: Keys) -> tuple[Integers, Flags]:
-        """Where users are, or would be, and which are there."""
-        at = np.searchsorted(self.users, users)
-        there = at < len(self.users)
-        there[there] = self.users[at[there]] == users[there]
-        return at, there
-
     def put(
         self, at: Integers, there: Flags, users: Keys, counted: Integers, ends: Integers
     ) -> None:
-        """Set what is counted of users, who were found so."""
+        """Set what is counted of users, who were placed so."""
         self.counted[at[there]], self.ends[at[there]] = counted[there], ends[there]
         if not there.all():
             old, new = (self.users, self.counted, self.ends), (users, counted, ends)
@@ -137,7 +131,7 @@ class CountedFilter:
         heads = np.flatnonzero(other[starts])
         tails = np.append(heads[1:], len(starts)) - 1
         users = users[starts[heads]]
-        at, there = self._blocks.find(users)
+        at, there = placed(self._blocks.users, users)
         before = np.append(ends[:1], ends[:-1])  # of the same user
         before[heads] = ends[heads]
         before[heads[there]] = self._blocks.ends[at[there]]
@@ -157,7 +151,7 @@ class CountedFilter:
         heads = np.flatnonzero(other)
         counted = np.diff(heads, append=len(users))
         users = users[heads]
-        at, there = self._lives.find(users)
+        at, there = placed(self._lives.users, users)
         counted[there] += self._lives.counted[at[there]]
         _check(counted, self._rules.in_life[classes[heads]], "a life")
         self._lives.put(at, there, users, counted, np.zeros_like(counted))

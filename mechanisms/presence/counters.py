@@ -19,6 +19,7 @@ from streamveil.mechanisms.presence.calendars import (
     Rules,
     block_ends,
     inserted,
+    placed,
     steps,
 )
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
@@ -103,9 +104,7 @@ class Tally:
         new_user = steps(users)
         starts = np.flatnonzero(np.append(True, new_user | steps(ends)))
         sizes = np.diff(starts, append=len(users))
-        at = np.searchsorted(self.users, users[starts])
-        known = at < len(self.users)
-        known[known] = self.users[at[known]] == users[starts][known]
+        at, known = placed(self.users, users[starts])
         before = np.zeros(len(starts), np.int64)
         goes_on = known.copy()
         goes_on[known] = self.ends[at[known]] == ends[starts][known]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, ConfigurationError, Requirement
 from streamveil.mechanisms.presence import Counters, Limit, counted, effective_window
-from streamveil.mechanisms.presence.calendars import Rules, block_ends, phases
+from streamveil.mechanisms.presence.calendars import Rules, block_ends, phases, placed
 from streamveil.mechanisms.presence.counters import UNTOLD
 from streamveil.mechanisms.presence.kept_share import LAYERS
 from streamveil.mechanisms.presence.limits import block_length
@@ -279,3 +279,17 @@ def test_saving_up_over_windows_of_as_many_slots_would_not_be_private():
     lost = np.zeros((8, 60))
     lost[users, times] = full != less
     assert (lost @ prices).max() >= 2.0
+
+
+@pytest.mark.parametrize("alike", [0, 8, 15])
+def test_digests_are_placed_as_a_plain_search_places_them(alike):
+    """Their first 8 bytes are looked at first, and may be the same."""
+    random = np.random.default_rng(alike)
+    rows = random.integers(0, 3, (400, 16)).astype(np.uint8) + 1
+    rows[:, :alike] = 7
+    digests = np.unique(rows.view("S16"))
+    known, wanted = digests[::3], np.sort(np.append(digests[1::2], digests[::6]))
+    at, there = placed(known, wanted)
+    assert (at == np.searchsorted(known, wanted)).all()
+    assert (there == np.isin(wanted, known)).all()
+    assert not placed(known[:0], wanted)[1].any()
