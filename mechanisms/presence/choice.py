@@ -19,8 +19,8 @@ So one look at noise of rates a and b a unit costs a user (j + 3) a and min(...)
 what slots cost. That is taken from the budget for good: the ledger has no windows that end. Which
 limit is chosen follows from the answers, from then on it is fixed, and no slot is released before.
 
-Source: our own. The exponents were fitted to `adaptive` on populations of 10,000 users who are there
-in 1 to 30 % of the slots, at even and uneven rates, and in visits of a few days.
+Source: our own. The exponents were fitted to `adaptive` on populations of 10,000 users who are
+there in 1 to 30 % of the slots, at even and uneven rates, and in visits of a few days.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Auto(Identified):
     ) -> list[Look | None]:
         """What is to be asked of each class: nothing where no limit can be worth it, or is given.
 
-        Arguments are those of `limits.limits_of`. Raises ConfigurationError for a budget that is too
-        small to ask anything.
+        Arguments are those of `limits.limits_of`. Raises ConfigurationError for a budget that is
+        too small to ask anything.
         """
         both = zip(requirements, own or [None] * len(requirements), strict=True)
         made = [(Look(one, self.blocks, adjacency), most) for one, most in both]
