@@ -85,6 +85,15 @@ def test_under_other_limits_the_same_counts_draw_other_noise(kit):
 
 
 @pytest.mark.slow
+def test_runners_choose_alike(run_on, kit):
+    ran = [
+        run_on(runner, transform(kit, shards=2), [events(kit, ROWS)])
+        for runner in ("fn_api", "bundle_based")
+    ]
+    kit.assert_same_releases(ran[0].releases, ran[1].releases)
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_under_the_limits_of_the_first(run, kit):
     releases, state, made = [], None, []
     for first, last in ((0, 69), (70, 79), (80, SLOTS - 1)):
