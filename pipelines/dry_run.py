@@ -259,6 +259,10 @@ def _limits(transform: PrivateHistograms | CollectHistograms) -> list[str]:
     for one, limit in zip(transform.registry.classes, transform.limits, strict=True):
         if limit.chosen:
             told.append(f", at whom a run looks, for 1/{LOOK} of the budget, to choose a limit")
+        elif isinstance(one, Lifetime):
+            price = limit.priced(one, transform.adjacency).epsilon
+            lives = number_of(limit.slots(one, transform.adjacency), "slot")
+            told.append(f", who count in the first {lives} of their lives: one costs {price:.3g}")
         elif not limit.limits(one, transform.adjacency):
             told.append(", who count in every slot")
         else:
@@ -278,7 +282,8 @@ def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
     pairs = list(zip(registry.classes, registry.sizes.tolist(), strict=True))
     for k, (requirement, users) in enumerate(pairs[:_CLASSES_SHOWN]):
         if isinstance(requirement, Lifetime):
-            lines.append(f"class:    epsilon {requirement.epsilon:g} forever: all users")
+            limited = limits[k] if limits else ""
+            lines.append(f"class:    epsilon {requirement.epsilon:g} forever: all users{limited}")
         else:
             window = number_of(requirement.window, "slot")
             lines.append(

@@ -118,6 +118,12 @@ def test_what_does_not_fit_is_refused_in_words(comers, flags, words):
     comers.refused(*words, **flags)
 
 
+def test_a_dry_run_tells_what_a_slot_of_a_life_costs(comers):
+    outcome = comers.done("--dry_run")
+    told = "all users, who count in the first 3 slots of their lives: one costs 190"
+    assert told in outcome.out + outcome.err + outcome.log
+
+
 def test_evaluate_says_that_it_does_not_compare_this():
     with pytest.raises(ValueError, match="guarantee=user is not compared here"):
         sv.evaluate(guarantee="user", epsilon=1)
