@@ -43,12 +43,15 @@ from streamveil.mechanisms.driver.saved_state import (
     COLUMNS,
     KEEP,
     LIMIT,
+    REQUIREMENTS,
     SLOTS,
     STREAM,
     USERS,
     Parts,
+    of_parts,
 )
 from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto, Look
 from streamveil.mechanisms.presence.limits import EVERYBODY, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
@@ -59,6 +62,7 @@ from streamveil.transforms.counting.changes import ChangeMapper
 from streamveil.transforms.counting.count_events import Asked, Counted, Counter, count_events
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
+from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.counting.presence import LimitPresence, PresenceConfig
 from streamveil.transforms.messages import DONE, LEDGER, REVISED, REVISIONS, STATE, Message
@@ -220,11 +224,12 @@ class PrivateHistograms(beam.PTransform):
     revise: int = 0
     """How many slots later every slot is revised, for `revisions`, which costs no budget; 0 for
     never. Of mechanisms `adaptive` can."""
-    limit: Limit | Sequence[Limit] | None = None
+    limit: Limit | Auto | Sequence[Limit] | None = None
     """In how many slots a user counts: then these may cost more, and noise is less. See
     `mechanisms/presence/limits.py`; the guarantee stays what it is. Events in other slots are left
     out of the counts. One for all classes is left out where it does not pay, and classes of which
-    the registry says `max_slots` have their own; or one for each class. For requirements that never
+    the registry says `max_slots` have their own; or one for each class; or :class:`Auto`, to choose
+    them from a public rate, or by a private look at a bounded input. For requirements that never
     change. With a `Lifetime`, the mechanism is one of `MECHANISMS`."""
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
@@ -246,6 +251,7 @@ class PrivateHistograms(beam.PTransform):
         self.bounding()
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
+        self._looks: list[Look | None] = []
         self.limits = self._limits_of_classes()
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
@@ -258,6 +264,9 @@ class PrivateHistograms(beam.PTransform):
         if self._dynamic or only_dynamic(self.mechanism):
             self._refuse_limit()
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
+        if self.resume is not None and isinstance(self.limit, Auto) and self.limits is not None:
+            ledgers = ledgers.gone_on(self.resume)
+            self.limits = ledgers.limits
         self._kept: list[Message] = []
         self._resumes = self.resume is not None
         if self.resume is not None:
@@ -305,6 +314,8 @@ class PrivateHistograms(beam.PTransform):
     def _limits_of_classes(self) -> tuple[Limit, ...] | None:
         """The limit of each class; None where nobody has any."""
         known = self.registry
+        if isinstance(self.limit, Auto):
+            return self._limits_to_choose(self.limit)
         if self.limit is None or isinstance(self.limit, Limit):
             return limits_of(self.limit, known.max_slots, known.classes, self.adjacency)
         if len(self.limit) != len(known.classes):
@@ -313,6 +324,31 @@ class PrivateHistograms(beam.PTransform):
                 "for each, or one for all"
             )
         return tuple(self.limit)
+
+    def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
+        """Those that are known before anybody looks at users; and whom to look at."""
+        known, adjacency = self.registry, self.adjacency
+        looks = auto.looks(known.max_slots, known.classes, adjacency)
+        if self.resume is None and auto.rate is None and any(looks):
+            self._looks = self._long_enough(looks)
+            looks = self._looks
+        return auto.limits(looks, known.max_slots, known.classes, adjacency)
+
+    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
+        """Those over windows that are no longer than the range. Raises ConfigurationError."""
+        if self.first_slot is None or self.last_slot is None:
+            return looks
+        slots = self.last_slot - self.first_slot + 1
+        shorter = [look and (look if look.requirement.window <= slots else None) for look in looks]
+        if not any(shorter):
+            shortest = min(look.requirement.window for look in looks if look is not None)
+            raise ConfigurationError(
+                f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
+                f"window shorter than {shortest}: begin with {shortest} slots or more, or say "
+                "max_slots, or auto and the share of the slots in which users are there, such as "
+                "auto:0.05"
+            )
+        return shorter
 
     @property
     def population(self) -> Population:
@@ -347,8 +383,17 @@ class PrivateHistograms(beam.PTransform):
             "contributions of a user in a slot": encoded(self.max_contributions),
             USERS: self.registry.identity(),
             **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
-            **({} if self.limits is None else {LIMIT: encoded(self.limits)}),
+            **self._limit_facts,
         }
+
+    @property
+    def _limit_facts(self) -> Parts:
+        if self.limits is None:
+            return {}
+        if isinstance(self.limit, Auto):  # whatever is chosen
+            asked = encoded(self.registry.classes)
+            return {LIMIT: encoded(self.limit), REQUIREMENTS: asked}
+        return {LIMIT: encoded(self.limits)}
 
     def event_mapper(self, dynamic: bool = False) -> EventMapper:
         """What maps batches of events as this transform does; `dynamic` if requirements change."""
@@ -471,7 +516,17 @@ class PrivateHistograms(beam.PTransform):
             _STREAM,
         )
         starts = None if counted.bounded else counted.ticks[0]
-        limited = counted.counts | "LimitPresence" >> LimitPresence(config, starts, self._kept)
+        choice = None
+        if any(self._looks):
+            if not counted.bounded:
+                raise ConfigurationError(
+                    "max_slots=auto looks at users before anything is released, so the input must "
+                    "end: release it pass by pass (--state), or say max_slots, or auto and the "
+                    "share of the slots in which users are there, such as auto:0.05"
+                )
+            choice = ChooseLimits(config, self._looks, self._key, of_parts(self.context))
+        limit = LimitPresence(config, starts, self._kept, choice)
+        limited = counted.counts | "LimitPresence" >> limit
         return counted._replace(counts=limited.counts, tallies=(*counted.tallies, *limited.tallies))
 
     def _refuse_limit(self) -> None:

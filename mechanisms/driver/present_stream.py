@@ -32,7 +32,7 @@ from streamveil.mechanisms.presence.kept_share import (
     ShareQuery,
 )
 from streamveil.mechanisms.presence.left_out import LeftOut
-from streamveil.mechanisms.presence.limits import Limit, effective_window, terms
+from streamveil.mechanisms.presence.limits import Limit, aside, effective_window, terms
 from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, RandomWords, digest
 
@@ -97,13 +97,15 @@ class PresentStream:
         self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
     ) -> None:
         self.mechanism = mechanism
+        self.asked = presence.requirements
+        """Of each class, whatever slots may cost."""
         limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
         door = terms(limits, asked, adjacency)
         self.stream = ReleaseStream(mechanism, noise, context=context, presence=door)
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
-        self._queries = self._asked(presence, door.aside)
+        self._queries = self._asked(presence, [aside(one.epsilon) for one in asked])
         self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
 
     def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:

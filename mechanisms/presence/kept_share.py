@@ -61,6 +61,7 @@ FOR_REST, FOR_BINS = 6, 4
 """Parts of 20 of the budget that questions about the rest and the bins have; layers have others."""
 CLEAR = 3
 """Standard errors that must be between nothing and what counts, or answers tell nothing."""
+TINY = 1e-12
 _SPREAD = 12**-0.5  # standard deviation of what may be anything from 0 to 1
 
 
@@ -269,7 +270,7 @@ def drawn(measured: float, noise: float, likely: float, doubt: float) -> tuple[f
         likely: before anything was measured.
         doubt: the variance of that.
     """
-    doubts = np.array([doubt, max(ANYTHING**2, doubt)])
+    noise, doubts = max(noise, TINY), np.array([doubt, max(ANYTHING**2, doubt)])
     chances = np.array([1 - 1 / CARELESS, 1 / CARELESS])
     if np.isinf(noise):
         return likely, float(chances @ doubts)

@@ -32,7 +32,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.kept_share import FADING, LAYERS, Floats, Integers, Rates
+from streamveil.mechanisms.presence.kept_share import (
+    FADING,
+    LAYERS,
+    Floats,
+    Integers,
+    Rates,
+    drawn,
+)
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
 GUESS, DOUBT = 0.9, 0.15
@@ -44,7 +51,7 @@ BEYOND = LAYERS
 SURE = 20.0
 """Old answers fade where what counts is known to so many standard errors."""
 CLEAR = 3.0
-"""How layers fall is believed where they are so many standard errors."""
+"""What is so many standard errors is something: a layer whose fall is believed, an answer."""
 SLOWEST = 0.9
 """Layers are taken to fall at least so much: by this factor from one to the next."""
 LOW = 0.5
@@ -120,13 +127,15 @@ class LifeShare:
     def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
         """With one more answer to noise of these rates.
 
-        Little fades before much is known: where few events come, what they say is remembered long.
+        Nothing fades before much is known, nor for an answer that tells nothing: where few events
+        count, or none any more, what they said is remembered.
         """
-        known = self.sums[0] > SURE * np.sqrt(self.variances[0])
-        fading = np.where(asked, FADING if known else 1.0, 1.0)
-        fading[BEYOND] = 1.0
         noise = np.full(LAYERS + 1, laplace_variance(rates.layers))
         noise[BEYOND] = laplace_variance(rates.rest)
+        known = self.sums[0] > SURE * np.sqrt(self.variances[0])
+        fades = known and answer[0] > CLEAR * np.sqrt(noise[0])
+        fading = np.where(asked, FADING if fades else 1.0, 1.0)
+        fading[BEYOND] = 1.0
         return replace(
             self,
             sums=fading * self.sums + answer,
@@ -145,9 +154,9 @@ class LifeShare:
     def estimate(self, age: int) -> tuple[float, float]:
         """The share of the events of a slot, above 0 and at most 1, and its variance.
 
-        It is drawn to what is to be expected of a limit, by as much as the answers are uncertain;
-        1 / share is, whose error does not depend on how much seems to be left out. In the first M
-        slots nothing can be left out, and in the next M little is.
+        What is measured is drawn to what is to be expected of a limit, by as much as it is
+        uncertain: see :func:`drawn`. In the first M slots nothing can be left out, and in the next
+        M little is.
 
         Args:
             age: slots of the stream so far.
@@ -159,13 +168,14 @@ class LifeShare:
         if kept <= np.sqrt(noise):
             return expected, doubt**2
         fall = min(upper * middle / (middle**2 + CLEAR**2 * noise), SLOWEST)
-        rest = upper * fall / (1 - fall)  # nobody knows: it may be twice as much, or nothing
-        there = 1 + (middle + upper + rest) / kept
-        variance = (2 * noise + rest**2 + (there - 1) ** 2 * noise) / kept**2
-        guess, doubt = 1 / expected, doubt / expected**2
-        trust = doubt**2 / (doubt**2 + variance)
-        there = max(guess + trust * (there - guess), 1.0)
-        return float(1 / there), float(trust * variance / there**4)
+        near, likely = (middle + upper) / kept, 1 / expected - 1
+        near, variance = drawn(
+            near, (2 + near**2) * noise / kept**2, likely, (doubt / expected**2) ** 2
+        )
+        # Of the rest nobody knows: it may be twice as much, or nothing.
+        rest = upper * fall / (1 - fall) / kept
+        there = 1 + near + rest
+        return float(1 / there), float((variance + rest**2) / there**4)
 
     @property
     def beyond(self) -> tuple[float, float]:

@@ -82,6 +82,8 @@ BLOCKS = 2
 """Blocks of a window, where nothing else is asked for. More or fewer gain little."""
 PART = 20
 """One in so many units of a budget is for the share that is kept."""
+LOOK = 25
+"""One in so many units of a budget is for the look by which a limit is chosen (`choice.py`)."""
 WORTH = 3
 """A limit is worth what it leaves out if a slot then costs so many times more."""
 EVERYBODY = 10**10
@@ -151,7 +153,7 @@ class Limit(Identified):
     Raises ConfigurationError for what is no whole number from 1 on, or no limit at all.
     """
 
-    IDENTITY = Form("presence limit", ("max_slots", "blocks", "in_life"))
+    IDENTITY = Form("presence limit", ("max_slots", "blocks", "in_life"), {"chosen": False})
 
     max_slots: int | None
     """Slots of a block; None for all."""
@@ -159,6 +161,8 @@ class Limit(Identified):
     """Blocks of a window."""
     in_life: int | None = None
     """Slots forever; None for all."""
+    chosen: bool = False
+    """Whether it was chosen by a private look at the users, which they pay for."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -171,6 +175,11 @@ class Limit(Identified):
             )
         for one in given:
             whole("max_slots", one)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether users count in every slot, whatever they ask for."""
+        return self.in_life is None and self.max_slots == MAX_WINDOW
 
     def limits(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> bool:
         """Whether rule 1 limits anything for who asks for this: only if that gains anything."""
@@ -221,9 +230,12 @@ class Limit(Identified):
         Raises ConfigurationError where nothing would be left for a slot.
         """
         slots = self.slots(requirement, adjacency)
+        budget = to_units(requirement.epsilon) - self.aside(requirement, adjacency)
         if self.in_life is None and not self.limits(requirement, adjacency):
-            return requirement
-        price = (to_units(requirement.epsilon) - self.aside(requirement, adjacency)) // slots
+            if not self.chosen:
+                return requirement
+            return Requirement(requirement.window, math.ldexp(budget, -UNIT_BITS))
+        price = budget // slots
         if not price:
             raise ConfigurationError(
                 f"{requirement} over {slots} slots leaves less than "
@@ -232,9 +244,14 @@ class Limit(Identified):
         return Requirement(1, math.ldexp(price, -UNIT_BITS))
 
     def aside(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> int:
-        """Units that are for the share that is kept: none where no such share is asked for."""
+        """Units that are not for slots.
+
+        They are for the share that is kept, where that is asked for, and for the look at users, if
+        that chose the limit.
+        """
         asked = isinstance(requirement, Lifetime) or self.limits(requirement, adjacency)
-        return aside(requirement.epsilon) if asked else 0
+        kept = aside(requirement.epsilon) if asked else 0
+        return kept + (to_units(requirement.epsilon) // LOOK if self.chosen else 0)
 
     def reach(self, requirement: Requirement, adjacency: str) -> int:
         """Consecutive slots in which neighbours can differ."""

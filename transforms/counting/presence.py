@@ -9,7 +9,7 @@ event time, as slots close.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -43,6 +43,7 @@ from streamveil.transforms.counting.event_codes import (
     count,
     count_layers,
 )
+from streamveil.transforms.counting.limit_choice import ChooseLimits, limits_from
 from streamveil.transforms.messages import (
     TALLIES,
     Kind,
@@ -54,6 +55,8 @@ from streamveil.transforms.messages import (
 from streamveil.transforms.slots.arrivals import another_start, contradiction
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
+
+Integers = npt.NDArray[np.int64]
 
 _BY_SHARD = KV[Tuple[int, int], Message]
 
@@ -75,6 +78,10 @@ class PresenceConfig:
     stream: str = ""
     """Key of the counts that come out."""
 
+    def under(self, limits: tuple[Limit, ...]) -> PresenceConfig:
+        """The same under other limits."""
+        return replace(self, limits=limits)
+
     @cached_property
     def _rules(self) -> Rules:
         return Rules.of(self.limits, self.registry.classes, self.adjacency)
@@ -91,9 +98,20 @@ class PresenceConfig:
 
     def limited(self, kind: int, counters: Counters, visits: Visits) -> BlockCounts:
         """What counts of the events of some slots, none of which is closed after them."""
+        layout, class_of = self.layout, self.registry.classes_with_other
+        if not len(visits.codes):
+            return count(kind, visits, layout, class_of)
+        users, slots, sizes = self.there(kind, visits)
+        classes = self.classes_of(kind, users)
+        layers = counters.layers(users, slots, classes, int(slots.max()) + 1)
+        counts = count_layers(kind, visits, np.repeat(layers, sizes), layout, class_of)
+        metrics.count(metrics.EVENTS_BEYOND_LIMIT, visits.events - counts.events)
+        metrics.count(metrics.EVENTS_COUNTED, counts.events)
+        return counts
+
+    def there(self, kind: int, visits: Visits) -> tuple[Keys, Integers, Integers]:
+        """Who is there in which slots of a block, and in how many groups: shape (n,) each."""
         layout, codes = self.layout, visits.codes
-        if not len(codes):
-            return count(kind, visits, layout, self.registry.classes_with_other)
         if kind == MEMBERS:  # the groups of a visit stand together
             found = codes // codes.dtype.type(layout.bins)
             starts, sizes = runs(found)
@@ -105,16 +123,10 @@ class PresenceConfig:
             starts = np.flatnonzero(np.append(True, fresh))
             sizes = np.diff(starts, append=len(codes))
             slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
-        slots += visits.block * layout.block
-        classes = self._classes(kind, users)
-        layers = counters.layers(users, slots, classes, int(slots.max()) + 1)
-        class_of = self.registry.classes_with_other
-        counts = count_layers(kind, visits, np.repeat(layers, sizes), layout, class_of)
-        metrics.count(metrics.EVENTS_BEYOND_LIMIT, visits.events - counts.events)
-        metrics.count(metrics.EVENTS_COUNTED, counts.events)
-        return counts
+        return users, slots + visits.block * layout.block, sizes
 
-    def _classes(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
+    def classes_of(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
+        """Class of each user, shape (n,)."""
         if kind == MEMBERS:
             return self.registry.class_of[users]
         return np.full(len(users), self.registry.default_class, np.int32)
@@ -147,6 +159,8 @@ class LimitPresence(beam.PTransform):
     """Of a stream: which slot is the first."""
     kept: Sequence[Message] = ()
     """What shards kept in the run that this one goes on from."""
+    choice: ChooseLimits | None = None
+    """Chooses the limits of a bounded input, where they are not known."""
 
     def __post_init__(self) -> None:
         """Name the transform."""
@@ -174,6 +188,13 @@ class LimitPresence(beam.PTransform):
             everything.append(
                 visits.pipeline | "KeptCounters" >> beam.Create(kept).with_output_types(_BY_SHARD)
             )
+        told: list[beam.PCollection[Any]] = []
+        tallies: list[beam.PCollection[bytes]] = []
+        if self.choice is not None:
+            chosen = visits | "ChooseLimits" >> self.choice
+            everything.append(chosen.shards)
+            told.append(chosen.told)
+            tallies.append(chosen.tallies)
         limited = (
             everything
             | "AddCounters" >> beam.Flatten()
@@ -185,7 +206,8 @@ class LimitPresence(beam.PTransform):
         limited[TALLIES].element_type = bytes
         came = EventTally(messages=len(self.kept)).to_bytes()
         begin = visits.pipeline | "CountersTally" >> beam.Create([came])
-        return Limited(limited.counts, (begin, limited[TALLIES]))
+        counts = (limited.counts, *told) | "AddChoice" >> beam.Flatten() if told else limited.counts
+        return Limited(counts, (begin, limited[TALLIES], *tallies))
 
 
 def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:
@@ -202,15 +224,20 @@ class _LimitAtEndFn(beam.DoFn):
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
         config, (key, messages) = self._config, element
-        counters = config.counters(key[0])
         blocks: dict[int, Message] = {}
+        before: list[Message] = []
         taken = 0
         for message in messages:
             taken += 1
-            if message.kind is Kind.KEPT:
-                counters.resume(arrays_from_bytes(message.payload))
+            if message.kind is Kind.CHOICE:
+                config = config.under(limits_from(message))
+            elif message.kind is Kind.KEPT:
+                before.append(message)
             else:
                 blocks[message.slot] = message
+        counters = config.counters(key[0])
+        for message in before:
+            counters.resume(arrays_from_bytes(message.payload))
         sent = beyond = counted = 0
         for block in sorted(blocks):
             visits = Visits.of(blocks.pop(block))

@@ -8,7 +8,6 @@ import pytest
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.presence import effective_window
 from streamveil.mechanisms.presence.kept_share import (
-    FALL,
     LAYERS,
     NEAR,
     Beyond,
@@ -181,7 +180,16 @@ def test_what_is_measured_is_drawn_to_what_is_likely():
     assert far > 2
     assert doubt < 0.1
     assert drawn(-5.0, 1e-3, 0.0, 0.01)[0] == 0.0
-    assert FALL[0] < 1
+    assert drawn(0.0, 0.0, 0.0, 0.0) == (0.0, pytest.approx(0, abs=1e-9))
+
+
+def test_with_any_budget_at_all_it_is_exact():
+    query = query_of(120, 6, 2, bins=3)
+    sums = np.array([10_000, 800, 200, 0, 500, 300, 200])
+    known = KeptShare(query, sums.astype(float), np.zeros(4), 3)
+    odds = known.odds()
+    assert odds.all == pytest.approx(0.1)
+    assert odds.variance == pytest.approx(0, abs=1e-9)
 
 
 def test_nothing_is_beyond():

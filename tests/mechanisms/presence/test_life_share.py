@@ -142,7 +142,7 @@ def test_the_share_is_right_within_its_own_error(kind):
     assert 0.75 <= np.mean(np.abs(errors) < 1.645 * np.array(stated)) <= 1
 
 
-def test_where_little_is_known_nothing_fades():
+def test_where_little_is_known_or_told_nothing_fades():
     query = LifeQuery(3, 1)
     rates, asked = query.rates(aside(1.0)), np.ones(LAYERS + 1, bool)
     quiet, loud = np.array([10, 5, 0, 2]), np.array([100_000, 50_000, 0, 2])
@@ -154,6 +154,10 @@ def test_where_little_is_known_nothing_fades():
         known = known.told(loud, asked, rates)
     assert known.sums[0] < 10.5 * loud[0]
     assert known.sums[BEYOND] == 120  # users who are beyond stay so
+    before = known.sums[0]
+    for _ in range(30):
+        known = known.told(quiet, asked, rates)
+    assert known.sums[0] == before + 300
 
 
 def test_what_makes_up_most_is_told():
