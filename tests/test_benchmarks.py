@@ -174,8 +174,7 @@ def test_presence_is_measured_with_a_limit_and_without(tmp_path):
     run("presence", *SMALL["presence"], f"--results={tmp_path}")
     errors, costs = tables(tmp_path, "presence")
     assert [row[0] for row in errors["rows"]] == ["ratings", "flights-hourly"]
-    assert [row[2] for row in errors["rows"]] == ["2", "3, 4"]
-    assert all(0 < row[3] < 1 for row in errors["rows"])
+    assert all(0 < row[3] <= 1 for row in errors["rows"])
     assert [row[:2] for row in costs["rows"]] == [
         [users, most] for users in ("in the table", "outside it") for most in (None, 3)
     ]
