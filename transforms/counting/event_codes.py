@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -351,9 +350,7 @@ def bound_block(
     return Visits(block, codes, kept, int(repeats.sum()) - int(kept.sum()), strangers)
 
 
-def read_codes(
-    kind: int, codes: Codes, layout: Layout
-) -> tuple[Integers, Integers, Integers]:
+def read_codes(kind: int, codes: Codes, layout: Layout) -> tuple[Integers, Integers, Integers]:
     """Slot in block, user and bin of each code, of shape (n,) each.
 
     Users are members' positions, or strangers' numbers in their visits.
