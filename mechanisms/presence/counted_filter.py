@@ -145,8 +145,10 @@ class CountedFilter:
         before[heads[there]] = self._blocks.ends[at[there]]
         first, last = slots[starts], slots[starts + counted - 1]
         lengths = self._rules.lengths[classes]
-        outside = (last >= ends) | (first < ends - lengths) | ((ends - before) % lengths > 0)
-        if outside.any():
+        outside = (last >= ends) | (first < ends - lengths)
+        moved = np.flatnonzero(ends != before)
+        apart = (ends[moved] - before[moved]) % lengths[moved]
+        if outside.any() or apart.any():
             raise BudgetExceeded(f"visits are not in the blocks of their users, so {_FAULT}")
         goes_on = there & (before[heads] == ends[heads])
         counted[heads[goes_on]] += self._blocks.counted[at[goes_on]]
