@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import Requirement
 from streamveil.mechanisms.core.budgets import Requirements, to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.mechanisms.driver import present_stream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit, kept_share
 from streamveil.mechanisms.presence.calendars import Rules
