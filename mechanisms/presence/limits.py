@@ -20,6 +20,9 @@ Proof. Each input counts at most m times in each of j + 1 blocks up to the end o
 last block, where one counts a times in the window and the other b times, what counts behind it
 differs in at most |a - b| slots, and a + b + |a - b| = 2 max(a, b) <= 2 m.
 
+To remove some slots of the window and not all is to replace it: others of it may count in their
+place, in each block that is touched. So up to 2 (j + 1) m slots differ, and not (j + 2) m.
+
 So a slot may cost c = E / ((j + 2) m), or E / ((j + 1) m) where the price is for a change of two
 units, as it is under `replace`: the loss of a mechanism is linear in units. That is a price for
 *every* slot, and no budget for windows of (j + 2) m slots: those that differ need not be
