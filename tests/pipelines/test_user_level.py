@@ -40,6 +40,7 @@ def test_a_run_counts_lives_and_makes_up_for_what_is_left_out(comers):
     told = outcome.out + outcome.err + outcome.log
     assert "200 beyond the slots in which they count" in told
     assert "more seems to be left out than counts" not in told
+    assert "of any user's budget was spent" in told  # there are no windows
     rows = comers.json_rows("out.jsonl")
     assert len(rows) == DAYS
     assert rows[IN_LIFE - 1]["diagnostics"]["kept_share"] == 1
