@@ -185,7 +185,8 @@ def test_a_budget_too_small_for_its_slots_is_refused():
     [
         (Limit(25, 2), "saves nothing over 100 slots.*give at most max_slots=8"),
         (Limit(9, 2), "does not pay over 100 slots.*1/36 of the budget.*give at most max_slots=8"),
-        (Limit(1, 40), "does not pay over 100 slots.*give longer windows or no limit"),
+        (Limit(1, 40), "does not pay over 100 slots.*give fewer blocks, such as max_slots=1,2"),
+        (Limit(9, 99), "saves nothing over 100 slots.*give fewer blocks, such as max_slots=8,2"),
     ],
 )
 def test_a_limit_that_does_not_pay_is_refused_in_words(limit, said):
