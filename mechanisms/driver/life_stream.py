@@ -75,8 +75,9 @@ class LifeStream(PresentStream):
         share, variance = 0.0, 0.0
         for k, one in state.shares.items():
             mine, doubt = one.estimate(state.stream.filter.slots)
-            share += self._weights[k] * mine
-            variance += self._weights[k] ** 2 * doubt
+            weight = float(self._weights[k])
+            share += weight * mine
+            variance += weight**2 * doubt
         return LeftOut.alike(1 / share - 1, variance / share**4, len(state.kept))
 
     def _made_up(self, estimate: E, left_out: LeftOut) -> E:

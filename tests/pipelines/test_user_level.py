@@ -113,6 +113,7 @@ def test_in_python_it_is_the_same(comers):
         ({"mechanism": "dpbd"}, ["mechanisms for them, or the limit"]),
         ({"guarantee": "infinite"}, ["--max_slots=3 is about windows", "--guarantee=user"]),
         ({"guarantee": None}, ["one budget forever: give --guarantee=infinite or user"]),
+        ({"mechanism": "plbu"}, ["10,000,000,000 users would be drawn one by one", "uniform"]),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(comers, flags, words):
