@@ -92,8 +92,8 @@ class LifeStream(PresentStream):
         share, error = left_out.share
         events, errors = np.array([one.beyond for one in state.shares.values()]).T
         return {
-            "kept_share": share,
-            "kept_share_stderr": error,
+            "kept_share": float(share),
+            "kept_share_stderr": float(error),
             "events_beyond": float(events.sum()),
             "events_beyond_stderr": float(np.sqrt(np.square(errors).sum())),
         }

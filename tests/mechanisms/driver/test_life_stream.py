@@ -74,6 +74,7 @@ def test_what_is_left_out_is_made_up_for_and_the_error_knows_of_it(crowd):
     # Flakiness: the key is fixed.
     assert 0.84 < (np.abs(counts - true) < 1.645 * stderr).mean() < 0.96
     known = late[-1].diagnostics
+    assert {type(known["kept_share"]), type(known["kept_share_stderr"])} == {float}
     assert known["kept_share"] == pytest.approx(2 / 3, abs=0.02)
     assert known["events_beyond"] < 3 * known["events_beyond_stderr"]
     first = releases[3].diagnostics
