@@ -106,18 +106,15 @@ class CountedFilter:
         Raises BudgetExceeded if a user would count in too many slots, or twice in one.
         """
         users, slots, classes = users[rows], slots[rows], classes[rows]
-        if names is not None and not (names[1:] > names[:-1]).all():
-            raise BudgetExceeded(f"names are not in order, or come twice, so {_FAULT}")
         same = users[1:] == users[:-1]
         if not ((same & (slots[1:] > slots[:-1])) | (users[1:] > users[:-1])).all():
             raise BudgetExceeded(f"visits are not in order, or come twice, so {_FAULT}")
         other = np.append(True, ~same)[: len(rows)]
+        if names is not None and ((users[:1] < 0).any() or not (names[1:] > names[:-1]).all()):
+            raise BudgetExceeded(f"a user may have two numbers, so {_FAULT}")
         limited = self._rules.lengths[classes] > 1
-        if limited.all():
-            self._charge_blocks(users, slots, classes, ends, other, names)
-        else:
-            some = (one[limited] for one in (users, slots, classes, ends, other))
-            self._charge_blocks(*some, names)
+        some = slice(None) if limited.all() else np.flatnonzero(limited)
+        self._charge_blocks(users[some], slots[some], classes[some], ends[some], other[some], names)
         if (self._rules.in_life < UNLIMITED).any():
             limited = self._rules.in_life[classes] < UNLIMITED
             self._charge_lives(users[limited], classes[limited], other[limited], names)
