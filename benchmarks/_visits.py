@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Integers = npt.NDArray[np.int64]
 
-E, W, USERS, SLOTS = 0.6, 120, 10_000, 3_000
+E, W, USERS, SLOTS, DAYS = 0.6, 120, 10_000, 3_000, 214
 BINS, MOVING, DAY = 20, 0.01, 288
 FILMS = {"ratings": 5, "genres": 19}
 FLIGHTS = {"flights": False, "flights-hourly": True}
@@ -74,7 +74,7 @@ class Visits:
 def visits(name: str, seed: int, slots: int | None = None) -> Visits:
     """A stream by its name: `present-SHARE`, or one of `FILMS` or `FLIGHTS`."""
     if name in FILMS:
-        return _films(FILMS[name], seed, slots or 214)
+        return _films(FILMS[name], seed, min(slots or DAYS, DAYS))
     if name in FLIGHTS:
         return _flights(FLIGHTS[name], slots)
     return _present(float(name.removeprefix("present-")) / 100, seed, slots or SLOTS)
@@ -128,7 +128,8 @@ def _flights(hourly: bool, slots: int | None) -> Visits:
     length, unit = (365 * 24, 1) if hourly else (365, 24)
     times //= unit
     _, first = np.unique(users * length + times, return_index=True)
-    first = first[times[first] < (slots or length)]
+    length = min(slots or length, length)
+    first = first[times[first] < length]
     each = [flights.requirement_of(name) for name in names]
     per_day = 24 // unit
     asked = sorted({Requirement(one.window * per_day, one.epsilon) for one in each})
@@ -138,7 +139,7 @@ def _flights(hourly: bool, slots: int | None) -> Visits:
         np.array(classes),
         tuple(asked),
         len(order),
-        slots or length,
+        length,
         unit * HOUR,
     )
 
@@ -174,23 +175,25 @@ def limited(found: Visits, mechanism: str, limits: tuple[Any, ...], key: bytes) 
     from streamveil.mechanisms.core.records import ADD_REMOVE
     from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
     from streamveil.mechanisms.presence.counters import Counters, Rules
-    from streamveil.mechanisms.presence.kept_share import LAYERS, layers
+    from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond
     from streamveil.mechanisms.presence.limits import priced
 
     rules = Rules.of(limits, found.requirements, ADD_REMOVE)
     counters = Counters(rules, key, found.users[:0])
     classes = found.class_of[found.users]
-    some = counters.count(found.users, found.slots, classes, found.length)
-    over = counters.skip(found.length)
-    ended = found.class_of[over.users]
-    left_out = np.zeros((found.length, len(found.requirements), LAYERS + 1), np.int64)
-    np.add.at(left_out, (over.ends - 1, ended), layers(over.used, rules.most[ended]))
+    layers = counters.layers(found.users, found.slots, classes, found.length)
+    some = layers == 0
+    told_of = np.flatnonzero((layers > 0) & (layers <= LAYERS))
+    told_of = told_of[np.argsort(found.slots[told_of], kind="stable")]
+    starts = np.searchsorted(found.slots[told_of], np.arange(found.length + 1))
     presence = Presence(limits, Requirements.of(found.requirements), ADD_REMOVE)
     made = _made(found, priced(limits, found.requirements), mechanism)
     stream = PresentStream(made, _noise(key), {}, presence)
     state, told = stream.start(), []
     for slot, counts in enumerate(found.counts(some)):
-        state, release = stream.release(state, slot, counts, left_out[slot])
+        rows = told_of[starts[slot] : starts[slot + 1]]
+        beyond = Beyond(layers[rows], classes[rows], found.places[rows], np.ones_like(rows))
+        state, release = stream.release(state, slot, counts, beyond)
         told.append(release)
     return _together(told, float(some.mean()), told[-1].diagnostics["kept_share"])
 

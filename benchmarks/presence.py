@@ -65,7 +65,7 @@ def errors(given):
             *("error without", "error with", "ratio", "standard error", "must"),
             *("coverage without", "coverage with", "bias without", "bias with", "CPU ms a slot"),
         ],
-        "`present-P`: 10,000 users, each in P % of 3,000 slots, 20 bins, E = 0.6, w = 120. "
+        "`present-P`: 10,000 users, each in P % of the slots, 20 bins, E = 0.6, w = 120. "
         "`ratings` and `genres`: 943 users who come for some days and go, 11 a day, as in the "
         "public data of MovieLens, 5 and 19 bins, 214 slots, E = 1, w = 30. Flights: 4,043 "
         "aircraft, nine requirements. Ratios are of pairs: the same stream and noise key. Kept: "
@@ -189,7 +189,7 @@ def run_state(inside: bool, active: int) -> dict[str, float]:
     rules = Rules.of((Limit(MOST),), (Requirement(120, 1.0),), "add_remove")
     counters = Counters(rules, bytes(32), users[:0])
     slots, classes = np.zeros(len(users), np.int64), np.zeros(len(users), np.int64)
-    counters.count(users, slots, classes, 1)
+    counters.layers(users, slots, classes, 1)
     _, _, *beside = counters.arrays()
     return {"bytes": sum(array.nbytes for array in beside) / len(users)}
 

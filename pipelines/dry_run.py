@@ -22,6 +22,7 @@ from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import Lifetime, Slots, format_time
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.presence.limits import LOOK
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
 from streamveil.mechanisms.simulation import simulate_local
@@ -85,7 +86,7 @@ def preview(
             transform.last_slot,
             endless=is_stream(place) or state is not None,
         ),
-        *_classes(transform.registry),
+        *_classes(transform.registry, _limits(transform)),
         f"bins:     {transform.domain.bins:,}, the first: "
         f"{', '.join(transform.domain.labels[:_SHOWN])}",
         f"error:    {_expected_error(transform)}",
@@ -250,17 +251,44 @@ def _range(slots: Slots, first: int | None, last: int | None, endless: bool) -> 
     ]
 
 
-def _classes(registry: Registry) -> list[str]:
+def _limits(transform: PrivateHistograms | CollectHistograms) -> list[str]:
+    """Of each class, in how many slots its users count and what one costs, if there are limits."""
+    if isinstance(transform, CollectHistograms) or transform.limits is None:
+        return []
+    told = []
+    for one, limit in zip(transform.registry.classes, transform.limits, strict=True):
+        if limit.chosen:
+            told.append(f", at whom a run looks, for 1/{LOOK} of the budget, to choose a limit")
+        elif isinstance(one, Lifetime):
+            price = limit.priced(one, transform.adjacency).epsilon
+            lives = number_of(limit.slots(one, transform.adjacency), "slot")
+            told.append(f", who count in the first {lives} of their lives: one costs {price:.3g}")
+        elif not limit.limits(one, transform.adjacency):
+            told.append(", who count in every slot")
+        else:
+            length, most, _ = limit.rule(one, transform.adjacency)
+            slots = limit.slots(one, transform.adjacency)
+            price = limit.priced(one, transform.adjacency).epsilon
+            told.append(
+                f", who count in the first {most:,} of {length:,} slots: one costs {price:.3g}, "
+                f"for {slots:,} can differ, {price * one.window / one.epsilon:.1f} times what it "
+                "would without a limit"
+            )
+    return told
+
+
+def _classes(registry: Registry, limits: Sequence[str] = ()) -> list[str]:
     lines = []
     pairs = list(zip(registry.classes, registry.sizes.tolist(), strict=True))
-    for requirement, users in pairs[:_CLASSES_SHOWN]:
+    for k, (requirement, users) in enumerate(pairs[:_CLASSES_SHOWN]):
         if isinstance(requirement, Lifetime):
-            lines.append(f"class:    epsilon {requirement.epsilon:g} forever: all users")
+            limited = limits[k] if limits else ""
+            lines.append(f"class:    epsilon {requirement.epsilon:g} forever: all users{limited}")
         else:
             window = number_of(requirement.window, "slot")
             lines.append(
                 f"class:    epsilon {requirement.epsilon:g} over {window}: "
-                f"{number_of(users, 'user')}"
+                f"{number_of(users, 'user')}{limits[k] if limits else ''}"
             )
     if len(pairs) > _CLASSES_SHOWN:
         lines.append(f"class:    and {len(pairs) - _CLASSES_SHOWN:,} more")

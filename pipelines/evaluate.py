@@ -44,6 +44,7 @@ from streamveil.pipelines.evaluation.options import (
     preset,
 )
 from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, PerRecord
+from streamveil.pipelines.evaluation.presence import Candidates, limit_advice
 from streamveil.pipelines.evaluation.sources import Counted, Drawn, Synthetic
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent
@@ -65,9 +66,10 @@ _TITLE = "streamveil evaluate"
 # Options that have no meaning but with one form of the command, and those that have none with it.
 _INFINITE_OPTIONS = ("events",)
 _PER_RECORD_OPTIONS = ("statistics", "runs", "records", "budget", "value_max", "epsilon_max")
-_NOT_INFINITE = ("epsilons", "windows", "users", "revise", *TABLE_OPTIONS)
+_NOT_INFINITE = ("epsilons", "windows", "users", "revise", "max_slots", *TABLE_OPTIONS)
 _NOT_PER_RECORD = (
-    *("streams", "epsilons", "windows", "users", "slots", "revise", "processes", "format"),
+    *("streams", "epsilons", "windows", "users", "slots", "revise", "max_slots", "processes"),
+    "format",
     *("guarantee", "epsilon", *_INFINITE_OPTIONS, "time_column", "slot", "start", "end"),
 )
 
@@ -182,7 +184,13 @@ def _compare_streams(
             raise ConfigurationError(
                 f"--streams: {name!r} is unknown{_form(given)}: choose of {choice}"
             )
+    candidates = Candidates.of(given.max_slots)
     data = _data(given)
+    if candidates and not given.input and not set(names) & set(REAL):
+        raise ConfigurationError(
+            f"--max_slots={given.max_slots} is for events of users: give --input, or a stream of "
+            f"{', '.join(REAL)}"
+        )
     if not names and data is None:
         raise ConfigurationError(
             f"--streams is missing: name some, of {choice}, or give events of your own as --input"
@@ -199,15 +207,19 @@ def _compare_streams(
                 with progress(f"{_TITLE}, counting {name}"):
                     from streamveil.pipelines.evaluation.data import real_stream
 
-                    real = real_stream(name, Path(folder))
+                    real = real_stream(name, Path(folder), bool(candidates))
                 sources.append((real, settings(real)))
             else:
                 sources.append((draw(name), settings(None)))
         if data is not None:
+            data = dataclasses.replace(data, by_user=bool(candidates))
             counted, notes = _count(data, Path(folder), given)
             sources.append((counted, settings(counted if data.registry else None)))
         todo = tasks(family, sources, mechanisms, seeds)
         found = _run(family, todo, len(todo) * len(mechanisms), processes, command)
+        if candidates:
+            with progress(f"{_TITLE}, comparing limits on presence"):
+                notes += limit_advice(candidates, [source for source, _ in sources], found)
     if isinstance(family, WEvent):
         notes += bound_advice([source for source, _ in sources], found)
     return dataclasses.replace(found, notes=notes)

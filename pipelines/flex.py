@@ -60,7 +60,7 @@ _REGEXES = {
     "start": _TIME,
     "end": _TIME,
     "epsilon": _NUMBER,
-    "max_slots": "[0-9]+(,[0-9]+)?",
+    "max_slots": r"([0-9]+|auto(:0?\.[0-9]+)?)(,[0-9]+)?",
     "budget": rf"(inverse|sqrt|log):{_NUMBER}(:{_NUMBER})?|table:{_FILE}",
 }
 _REGEXES_OF_TYPES: Mapping[Any, str] = {int: "[0-9]+", float: _NUMBER, None: ".+"}

@@ -641,6 +641,9 @@ class Follow:
                 f"{refused:,} rejected, {counted.get(metrics.CHANGES_LATE, 0):,} late, which hold "
                 f"from {format_time(slots.start(due.first_slot))} on"
             )
+        limits = summary.limits_text()
+        if limits:
+            tell(limits)
         unreadable = summary.rejected.get(UNREADABLE, 0)
         if unreadable:
             tell(

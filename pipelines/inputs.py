@@ -14,6 +14,7 @@ from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ConfigurationError, Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
 from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
 from streamveil.transforms.release.noise_keys import NoiseKey
@@ -95,7 +96,7 @@ class Inputs:
         allowed_lateness: int | str = 0,
         max_rejected: float = MAX_REJECTED,
         revise: int = 0,
-        limit: Limit | None = None,
+        limit: Limit | Auto | None = None,
         *,
         changing: bool = False,
     ) -> PrivateHistograms:

@@ -334,12 +334,13 @@ def add_release_options(parser: Parser) -> None:
     add = section(parser, PRIVACY)
     add(
         "--max_slots",
-        metavar="M[,BLOCKS]",
+        metavar="M[,BLOCKS]|auto[:RATE]",
         help="count a user in the first M slots with events of each of BLOCKS parts of the window "
         f"(default {BLOCKS}), each user with a calendar of their own: each may then cost more, and "
-        "counts are scaled by the share that is kept, which is estimated privately (default: "
-        "users count in all slots, but where the table says max_slots); with "
-        f"--guarantee={USER} M alone: the first M slots of a life",
+        "counts are scaled by the share that is kept, which is estimated privately; auto chooses M "
+        "by a private look at an input that ends, or by a public share of the slots in which users "
+        "are there, such as auto:0.05 (default: users count in all slots, but where the table says "
+        f"max_slots); with --guarantee={USER} M alone: the first M slots of a life",
     )
     add(
         "--requirement_changes",

@@ -16,7 +16,7 @@ from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.presence import Limit
-from streamveil.mechanisms.presence.limits import EVERY_SLOT
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
@@ -138,7 +138,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
             "--requirement_changes or --state as well, or leave it out"
         )
     inputs = Inputs.of(given)
-    limit = None
+    limit: Limit | Auto | None = None
     if promise == USER:
         limit = life_limit_of(own.max_slots)
     elif own.max_slots is not None:
@@ -195,7 +195,7 @@ def tell_unlimited(transform: PrivateHistograms) -> None:
     limit, registry = transform.limit, transform.registry
     if not isinstance(limit, Limit) or transform.limits is None:
         return
-    left = [k for k, one in enumerate(transform.limits) if one == EVERY_SLOT]
+    left = [k for k, one in enumerate(transform.limits) if one.is_none]
     if left:
         users, longest = registry.sizes[left].sum(), registry.classes.windows[left].max()
         tell(

@@ -126,6 +126,16 @@ class Summary:
             f"{limited}"
         )
 
+    def limits_text(self) -> str | None:
+        """In how many slots users count, where that was chosen; None where it was not."""
+        found = []
+        for name, users in sorted(self.counters.items()):
+            if name.startswith(metrics.LIMITED_PREFIX) and users:
+                most, _, slots = name.removeprefix(metrics.LIMITED_PREFIX).partition(" of ")
+                where = "every slot" if most == slots else f"the first {most} of {slots} slots"
+                found.append(f"{number_of(users, 'user')} in {where}")
+        return f"max_slots=auto: users count as chosen, {', '.join(found)}" if found else None
+
     def warning(self) -> str | None:
         """What to do where most of the events were beyond the bound, or most lives too long."""
         found = [one for one in (self._bounded(), self._left_out()) if one]
@@ -169,7 +179,9 @@ class Summary:
             listed = ", ".join(f"{reason} {number:,}" for reason, number in self.rejected.items())
             where = "" if dead_letters else " (give --rejected=FILE to keep them)"
             lines.append(f"rejected: {listed}{where}")
-        warning = self.warning()
+        limits, warning = self.limits_text(), self.warning()
+        if limits:
+            lines.append(f"limits:   {limits}")
         if warning:
             lines.append(f"warning:  {warning}")
         if self._number(metrics.CHANGES_READ):
@@ -189,7 +201,7 @@ class Summary:
             )
         if self.largest_window_use is not None:
             lines.append(
-                f"budget:   at most {self.largest_window_use:.1%} of any user's window was spent"
+                f"budget:   at most {self.largest_window_use:.1%} of any user's budget was spent"
             )
         return "\n".join(lines)
 

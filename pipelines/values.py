@@ -32,6 +32,7 @@ from streamveil.mechanisms.core.records import (
     parse_duration,
     parse_time,
 )
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import BLOCKS, Limit
 from streamveil.mechanisms.registry import check_revise
 from streamveil.pipelines.flags import is_true
@@ -39,6 +40,8 @@ from streamveil.pipelines.guarantees import USER, epsilons_of
 from streamveil.pipelines.options import KEY_PLACES, METRICS_OPTIONS, REQUIRED, TABLE_OPTIONS
 
 _DAY = MICROSECONDS["d"]
+
+AUTO = "auto"
 
 CLOCK, MARKER, FILES = "clock", "marker", "files"
 _CLOSE_FORMS = (
@@ -337,19 +340,22 @@ def budget_for_ever(given: Any, own: Any) -> Lifetime:
     return Lifetime(epsilons[0])
 
 
-def limit_of(text: str) -> Limit:
+def limit_of(text: str) -> Limit | Auto:
     """In how many slots a user counts, as on a command line. Raises ConfigurationError."""
     try:
-        most, *blocks = (int(part) for part in text.split(","))
-        if len(blocks) > 1:
-            raise ValueError
+        most, comma, parts = text.partition(",")
+        kind, colon, rate = most.partition(":")
+        blocks = int(parts) if comma else BLOCKS
+        slots = None if kind == AUTO else int(most)
+        known = float(rate) if colon else None
     except ValueError:
         raise ConfigurationError(
-            f"--max_slots={text} is not M or M,BLOCKS: write for example 3 for the first 3 slots "
-            f"of each of {BLOCKS} parts of the window, or 3,4 for those of each of 4"
+            f"--max_slots={text} is not M, M,BLOCKS or {AUTO}: write for example 3 for the first 3 "
+            f"slots of each of {BLOCKS} parts of the window, or 3,4 for those of each of 4; or "
+            f"{AUTO}, or {AUTO}:0.05 where users are there in 5 % of the slots"
         ) from None
     try:
-        return Limit(most, *blocks)
+        return Auto(known, blocks) if slots is None else Limit(slots, blocks)
     except ConfigurationError as error:
         raise ConfigurationError(f"--max_slots={text}: {error}") from None
 

@@ -25,6 +25,10 @@ SMALL = {
         *("--slots=20", "--keys=1", "--streams", "even", "drifting", "--pool=20"),
         *("--many_bins=1000", "--many_slots=30", "--processes=1"),
     ),
+    "presence": (
+        *("--seeds", "4", "--streams", "ratings", "flights-hourly", "--slots=30", "--repeats=1"),
+        *("--events=20000", "--users=5000", "--active=2000"),
+    ),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
     "messages": ("--events=100", "--per_message", "10", "--kinds", "json", "--repeats=1"),
     "local": (
@@ -164,6 +168,17 @@ def test_infinite_compares_with_what_knows_no_data(tmp_path):
     assert all(row[3] > 0 for row in errors["rows"])
     assert [row[0] for row in pools["rows"]] == ["even"] * 3 + ["drifting"] * 3
     assert [row[:2] for row in cost["rows"]] == [[1000, 10], [100, 30]]
+
+
+def test_presence_is_measured_with_a_limit_and_without(tmp_path):
+    run("presence", *SMALL["presence"], f"--results={tmp_path}")
+    errors, costs = tables(tmp_path, "presence")
+    assert [row[0] for row in errors["rows"]] == ["ratings", "flights-hourly"]
+    assert all(0 < row[3] <= 1 for row in errors["rows"])
+    assert [row[:2] for row in costs["rows"]] == [
+        [users, most] for users in ("in the table", "outside it") for most in (None, 3)
+    ]
+    assert all(row[6] <= 8 for row in costs["rows"] if row[1])
 
 
 def test_for_ever_errs_less_than_what_shares_one_budget(tmp_path):

@@ -44,12 +44,15 @@ from streamveil.mechanisms.driver.saved_state import (
     COLUMNS,
     KEEP,
     LIMIT,
+    REQUIREMENTS,
     SLOTS,
     STREAM,
     USERS,
     Parts,
+    of_parts,
 )
 from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto, Look
 from streamveil.mechanisms.presence.limits import EVERYBODY, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
@@ -60,6 +63,7 @@ from streamveil.transforms.counting.changes import ChangeMapper
 from streamveil.transforms.counting.count_events import Asked, Counted, Counter, count_events
 from streamveil.transforms.counting.event_codes import Layout
 from streamveil.transforms.counting.join_requirements import JoinConfig, JoinRequirements
+from streamveil.transforms.counting.limit_choice import ChooseLimits
 from streamveil.transforms.counting.loss_limit import LossLimit, refuse_loss
 from streamveil.transforms.counting.presence import LimitPresence
 from streamveil.transforms.counting.presence_shard import PresenceConfig
@@ -223,12 +227,13 @@ class PrivateHistograms(beam.PTransform):
     revise: int = 0
     """How many slots later every slot is revised, for `revisions`, which costs no budget; 0 for
     never. Of mechanisms `adaptive` can."""
-    limit: Limit | Sequence[Limit] | None = None
+    limit: Limit | Auto | Sequence[Limit] | None = None
     """In how many slots a user counts: then these may cost more, and noise is less. See
     `mechanisms/presence/limits.py`; the guarantee stays what it is. Events in other slots are left
     out of the counts. One for all classes is left out where it does not pay, and classes of which
-    the registry says `max_slots` have their own; or one for each class. Where requirements change
-    it is one for all, in slots of a block of the longest window, and the stream is `changing` from
+    the registry says `max_slots` have their own; or one for each class; or :class:`Auto`, to choose
+    them from a public rate, or by a private look at a bounded input. Where requirements change it
+    is one for all, in slots of a block of the longest window, and the stream is `changing` from
     its first slot on: see `mechanisms/presence/changing.py`. The mechanism is one of `MECHANISMS`
     then, as with a `Lifetime`."""
     ends: bool = True
@@ -251,6 +256,7 @@ class PrivateHistograms(beam.PTransform):
         self.bounding()
         self.allowed_lateness = lateness(self.allowed_lateness)
         self.settle = settling(self.settle)
+        self._looks: list[Look | None] = []
         check_range(self.slots, self.first_slot, self.last_slot)
         DomainMap(self.domain, self.columns.value)
         check_revise(self.mechanism, self.revise)
@@ -262,6 +268,9 @@ class PrivateHistograms(beam.PTransform):
         self.limits = self._limits_of_classes()
         check_shares(self.population.requirements, self.population.sensitivity)
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
+        if self.resume is not None and isinstance(self.limit, Auto) and self.limits is not None:
+            ledgers = ledgers.gone_on(self.resume)
+            self.limits = ledgers.limits
         self._kept: list[Message] = []
         self._resumes = self.resume is not None
         if self.resume is not None:
@@ -324,8 +333,11 @@ class PrivateHistograms(beam.PTransform):
             )
         if self._dynamic:
             self._known = known = self._up_to_longest(known)
+        if isinstance(self.limit, Auto):
+            return self._limits_to_choose(self.limit)
         if self.limit is None or isinstance(self.limit, Limit):
-            return limits_of(self.limit, known.max_slots, known.classes, self.adjacency)
+            own, asked = known.max_slots, known.classes
+            return limits_of(self.limit, own, asked, self.adjacency, known.named)
         if len(self.limit) != len(known.classes):
             raise ConfigurationError(
                 f"there are {len(self.limit)} limits for {len(known.classes)} classes: give one "
@@ -340,12 +352,42 @@ class PrivateHistograms(beam.PTransform):
                 "where requirements change there is one limit on presence for all: leave out the "
                 "column max_slots of the table of requirements, and give --max_slots"
             )
+        if isinstance(self.limit, Auto):
+            raise ConfigurationError(
+                "max_slots=auto is for requirements that never change: where they do, say in how "
+                "many slots users count, such as --max_slots=2, or leave out the changes"
+            )
         if not isinstance(self.limit, Limit) or self.limit.max_slots is None or self.limit.in_life:
             raise ConfigurationError(
                 "where requirements change there is one limit on presence for all, in the slots of "
                 "a block: give one Limit, without in_life"
             )
         return registry.up_to(self._horizon)
+
+    def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
+        """Those that are known before anybody looks at users; and whom to look at."""
+        known, adjacency = self._known, self.adjacency
+        looks = auto.looks(known.max_slots, known.classes, adjacency)
+        if self.resume is None and auto.rate is None and any(looks):
+            self._looks = self._long_enough(looks)
+            looks = self._looks
+        return auto.limits(looks, known.max_slots, known.classes, adjacency, known.named)
+
+    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
+        """Those over windows that are no longer than the range. Raises ConfigurationError."""
+        if self.first_slot is None or self.last_slot is None:
+            return looks
+        slots = self.last_slot - self.first_slot + 1
+        shorter = [look and (look if look.requirement.window <= slots else None) for look in looks]
+        if not any(shorter):
+            shortest = min(look.requirement.window for look in looks if look is not None)
+            raise ConfigurationError(
+                f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
+                f"window shorter than {shortest}: begin with {shortest} slots or more, or say "
+                "max_slots, or auto and the share of the slots in which users are there, such as "
+                "auto:0.05"
+            )
+        return shorter
 
     @property
     def population(self) -> Population:
@@ -381,9 +423,18 @@ class PrivateHistograms(beam.PTransform):
             "contributions of a user in a slot": encoded(self.max_contributions),
             USERS: self._known.identity(),
             **({} if self.keep == UNIFORM else {KEEP: encoded(self.keep)}),
-            **({} if self.limits is None else {LIMIT: encoded(self.limits)}),
+            **self._limit_facts,
             **({CHANGING: encoded(True)} if self.limits and self._dynamic else {}),
         }
+
+    @property
+    def _limit_facts(self) -> Parts:
+        if self.limits is None:
+            return {}
+        if isinstance(self.limit, Auto):  # whatever is chosen
+            asked = encoded(self._known.classes)
+            return {LIMIT: encoded(self.limit), REQUIREMENTS: asked}
+        return {LIMIT: encoded(self.limits)}
 
     def event_mapper(self, dynamic: bool = False) -> EventMapper:
         """What maps batches of events as this transform does; `dynamic` if requirements change."""
@@ -518,7 +569,16 @@ class PrivateHistograms(beam.PTransform):
             self._resumes,
         )
         starts = None if counted.bounded else counted.ticks[0]
-        limit = LimitPresence(config, starts, self._kept, changes)
+        choice = None
+        if any(self._looks):
+            if not counted.bounded:
+                raise ConfigurationError(
+                    "max_slots=auto looks at users before anything is released, so the input must "
+                    "end: release it pass by pass (--state), or say max_slots, or auto and the "
+                    "share of the slots in which users are there, such as auto:0.05"
+                )
+            choice = ChooseLimits(config, self._looks, self._key, of_parts(self.context))
+        limit = LimitPresence(config, starts, self._kept, choice, changes)
         limited = counted.counts | "LimitPresence" >> limit
         return counted._replace(
             counts=limited.counts,

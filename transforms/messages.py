@@ -48,6 +48,8 @@ class Kind(IntEnum):
     """It is time to look."""
     WHOLE = 8
     """All of a bounded input was sent; the payload says in how many messages, in digits."""
+    CHOICE = 9
+    """In how many slots users are to count, before the first is counted."""
 
 
 class Message(NamedTuple):

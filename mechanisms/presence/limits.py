@@ -20,6 +20,9 @@ Proof. Each input counts at most m times in each of j + 1 blocks up to the end o
 last block, where one counts a times in the window and the other b times, what counts behind it
 differs in at most |a - b| slots, and a + b + |a - b| = 2 max(a, b) <= 2 m.
 
+To remove some slots of the window and not all is to replace it: others of it may count in their
+place, in each block that is touched. So up to 2 (j + 1) m slots differ, and not (j + 2) m.
+
 So a slot may cost c = E / ((j + 2) m), or E / ((j + 1) m) where the price is for a change of two
 units, as it is under `replace`: the loss of a mechanism is linear in units. That is a price for
 *every* slot, and no budget for windows of (j + 2) m slots: those that differ need not be
@@ -62,12 +65,13 @@ Source: our own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
 from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
@@ -82,6 +86,8 @@ BLOCKS = 2
 """Blocks of a window, where nothing else is asked for. More or fewer gain little."""
 PART = 20
 """One in so many units of a budget is for the share that is kept."""
+LOOK = 25
+"""One in so many units of a budget is for the look by which a limit is chosen (`choice.py`)."""
 WORTH = 3
 """A limit is worth what it leaves out if a slot then costs so many times more."""
 EVERYBODY = 10**10
@@ -151,7 +157,7 @@ class Limit(Identified):
     Raises ConfigurationError for what is no whole number from 1 on, or no limit at all.
     """
 
-    IDENTITY = Form("presence limit", ("max_slots", "blocks", "in_life"))
+    IDENTITY = Form("presence limit", ("max_slots", "blocks", "in_life"), {"chosen": False})
 
     max_slots: int | None
     """Slots of a block; None for all."""
@@ -159,6 +165,8 @@ class Limit(Identified):
     """Blocks of a window."""
     in_life: int | None = None
     """Slots forever; None for all."""
+    chosen: bool = False
+    """Whether it was chosen by a private look at the users, which they pay for."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -171,6 +179,11 @@ class Limit(Identified):
             )
         for one in given:
             whole("max_slots", one)
+
+    @property
+    def is_none(self) -> bool:
+        """Whether users count in every slot, whatever they ask for."""
+        return self.in_life is None and self.max_slots == MAX_WINDOW
 
     def limits(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> bool:
         """Whether rule 1 limits anything for who asks for this: only if that gains anything."""
@@ -221,9 +234,12 @@ class Limit(Identified):
         Raises ConfigurationError where nothing would be left for a slot.
         """
         slots = self.slots(requirement, adjacency)
+        budget = to_units(requirement.epsilon) - self.aside(requirement, adjacency)
         if self.in_life is None and not self.limits(requirement, adjacency):
-            return requirement
-        price = (to_units(requirement.epsilon) - self.aside(requirement, adjacency)) // slots
+            if not self.chosen:
+                return requirement
+            return Requirement(requirement.window, math.ldexp(budget, -UNIT_BITS))
+        price = budget // slots
         if not price:
             raise ConfigurationError(
                 f"{requirement} over {slots} slots leaves less than "
@@ -232,9 +248,14 @@ class Limit(Identified):
         return Requirement(1, math.ldexp(price, -UNIT_BITS))
 
     def aside(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> int:
-        """Units that are for the share that is kept: none where no such share is asked for."""
+        """Units that are not for slots.
+
+        They are for the share that is kept, where that is asked for, and for the look at users, if
+        that chose the limit.
+        """
         asked = isinstance(requirement, Lifetime) or self.limits(requirement, adjacency)
-        return aside(requirement.epsilon) if asked else 0
+        kept = aside(requirement.epsilon) if asked else 0
+        return kept + (to_units(requirement.epsilon) // LOOK if self.chosen else 0)
 
     def reach(self, requirement: Requirement, adjacency: str) -> int:
         """Consecutive slots in which neighbours can differ."""
@@ -255,18 +276,25 @@ class Limit(Identified):
         """
         if self.pays(requirement, adjacency):
             return
+        assert self.max_slots is not None
         window, gained = requirement.window, self.slots(requirement, adjacency)
-        best = self._best(requirement, adjacency)
-        remedy = f"give at most max_slots={best}" if best else "give longer windows or no limit"
+        over, best = number_of(window, "slot"), self._best(requirement, adjacency)
+        fewer = replace(self, blocks=BLOCKS)
+        if best:
+            remedy = f"give at most max_slots={best}"
+        elif self.blocks > BLOCKS and (best := fewer._best(requirement, adjacency)):
+            remedy = f"give fewer blocks, such as max_slots={min(best, self.max_slots)},{BLOCKS}"
+        else:
+            remedy = "give longer windows"
         if gained >= window:
             raise ConfigurationError(
                 f"max_slots={self.max_slots} in each of {self.blocks} blocks saves nothing over "
-                f"{window} slots: a slot would cost what it costs without a limit. Where users "
+                f"{over}: a slot would cost what it costs without a limit. Where users "
                 f"are rarely present, {remedy}; else leave the limit out"
             )
         raise ConfigurationError(
             f"max_slots={self.max_slots} in each of {self.blocks} blocks does not pay over "
-            f"{window} slots: a slot would cost 1/{gained} of the budget, and what is left out "
+            f"{over}: a slot would cost 1/{gained} of the budget, and what is left out "
             f"costs more than that gains. Where users are rarely present, {remedy}; else leave the "
             "limit out"
         )
@@ -286,6 +314,7 @@ def limits_of(
     own: Sequence[int | None],
     requirements: Sequence[Requirement],
     adjacency: str = ADD_REMOVE,
+    named: Callable[[int], str] | None = None,
 ) -> tuple[Limit, ...] | None:
     """The limit of each class, K of them; None where nothing is limited.
 
@@ -295,6 +324,8 @@ def limits_of(
             or nothing at all.
         requirements: of each class, shape (K,).
         adjacency: what neighbouring inputs differ in.
+        named: what to call the users of a class in what is refused; by their requirement where
+            nothing is given.
 
     Raises:
         ConfigurationError: for one of its own that does not pay; or if the other pays for nobody.
@@ -304,13 +335,14 @@ def limits_of(
     usual = EVERY_SLOT if limit is None else limit
     both = list(zip(requirements, own or [None] * len(requirements), strict=True))
     made = []
-    for requirement, most in both:
+    for k, (requirement, most) in enumerate(both):
         if most is not None:
             mine = replace(usual, max_slots=most)
             try:
                 mine.check(requirement, adjacency)
             except ConfigurationError as error:
-                raise ConfigurationError(f"users with {requirement}: {error}") from None
+                users = f"users with {requirement}" if named is None else named(k)
+                raise ConfigurationError(f"{users}: {error}") from None
             made.append(mine)
         elif usual.pays(requirement, adjacency):
             made.append(usual)

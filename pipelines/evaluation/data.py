@@ -24,6 +24,7 @@ from streamveil.mechanisms.randomness.noise import KEY_BYTES
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.evaluation.sources import Bound, Counted
 from streamveil.pipelines.evaluation.streams import REAL, population
+from streamveil.pipelines.evaluation.visitors import Visitors
 from streamveil.pipelines.flights import DESTINATIONS, TIME, USER, VALUE, YEAR, write_demo_input
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.progress import progress
@@ -66,6 +67,8 @@ class Data:
     """Who asks for what; None spreads the users that are found over nine kinds of requirements."""
     dialect: CsvDialect | None = None
     """How CSV files are written, where that is said."""
+    by_user: bool = False
+    """Whether it is kept who is where, to compare limits on presence."""
 
     def count(self, folder: Path, letters: Letters) -> Counted:
         """Count all events by slot, class and bin into a file.
@@ -84,8 +87,14 @@ class Data:
         transform = self.inputs.transform(registry, DEFAULT, bytes(KEY_BYTES))  # the same draws
         path, events_path = folder / "counts.npy", folder / "events.npy"
         beyond = Beyond()
+        visitors = Visitors(registry.classes_with_other) if self.by_user else None
+        visits_path = folder / "visits.npz"
         with progress("streamveil evaluate, counting"):
-            cells = self._write(transform, path, events_path, letters, beyond)
+            cells, first, last = self._write(
+                transform, path, events_path, letters, beyond, visitors
+            )
+        if visitors is not None:
+            visitors.write(str(visits_path), first, last)
         return Counted(
             self.name,
             str(path),
@@ -100,6 +109,8 @@ class Data:
                 {most: square / cells for most, square in sorted(beyond.squares.items())},
             ),
             self.inputs.slots.length,
+            visits_path=str(visits_path) if self.by_user else None,
+            adjacency=self.inputs.adjacency,
         )
 
     def _users(self) -> pa.Array:
@@ -130,14 +141,21 @@ class Data:
         events_path: Path,
         letters: Letters,
         beyond: Beyond,
-    ) -> int:
+        visitors: Visitors | None,
+    ) -> tuple[int, int, int]:
         """Write counts from the first slot to the last, in as few bytes as hold them.
 
-        Returns the number of slots and bins.
+        Returns the number of slots and bins, and the first and the last slot.
         """
         found = {
             one.slot: (_narrow(one.counts), _narrow(one.events))
-            for one in exact(transform, self._batches(letters), letters.add, beyond)
+            for one in exact(
+                transform,
+                self._batches(letters),
+                letters.add,
+                beyond,
+                visitors.add if visitors else None,
+            )
             if one.events.any()
         }
         first, last = transform.first_slot, transform.last_slot
@@ -165,7 +183,7 @@ class Data:
             for slot, tables in found.items():
                 written[slot - first] = tables[place]
             written.flush()
-        return shape[0] * shape[2]
+        return shape[0] * shape[2], first, last
 
 
 def _narrow(table: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -194,12 +212,13 @@ def spread(users: pa.Array) -> Registry:
     )
 
 
-def real_stream(name: str, folder: Path) -> Counted:
+def real_stream(name: str, folder: Path, by_user: bool = False) -> Counted:
     """Count a year of flights from New York: 105 airports, 4,043 aircraft, each a user.
 
     Args:
         name: a key of `REAL`.
         folder: where the counts go; it must outlive what is returned.
+        by_user: as of :class:`Data`.
 
     Raises:
         ConfigurationError: when the flights are not installed.
@@ -219,4 +238,5 @@ def real_stream(name: str, folder: Path) -> Counted:
         last_slot=slots.index(parse_time(YEAR[1])),
     )
     registry = read_requirements(str(requirements))
-    return Data(name, str(events), None, inputs, registry).count(folder, Letters(keep=False))
+    data = Data(name, str(events), None, inputs, registry, by_user=by_user)
+    return data.count(folder, Letters(keep=False))

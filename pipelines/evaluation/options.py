@@ -89,6 +89,12 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         help="show the error of revisions as well, of each slot so many slots later, of mechanisms "
         "that can revise",
     )
+    add(
+        "--max_slots",
+        metavar="M,M,...|auto",
+        help="compare limits on the slots of each half of the window in which a user counts, on "
+        "events: these, or all that may pay; and what release --max_slots=auto makes of them",
+    )
     section(parser, WORK)(
         "--processes", type=int, metavar="N", help="how many run at a time (default: every core)"
     )

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import Requirement
+from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement
 from streamveil.mechanisms.protocol import Population, population_of
 from streamveil.pipelines.evaluation.streams import (
     BINS,
@@ -126,6 +126,10 @@ class Counted:
     slot_length: int | None = None
     """Length of a slot in microseconds; None where it is not known."""
     about: str = ""
+    visits_path: str | None = None
+    """File of who is where, as `visitors.Visitors` writes it; None where nobody asked for it."""
+    adjacency: str = ADD_REMOVE
+    """What neighbouring inputs differ in."""
 
     @cached_property
     def epsilon(self) -> float:

@@ -119,8 +119,8 @@ def release(
         keep: which of more: `uniform` or `distinct`.
         adjacency: `add_remove`, or `replace`.
         max_slots: the slots of each half of the window in which a user counts, or those of each
-            part and the number of parts; None for all. A column `max_slots` of the requirements
-            says the former user by user.
+            part and the number of parts; `auto` to choose them; None for all. A column `max_slots`
+            of the requirements says the former user by user.
         requirement_columns: names of the columns of users, windows and epsilons, if they
             differ, and perhaps of that of limits.
         default_requirement: window and epsilon of users outside the table, and their public number.

@@ -16,10 +16,10 @@ FROM, TO = "2024-01-01", "2024-03-31"
 CUT = "2024-02-10"
 
 
-def visits(seed=4):
+def visits(seed=4, often=0.1):
     """Events of users who are there every tenth day or so, at most one a day."""
     random = np.random.default_rng(seed)
-    there = random.random((USERS, DAYS)) < 0.1
+    there = random.random((USERS, DAYS)) < often
     return [
         (f"u{user}", "ABC"[random.integers(3)], START + dt.timedelta(days=int(day)))
         for user, day in zip(*np.nonzero(there), strict=True)
@@ -139,8 +139,11 @@ def test_in_python_it_is_the_same(rarely):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"max_slots": "many"}, ["--max_slots=many is not M or M,BLOCKS", "3,4"]),
-        ({"max_slots": "2,3,4"}, ["--max_slots=2,3,4 is not M or M,BLOCKS"]),
+        ({"max_slots": "many"}, ["--max_slots=many is not M, M,BLOCKS or auto", "3,4"]),
+        ({"max_slots": "2,3,4"}, ["--max_slots=2,3,4 is not M, M,BLOCKS or auto"]),
+        ({"max_slots": "auto:"}, ["--max_slots=auto: is not M, M,BLOCKS or auto"]),
+        ({"max_slots": "auto:5"}, ["--max_slots=auto:5: a presence rate of 5", "below 1"]),
+        ({"max_slots": "auto", "mechanism": "dpbd"}, ["leave out the changes and mechanisms"]),
         ({"max_slots": "0"}, ["--max_slots=0", "1 or more"]),
         ({"max_slots": "8"}, ["saves nothing over 30 slots", "max_slots=2"]),
         ({"max_slots": "3"}, ["does not pay over 30 slots", "1/12 of the budget", "max_slots=2"]),
@@ -196,7 +199,8 @@ def test_a_column_of_the_table_limits_some_and_the_option_the_others(by_table):
 def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
     for limit, words in ((3, ["does not pay", "at most max_slots=2"]), (40, ["saves nothing"])):
         with_limits(by_table, lambda user, limit=limit: limit if user % 2 else "")
-        by_table.refused("window=30", f"max_slots={limit}", *words)
+        told = "user 'u1' and whoever asks for the same (window 30, epsilon 900)"
+        by_table.refused(told, f"max_slots={limit}", *words)
 
 
 def test_where_devices_answer_there_are_no_limits(by_table, toolbox):
@@ -212,3 +216,83 @@ def test_a_limit_of_the_table_cannot_change_in_a_stream(by_table):
     for limit_of in (lambda user: 1 if user % 2 else "", lambda user: ""):
         with_limits(by_table, limit_of)
         by_table.refused("30 ask for something else", told, **pieces, resume="true")
+
+
+# ---- a limit that is chosen ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def chosen(rarely):
+    """The same job over longer windows, where a limit is to be chosen."""
+    rarely.requirements({f"u{user}": (60, 900.0) for user in range(USERS)})
+    rarely.flags |= {"max_slots": "auto", "ledger": rarely.path("ledger.jsonl")}
+    return rarely
+
+
+def test_a_run_chooses_its_limit_and_pays_for_the_look(chosen):
+    outcome = chosen.done()
+    assert "limits:   max_slots=auto: users count as chosen, 60 users in the first" in outcome.out
+    assert "beyond the slots in which they count" in outcome.out + outcome.err + outcome.log
+    ledger = chosen.json_rows("ledger.jsonl")
+    assert max(row["spent_in_window"] for row in ledger) <= 900.0
+    looks = ledger[0]["spent_in_window"] - ledger[0]["spent"]
+    assert looks == pytest.approx(900.0 * 0.09)
+    assert "kept_share" in chosen.json_rows("out.jsonl")[-1]["diagnostics"]
+
+
+def test_where_no_limit_is_worth_it_none_is_chosen(chosen):
+    chosen.events(visits(5, often=0.6))
+    chosen.done()
+    ledger = chosen.json_rows("ledger.jsonl")
+    look = ledger[0]["spent_in_window"] - ledger[0]["spent"]
+    assert look == pytest.approx(900.0 * 0.04)
+    assert max(row["spent_in_window"] for row in ledger) <= 900.0
+    assert "kept_share" not in chosen.json_rows("out.jsonl")[-1]["diagnostics"]
+
+
+def test_a_public_rate_chooses_without_a_look(chosen):
+    chosen.done(max_slots="auto:0.05")
+    first = chosen.json_rows("ledger.jsonl")[0]
+    assert first["spent_in_window"] - first["spent"] == pytest.approx(900.0 * 0.05)
+    chosen.done(max_slots="auto:0.9", output=chosen.path("b.jsonl"), ledger=None)
+    assert "kept_share" not in chosen.json_rows("b.jsonl")[-1]["diagnostics"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("often", [0.1, 0.6])
+def test_pieces_of_a_stream_keep_to_what_the_first_chose(chosen, often):
+    chosen.events(visits(often=often))
+    pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl"), "ledger": None}
+    chosen.done(**pieces, end="2024-03-02")
+    chosen.done("--resume", **pieces, end="2024-03-10")
+    chosen.done("--resume", **pieces)
+    for number in (1, 2, 3):
+        rows = chosen.json_rows(f"part-0000000{number}.jsonl")
+        assert ("kept_share" in rows[-1]["diagnostics"]) == (often == 0.1)
+    for other in ("2", "auto:0.05", None):
+        flags = {**pieces, "max_slots": other, "resume": "true"}
+        chosen.refused("the limit on presence", "changed since it was written", **flags)
+
+
+def test_a_first_piece_without_a_window_is_refused(chosen):
+    pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl")}
+    chosen.refused(
+        "there are 10 slots and no window shorter than 60",
+        "auto:0.05",
+        **pieces,
+        ledger=None,
+        end="2024-01-11",
+    )
+
+
+def test_a_dry_run_tells_what_a_slot_costs(chosen):
+    rows = {f"u{user}": (60, 900.0) if user % 2 else (6, 900.0) for user in range(USERS)}
+    chosen.requirements(rows)
+    told = chosen.done("--dry_run", max_slots="3").out
+    assert "class:    epsilon 900 over 6 slots: 30 users, who count in every slot\n" in told
+    assert (
+        "class:    epsilon 900 over 60 slots: 30 users, who count in the first 3 of 30 slots: one "
+        "costs 71.2, for 12 can differ, 4.8 times what it would without a limit\n"
+    ) in told
+    told = chosen.done("--dry_run").out
+    assert "30 users, at whom a run looks, for 1/25 of the budget, to choose a limit\n" in told

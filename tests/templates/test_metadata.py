@@ -130,7 +130,12 @@ TOPIC, SUBSCRIPTION = "pubsub:projects/p/topics/t", "pubsub:projects/p/subscript
         ("release-batch", "mechanism", ["adaptive", "pbd", "lbu"], ["", "Adaptive?"]),
         ("collect", "mechanism", ["plpa+", "rotation"], ["+"]),
         ("release-batch", "max_contributions", ["1", "12"], ["one", "-1", "1.5"]),
-        ("release-batch", "max_slots", ["3", "3,4"], ["3,", "few", "3,4,5"]),
+        (
+            "release-batch",
+            "max_slots",
+            ["3", "3,4", "auto", "auto:0.05,3"],
+            ["3,", "few", "3,4,5", "auto:", "auto:5"],
+        ),
         ("release-batch", "adjacency", ["add_remove", "replace"], ["add", "add_remove|replace"]),
         ("per-record", "value_max", ["100", "0.5"], ["-1", "many"]),
     ],

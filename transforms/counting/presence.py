@@ -33,6 +33,7 @@ from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
 from streamveil.transforms.counting.changes import NEVER, Changes
 from streamveil.transforms.counting.event_codes import Layout, ShardKey, Visits
 from streamveil.transforms.counting.join_requirements import check_waiting, mapped_changes
+from streamveil.transforms.counting.limit_choice import ChooseLimits, limits_from
 from streamveil.transforms.counting.presence_shard import (
     NO_REQUIREMENT_DETAIL,
     PresenceConfig,
@@ -78,6 +79,8 @@ class LimitPresence(beam.PTransform):
     """Of a stream: which slot is the first."""
     kept: Sequence[Message] = ()
     """What shards kept in the run that this one goes on from."""
+    choice: ChooseLimits | None = None
+    """Chooses the limits of a bounded input where they are not known. Then nothing changes."""
     changes: beam.PCollection[pa.RecordBatch] | None = None
     """Batches of changes, where the config knows how to map them."""
 
@@ -120,6 +123,10 @@ class LimitPresence(beam.PTransform):
                 )
             )
         else:
+            if self.choice is not None:
+                chosen = visits | "ChooseLimits" >> self.choice
+                everything.append(chosen.shards)
+                tallies = (*tallies, chosen.tallies)
             limited = (
                 everything
                 | "AddCounters" >> beam.Flatten()
@@ -133,10 +140,13 @@ class LimitPresence(beam.PTransform):
             tallies = (*tallies, begin, limited[TALLIES])
         limited.counts.element_type = KV[str, Message]
         limited[REJECTED].element_type = pa.RecordBatch
+        counts = limited.counts
+        if self.starts is None and self.choice is not None:
+            counts = (counts, chosen.told) | "AddChoice" >> beam.Flatten()
         if self.changes is None:
-            return Limited(limited.counts, tallies)
+            return Limited(counts, tallies)
         return Limited(
-            limited.counts,
+            counts,
             () if self.starts is not None else tallies,
             (*rejected, limited[REJECTED]),
         )
@@ -162,22 +172,28 @@ class _LimitAtEndFn(beam.DoFn):
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
         config, (key, messages) = self._config, element
-        shard, changing = PresentShard(config, key[0]), config.change_mapper is not None
+        changing = config.change_mapper is not None
         blocks: dict[int, Message] = {}
-        asked = [shard.no_changes()]
+        before: list[bytes] = []
+        came: list[bytes] = []
         taken = 0
         for message in messages:
             taken += 1
-            if message.kind is Kind.CHANGES:
-                asked.append(Changes.from_bytes(message.payload))
-            elif message.kind is not Kind.KEPT:
-                blocks[message.slot] = message
-            elif changing:
-                written, waiting = several_from_bytes(message.payload)
-                shard.resume(written)
-                asked.append(Changes.from_bytes(waiting))
+            if message.kind is Kind.CHOICE:
+                config = config.under(limits_from(message))
+            elif message.kind is Kind.CHANGES:
+                came.append(message.payload)
+            elif message.kind is Kind.KEPT:
+                before.append(message.payload)
             else:
-                shard.resume(message.payload)
+                blocks[message.slot] = message
+        shard = PresentShard(config, key[0])
+        for written in before:
+            if changing:
+                written, waiting = several_from_bytes(written)
+                came.append(waiting)
+            shard.resume(written)
+        asked = [shard.no_changes(), *map(Changes.from_bytes, came)]
         changes = Changes.joined(asked)
         if config.resumed:
             assert config.first_slot is not None

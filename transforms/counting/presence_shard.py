@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules
+from streamveil.mechanisms.presence.calendars import Rules, keys_of
 from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
 from streamveil.mechanisms.presence.counters import UNTOLD
 from streamveil.transforms import metrics
@@ -27,6 +27,7 @@ from streamveil.transforms.counting.event_codes import (
     Visits,
     count,
     count_layers,
+    read_codes,
 )
 from streamveil.transforms.messages import (
     Kind,
@@ -65,6 +66,10 @@ class PresenceConfig:
     """Whether an earlier run released the slot before the first one: changes from before are late.
     """
 
+    def under(self, limits: tuple[Limit, ...]) -> PresenceConfig:
+        """The same under other limits."""
+        return replace(self, limits=limits)
+
     @cached_property
     def rules(self) -> Rules:
         """Of each class."""
@@ -75,10 +80,37 @@ class PresenceConfig:
         """The key of the phases, which seals counters as well."""
         return self.make_key()
 
+    def visitors(self, kind: int, visits: Visits) -> tuple[Keys, Integers]:
+        """Who is there in which slots of a block, by key: shape (n,) each."""
+        users, slots, _ = self.there(kind, visits)
+        return keys_of(users, names_of(kind, visits)), slots
+
+    def there(self, kind: int, visits: Visits) -> tuple[Integers, Integers, Integers]:
+        """Who is there in which slots of a block, and in how many groups: shape (n,) each.
+
+        Users are members' positions, or strangers' numbers among the visits' own.
+        """
+        layout, codes = self.layout, visits.codes
+        starts, sizes = runs(codes // codes.dtype.type(layout.bins))  # groups stand together
+        slots, users, _ = read_codes(kind, codes[starts], layout)
+        return users, slots + visits.block * layout.block, sizes
+
+    def classes_of(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
+        """Class of each user by the table, shape (n,); `NOTHING_ASKED` of who is not in it."""
+        if kind == MEMBERS:
+            return self.registry.class_of[users]
+        other = self.registry.default_class
+        return np.full(len(users), NOTHING_ASKED if other is None else other, np.int32)
+
     def told(self, key: ShardKey, counts: BlockCounts) -> tuple[str, Message]:
         """(stream, BlockCounts)."""
         message = self.layout.message(Kind.COUNTS, counts.block, key, counts.to_bytes())
         return self.stream, message
+
+
+def names_of(kind: int, visits: Visits) -> Keys | None:
+    """Keys of the strangers of some visits, by number; None of members, who are their own."""
+    return None if kind == MEMBERS else stranger_keys(visits.strangers)
 
 
 class LimitedVisits(NamedTuple):
@@ -116,17 +148,8 @@ class PresentShard:
         classes = config.registry.classes
         first_slot = None if config.resumed else config.first_slot
         length = int(config.rules.lengths[0])
-        return Prices(
-            config.key, length, classes.longest, classes.budgets, self._class_of, first_slot
-        )
-
-    def _class_of(self, users: Keys) -> npt.NDArray[np.int32]:
-        """Class of users by the table."""
-        registry = self._config.registry
-        if self._kind == MEMBERS:
-            return registry.class_of[users]
-        other = registry.default_class
-        return np.full(len(users), NOTHING_ASKED if other is None else other, np.int32)
+        class_of = partial(config.classes_of, self._kind)
+        return Prices(config.key, length, classes.longest, classes.budgets, class_of, first_slot)
 
     @property
     def next_slot(self) -> int | None:
@@ -159,23 +182,12 @@ class PresentShard:
         if not len(codes):
             class_of = self._config.registry.classes_with_other
             return LimitedVisits(count(self._kind, visits, layout, class_of), 0, {})
-        if self._kind == MEMBERS:  # the groups of a visit stand together
-            found = codes // codes.dtype.type(layout.bins)
-            starts, sizes = runs(found)
-            slots, members = np.divmod(found[starts].astype(np.int64), layout.users)
-            users: Keys = members
-        else:
-            inside = codes[:, 2] // np.uint64(layout.bins)
-            fresh = (codes[1:, :2] != codes[:-1, :2]).any(axis=1) | (inside[1:] != inside[:-1])
-            starts = np.flatnonzero(np.append(True, fresh))
-            sizes = np.diff(starts, append=len(codes))
-            slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
-        slots += visits.block * layout.block
-        classes, layers = self._layers(users, slots)
+        users, slots, sizes = self._config.there(self._kind, visits)
+        classes, layers = self._layers(users, slots, names_of(self._kind, visits))
         homeless: dict[int, int] = {}
         lost = np.flatnonzero(classes == NOTHING_ASKED)
         if len(lost):
-            events = np.add.reduceat(visits.kept, starts)[lost]
+            events = np.add.reduceat(visits.kept, np.cumsum(sizes) - sizes)[lost]
             times, at = np.unique(slots[lost], return_inverse=True)
             sums = np.bincount(at, weights=events).astype(np.int64)
             homeless = dict(zip(times.tolist(), sums.tolist(), strict=True))
@@ -187,17 +199,19 @@ class PresentShard:
         metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, sum(homeless.values()))
         return LimitedVisits(counts, beyond, homeless)
 
-    def _layers(self, users: Keys, slots: Integers) -> tuple[Integers, Integers]:
+    def _layers(
+        self, users: Integers, slots: Integers, names: Keys | None
+    ) -> tuple[Integers, Integers]:
         """Class and layer of each visit; a class below 0 is in no layer."""
         next_slot = int(slots.max()) + 1
         if self._asking is None:
-            classes = self._class_of(users).astype(np.int64)
-            return classes, self._counters.layers(users, slots, classes, next_slot)
-        classes = self._asking.classes(users, slots)
+            classes = self._config.classes_of(self._kind, users).astype(np.int64)
+            return classes, self._counters.layers(users, slots, classes, next_slot, names)
+        classes = self._asking.classes(keys_of(users, names), slots)
         priced = classes >= 0
         layers = np.full(len(users), UNTOLD)
         some = users[priced], slots[priced], classes[priced]
-        layers[priced] = self._counters.layers(*some, next_slot)
+        layers[priced] = self._counters.layers(*some, next_slot, names)
         return classes, layers
 
     def skip(self, next_slot: int) -> None:

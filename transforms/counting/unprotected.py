@@ -93,6 +93,7 @@ def exact(
     batches: Iterable[pa.RecordBatch],
     rejected: Callable[[pa.RecordBatch], None] = lambda letters: None,
     beyond: Beyond | None = None,
+    visited: Callable[[int, Visits, Layout], None] | None = None,
 ) -> Iterator[ExactSlot]:
     """Count events without any protection.
 
@@ -101,6 +102,7 @@ def exact(
         batches: events, read to their end before the first count comes.
         rejected: called with the dead letters of a batch, of `io.REJECTED_SCHEMA`, if any.
         beyond: takes what bounds leave out.
+        visited: called with the events that count of each block, of members or of strangers.
 
     Yields:
         Slots, ascending. Those far from any event are left out, and some without may come.
@@ -121,6 +123,8 @@ def exact(
             if some:
                 bounded = bound_block(kind, block, some, layout, bounding)
                 counted.append(count(kind, bounded, layout, class_of))
+                if visited is not None:
+                    visited(kind, bounded, layout)
                 if beyond is not None:
                     _add_beyond(
                         beyond,
@@ -161,8 +165,7 @@ def _add_beyond(
     beyond.accepted += int(visits.kept.sum())
     beyond.dropped += dropped
     slots, users, bins = read_codes(kind, visits.codes, layout)
-    named = users[:, None] if users.ndim == 1 else users
-    fresh = (np.diff(slots) != 0) | (named[1:] != named[:-1]).any(axis=1)
+    fresh = (np.diff(slots) != 0) | (np.diff(users) != 0)
     starts = np.flatnonzero(np.append(True, fresh))
     sizes = np.diff(starts, append=len(slots))
     totals = np.repeat(np.add.reduceat(visits.kept, starts), sizes)

@@ -7,7 +7,7 @@ setting and per-record privacy have drivers of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -22,11 +22,13 @@ from streamveil.mechanisms.driver.life_stream import LifeStream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
+from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.kept_share import Beyond
-from streamveil.mechanisms.presence.limits import EVERYBODY
+from streamveil.mechanisms.presence.limits import EVERYBODY, block_length, priced
 from streamveil.mechanisms.protocol import Mechanism, Population, Setting, SlotRelease
-from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
 from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
+from streamveil.transforms import metrics
 from streamveil.transforms.counting.event_codes import (
     BlockCounts,
     Layout,
@@ -34,7 +36,9 @@ from streamveil.transforms.counting.event_codes import (
     slot_tables,
     slots_beyond,
 )
+from streamveil.transforms.counting.limit_choice import choice_message, limits_from
 from streamveil.transforms.messages import (
+    Kind,
     Message,
     compressed,
     expanded,
@@ -144,9 +148,9 @@ class Configuration:
         noise = NoiseSource(self.noise_key(), self.stream)
         fixed = None
         if not only_dynamic(self.mechanism):
-            made = mechanism(self.mechanism, self.population, revise=self.revise)
             if self.presence is not None:
-                return ByPresence(made, noise, self.layout, self.context, self.presence)
+                return ByPresence(self._present, self.layout, self.presence.limits)
+            made = mechanism(self.mechanism, self.population, revise=self.revise)
             fixed = ByClass(made, noise, self.layout, self.context)
             if not self.changing:
                 return fixed
@@ -159,6 +163,19 @@ class Configuration:
             context=self.context,
         )
         return ByCohort(stream, self.layout, self.changing, fixed)
+
+    def _present(self, limits: tuple[Limit, ...]) -> PresentStream:
+        """The stream where users count in so many slots."""
+        assert self.presence is not None
+        asked, adjacency = self.presence.requirements, self.presence.adjacency
+        population = replace(self.population, requirements=priced(limits, asked, adjacency))
+        made = LifeStream if asked.forever else PresentStream
+        return made(
+            mechanism(self.mechanism, population, revise=self.revise),
+            NoiseSource(self.noise_key(), self.stream),
+            self.context,
+            replace(self.presence, limits=limits),
+        )
 
     @property
     def _setting(self) -> Setting:
@@ -228,20 +245,43 @@ class _PresentCounts(NamedTuple):
 
 
 class ByPresence:
-    """Users count in a few slots only: counts are BlockCounts, with what does not count."""
+    """Users count in a few slots only: counts are BlockCounts, with what does not count.
+
+    Args:
+        make: gives the stream under the limit of each class.
+        layout: how counts are coded.
+        limits: of each class; where they are to be chosen, as long as they are not.
+        moving: whether users may move from class to class.
+    """
 
     def __init__(
         self,
-        mechanism: Mechanism[Any],
-        noise: NoiseSource,
+        make: Callable[[tuple[Limit, ...]], PresentStream],
         layout: Layout,
-        context: Parts,
-        presence: Presence,
+        limits: tuple[Limit, ...],
+        moving: bool = False,
     ) -> None:
         self.layout = layout
-        self.presence = presence
-        made = LifeStream if presence.requirements.forever else PresentStream
-        self.stream = made(mechanism, noise, context, presence)
+        self.stream, self.limits = make(limits), limits
+        self._make, self._moving = make, moving
+
+    def chosen(self, choice: Message) -> ByPresence:
+        """The same under limits that were chosen."""
+        return ByPresence(self._make, self.layout, limits_from(choice), self._moving)
+
+    def tell_limits(self) -> None:
+        """Count the users under each of the limits that were chosen: all of it is public."""
+        population, asked = self.stream.mechanism.population, self.stream.asked
+        for size, limit, one in zip(population.sizes, self.limits, asked, strict=True):
+            if limit.chosen:
+                whole = 1 if limit.is_none else block_length(one.window, limit.blocks)
+                most = 1 if limit.is_none else limit.max_slots
+                metrics.count(f"{metrics.LIMITED_PREFIX}{most} of {whole}", int(size))
+
+    @property
+    def _choices(self) -> list[Message]:
+        """What the state keeps of limits that were chosen, if they were."""
+        return [choice_message(self.limits)] if any(one.chosen for one in self.limits) else []
 
     @property
     def parts(self) -> int:
@@ -256,13 +296,19 @@ class ByPresence:
 
     def start(self) -> PresentState:
         """State before the first slot."""
-        return self.stream.start()
+        state = self.stream.start()
+        if not self._choices:
+            return state
+        # Were other limits chosen, the same counts would draw other noise.
+        history = digest(state.stream.history, b"chosen limits", self._choices[0].payload)
+        return replace(state, stream=replace(state.stream, history=history))
 
     def encode(self, state: PresentState, kept: Iterable[Message] = ()) -> bytes:
         """Bytes of the state; with it goes what shards keep of who counted, in any order."""
         written = self.stream.pack(state)
-        parts = several_to_bytes(written, *sorted(message.to_bytes() for message in kept))
-        joined = _JOINED if self.presence.moving else b""
+        messages = (*kept, *self._choices)
+        parts = several_to_bytes(written, *sorted(message.to_bytes() for message in messages))
+        joined = _JOINED if self._moving else b""
         return joined + self.stream.keeper.write(compressed(parts))
 
     def decode(self, data: bytes) -> PresentState:
@@ -271,10 +317,18 @@ class ByPresence:
 
     def kept(self, data: bytes) -> list[Message]:
         """What each shard kept, of the bytes of a state."""
+        return [one for one in self._messages(data) if one.kind is Kind.KEPT]
+
+    def gone_on(self, data: bytes) -> ByPresence:
+        """The same under the limits that were chosen before a state was written."""
+        made = [one for one in self._messages(data) if one.kind is Kind.CHOICE]
+        return self.chosen(made[0]) if made else self
+
+    def _messages(self, data: bytes) -> list[Message]:
         return list(map(Message.from_bytes, self._parts(data)[1:]))
 
     def _parts(self, data: bytes) -> list[bytes]:
-        if self.presence.moving:
+        if self._moving:
             data = data.removeprefix(_JOINED)
         return several_from_bytes(expanded(self.stream.keeper.read(data)))
 

@@ -146,18 +146,22 @@ class _ReleaseAtEndFn(beam.DoFn):
         self._driver_of = self._config.drivers()
 
     def process(self, element: tuple[Any, Iterable[Message]]) -> Iterator[Any]:
-        config, driver = self._config, self._driver_of(element[0])
+        config = self._config
+        driver: Any = self._driver_of(element[0])
         ended: dict[int, list[Message]] = {}
         kept: list[Message] = []
+        chosen: list[Message] = []
         words: list[int] = []
         for message in element[1]:
             if message.kind is Kind.KEPT:
                 kept.append(message)
+            elif message.kind is Kind.CHOICE:
+                chosen.append(message)
             elif message.kind is Kind.COUNTS:
                 ended.setdefault(message.slot, []).append(message)
             elif message.kind is Kind.WHOLE:
                 words.append(int(message.payload))
-        came = len(kept) + sum(map(len, ended.values()))
+        came = len(kept) + len(chosen) + sum(map(len, ended.values()))
         if words != [came]:
             should = words[0] if words else "nobody says how many"
             raise InputLost(
@@ -165,6 +169,9 @@ class _ReleaseAtEndFn(beam.DoFn):
                 "before this failed or was lost, and the runner went on, so nothing is released. "
                 "See the first error in the runner's log, and run again"
             )
+        for choice in chosen:
+            driver = driver.chosen(choice)
+            driver.tell_limits()
         told: Counter[str | None] = Counter()
         end = config.clock.slots.end
         state = driver.start() if config.resume is None else driver.decode(config.resume)

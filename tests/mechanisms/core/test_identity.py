@@ -34,6 +34,7 @@ from streamveil.mechanisms.per_record.prdp import PrdpCount, PrdpSum
 from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.mechanisms.per_record.randomizer import Randomizer
 from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.transforms import Columns
 from streamveil.transforms.per_record.budgets import CategoryBudget, ColumnsBudget, ValueBudget
@@ -87,6 +88,7 @@ ON_RECORD = [
     (PrdpCount("prdp", BOUNDS), "034f1e1967d5313c"),
     (PrdpSum("prdp", BOUNDS, FUNCTION), "e62058121db7b84e"),
     (Limit(2, 3), "86e1a79ee2c4a43b"),
+    (Auto(0.05, 3), "7808b0289d415ad8"),
     (Randomizer(HatCount("hat:beta=0.2", BOUNDS, beta=0.2)), "d3c2ec37b8336537"),
 ]
 

@@ -53,4 +53,6 @@ def world(name, value, symbols) -> np.ndarray:
 def test_a_window_keeps_its_claim(name, symbols):
     proven = audit(world(name, 0, symbols), world(name, 1, symbols))
     print(f"audit of devices under {name}, {symbols} symbols: at least {proven:.2f} of {EPSILON}")
-    assert EPSILON * (0.4 if symbols == 2 else 0.1) < proven <= EPSILON
+    # With turns, the worst values differ outside the window as well, and in single slots.
+    least = 0.05 if "turns" in name else 0.4 if symbols == 2 else 0.1
+    assert EPSILON * least < proven <= EPSILON

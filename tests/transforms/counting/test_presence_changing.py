@@ -14,6 +14,7 @@ from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.calendars import phases
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.kept_share import Beyond
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
@@ -267,6 +268,9 @@ def test_what_does_not_fit_is_refused(kit, made, run):
         made(limit=[LIMIT, LIMIT])
     with pytest.raises(ConfigurationError, match="one limit on presence for all"):
         made(limit=Limit(1, 2, in_life=5))
+    for auto in (Auto(), Auto(0.05)):
+        with pytest.raises(ConfigurationError, match="max_slots=auto is for requirements that nev"):
+            made(limit=auto)
     with pytest.raises(ConfigurationError, match="knows no limit on presence"):
         made(mechanism="dpbd")
     with pytest.raises(ConfigurationError, match="longest window allowed is 20"):

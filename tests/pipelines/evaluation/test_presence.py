@@ -1,0 +1,96 @@
+"""Limits on presence side by side: measured on events of users, and the best advised."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streamveil.io import write_table
+from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms.presence import Counters, Limit
+from streamveil.mechanisms.presence.calendars import Rules
+from streamveil.mechanisms.presence.limits import EVERY_SLOT
+from streamveil.pipelines.evaluation.comparison import compare, tasks
+from streamveil.pipelines.evaluation.data import Data, Letters
+from streamveil.pipelines.evaluation.presence import Candidates, Stream, limit_advice
+from streamveil.pipelines.evaluation.w_event import WEvent
+from streamveil.pipelines.inputs import Inputs
+from streamveil.transforms import Columns
+
+USERS, SLOTS, WINDOW = 2_000, 60, 40
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """Users who are there in 2 % of the slots; half of them are not in the table."""
+    random = np.random.default_rng(7)
+    users, slots = np.nonzero(random.random((USERS, SLOTS)) < 0.02)
+    folder = tmp_path_factory.mktemp("visits")
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "user": [f"u{user}" for user in users.tolist()],
+            "value": np.array(["a", "b"])[random.integers(0, 2, len(users))].tolist(),
+            "time": pa.array(slots * 86_400_000_000, pa.timestamp("us", "UTC")),
+        }
+    )
+    path = str(folder / "visits.parquet")
+    write_table(path, batch.schema, [batch])
+    inputs = Inputs(
+        Columns("user", ("value",), "time"),
+        Slots.of("1d"),
+        Categories(("a", "b")),
+        max_contributions=1,
+        keep="uniform",
+        adjacency="add_remove",
+        first_slot=0,
+        last_slot=SLOTS - 1,
+    )
+    asked = {f"u{user}": (WINDOW, 1.0) for user in range(0, USERS, 2)}
+    registry = Registry.of(asked, default=(Requirement(WINDOW, 1.0), USERS // 2))
+    data = Data("visits", path, None, inputs, registry, by_user=True)
+    return data.count(folder, Letters(keep=False))
+
+
+def compared(source):
+    return compare(WEvent(), tasks(WEvent(), [(source, [(1.0, WINDOW)])], ["adaptive"], 2))
+
+
+def test_it_errs_without_a_limit_what_the_mechanism_does(source):
+    stream = Stream(source, 1.0, WINDOW)
+    for run in compared(source).runs:
+        assert stream.error("adaptive", [EVERY_SLOT], run.seed) == pytest.approx(
+            run.figures["amre"]
+        )
+
+
+@pytest.mark.slow
+def test_the_best_limit_is_advised(source):
+    (line,) = limit_advice(Candidates.of("1,2,3"), [source], compared(source))
+    assert line.startswith("visits, E 1, w 40, adaptive: AMRE ")
+    assert "; release with --max_slots=" in line
+    told = line.partition("--max_slots: ")[2]
+    assert [part.split()[0] for part in told.partition(";")[0].split(", ")] == [
+        *("1", "2", "3"),
+        "auto",
+    ]
+    assert Candidates.of("auto").among([Requirement(WINDOW, 1.0)], "add_remove") == [1, 2, 3]
+
+
+def test_windows_too_short_for_any_are_told(source):
+    comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, 8)])], ["adaptive"], 1))
+    (line,) = limit_advice(Candidates.of("auto"), [source], comparison)
+    assert line.endswith("no limit on presence (--max_slots) pays over these windows")
+
+
+def test_who_counts_is_limited_as_in_a_release(source):
+    stream = Stream(source, 1.0, WINDOW)
+    users, _ = stream.visits
+    counters = Counters(Rules.of([Limit(1)], stream.asked, "add_remove"), bytes(32), users)
+    counts = counters.layers(*stream.visits, stream.class_of[users], SLOTS) == 0
+    most = np.bincount(users[counts]).max()
+    assert 1 < most <= -(-SLOTS // (WINDOW // 2)) + 1
+
+
+@pytest.mark.parametrize("wrong", ["", "0", "two", "1.5", "2,", "auto,2"])
+def test_what_is_no_list_of_limits_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match=f"--max_slots={wrong} are no limits to compare"):
+        Candidates.of(wrong)

@@ -1,0 +1,166 @@
+"""Which limits on presence to choose: one private look at all of a bounded input, before the rest.
+
+The blocks of users are counted by their slots with events, shard by shard, added up and asked for
+with noise: see `mechanisms/presence/choice.py`. What follows is told to every shard, which decides
+by it who counts, and to the release stage, which prices slots by it and keeps it in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+import numpy.typing as npt
+from apache_beam.typehints import KV, Tuple
+
+from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Look
+from streamveil.mechanisms.randomness.noise import NoiseKeys, NoiseSource, digest
+from streamveil.transforms.counting.event_codes import ShardKey, Visits
+from streamveil.transforms.messages import (
+    TALLIES,
+    Kind,
+    Message,
+    array_from_bytes,
+    array_to_bytes,
+)
+
+if TYPE_CHECKING:
+    from streamveil.transforms.counting.presence_shard import PresenceConfig
+
+Integers = npt.NDArray[np.int64]
+
+_TOLD = "told"
+
+
+def choice_message(limits: Sequence[Limit], shard: int = 0, shards: int = 1) -> Message:
+    """What tells a step of limits, none of which is of a life."""
+    figures = [(one.max_slots, one.blocks, one.chosen) for one in limits]
+    payload = array_to_bytes(np.array(figures, np.int64).reshape(-1, 3))
+    return Message(Kind.CHOICE, 0, shard, payload, shards)
+
+
+def limits_from(choice: Message) -> tuple[Limit, ...]:
+    """The limits that it tells of."""
+    rows = array_from_bytes(choice.payload).tolist()
+    return tuple(Limit(most, blocks, chosen=bool(paid)) for most, blocks, paid in rows)
+
+
+class Chosen(NamedTuple):
+    """What :class:`ChooseLimits` gives."""
+
+    shards: beam.PCollection[tuple[ShardKey, Message]]
+    """The limits, for each shard."""
+    told: beam.PCollection[tuple[str, Message]]
+    """The limits, for the stream."""
+    tallies: beam.PCollection[bytes]
+
+
+@dataclass(eq=False)
+class ChooseLimits(beam.PTransform):
+    """From (shard, Visits) of a bounded input to the limits of all classes.
+
+    The noise is derived from the digest of what is asked and of the configuration.
+    """
+
+    config: PresenceConfig
+    """Under the limits that are known: of whoever is looked at, none."""
+    looks: Sequence[Look | None]
+    """What is asked of each class."""
+    noise_key: Callable[[], NoiseKeys]
+    identity: bytes
+    """Of the configuration."""
+
+    def __post_init__(self) -> None:
+        """Name the transform."""
+        super().__init__()
+
+    def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Chosen:
+        """Build the steps: look, shard by shard, then choose once."""
+        stream = self.config.stream
+        nothing = visits.pipeline | "NobodyLookedAt" >> beam.Create(
+            [(stream, Message(Kind.OPEN))]
+        ).with_output_types(KV[str, Message])
+        looked = (
+            visits
+            | "GatherForLook" >> beam.GroupByKey()
+            | "LookAtUsers"
+            >> beam.ParDo(_LookFn(self.config, self.looks)).with_output_types(KV[str, Message])
+        )
+        chosen = (
+            (looked, nothing)
+            | "AddNobody" >> beam.Flatten()
+            | "GatherLooks" >> beam.GroupByKey()
+            | "Choose"
+            >> beam.ParDo(
+                _ChooseFn(self.config, self.looks, self.noise_key, self.identity)
+            ).with_outputs(TALLIES, _TOLD, main="shards")
+        )
+        chosen.shards.element_type = KV[Tuple[int, int], Message]
+        chosen[_TOLD].element_type = KV[str, Message]
+        chosen[TALLIES].element_type = bytes
+        return Chosen(chosen.shards, chosen[_TOLD], chosen[TALLIES])
+
+
+class _LookFn(beam.DoFn):
+    """All visits of a shard to (stream, cells of each class that is looked at)."""
+
+    def __init__(self, config: PresenceConfig, looks: Sequence[Look | None]) -> None:
+        self._config, self._looks = config, looks
+
+    def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
+        config, (key, messages) = self._config, element
+        there = [config.visitors(key[0], Visits.of(message)) for message in messages]
+        users, slots = (np.concatenate(parts) for parts in zip(*there, strict=True))
+        classes, cells = config.classes_of(key[0], users), _nothing(self._looks)
+        asked = config.first_slot, config.last_slot
+        for k, look in enumerate(self._looks):
+            if look is not None:
+                mine = classes == k
+                told = look.cells(look.used(config.key, users[mine], slots[mine], asked))
+                cells[k, : len(told)] = told
+        yield config.stream, Message(Kind.COUNTS, payload=array_to_bytes(cells))
+
+
+class _ChooseFn(beam.DoFn):
+    """What all shards saw to the limits: for each shard; on the side the stream, and a tally."""
+
+    def __init__(
+        self,
+        config: PresenceConfig,
+        looks: Sequence[Look | None],
+        noise_key: Callable[[], NoiseKeys],
+        identity: bytes,
+    ) -> None:
+        self._config, self._looks = config, looks
+        self._noise_key, self._identity = noise_key, identity
+
+    def process(self, element: tuple[str, Iterable[Message]]) -> Iterator[Any]:
+        config, layout, (stream, messages) = self._config, self._config.layout, element
+        cells = _nothing(self._looks)
+        for message in messages:
+            if message.kind is Kind.COUNTS:
+                cells += array_from_bytes(message.payload)
+        noise = NoiseSource(self._noise_key(), stream).slot(
+            config.first_slot or 0, digest(self._identity, b"look at presence", cells.tobytes())
+        )
+        limits = list(config.limits)
+        for k, look in enumerate(self._looks):
+            if look is not None:
+                asked = cells[k, : len(look.limits) + 2]
+                limits[k] = look.choice(look.answer(asked, noise.words(f"presence {k}")))
+        for part in range(layout.parts):
+            yield layout.key(part), choice_message(limits, part, layout.parts)
+        yield beam.pvalue.TaggedOutput(_TOLD, (stream, choice_message(limits)))
+        tally = EventTally(messages=layout.parts + 1)
+        yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
+
+
+def _nothing(looks: Sequence[Look | None]) -> Integers:
+    """Cells of nobody, shape (K, most cells)."""
+    most = max(len(look.limits) + 2 for look in looks if look is not None)
+    return np.zeros((len(looks), most), np.int64)
