@@ -35,6 +35,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.presence.kept_share import (
     FADING,
     LAYERS,
+    Beyond,
     Floats,
     Integers,
     Rates,
@@ -95,7 +96,14 @@ class LifeQuery:
         """What costs at most so many units for ever: half for the layers, half for beyond."""
         inside, above = self.sensitivities
         each = budget // 2 // inside
-        return Rates(each, each, 0, budget // 2 // above)
+        return Rates(each, each, budget // 2 // above, 0)
+
+    def sums(self, counts: Integers, beyond: Beyond) -> Integers:
+        """What a slot adds to the next answers, of counts and of events that do not count."""
+        sums = np.zeros(self.width, np.int64)
+        sums[0] = counts.sum()
+        np.add.at(sums, beyond.layers, beyond.events)
+        return sums
 
     def answer(
         self, sums: Integers, asked: npt.NDArray[np.bool_], rates: Rates, words: RandomWords

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import Requirement
 from streamveil.mechanisms.core.budgets import Requirements, to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.mechanisms.driver import present_stream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit, kept_share
 from streamveil.mechanisms.presence.calendars import Rules
-from streamveil.mechanisms.presence.kept_share import Beyond, ShareQuery
+from streamveil.mechanisms.presence.kept_share import MANY_USERS, Beyond, ShareQuery
 from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
@@ -71,7 +70,7 @@ class Released:
         sensitivity = most * (2 if adjacency == REPLACE else 1)
         priced = Requirements([limit.priced(asked, adjacency)])
         made = PresentStream(
-            mechanism("uniform", Population(priced, np.array([1]), BINS, sensitivity)),
+            mechanism("uniform", Population(priced, np.array([MANY_USERS]), BINS, sensitivity)),
             NoiseSource(KEY),
             {},
             Presence((limit,), Requirements([asked]), adjacency),
@@ -151,13 +150,13 @@ def test_a_user_who_is_always_there_pays_nearly_all():
 
 
 def rest_by_bin(monkeypatch):
-    sums = present_stream._slot_sums
+    sums = ShareQuery.sums
 
-    def mutant(query, counts, beyond, mine):
+    def mutant(query, counts, beyond):
         near = np.minimum(beyond.layers, 2)
-        return sums(query, counts, beyond._replace(layers=near), mine)
+        return sums(query, counts, beyond._replace(layers=near))
 
-    monkeypatch.setattr(present_stream, "_slot_sums", mutant)
+    monkeypatch.setattr(ShareQuery, "sums", mutant)
 
 
 def twice(monkeypatch):
