@@ -201,7 +201,7 @@ class Summary:
             )
         if self.largest_window_use is not None:
             lines.append(
-                f"budget:   at most {self.largest_window_use:.1%} of any user's window was spent"
+                f"budget:   at most {self.largest_window_use:.1%} of any user's budget was spent"
             )
         return "\n".join(lines)
 

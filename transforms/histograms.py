@@ -317,7 +317,8 @@ class PrivateHistograms(beam.PTransform):
         if isinstance(self.limit, Auto):
             return self._limits_to_choose(self.limit)
         if self.limit is None or isinstance(self.limit, Limit):
-            return limits_of(self.limit, known.max_slots, known.classes, self.adjacency)
+            own, asked = known.max_slots, known.classes
+            return limits_of(self.limit, own, asked, self.adjacency, known.named)
         if len(self.limit) != len(known.classes):
             raise ConfigurationError(
                 f"there are {len(self.limit)} limits for {len(known.classes)} classes: give one "
@@ -332,7 +333,7 @@ class PrivateHistograms(beam.PTransform):
         if self.resume is None and auto.rate is None and any(looks):
             self._looks = self._long_enough(looks)
             looks = self._looks
-        return auto.limits(looks, known.max_slots, known.classes, adjacency)
+        return auto.limits(looks, known.max_slots, known.classes, adjacency, known.named)
 
     def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
         """Those over windows that are no longer than the range. Raises ConfigurationError."""

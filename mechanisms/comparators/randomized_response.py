@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
+from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import SlotNoise, probability_threshold, thin, uniform
 
@@ -36,6 +37,7 @@ Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
 
 _MAX_WORDS = 1 << 22  # drawn at once
+_MOST_TICKETS = 10**9  # of which each is drawn, in every slot
 _LARGEST = 2.0**62  # an estimate beyond this is noise of a budget near 0: it is cut
 
 
@@ -61,7 +63,10 @@ class RandomizedResponse:
 
     @classmethod
     def choose(cls, budgets: Units, population: Population) -> RandomizedResponse:
-        """Set GRR up for budgets of a slot of shape (K,), in units."""
+        """Set GRR up for budgets of a slot of shape (K,), in units.
+
+        Raises ConfigurationError for more users than could be drawn one by one.
+        """
         each = to_epsilon(budgets // population.sensitivity)
         tickets = np.where(each > 0, population.sizes * population.sensitivity, 0)
         growth, m = -np.expm1(-each), population.bins + 1
@@ -72,6 +77,12 @@ class RandomizedResponse:
         weights = precision / max(float(precision.sum()), np.finfo(float).tiny)
         largest = float((each * (tickets > 0)).max()) * population.sensitivity
         total = int(population.sizes.sum()) * population.sensitivity
+        if total > _MOST_TICKETS:
+            raise ConfigurationError(
+                f"reports of {total:,} users would be drawn one by one in every slot, as many as "
+                "are assumed where nobody knows who will come: choose another mechanism, such as "
+                "uniform"
+            )
         return cls(tickets, truth, weights, largest, total)
 
     def publish(self, counts: Counts, noise: SlotNoise) -> tuple[Counts, Floats]:

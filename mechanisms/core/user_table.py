@@ -146,6 +146,15 @@ class Registry:
         """`class_of`, and last the class of users outside the table (0 if they are rejected)."""
         return np.append(self.class_of, np.int32(self.default_class or 0))
 
+    def named(self, k: int) -> str:
+        """Words for the users of a class: one of them, and what they ask for."""
+        one = self.classes[k]
+        asked = f"window {one.window}, epsilon {one.epsilon:g}"
+        members = np.flatnonzero(self.class_of == k)
+        if not len(members):
+            return f"users outside the table ({asked})"
+        return f"user {str(self.users[int(members[0])])!r} and whoever asks for the same ({asked})"
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of the whole table, ids included: two loads of one table agree on it.

@@ -25,7 +25,7 @@ there in 1 to 30 % of the slots, at even and uneven rates, and in visits of a fe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -114,13 +114,14 @@ class Auto(Identified):
         own: Sequence[int | None],
         requirements: Sequence[Requirement],
         adjacency: str,
+        named: Callable[[int], str] | None = None,
     ) -> tuple[Limit, ...] | None:
         """The limit of each class as far as it is known before anybody looks; None for no limits.
 
         Who is to be looked at has none so far, and pays for the look.
         """
         every = replace(EVERY_SLOT, blocks=self.blocks)
-        known = limits_of(every, own, requirements, adjacency) if any(own) else None
+        known = limits_of(every, own, requirements, adjacency, named) if any(own) else None
         made = list(known or (every,) * len(requirements))
         for k, look in enumerate(looks):
             if look is not None:

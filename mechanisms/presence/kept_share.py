@@ -30,7 +30,7 @@ The rest is measured because little below tells how large it is: of users who ar
 suffice for most of what is left out. It is as dear to measure as a total without any limit, so what
 the layers tell is added to it.
 
-Of few users nothing can be measured: 943 of whom 30 % of 11 visits a day are left out would take a
+Of few users nothing can be measured: 943 of whom 30 % of 11 visits a day are left out would take
 two fifths of all their budget. Then it is a guess, by how many slots count, and a wide one.
 
 Source: our own.
@@ -49,6 +49,7 @@ from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 LAYERS = 3
 """That of the slots which count, and two above it; then comes the rest."""
@@ -93,11 +94,6 @@ class Beyond(NamedTuple):
         """Everything counts."""
         return cls(*np.zeros((4, 0), np.int64))
 
-    def of_class(self, number: int) -> Beyond:
-        """Those of users of one class."""
-        mine = self.classes == number
-        return Beyond(*(each[mine] for each in self))
-
 
 class Rates(NamedTuple):
     """Units that a unit of the sums costs; 0 for what is not asked."""
@@ -136,6 +132,15 @@ class ShareQuery:
         above = max(self.every - LAYERS * self.max_slots, 0) * (self.blocks + 1)
         return self.slots * self.sensitivity, min(above, self.window) * self.sensitivity
 
+    def sums(self, counts: Integers, beyond: Beyond, mine: Flags) -> Integers:
+        """What a slot adds to the next answer: `mine` are the rows of the class."""
+        layers, bins, events = beyond.layers[mine], beyond.bins[mine], beyond.events[mine]
+        sums, near = np.zeros(self.width, np.int64), layers < LAYERS
+        sums[KEPT], sums[NEARBY], sums[REST] = counts.sum(), events[near].sum(), events[~near].sum()
+        if self.bins > 1:
+            np.add.at(sums, BY_BIN + bins[near], events[near])
+        return sums
+
     def rates(self, budget: int) -> Rates:
         """What costs at most so many units over any window, rounded down.
 
@@ -153,15 +158,6 @@ class ShareQuery:
             for_rest // rest if rest else 0,
             for_bins // 2 // layer,
         )
-
-    def sums(self, counts: Integers, beyond: Beyond) -> Integers:
-        """What a slot adds to the next answer, of counts and of events that do not count."""
-        sums, near = np.zeros(self.width, np.int64), beyond.layers < LAYERS
-        sums[KEPT], sums[NEARBY] = counts.sum(), beyond.events[near].sum()
-        sums[REST] = beyond.events[~near].sum()
-        if self.bins > 1:
-            np.add.at(sums, BY_BIN + beyond.bins[near], beyond.events[near])
-        return sums
 
     def answer(self, sums: Integers, rates: Rates, words: RandomWords) -> Integers:
         """The sums with noise: what counts, near, the rest, and of bins if there are several.

@@ -20,6 +20,9 @@ Proof. Each input counts at most m times in each of j + 1 blocks up to the end o
 last block, where one counts a times in the window and the other b times, what counts behind it
 differs in at most |a - b| slots, and a + b + |a - b| = 2 max(a, b) <= 2 m.
 
+To remove some slots of the window and not all is to replace it: others of it may count in their
+place, in each block that is touched. So up to 2 (j + 1) m slots differ, and not (j + 2) m.
+
 So a slot may cost c = E / ((j + 2) m), or E / ((j + 1) m) where the price is for a change of two
 units, as it is under `replace`: the loss of a mechanism is linear in units. That is a price for
 *every* slot, and no budget for windows of (j + 2) m slots: those that differ need not be
@@ -62,12 +65,13 @@ Source: our own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
 from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import (
     ADD_REMOVE,
@@ -272,18 +276,25 @@ class Limit(Identified):
         """
         if self.pays(requirement, adjacency):
             return
+        assert self.max_slots is not None
         window, gained = requirement.window, self.slots(requirement, adjacency)
-        best = self._best(requirement, adjacency)
-        remedy = f"give at most max_slots={best}" if best else "give longer windows or no limit"
+        over, best = number_of(window, "slot"), self._best(requirement, adjacency)
+        fewer = replace(self, blocks=BLOCKS)
+        if best:
+            remedy = f"give at most max_slots={best}"
+        elif self.blocks > BLOCKS and (best := fewer._best(requirement, adjacency)):
+            remedy = f"give fewer blocks, such as max_slots={min(best, self.max_slots)},{BLOCKS}"
+        else:
+            remedy = "give longer windows"
         if gained >= window:
             raise ConfigurationError(
                 f"max_slots={self.max_slots} in each of {self.blocks} blocks saves nothing over "
-                f"{window} slots: a slot would cost what it costs without a limit. Where users "
+                f"{over}: a slot would cost what it costs without a limit. Where users "
                 f"are rarely present, {remedy}; else leave the limit out"
             )
         raise ConfigurationError(
             f"max_slots={self.max_slots} in each of {self.blocks} blocks does not pay over "
-            f"{window} slots: a slot would cost 1/{gained} of the budget, and what is left out "
+            f"{over}: a slot would cost 1/{gained} of the budget, and what is left out "
             f"costs more than that gains. Where users are rarely present, {remedy}; else leave the "
             "limit out"
         )
@@ -303,6 +314,7 @@ def limits_of(
     own: Sequence[int | None],
     requirements: Sequence[Requirement],
     adjacency: str = ADD_REMOVE,
+    named: Callable[[int], str] | None = None,
 ) -> tuple[Limit, ...] | None:
     """The limit of each class, K of them; None where nothing is limited.
 
@@ -312,6 +324,8 @@ def limits_of(
             or nothing at all.
         requirements: of each class, shape (K,).
         adjacency: what neighbouring inputs differ in.
+        named: what to call the users of a class in what is refused; by their requirement where
+            nothing is given.
 
     Raises:
         ConfigurationError: for one of its own that does not pay; or if the other pays for nobody.
@@ -321,13 +335,14 @@ def limits_of(
     usual = EVERY_SLOT if limit is None else limit
     both = list(zip(requirements, own or [None] * len(requirements), strict=True))
     made = []
-    for requirement, most in both:
+    for k, (requirement, most) in enumerate(both):
         if most is not None:
             mine = replace(usual, max_slots=most)
             try:
                 mine.check(requirement, adjacency)
             except ConfigurationError as error:
-                raise ConfigurationError(f"users with {requirement}: {error}") from None
+                users = f"users with {requirement}" if named is None else named(k)
+                raise ConfigurationError(f"{users}: {error}") from None
             made.append(mine)
         elif usual.pays(requirement, adjacency):
             made.append(usual)

@@ -53,7 +53,7 @@ def test_rotation_is_the_default_and_keeps_every_requirement(local):
     assert all(max(found) == epsilon for (_, epsilon), found in spent.items())
     events = len(visits())
     assert f"{events} events read: {events} counted" in outcome.out
-    assert "at most 100.0% of any user's window was spent" in outcome.out
+    assert "at most 100.0% of any user's budget was spent" in outcome.out
     assert outcome.out.count("wrote") == 2
 
 

@@ -39,7 +39,7 @@ def test_summary_is_printed(demo):
     slots = {status: int(number) for number, status in re.findall(r"(\d+) (publ\w+|pred\w+)", out)}
     assert slots["published"] > 0
     assert sum(slots.values()) == 365
-    assert "of any user's window was spent" in out
+    assert "of any user's budget was spent" in out
 
 
 def test_error_is_moderate(demo):

@@ -51,7 +51,7 @@ def forever(job):
 def test_a_release_is_a_distribution_with_an_age_and_what_is_left(forever, extension):
     output, ledger = (forever.path(f"{name}.{extension}") for name in ("out", "ledger"))
     outcome = forever.done(output=output, ledger=ledger)
-    assert "of any user's window was spent" in outcome.out
+    assert "of any user's budget was spent" in outcome.out
     releases, entries = read_releases(output), read_ledger(ledger)
     assert [release.slot for release in releases] == [entry.slot for entry in entries]
     assert len(releases) == 8

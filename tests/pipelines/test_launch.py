@@ -431,7 +431,7 @@ def test_summary():
         "users' contribution bound",
         "rejected: ambiguous time 5, null user 2",
         "slots:    3 published, 1 nullified",
-        "budget:   at most 98.8% of any user's window was spent",
+        "budget:   at most 98.8% of any user's budget was spent",
     ]
     assert "--rejected=FILE" in Summary(counters).text()
 

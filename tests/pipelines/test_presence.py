@@ -155,7 +155,8 @@ def test_a_column_of_the_table_limits_some_and_the_option_the_others(by_table):
 def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
     for limit, words in ((3, ["does not pay", "at most max_slots=2"]), (40, ["saves nothing"])):
         with_limits(by_table, lambda user, limit=limit: limit if user % 2 else "")
-        by_table.refused("window=30", f"max_slots={limit}", *words)
+        told = "user 'u1' and whoever asks for the same (window 30, epsilon 900)"
+        by_table.refused(told, f"max_slots={limit}", *words)
 
 
 def test_where_devices_answer_there_are_no_limits(by_table, toolbox):

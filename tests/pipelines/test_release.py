@@ -121,7 +121,7 @@ def test_summary(exact):
     assert f"slots:    {listed}\n" in out
     assert "rejected:" not in out
     use = max(row["spent_in_window"] / row["epsilon"] for row in exact.rows("ledger.jsonl"))
-    (percent,) = re.findall(r"at most (\d+\.\d)% of any user's window was spent", out)
+    (percent,) = re.findall(r"at most (\d+\.\d)% of any user's budget was spent", out)
     assert float(percent) == pytest.approx(100 * use, abs=0.06)
     assert out.count("wrote") == 2
     assert f"wrote {exact.path('out.jsonl')}" in out

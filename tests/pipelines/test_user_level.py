@@ -40,6 +40,7 @@ def test_a_run_counts_lives_and_makes_up_for_what_is_left_out(comers):
     told = outcome.out + outcome.err + outcome.log
     assert "200 beyond the slots in which they count" in told
     assert "more seems to be left out than counts" not in told
+    assert "of any user's budget was spent" in told  # there are no windows
     rows = comers.json_rows("out.jsonl")
     assert len(rows) == DAYS
     assert rows[IN_LIFE - 1]["diagnostics"]["kept_share"] == 1
@@ -112,6 +113,7 @@ def test_in_python_it_is_the_same(comers):
         ({"mechanism": "dpbd"}, ["mechanisms for them, or the limit"]),
         ({"guarantee": "infinite"}, ["--max_slots=3 is about windows", "--guarantee=user"]),
         ({"guarantee": None}, ["one budget forever: give --guarantee=infinite or user"]),
+        ({"mechanism": "plbu"}, ["10,000,000,000 users would be drawn one by one", "uniform"]),
     ],
 )
 def test_what_does_not_fit_is_refused_in_words(comers, flags, words):

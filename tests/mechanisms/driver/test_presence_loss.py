@@ -152,9 +152,9 @@ def test_a_user_who_is_always_there_pays_nearly_all():
 def rest_by_bin(monkeypatch):
     sums = ShareQuery.sums
 
-    def mutant(query, counts, beyond):
+    def mutant(query, counts, beyond, mine):
         near = np.minimum(beyond.layers, 2)
-        return sums(query, counts, beyond._replace(layers=near))
+        return sums(query, counts, beyond._replace(layers=near), mine)
 
     monkeypatch.setattr(ShareQuery, "sums", mutant)
 

@@ -48,6 +48,13 @@ def removed(table, start, window):
     return int(np.bitwise_count(table ^ table[ways & ~mask(start, window)]).max())
 
 
+def thinned(table, start, window):
+    """The most slots that differ if the events of some slots of a window are removed."""
+    ways, inside = np.arange(len(table)), mask(start, window)
+    some = np.unique(ways & inside)
+    return max(int(np.bitwise_count(table ^ table[ways & ~away]).max()) for away in some)
+
+
 def replaced(table, start, window):
     """The most units that differ if they are replaced: one for each input that counts in a slot
     of the window, one for each slot outside in which one counts and the other does not."""

@@ -21,7 +21,7 @@ from streamveil.mechanisms.presence.limits import (
     priced,
     terms,
 )
-from tests.mechanisms.presence.all_ways import calendar, first, removed, replaced, sliding
+from tests.mechanisms.presence.all_ways import calendar, first, removed, replaced, sliding, thinned
 
 CALENDARS = [
     (window, max_slots, blocks)
@@ -72,6 +72,15 @@ def test_nor_does_one_whose_events_are_replaced(rule):
         assert found == bound
     if bounded(*rule, REPLACE):
         assert found <= 2 * effective_window(*rule, REPLACE) < 2 * window
+
+
+@pytest.mark.parametrize("rule", [(6, 1, 2), (5, 1, 2), (4, 1, 1), (6, 2, 1), (6, 1, 3)])
+def test_to_remove_some_slots_of_a_window_is_to_replace_it(rule):
+    window, max_slots, blocks = rule
+    found = worst(rule, window + 2 * (block_length(window, blocks) - 1), thinned)
+    assert (blocks + 2) * max_slots < found <= 2 * (blocks + 1) * max_slots
+    assert found / effective_window(*rule) <= 2
+    assert found <= 2 * effective_window(*rule, REPLACE)  # so `replace` has it
 
 
 def test_a_limit_that_gains_nothing_would_not_be_private_at_the_price_of_none():
@@ -176,7 +185,8 @@ def test_a_budget_too_small_for_its_slots_is_refused():
     [
         (Limit(25, 2), "saves nothing over 100 slots.*give at most max_slots=8"),
         (Limit(9, 2), "does not pay over 100 slots.*1/36 of the budget.*give at most max_slots=8"),
-        (Limit(1, 40), "does not pay over 100 slots.*give longer windows or no limit"),
+        (Limit(1, 40), "does not pay over 100 slots.*give fewer blocks, such as max_slots=1,2"),
+        (Limit(9, 99), "saves nothing over 100 slots.*give fewer blocks, such as max_slots=8,2"),
     ],
 )
 def test_a_limit_that_does_not_pay_is_refused_in_words(limit, said):
