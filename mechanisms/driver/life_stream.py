@@ -17,11 +17,15 @@ from streamveil.mechanisms.core.records import REPLACE, ConfigurationError
 from streamveil.mechanisms.driver.present_stream import E, Presence, PresentState, PresentStream
 from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.presence.kept_share import Rates
-from streamveil.mechanisms.presence.left_out import LeftOut
-from streamveil.mechanisms.presence.life_share import LifeQuery, LifeShare, due
+from streamveil.mechanisms.presence.life_share import (
+    LifeQuery,
+    LifeShare,
+    LivesLeftOut,
+    due,
+)
 from streamveil.mechanisms.presence.limits import Limit
-from streamveil.mechanisms.protocol import Mechanism
-from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.protocol import Mechanism, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource, laplace_variance
 
 
 class LifeStream(PresentStream):
@@ -40,10 +44,11 @@ class LifeStream(PresentStream):
         self, mechanism: Mechanism[Any], noise: NoiseSource, context: Parts, presence: Presence
     ) -> None:
         super().__init__(mechanism, noise, context, presence)
-        sizes = mechanism.population.sizes
-        self._weights = sizes / max(int(sizes.sum()), 1)
+        population = mechanism.population
         inputs = 2 if presence.adjacency == REPLACE else 1
-        self._each = mechanism.population.sensitivity / inputs  # events of a user
+        self._each = population.sensitivity / inputs  # events of a user
+        price = int(population.requirements.budgets.min()) // population.sensitivity
+        self._noise_of_bins = float(np.sqrt(population.bins * laplace_variance(price)))
 
     def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
         return {k: self._query(limit, aside[k]) for k, limit in enumerate(presence.limits)}
@@ -61,35 +66,34 @@ class LifeStream(PresentStream):
             )
         return query, rates
 
-    def _learn(self, state: PresentState, slot: int) -> None:
+    def _learn(self, state: PresentState, slot: int, release: SlotRelease) -> None:
+        age = state.stream.filter.slots
         for k, (query, rates) in self._queries.items():
-            asked = due(state.stream.filter.slots, query.in_life)
+            share = state.shares[k].released(float(release.counts.sum()))
+            asked = due(age, query.in_life)
             if asked.any():
                 sums = state.sums[k]
                 words = self._words(state, slot, k, sums[asked])
-                answer = query.answer(sums, asked, rates, words)
-                state.shares[k] = state.shares[k].told(answer, asked, rates)
+                share = share.told(query.answer(sums, asked, rates, words), asked, rates, age)
                 state.sums[k] = np.where(asked, 0, sums)
+            state.shares[k] = share
 
-    def _left_out(self, state: PresentState) -> LeftOut:
-        share, variance = 0.0, 0.0
-        for k, one in state.shares.items():
-            mine, doubt = one.estimate(state.stream.filter.slots)
-            weight = float(self._weights[k])
-            share += weight * mine
-            variance += weight**2 * doubt
-        return LeftOut.alike(1 / share - 1, variance / share**4, len(state.kept))
+    def _left_out(self, state: PresentState) -> Any:
+        floor = self._noise_of_bins * (state.kept + 1) / (state.kept + 1).sum()
+        return LivesLeftOut.of(list(state.shares.values()), state.stream.filter.slots, floor)
 
-    def _made_up(self, estimate: E, left_out: LeftOut) -> E:
+    def _made_up(self, estimate: E, left_out: Any) -> E:
         """With what chance does: whoever is left out might have been another, in another bin."""
         made = super()._made_up(estimate, left_out)
-        chance = np.maximum(made.counts, 0) * self._each * left_out.all
+        chance = np.maximum(made.counts - estimate.counts, 0) * self._each
         return replace(made, stderr=np.sqrt(np.square(made.stderr) + chance))
 
-    def _known(self, state: PresentState, left_out: LeftOut) -> dict[str, float]:
+    def _known(self, state: PresentState, left_out: Any) -> dict[str, float]:
+        share, error = left_out.share
         events, errors = np.array([one.beyond for one in state.shares.values()]).T
         return {
-            **super()._known(state, left_out),
+            "kept_share": float(share),
+            "kept_share_stderr": float(error),
             "events_beyond": float(events.sum()),
             "events_beyond_stderr": float(np.sqrt(np.square(errors).sum())),
         }

@@ -23,7 +23,6 @@ from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.presence.kept_share import (
     FADING,
-    LAYERS,
     MOST_BINS,
     Beyond,
     Floats,
@@ -142,15 +141,15 @@ class PresentStream:
         """
         stream, release = self.stream.release(state.stream, slot, counts)
         sums = {
-            k: state.sums[k] + _slot_sums(query, counts[k], beyond, beyond.classes == k)
+            k: state.sums[k] + query.sums(counts[k], beyond, beyond.classes == k)
             for k, (query, _) in self._queries.items()
         }
         kept = self._fading * state.kept + release.counts
         after = PresentState(stream, sums, dict(state.shares), kept)
-        self._learn(after, slot)
+        self._learn(after, slot, release)
         return after, self._scaled(after, release)
 
-    def _learn(self, state: PresentState, slot: int) -> None:
+    def _learn(self, state: PresentState, slot: int, release: SlotRelease) -> None:
         """Ask what is due at the end of a slot."""
         for k, (query, rates) in self._queries.items():
             if (slot + 1) % query.every == 0:
@@ -174,16 +173,16 @@ class PresentStream:
             revisions=tuple(self._made_up(one, left_out) for one in release.revisions),
         )
 
-    def _known(self, state: PresentState, left_out: LeftOut) -> dict[str, float]:
+    def _known(self, state: PresentState, left_out: Any) -> dict[str, float]:
         """Diagnostics."""
         share = 1 / (1 + left_out.all)
         stderr = float(np.sqrt(left_out.variance)) * share**2
         return {"kept_share": share, "kept_share_stderr": stderr}
 
-    def _left_out(self, state: PresentState) -> LeftOut:
+    def _left_out(self, state: PresentState) -> Any:
         return LeftOut.of(state.shares, self.mechanism.population.sizes, state.kept)
 
-    def _made_up(self, estimate: E, left_out: LeftOut) -> E:
+    def _made_up(self, estimate: E, left_out: Any) -> E:
         """An estimate of what counts as one of all there was."""
         counts, variances = left_out.made_up(estimate.counts, np.square(estimate.stderr))
         return replace(estimate, counts=np.rint(counts).astype(np.int64), stderr=np.sqrt(variances))
@@ -245,15 +244,3 @@ def _asked(
             f"over {one.window} slots leaves out: ask for more epsilon or a shorter window"
         )
     return query, rates
-
-
-def _slot_sums(query: ShareQuery, counts: Integers, beyond: Beyond, mine: Flags) -> Integers:
-    """What a slot adds to the next answer: `mine` are the rows of the class."""
-    layers, bins, events = beyond.layers[mine], beyond.bins[mine], beyond.events[mine]
-    sums = np.zeros(query.width, np.int64)
-    sums[0] = counts.sum()
-    np.add.at(sums, layers, events)
-    if query.bins > 1:
-        near = layers < LAYERS
-        np.add.at(sums, LAYERS + 1 + bins[near], events[near])
-    return sums

@@ -40,15 +40,22 @@ class Rules:
         return cls(*np.array(rules, np.int64).reshape(-1, 3).T)
 
 
-def block_ends(key: bytes, users: Keys, slots: Integers, lengths: Integers) -> Integers:
+def keys_of(users: Keys, names: Keys | None) -> Keys:
+    """Users by their numbers among some names, or as they are: shape (n,)."""
+    return users if names is None else names[users]
+
+
+def block_ends(
+    key: bytes, users: Keys, slots: Integers, lengths: Integers, names: Keys | None = None
+) -> Integers:
     """First slot after the block of each visit, in blocks of these lengths: shape (n,).
 
-    Visits of a user stand together, and have one length.
+    Visits of a user stand together, and have one length. Users: see :func:`keys_of`.
     """
     if not len(users):
         return np.zeros(0, np.int64)
     firsts = np.flatnonzero(np.append(True, steps(users)))
-    mine = phases(key, users[firsts], lengths[firsts])
+    mine = phases(key, keys_of(users[firsts], names), lengths[firsts])
     shift = np.repeat(mine, np.diff(firsts, append=len(users)))
     return ((slots + shift) // lengths + 1) * lengths - shift
 

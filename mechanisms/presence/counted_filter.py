@@ -20,6 +20,7 @@ from streamveil.mechanisms.presence.calendars import (
     Keys,
     Rules,
     inserted,
+    keys_of,
     placed,
     steps,
 )
@@ -88,6 +89,7 @@ class CountedFilter:
         classes: npt.NDArray[np.integer],
         ends: Integers,
         rows: Integers,
+        names: Keys | None = None,
     ) -> None:
         """Book the visits that count of some slots, or refuse them.
 
@@ -98,22 +100,27 @@ class CountedFilter:
             ends: first slot after the user's block of each visit that counts, shape (m,).
             rows: those visits, by user and then by slot, shape (m,). That they are is checked,
                 which is faster than to sort once more.
+            names: ascending, each once, which is checked as well; users are numbers of these, if
+                they are given.
 
         Raises BudgetExceeded if a user would count in too many slots, or twice in one.
         """
         users, slots, classes = users[rows], slots[rows], classes[rows]
+        if names is not None and not (names[1:] > names[:-1]).all():
+            raise BudgetExceeded(f"names are not in order, or come twice, so {_FAULT}")
         same = users[1:] == users[:-1]
         if not ((same & (slots[1:] > slots[:-1])) | (users[1:] > users[:-1])).all():
             raise BudgetExceeded(f"visits are not in order, or come twice, so {_FAULT}")
         other = np.append(True, ~same)[: len(rows)]
         limited = self._rules.lengths[classes] > 1
         if limited.all():
-            self._charge_blocks(users, slots, classes, ends, other)
+            self._charge_blocks(users, slots, classes, ends, other, names)
         else:
-            self._charge_blocks(*(one[limited] for one in (users, slots, classes, ends, other)))
+            some = (one[limited] for one in (users, slots, classes, ends, other))
+            self._charge_blocks(*some, names)
         if (self._rules.in_life < UNLIMITED).any():
             limited = self._rules.in_life[classes] < UNLIMITED
-            self._charge_lives(users[limited], classes[limited], other[limited])
+            self._charge_lives(users[limited], classes[limited], other[limited], names)
 
     def _charge_blocks(
         self,
@@ -122,6 +129,7 @@ class CountedFilter:
         classes: npt.NDArray[np.integer],
         ends: Integers,
         other: Flags,
+        names: Keys | None,
     ) -> None:
         if not len(users):
             return
@@ -130,7 +138,7 @@ class CountedFilter:
         classes, ends = classes[starts], ends[starts]
         heads = np.flatnonzero(other[starts])
         tails = np.append(heads[1:], len(starts)) - 1
-        users = users[starts[heads]]
+        users = keys_of(users[starts[heads]], names)
         at, there = placed(self._blocks.users, users)
         before = np.append(ends[:1], ends[:-1])  # of the same user
         before[heads] = ends[heads]
@@ -145,12 +153,18 @@ class CountedFilter:
         _check(counted, self._rules.most[classes], "a block")
         self._blocks.put(at, there, users, counted[tails], ends[tails])
 
-    def _charge_lives(self, users: Keys, classes: npt.NDArray[np.integer], other: Flags) -> None:
+    def _charge_lives(
+        self,
+        users: Keys,
+        classes: npt.NDArray[np.integer],
+        other: Flags,
+        names: Keys | None,
+    ) -> None:
         if not len(users):
             return
         heads = np.flatnonzero(other)
         counted = np.diff(heads, append=len(users))
-        users = users[heads]
+        users = keys_of(users[heads], names)
         at, there = placed(self._lives.users, users)
         counted[there] += self._lives.counted[at[there]]
         _check(counted, self._rules.in_life[classes[heads]], "a life")

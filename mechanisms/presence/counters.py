@@ -19,6 +19,7 @@ from streamveil.mechanisms.presence.calendars import (
     Rules,
     block_ends,
     inserted,
+    keys_of,
     placed,
     steps,
 )
@@ -91,28 +92,33 @@ class Tally:
         """Of nobody; users are of the type of some."""
         return cls(like[:0], np.zeros(0, np.uint8), np.zeros(0, np.int64))
 
-    def add(self, users: Keys, ends: Integers, noted: Integers) -> Integers:
+    def add(
+        self, users: Keys, ends: Integers, noted: Integers, names: Keys | None = None
+    ) -> Integers:
         """In how many slots of its block the user of each visit was there before: shape (n,).
 
         Args:
             users: of each visit, ascending; those of a user in order of slots, each slot once.
             ends: first slot after the user's block, ascending for each user, shape (n,).
             noted: slots with events up to which these are remembered, shape (n,).
+            names: ascending, each once; users are numbers of these, if they are given.
         """
         if not len(users):
             return np.zeros(0, np.int64)
         new_user = steps(users)
         starts = np.flatnonzero(np.append(True, new_user | steps(ends)))
-        sizes = np.diff(starts, append=len(users))
-        at, known = placed(self.users, users[starts])
+        sizes, ends = np.diff(starts, append=len(users)), ends[starts]
+        first = np.flatnonzero(np.append(True, new_user[starts[1:] - 1]))  # blocks of each user
+        last = np.append(first[1:], len(starts)) - 1
+        keys = keys_of(users[starts[first]], names)
+        at, known = placed(self.users, keys)
         before = np.zeros(len(starts), np.int64)
         goes_on = known.copy()
-        goes_on[known] = self.ends[at[known]] == ends[starts][known]
-        before[goes_on] = self.used[at[goes_on]]
+        goes_on[known] = self.ends[at[known]] == ends[first[known]]
+        before[first[goes_on]] = self.used[at[goes_on]]
         places: Integers = np.arange(len(users)) + np.repeat(before - starts, sizes)
-        last = np.append(new_user[starts[1:] - 1], True)  # the block of a user that ends last
-        used = np.minimum(before + sizes, noted[starts])[last]
-        self._put(at[last], known[last], users[starts][last], used, ends[starts][last])
+        used = np.minimum(before[last] + sizes[last], noted[starts[last]])
+        self._put(at, known, keys, used, ends[last])
         return places
 
     def _put(self, at: Integers, known: Flags, users: Keys, used: Integers, ends: Integers) -> None:
@@ -158,7 +164,12 @@ class Counters:
         """First slot that is not decided; None before the first."""
 
     def layers(
-        self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer], next_slot: int
+        self,
+        users: Keys,
+        slots: Integers,
+        classes: npt.NDArray[np.integer],
+        next_slot: int,
+        names: Keys | None = None,
     ) -> Integers:
         """In which layer visits of some slots are: all before `next_slot` since the last call.
 
@@ -167,6 +178,8 @@ class Counters:
             slots: of each, shape (n,); a user has one visit in a slot.
             classes: of the user, shape (n,).
             next_slot: the first slot that the next call may be about.
+            names: ascending, each once; users are numbers of these, if they are given. Numbers are
+                sorted and compared faster than strangers are.
 
         Returns:
             int64, shape (n,): 0 where the visit counts; 1 where it is one of the m slots of the
@@ -182,29 +195,34 @@ class Counters:
         if (self.next_slot is not None and first < self.next_slot) or last >= next_slot:
             raise ValueError(f"slots {first} to {last}: those from {self.next_slot} on are next")
         order, people, times = _in_order(users, slots)
-        found, ends = self._decided(people, times, classes[order])
+        found, ends = self._decided(people, times, classes[order], names)
         counts = found == 0
-        self._filter.charge(users, slots, classes, ends[counts], order[counts])
+        self._filter.charge(users, slots, classes, ends[counts], order[counts], names)
         self.next_slot = next_slot
         told = np.empty_like(found)
         told[order] = found
         return told
 
     def _decided(
-        self, users: Keys, slots: Integers, classes: npt.NDArray[np.integer]
+        self,
+        users: Keys,
+        slots: Integers,
+        classes: npt.NDArray[np.integer],
+        names: Keys | None,
     ) -> tuple[Integers, Integers]:
         """Layers of visits, and where their blocks end; of users in order, then of slots."""
         rules, (found, ends) = self.rules, np.zeros((2, len(users)), np.int64)
         some = _rows(rules.lengths > 1, classes)
         lengths, most = rules.lengths[classes[some]], rules.most[classes[some]]
-        ends[some] = block_ends(self._key, users[some], slots[some], lengths)
-        places = self.blocks.add(users[some], ends[some], np.minimum(LAYERS * most, lengths))
+        ends[some] = block_ends(self._key, users[some], slots[some], lengths, names)
+        noted = np.minimum(LAYERS * most, lengths)
+        places = self.blocks.add(users[some], ends[some], noted, names)
         found[some] = np.minimum(places // most, LAYERS)
         if (rules.in_life < UNLIMITED).any():
             some = np.flatnonzero((found == 0) & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)
             most = rules.in_life[classes[some]]
-            lived = self.lives.add(users[some], forever, LAYERS * most + 1)
+            lived = self.lives.add(users[some], forever, LAYERS * most + 1, names)
             layers = np.where(lived > LAYERS * most, UNTOLD, lived // most)
             in_blocks = (rules.lengths > 1)[classes[some]]
             found[some] = np.where(in_blocks & (layers > 0), UNTOLD, layers)
@@ -260,7 +278,10 @@ def _rows(wanted: Flags, classes: npt.NDArray[np.integer]) -> Integers | slice:
 
 def _in_order(users: Keys, slots: Integers) -> tuple[Integers, Keys, Integers]:
     """Rows by user, then by slot; and both of these in that order."""
-    if users.dtype.kind != "S" and len(users):
+    later = (users[1:] == users[:-1]) & (slots[1:] > slots[:-1])
+    if (later | (users[1:] > users[:-1])).all():  # as strangers of a block of slots are
+        return np.arange(len(users)), users, slots
+    if users.dtype.kind != "S":
         low, first = users.min(), slots.min()
         bits = [int(most).bit_length() for most in (slots.max() - first, len(users) - 1)]
         if (int(users.max()) - int(low)).bit_length() + sum(bits) < 63:
@@ -271,8 +292,5 @@ def _in_order(users: Keys, slots: Integers) -> tuple[Integers, Keys, Integers]:
             order = packed & ((1 << bits[1]) - 1)
             packed >>= bits[1]
             return order, (packed >> bits[0]) + low, (packed & ((1 << bits[0]) - 1)) + first
-    later = (users[1:] == users[:-1]) & (slots[1:] > slots[:-1])
-    if (later | (users[1:] > users[:-1])).all():  # as strangers of a block of slots are
-        return np.arange(len(users)), users, slots
     order = np.lexsort((slots, users))
     return order, users[order], slots[order]

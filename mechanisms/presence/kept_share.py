@@ -44,6 +44,7 @@ from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 LAYERS = 3
 """That of the slots which count, and two above it; then comes the rest."""
@@ -114,6 +115,17 @@ class ShareQuery:
         """By how much neighbours change all answers of one layer, and of the rest."""
         above = max(self.every - LAYERS * self.max_slots, 0) * (self.blocks + 1)
         return self.slots * self.sensitivity, min(above, self.window) * self.sensitivity
+
+    def sums(self, counts: Integers, beyond: Beyond, mine: Flags) -> Integers:
+        """What a slot adds to the next answer: `mine` are the rows of the class."""
+        layers, bins, events = beyond.layers[mine], beyond.bins[mine], beyond.events[mine]
+        sums = np.zeros(self.width, np.int64)
+        sums[0] = counts.sum()
+        np.add.at(sums, layers, events)
+        if self.bins > 1:
+            near = layers < LAYERS
+            np.add.at(sums, LAYERS + 1 + bins[near], events[near])
+        return sums
 
     def rates(self, budget: int) -> Rates:
         """What costs at most so many units over any window, rounded down.

@@ -1,79 +1,84 @@
 """How much is left out where users count in so many slots of their lives: a private estimate.
 
 Number the visits of a user, that is the slots with events of theirs, from the first on for ever.
-The first M count; the next M lie one layer above, and M more in a third. Beside counts, a slot
+The first M count; the next M lie in a layer above, and M more in a third. Beside counts, a slot
 tells how many events there were in visits of each layer, and in those with which users go beyond:
-the (3 M + 1)-th of each.
+the (3 M + 1)-th of each. Those of the second and third layer together are near.
 
-Theorem. If all events of a user are added or removed, the sums of a layer over all slots change by
-at most M C in all, and the events beyond by C, where C events of a user count in a slot; twice as
-much if they are replaced.
+Theorem. If all events of a user are added or removed, the near events change by at most 2 M C over
+all slots, and the events beyond by C, where C events of a user count in a slot; twice as much if
+they are replaced.
 Proof. However long the stream, a user has at most M visits in a layer, of at most C events each,
 and one that is the (3 M + 1)-th; other users' visits have the numbers that they had. To replace
 events is to remove those of one user and to add those of another.
 
-Each visit is in one answer of a kind. So noise of rate a for an event of the layers and b for one
-beyond costs a user at most (3 M a + b) C for ever, however often it is asked: answers never end,
-and never get worse. When it is asked depends on the age of the stream alone.
+Each visit is in one answer of a kind. So noise of rate a for a near event and b for one beyond
+costs a user at most (2 M a + b) C for ever, however often it is asked: answers never end, and never
+get worse. When it is asked depends on the age of the stream alone. What counts need not be asked:
+releases tell it.
 
-What users do beyond 3 M visits is in no figure: to measure it as well would cost more the longer
-the stream is. So the share is estimated as if layers went on to fall as they fell, and the events
-beyond are told: if these users all still come as they came then, so many are missing in each slot.
-That is asked ever more rarely, since only the sum of the answers is of use, and each adds noise.
+How many near events a slot has may be the same for ever, or rise as those who stay use up their
+slots. So answers are averaged over several memories (`MEMORIES`), each believed as it foretold the
+answers so far; and releases tell what counts. What users do beyond 3 M visits is in no figure: to
+measure it would cost more the longer the stream is. Who goes beyond at an age of t slots came in
+one of t / (3 M) at least. If all went on like that, so many would be missing in each slot; if all
+left, none. A fourth of it is taken, give or take a third. Events beyond are asked ever more rarely,
+since only the sum of the answers is of use, and each adds noise.
 
 Source: our own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.kept_share import (
-    FADING,
-    LAYERS,
-    Floats,
-    Integers,
-    Rates,
-    drawn,
-)
+from streamveil.mechanisms.presence.kept_share import LAYERS, Beyond, Floats, Integers, Rates, drawn
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace, laplace_variance
 
-GUESS, DOUBT = 0.9, 0.15
-"""Share that a limit chosen with care keeps, and its standard error, before any is measured."""
+NEAR, BEYOND = 0, 1
+"""Numbers of an answer."""
+GUESS, DOUBT = 0.11, 0.15
+"""Near events for each that counts if a limit was chosen with care, and the error of that."""
+WIDE = 3.0
+"""What is left out if it was not, in parts of what ever counted, is about half as much."""
+REST = 0.02
+"""The error of none at all, of the events of users who are beyond."""
 EVERY = 20
 """Slots from one answer to the next; there are two more early ones."""
-BEYOND = LAYERS
-"""Column of the visits with which users go beyond the layers."""
-SURE = 20.0
-"""Old answers fade where what counts is known to so many standard errors."""
-CLEAR = 3.0
-"""What is so many standard errors is something: a layer whose fall is believed, an answer."""
-SLOWEST = 0.9
-"""Layers are taken to fall at least so much: by this factor from one to the next."""
+MEMORIES = np.array([1.0, 0.9, 0.6, 0.3])
+"""Weights of the answer before."""
+FORGETTING = 0.8
+"""Weight of how well answers were foretold one answer earlier."""
 LOW = 0.5
 """A share below this is worth a warning."""
 
 
 def due(age: int, in_life: int) -> npt.NDArray[np.bool_]:
-    """What is asked at the end of a slot, of the layers and beyond: shape (4,).
+    """What is asked at the end of a slot, near events and those beyond: shape (2,).
 
     Args:
         age: slots of the stream so far, this one included.
         in_life: slots M in which a user counts.
     """
     often = age > in_life and (age % EVERY == 0 or age in (2 * in_life, 4 * in_life))
-    lives, part = divmod(age, LAYERS * in_life)  # asked after 1, 2, 3, 4, 6, 8, 12, 16, ...
-    seldom = lives > 0 == part and lives % (1 << max(lives.bit_length() - 2, 0)) == 0
-    return np.array([often] * LAYERS + [seldom])
+    lives, part = divmod(age, LAYERS * in_life)
+    return np.array([often, not part and _before(lives + 1) == lives])
+
+
+def _before(lives: int) -> int:
+    """The last of 1, 2, 3, 4, 6, 8, 12, 16, ... that is below a number; 0 if none is."""
+    step = 1 << max((lives - 1).bit_length() - 2, 0)
+    return (lives - 1) // step * step
 
 
 @dataclass(frozen=True)
 class LifeQuery:
-    """What it costs to ask for the layers of a class, and the answers."""
+    """What it costs to ask about lives of a class, and the answers."""
 
     in_life: int
     """Slots M in which a user counts."""
@@ -81,106 +86,212 @@ class LifeQuery:
     """How much one user can change a slot."""
 
     every = EVERY
-    width = LAYERS + 1
+    width = 2
     """Numbers in an answer."""
-    bins = 1
-    """None is asked for by itself."""
 
     @property
     def sensitivities(self) -> tuple[int, int]:
-        """By how much neighbours change all answers of the layers together, and beyond."""
-        return LAYERS * self.in_life * self.sensitivity, self.sensitivity
+        """By how much neighbours change all answers about near events together, and beyond."""
+        return (LAYERS - 1) * self.in_life * self.sensitivity, self.sensitivity
 
     def rates(self, budget: int) -> Rates:
-        """What costs at most so many units for ever: half for the layers, half for beyond."""
-        inside, above = self.sensitivities
-        each = budget // 2 // inside
-        return Rates(each, each, 0, budget // 2 // above)
+        """What costs at most so many units for ever: half for near events, half for beyond."""
+        near, beyond = self.sensitivities
+        return Rates(0, budget // 2 // near, 0, budget // 2 // beyond)
+
+    def sums(self, counts: Integers, beyond: Beyond, mine: npt.NDArray[np.bool_]) -> Integers:
+        """What a slot adds to the next answer, shape (2,): `mine` are the rows of the class."""
+        events, is_near = beyond.events[mine], beyond.layers[mine] < LAYERS
+        return np.array([events[is_near].sum(), events[~is_near].sum()])
 
     def answer(
         self, sums: Integers, asked: npt.NDArray[np.bool_], rates: Rates, words: RandomWords
     ) -> Integers:
-        """The sums that are asked with noise, and 0 for the others: shape (4,)."""
+        """The sums that are asked with noise, and 0 for the others: shape (2,)."""
         noisy = np.where(asked, sums, 0)
-        if asked[0]:
-            noisy[:LAYERS] += discrete_laplace(rates.layers, LAYERS, words)
-        if asked[BEYOND]:
-            noisy[BEYOND:] += discrete_laplace(rates.rest, 1, words)
+        for one, rate in ((NEAR, rates.layers), (BEYOND, rates.rest)):
+            if asked[one]:
+                noisy[one] += discrete_laplace(rate, 1, words)[0]
         return noisy
+
+
+class Missing(NamedTuple):
+    """Events of a slot that do not count, and the variance of that."""
+
+    events: float
+    variance: float
 
 
 @dataclass(frozen=True, eq=False)
 class LifeShare:
-    """What is known of the share that is kept: a function of answers alone, so public."""
+    """What is known of the events left out: a function of answers and releases, so public."""
 
     query: LifeQuery
-    sums: Floats
-    """Of the layers, older answers with less weight, and all beyond: shape (4,)."""
-    variances: Floats
-    """Of the noise of each, shape (4,)."""
+    slots: Floats
+    """Slots that answers were about, older ones with less weight: by memory, shape (4,)."""
+    near: Floats
+    """Near events of these, as answered, (4,)."""
+    noise: Floats
+    """Variance of that, (4,)."""
+    beliefs: Floats
+    """Logarithms of how well each memory foretold, (4,)."""
+    misfits: Floats
+    """Squares of what answers differ from what was foretold, in parts of the expected, (4,)."""
+    since: Floats
+    """Slots and released events since the last answer, (2,)."""
+    counted: Floats
+    """The same between the two answers before, and up to the last one, (4,)."""
+    gone: Floats
+    """Events beyond so far and the variance of that; the same of what they may come to in each
+    slot, (4,)."""
 
     @classmethod
     def unknown(cls, query: LifeQuery) -> LifeShare:
-        """Before the first answer."""
-        return cls(query, np.zeros(LAYERS + 1), np.zeros(LAYERS + 1))
+        """Before the first slot."""
+        nothing = np.zeros(len(MEMORIES))
+        return cls(query, *(nothing,) * 4, nothing + 1, np.zeros(2), np.zeros(4), np.zeros(4))
 
-    def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
-        """With one more answer to noise of these rates.
+    def released(self, events: float) -> LifeShare:
+        """With one more slot, in which so many events count."""
+        return replace(self, since=self.since + np.array([1.0, events]))
 
-        Nothing fades before much is known, nor for an answer that tells nothing: where few events
-        count, or none any more, what they said is remembered.
-        """
-        noise = np.full(LAYERS + 1, laplace_variance(rates.layers))
-        noise[BEYOND] = laplace_variance(rates.rest)
-        known = self.sums[0] > SURE * np.sqrt(self.variances[0])
-        fades = known and answer[0] > CLEAR * np.sqrt(noise[0])
-        fading = np.where(asked, FADING if fades else 1.0, 1.0)
-        fading[BEYOND] = 1.0
+    def told(
+        self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates, age: int
+    ) -> LifeShare:
+        """With one more answer, at this age, to noise of these rates."""
+        known = self._told_near(int(answer[NEAR]), rates) if asked[NEAR] else self
+        if not asked[BEYOND]:
+            return known
+        visits = LAYERS * self.query.in_life
+        before = max(_before(age // visits), 1) * visits  # they went beyond since this age
+        each = (visits + 1) / before  # times that each of them came in a slot, at most
+        more = np.array([answer[BEYOND], laplace_variance(rates.rest)])
+        return replace(known, gone=known.gone + np.append(more, more * (each, each**2)))
+
+    def _told_near(self, answer: int, rates: Rates) -> LifeShare:
+        slots = self.since[0]
+        noise, misfits = laplace_variance(rates.layers), self.misfits
+        beliefs = FORGETTING * self.beliefs
+        if self.slots[0]:
+            share = slots / self.slots
+            foretold = self.near * share
+            variance = noise + share**2 * self.noise + np.maximum(foretold, 0)
+            missed = (answer - foretold) ** 2 / variance
+            beliefs = beliefs - (np.log(variance) + missed) / 2
+            misfits = FORGETTING * misfits + (1 - FORGETTING) * missed
         return replace(
             self,
-            sums=fading * self.sums + answer,
-            variances=fading**2 * self.variances + np.where(asked, noise, 0.0),
+            slots=MEMORIES * self.slots + slots,
+            near=MEMORIES * self.near + answer,
+            noise=MEMORIES**2 * self.noise + noise,
+            beliefs=beliefs - beliefs.max(),
+            misfits=misfits,
+            since=np.zeros(2),
+            counted=np.append(self.since, self.counted[2:] + self.since),
         )
 
     @property
-    def numbers(self) -> tuple[float, ...]:
-        """All of it, to be saved."""
-        return *self.variances, *self.sums
+    def weights(self) -> Floats:
+        """How much each memory is believed, shape (4,)."""
+        chances = np.exp(self.beliefs)
+        found: Floats = chances / chances.sum()
+        return found
 
-    def of_numbers(self, numbers: Floats) -> LifeShare:
-        """One of the same query that was saved."""
-        return LifeShare(self.query, numbers[4:], numbers[:4])
+    @property
+    def counting(self) -> tuple[float, float]:
+        """Released events of a slot that count: of late, and in the mean of all."""
+        (slots, events), (all_slots, all_events) = self.counted.reshape(2, 2) + self.since
+        return float(events / max(slots, 1)), float(all_events / max(all_slots, 1))
 
-    def estimate(self, age: int) -> tuple[float, float]:
-        """The share of the events of a slot, above 0 and at most 1, and its variance.
+    def missing(self, age: int) -> Missing:
+        """What is left out of a slot at this age.
 
         What is measured is drawn to what is to be expected of a limit, by as much as it is
         uncertain: see :func:`drawn`. In the first M slots nothing can be left out, and in the next
         M little is.
-
-        Args:
-            age: slots of the stream so far.
         """
         later = min(max(age / self.query.in_life - 1, 0.0), 1.0)
-        expected, doubt = 1 - (1 - GUESS) * later, DOUBT * later
-        kept, middle, upper = np.maximum(self.sums[:LAYERS], 0)
-        noise = self.variances[0]
-        if kept <= np.sqrt(noise):
-            return expected, doubt**2
-        fall = min(upper * middle / (middle**2 + CLEAR**2 * noise), SLOWEST)
-        near, likely = (middle + upper) / kept, 1 / expected - 1
-        near, variance = drawn(
-            near, (2 + near**2) * noise / kept**2, likely, (doubt / expected**2) ** 2
+        of_late, ever = self.counting
+        if not later:
+            return Missing(0.0, 0.0)
+        measured, noise = 0.0, np.inf
+        if self.slots[0]:
+            each, weights = self.near / self.slots, self.weights
+            measured = float(weights @ each)
+            variances = self.noise / self.slots**2 * np.maximum(self.misfits, 1.0)
+            noise = float(weights @ (variances + (each - measured) ** 2))
+        careful = later * of_late
+        near = _drawn(
+            Missing(measured, noise),
+            Missing(GUESS * careful, (DOUBT * careful) ** 2),
+            WIDE * max(ever, measured, 1.0),
         )
-        # Of the rest nobody knows: it may be twice as much, or nothing.
-        rest = upper * fall / (1 - fall) / kept
-        there = 1 + near + rest
-        return float(1 / there), float((variance + rest**2) / there**4)
+        most = Missing(self.gone[2], self.gone[3] if self.gone[1] else np.inf)
+        rest = _drawn(most, Missing(0.0, (REST * max(ever, 1.0)) ** 2), max(ever, most.events, 1.0))
+        doubt = rest.variance / 16 + rest.events**2 / 9
+        return Missing(near.events + rest.events / 4, near.variance + doubt)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """All of it, to be saved."""
+        of_memories = (self.slots, self.near, self.noise, self.beliefs, self.misfits)
+        others = (self.since, self.counted, self.gone)
+        return tuple(float(one) for one in np.concatenate((*of_memories, *others)))
+
+    def of_numbers(self, numbers: Floats) -> LifeShare:
+        """One of the same query that was saved."""
+        ends = np.cumsum([len(MEMORIES)] * 5 + [2, 4])
+        return LifeShare(self.query, *np.split(np.asarray(numbers, np.float64), ends))
 
     @property
     def beyond(self) -> tuple[float, float]:
         """Events with which users went beyond the layers so far, and the standard error of that."""
-        return max(float(self.sums[BEYOND]), 0.0), float(np.sqrt(self.variances[BEYOND]))
+        return max(float(self.gone[0]), 0.0), float(np.sqrt(self.gone[1]))
+
+
+def _drawn(measured: Missing, likely: Missing, unit: float) -> Missing:
+    """What was measured drawn to what is likely, where half a unit is nothing unheard of."""
+    (events, noise), (guess, doubt) = measured, likely
+    found, variance = drawn(events / unit, noise / unit**2, guess / unit, doubt / unit**2)
+    return Missing(found * unit, variance * unit**2)
+
+
+@dataclass(frozen=True, eq=False)
+class LivesLeftOut:
+    """How much is left out of the slots of some classes together."""
+
+    missing: Missing
+    counting: float
+    """Events of a slot that count."""
+    floor: Floats
+    """Of each bin, events that noise alone may be: shape (d,)."""
+
+    @classmethod
+    def of(cls, known: Sequence[LifeShare], age: int, floor: Floats) -> LivesLeftOut:
+        """What is known at this age; all classes are told the same releases."""
+        each = [one.missing(age) for one in known]
+        missing = Missing(sum(one.events for one in each), sum(one.variance for one in each))
+        return cls(missing, known[0].counting[0], floor)
+
+    @property
+    def share(self) -> tuple[float, float]:
+        """The share of the events that counts, and its standard error."""
+        events = self.counting + self.missing.events
+        if not events:
+            return 1.0, 0.0
+        return self.counting / events, self.counting * self.missing.variance**0.5 / events**2
+
+    def made_up(self, counts: npt.ArrayLike, variances: npt.ArrayLike) -> tuple[Floats, Floats]:
+        """Counts of what counts as counts of all there was, and their variances: shape (d,).
+
+        What is left out is in the bins in which the others are, and more where these are. Where
+        hardly anything counts, it is what it is.
+        """
+        counts, missing = np.asarray(counts, np.float64), self.missing
+        whole = max(self.counting + float(self.floor.sum()), 1.0)
+        parts, each = (counts + self.floor) / whole, missing.events / whole
+        known = np.asarray(variances) * (1 + each) ** 2 + parts**2 * missing.variance
+        return counts + missing.events * parts, known
 
 
 def mostly_left_out(diagnostics: Mapping[str, float], events: int) -> bool:

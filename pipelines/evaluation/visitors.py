@@ -23,7 +23,7 @@ class Visitors:
     def add(self, kind: int, visits: Visits, layout: Layout) -> None:
         """Take a block."""
         slots, users, bins = read_codes(kind, visits.codes, layout)
-        names = users if kind == MEMBERS else stranger_keys(users)
+        names = users if kind == MEMBERS else stranger_keys(visits.strangers)[users]
         some = visits.kept > 0
         slots = slots + visits.block * layout.block
         self.parts.append((kind, slots[some], names[some], bins[some], visits.kept[some]))

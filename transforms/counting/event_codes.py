@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +52,8 @@ class Layout:
     """How an event becomes one number, and which numbers travel together.
 
     A member's event is coded ((slot in block * users) + user) * bins + bin; that of a user
-    outside the registry is a row (digest, digest, slot in block * bins + bin).
+    outside the registry is a row (digest, digest, slot in block * bins + bin) until all of a block
+    is there, and then ((number of the digest * block) + slot in block) * bins + bin.
     """
 
     block: int
@@ -282,11 +282,13 @@ class Visits:
 
     block: int
     codes: Codes
-    """Distinct groups: ascending codes of members, or rows of strangers in order of user."""
+    """Distinct groups, ascending, shape (n,)."""
     kept: Integers
     """Events of each group that bounding kept, shape (n,); may be 0."""
     dropped: int = 0
     """Events that bounding dropped here."""
+    strangers: Words = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+    """Digests by the numbers that codes of strangers hold: ascending, distinct, shape (u, 2)."""
 
     @property
     def events(self) -> int:
@@ -296,20 +298,21 @@ class Visits:
     @classmethod
     def none(cls, kind: int, block: int, layout: Layout) -> Visits:
         """A block without events."""
-        shape = (0,) if kind == MEMBERS else (0, 3)
-        codes = np.zeros(shape, layout.dtype if kind == MEMBERS else np.uint64)
+        codes = np.zeros(0, layout.dtype if kind == MEMBERS else np.uint64)
         return cls(block, codes, np.zeros(0, np.int64))
 
     def to_bytes(self) -> bytes:
         """The groups that keep events."""
-        some = self.kept > 0
-        return arrays_to_bytes(self.codes[some], narrow(self.kept[some]))
+        codes, kept, some = self.codes, self.kept, self.kept > 0
+        if not some.all():
+            codes, kept = codes[some], kept[some]
+        return arrays_to_bytes(codes, narrow(kept), self.strangers)
 
     @classmethod
     def of(cls, message: Message) -> Visits:
         """The visits that a shard emits, without groups of nothing and what was dropped."""
-        codes, kept = arrays_from_bytes(message.payload)
-        return cls(message.slot, codes, kept.astype(np.int64))
+        codes, kept, strangers = arrays_from_bytes(message.payload)
+        return cls(message.slot, codes, kept.astype(np.int64), strangers=strangers)
 
 
 def bound_block(
@@ -326,6 +329,7 @@ def bound_block(
     """
     parts = list(parts)
     codes = np.concatenate([part.codes for part in parts])
+    strangers = np.zeros((0, 2), np.uint64)
     if kind == MEMBERS:
         codes.sort(kind="stable")  # a merge: each part ascends
         starts, repeats = runs(codes)
@@ -335,29 +339,28 @@ def bound_block(
                 repeats[np.searchsorted(codes, part.codes[part.at])] += part.more
         kept = bound_members(codes, repeats, block, layout, bounding)
     else:
-        total = len(codes)
-        codes = codes[np.lexsort((codes[:, 2], codes[:, 1], codes[:, 0]))]
-        fresh = (codes[1:] != codes[:-1]).any(axis=1)
-        starts = np.flatnonzero(np.append(True, fresh))
-        repeats = np.diff(starts, append=total)
+        rows = codes[np.lexsort((codes[:, 2], codes[:, 1], codes[:, 0]))]
+        other = (rows[1:, 0] != rows[:-1, 0]) | (rows[1:, 1] != rows[:-1, 1])
+        strangers = rows[np.append(True, other)[: len(rows)], :2]
+        numbers = np.cumsum(np.append(False, other)[: len(rows)], dtype=np.uint64)
+        codes = numbers * np.uint64(layout.block * layout.bins) + rows[:, 2]
+        starts, repeats = runs(codes)
         codes = codes[starts]
-        kept = _bound_strangers(codes, repeats, block, layout, bounding)
-    return Visits(block, codes, kept, int(repeats.sum()) - int(kept.sum()))
+        kept = _bound_strangers(codes, strangers, repeats, block, layout, bounding)
+    return Visits(block, codes, kept, int(repeats.sum()) - int(kept.sum()), strangers)
 
 
-def read_codes(
-    kind: int, codes: Codes, layout: Layout
-) -> tuple[Integers, npt.NDArray[Any], Integers]:
-    """Slot in block, user and bin of each code.
+def read_codes(kind: int, codes: Codes, layout: Layout) -> tuple[Integers, Integers, Integers]:
+    """Slot in block, user and bin of each code, of shape (n,) each.
 
-    Users are members' positions, shape (n,), or strangers' digests, shape (n, 2).
+    Users are members' positions, or strangers' numbers in their visits.
     """
+    visits, bins = np.divmod(codes.astype(np.int64), layout.bins)
     if kind == MEMBERS:
-        visits, bins = np.divmod(codes.astype(np.int64), layout.bins)
         slots, users = np.divmod(visits, layout.users)
-        return slots, users, bins
-    slots, bins = np.divmod(codes[:, 2].astype(np.int64), layout.bins)
-    return slots, codes[:, :2], bins
+    else:
+        users, slots = np.divmod(visits, layout.block)
+    return slots, users, bins
 
 
 def count(
@@ -398,24 +401,30 @@ def _cells(kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.i
 
 
 def _bound_strangers(
-    rows: Words, repeats: Integers, block: int, layout: Layout, bounding: Bounding
+    codes: Words,
+    strangers: Words,
+    repeats: Integers,
+    block: int,
+    layout: Layout,
+    bounding: Bounding,
 ) -> Integers:
-    """Kept events of distinct rows in order of user, slot and bin."""
-    slots, bins = np.divmod(rows[:, 2].astype(np.int64), layout.bins)
-    fresh = (rows[1:, :2] != rows[:-1, :2]).any(axis=1) | (np.diff(slots) != 0)
-    visits = np.cumsum(np.append(0, fresh))
+    """Kept events of distinct ascending codes, which hold the numbers of these digests."""
+    span = np.uint64(layout.block * layout.bins)
+    bins = np.uint64(layout.bins)
+    first_slot = np.uint64(block * layout.block % (1 << 64))
+    first_cell = np.uint64(block * layout.block * layout.bins % (1 << 64))
 
     def user(groups: Integers) -> Words:
-        return mix(mix(rows[groups, 0]) ^ rows[groups, 1])
+        digests = strangers[codes[groups] // span]
+        return mix(mix(digests[:, 0]) ^ digests[:, 1])
 
     def visitor(groups: Integers) -> Words:
-        return mix(user(groups) + (slots[groups] + block * layout.block).astype(np.uint64))
+        return mix(user(groups) + codes[groups] % span // bins + first_slot)
 
     def rank(groups: Integers) -> Words:
-        cells = (slots[groups] + block * layout.block) * layout.bins + bins[groups]
-        return mix(user(groups) + cells.astype(np.uint64))
+        return mix(user(groups) + codes[groups] % span + first_cell)
 
-    return bounding(visits, repeats, visitor, rank)
+    return bounding(codes // bins, repeats, visitor, rank)
 
 
 @dataclass(frozen=True, eq=False)

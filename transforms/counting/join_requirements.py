@@ -230,7 +230,7 @@ def _busy_slots(kind: int, message: Message, layout: Layout) -> Iterator[_Busy]:
     """Slots of a block with events, in order."""
     visits = Visits.of(message)
     slots, users, bins = read_codes(kind, visits.codes, layout)
-    keys = users if kind == MEMBERS else stranger_keys(users)
+    keys = users if kind == MEMBERS else stranger_keys(visits.strangers)[users]
     order = np.argsort(slots, kind="stable")
     starts, lengths = runs(slots[order])
     for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):

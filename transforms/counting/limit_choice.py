@@ -114,7 +114,7 @@ class _LookFn(beam.DoFn):
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
         config, (key, messages) = self._config, element
-        there = [config.there(key[0], Visits.of(message))[:2] for message in messages]
+        there = [config.visitors(key[0], Visits.of(message)) for message in messages]
         users, slots = (np.concatenate(parts) for parts in zip(*there, strict=True))
         classes, cells = config.classes_of(key[0], users), _nothing(self._looks)
         asked = config.first_slot, config.last_slot

@@ -30,7 +30,7 @@ from streamveil.mechanisms.core.event_tallies import EventTally
 from streamveil.mechanisms.core.state_codec import seal, unseal
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules
+from streamveil.mechanisms.presence.calendars import Rules, keys_of
 from streamveil.transforms import metrics
 from streamveil.transforms.counting.bounding import runs
 from streamveil.transforms.counting.changes import NEVER, Keys, stranger_keys
@@ -42,6 +42,7 @@ from streamveil.transforms.counting.event_codes import (
     Visits,
     count,
     count_layers,
+    read_codes,
 )
 from streamveil.transforms.counting.limit_choice import ChooseLimits, limits_from
 from streamveil.transforms.messages import (
@@ -102,27 +103,26 @@ class PresenceConfig:
         if not len(visits.codes):
             return count(kind, visits, layout, class_of)
         users, slots, sizes = self.there(kind, visits)
-        classes = self.classes_of(kind, users)
-        layers = counters.layers(users, slots, classes, int(slots.max()) + 1)
+        classes, names = self.classes_of(kind, users), _names(kind, visits)
+        layers = counters.layers(users, slots, classes, int(slots.max()) + 1, names)
         counts = count_layers(kind, visits, np.repeat(layers, sizes), layout, class_of)
         metrics.count(metrics.EVENTS_BEYOND_LIMIT, visits.events - counts.events)
         metrics.count(metrics.EVENTS_COUNTED, counts.events)
         return counts
 
-    def there(self, kind: int, visits: Visits) -> tuple[Keys, Integers, Integers]:
-        """Who is there in which slots of a block, and in how many groups: shape (n,) each."""
+    def visitors(self, kind: int, visits: Visits) -> tuple[Keys, Integers]:
+        """Who is there in which slots of a block, by key: shape (n,) each."""
+        users, slots, _ = self.there(kind, visits)
+        return keys_of(users, _names(kind, visits)), slots
+
+    def there(self, kind: int, visits: Visits) -> tuple[Integers, Integers, Integers]:
+        """Who is there in which slots of a block, and in how many groups: shape (n,) each.
+
+        Users are members' positions, or strangers' numbers among the visits' own.
+        """
         layout, codes = self.layout, visits.codes
-        if kind == MEMBERS:  # the groups of a visit stand together
-            found = codes // codes.dtype.type(layout.bins)
-            starts, sizes = runs(found)
-            slots, members = np.divmod(found[starts].astype(np.int64), layout.users)
-            users: Keys = members
-        else:
-            inside = codes[:, 2] // np.uint64(layout.bins)
-            fresh = (codes[1:, :2] != codes[:-1, :2]).any(axis=1) | (inside[1:] != inside[:-1])
-            starts = np.flatnonzero(np.append(True, fresh))
-            sizes = np.diff(starts, append=len(codes))
-            slots, users = inside[starts].astype(np.int64), stranger_keys(codes[starts, :2])
+        starts, sizes = runs(codes // codes.dtype.type(layout.bins))  # groups stand together
+        slots, users, _ = read_codes(kind, codes[starts], layout)
         return users, slots + visits.block * layout.block, sizes
 
     def classes_of(self, kind: int, users: Keys) -> npt.NDArray[np.int32]:
@@ -135,6 +135,11 @@ class PresenceConfig:
         """(stream, BlockCounts)."""
         message = self.layout.message(Kind.COUNTS, counts.block, key, counts.to_bytes())
         return self.stream, message
+
+
+def _names(kind: int, visits: Visits) -> Keys | None:
+    """Keys of the strangers of some visits, by number; None of members, who are their own."""
+    return None if kind == MEMBERS else stranger_keys(visits.strangers)
 
 
 class Limited(NamedTuple):

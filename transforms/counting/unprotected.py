@@ -165,8 +165,7 @@ def _add_beyond(
     beyond.accepted += int(visits.kept.sum())
     beyond.dropped += dropped
     slots, users, bins = read_codes(kind, visits.codes, layout)
-    named = users[:, None] if users.ndim == 1 else users
-    fresh = (np.diff(slots) != 0) | (named[1:] != named[:-1]).any(axis=1)
+    fresh = (np.diff(slots) != 0) | (np.diff(users) != 0)
     starts = np.flatnonzero(np.append(True, fresh))
     sizes = np.diff(starts, append=len(slots))
     totals = np.repeat(np.add.reduceat(visits.kept, starts), sizes)

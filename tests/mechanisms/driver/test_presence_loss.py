@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from streamveil.mechanisms import Requirement
 from streamveil.mechanisms.core.budgets import Requirements, to_units
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
-from streamveil.mechanisms.driver import present_stream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit, kept_share
 from streamveil.mechanisms.presence.calendars import Rules
@@ -151,13 +150,13 @@ def test_a_user_who_is_always_there_pays_nearly_all():
 
 
 def rest_by_bin(monkeypatch):
-    sums = present_stream._slot_sums
+    sums = ShareQuery.sums
 
     def mutant(query, counts, beyond, mine):
         near = np.minimum(beyond.layers, 2)
         return sums(query, counts, beyond._replace(layers=near), mine)
 
-    monkeypatch.setattr(present_stream, "_slot_sums", mutant)
+    monkeypatch.setattr(ShareQuery, "sums", mutant)
 
 
 def twice(monkeypatch):

@@ -23,6 +23,11 @@ def life_layers(visits, events, in_life, rows, number):
     return sums
 
 
+def near_and_beyond(table):
+    """What is asked for, of layers: shape (n, 2)."""
+    return np.column_stack([table[:, 1:LAYERS].sum(axis=1), table[:, LAYERS]])
+
+
 def beyond(layers):
     """The same of a slot as it is told, in bin 0; layers has shape (K, 4)."""
     classes, above = np.nonzero(layers[:, 1:])

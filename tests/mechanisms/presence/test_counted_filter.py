@@ -12,6 +12,7 @@ from streamveil.mechanisms.presence.counters import Tally
 
 KEY = bytes(range(32))
 SLOTS = 40
+KINDS = ["members", "strangers", "numbers"]
 ADD, FORGET, RESUME, ENDS = (
     Tally.add,
     Tally.forget,
@@ -20,20 +21,20 @@ ADD, FORGET, RESUME, ENDS = (
 )
 
 
-def one_more(tally, users, ends, noted):
-    return np.maximum(ADD(tally, users, ends, noted) - 1, 0)
+def one_more(tally, users, ends, noted, names):
+    return np.maximum(ADD(tally, users, ends, noted, names) - 1, 0)
 
 
-def one_more_of_a_life(tally, users, ends, noted):
-    return np.maximum(ADD(tally, users, ends, noted) - (ends == counters.NEVER), 0)
+def one_more_of_a_life(tally, users, ends, noted, names):
+    return np.maximum(ADD(tally, users, ends, noted, names) - (ends == counters.NEVER), 0)
 
 
-def of_this_batch_alone(tally, users, ends, noted):
+def of_this_batch_alone(tally, users, ends, noted, names):
     tally.used[:] = 0
-    return ADD(tally, users, ends, noted)
+    return ADD(tally, users, ends, noted, names)
 
 
-def of_everybody_together(tally, users, ends, noted):
+def of_everybody_together(tally, users, ends, noted, names):
     return np.zeros(len(users), int)
 
 
@@ -50,15 +51,18 @@ def as_they_came(users, slots):
     return np.arange(len(users)), users, slots
 
 
-def another_calendar(key, users, slots, lengths):
-    return ENDS(bytes([slots.min() % 7] * 32), users, slots, lengths)
+def another_calendar(key, users, slots, lengths, names):
+    return ENDS(bytes([slots.min() % 7] * 32), users, slots, lengths, names)
 
 
 def drive(limit, cuts, restart, kind="members"):
-    """Everybody is there all the time, and some users come in any order."""
+    """Everybody is there all the time, and some users come in any order.
+
+    Strangers come as digests, or as numbers of theirs.
+    """
     random = np.random.default_rng(3)
     names = np.arange(30)
-    if kind == "strangers":
+    if kind != "members":
         names = np.sort(np.frombuffer(random.bytes(16 * 30), "S16"))
     users, slots = (one.ravel() for one in np.indices((30, SLOTS)))
     order = random.permutation(len(users))
@@ -68,7 +72,10 @@ def drive(limit, cuts, restart, kind="members"):
     for cut in cuts:
         rows = np.flatnonzero((slots >= last) & (slots < cut))
         there = users[rows]
-        told += (mine.layers(names[there], slots[rows], there % 2, cut) == 0).sum()
+        if kind == "numbers":
+            told += (mine.layers(there, slots[rows], there % 2, cut, names) == 0).sum()
+        else:
+            told += (mine.layers(names[there], slots[rows], there % 2, cut) == 0).sum()
         mine.skip(cut)
         last = cut
         if restart:
@@ -81,7 +88,7 @@ def drive(limit, cuts, restart, kind="members"):
 AT_ONCE, SOME, ONE_BY_ONE = [SLOTS], [5, 6, 17, 30, SLOTS], range(1, SLOTS + 1)
 
 
-@pytest.mark.parametrize("kind", ["members", "strangers"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("limit", [Limit(2, 2), Limit(None, in_life=9), Limit(2, 2, 5)])
 def test_it_lets_everything_through_that_is_decided_as_it_should(limit, kind):
     found = {drive(limit, cuts, True, kind) for cuts in (AT_ONCE, SOME, ONE_BY_ONE)}
@@ -100,7 +107,7 @@ def test_it_lets_everything_through_that_is_decided_as_it_should(limit, kind):
     ],
 )
 @pytest.mark.parametrize("cuts", [AT_ONCE, SOME, ONE_BY_ONE])
-@pytest.mark.parametrize("kind", ["members", "strangers"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_broken_decision_is_refused(monkeypatch, where, name, broken, limit, said, cuts, kind):
     monkeypatch.setattr(where, name, broken)
     with pytest.raises(BudgetExceeded, match=said):
@@ -120,10 +127,11 @@ def test_a_broken_decision_is_refused(monkeypatch, where, name, broken, limit, s
     ],
 )
 @pytest.mark.parametrize("cuts", [SOME, ONE_BY_ONE])
-def test_so_is_one_that_forgets(monkeypatch, where, name, broken, limit, restart, cuts):
+@pytest.mark.parametrize("kind", ["members", "numbers"])
+def test_so_is_one_that_forgets(monkeypatch, where, name, broken, limit, restart, cuts, kind):
     monkeypatch.setattr(where, name, broken)
     with pytest.raises(BudgetExceeded, match="It is a fault of streamveil: please report it"):
-        drive(limit, cuts, restart)
+        drive(limit, cuts, restart, kind)
 
 
 def test_who_counted_and_is_forgotten_is_missed():
@@ -136,6 +144,16 @@ def test_who_counted_and_is_forgotten_is_missed():
     for users_known, ends_known in ((users[:1], ends[:1]), (users, ends + 1)):
         with pytest.raises(BudgetExceeded, match="users who counted would be forgotten"):
             door.beside(users_known, ends_known, users[:0])
+
+
+@pytest.mark.parametrize("names", [[b"a", b"a"], [b"b", b"a"]])
+def test_nobody_has_two_numbers(names):
+    rules = Rules.of([Limit(2, 2)], [Requirement(18, 1.0)], ADD_REMOVE)
+    names = np.array(names, "S16")
+    door = CountedFilter(rules, names[:0])
+    users, slots, ends = np.arange(2), np.array([1, 1]), np.array([5, 5])
+    with pytest.raises(BudgetExceeded, match="names are not in order, or come twice"):
+        door.charge(users, slots, np.zeros(2, np.int64), ends, np.arange(2), names)
 
 
 @pytest.mark.parametrize("end", [1, 11])

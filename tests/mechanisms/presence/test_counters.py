@@ -202,6 +202,33 @@ def test_a_slot_is_decided_once():
     assert not len(counters.blocks.users)  # every block has ended
 
 
+@PROPERTY
+@given(streams(), st.integers(1, 3), st.sampled_from([None, 4]), st.randoms())
+def test_strangers_are_the_same_by_digest_and_by_number(stream, max_slots, in_life, random):
+    (users, slots), cuts = stream
+    digests = np.sort(np.frombuffer(np.random.default_rng(2).bytes(16 * 8), "S16"))
+    rules = Rules.of([Limit(max_slots, 2, in_life)], [Requirement(18, 1.0)], ADD_REMOVE)
+    by_digest, by_number = (Counters(rules, KEY, digests) for _ in range(2))
+    last = -100
+    for cut in cuts:
+        rows = np.flatnonzero((slots >= last) & (slots < cut))
+        rows = rows[random.sample(range(len(rows)), len(rows))]
+        classes = np.zeros(len(rows), np.int64)
+        # Some of the names are of nobody who comes, and other batches have other numbers.
+        here = np.unique(np.append(users[rows], last % 8))
+        np.testing.assert_array_equal(
+            by_digest.layers(digests[users[rows]], slots[rows], classes, cut),
+            by_number.layers(
+                np.searchsorted(here, users[rows]), slots[rows], classes, cut, digests[here]
+            ),
+        )
+        for one in (by_digest, by_number):
+            one.skip(cut)
+        for one, other in zip(by_digest.arrays(), by_number.arrays(), strict=True):
+            np.testing.assert_array_equal(one, other)
+        last = cut
+
+
 def test_a_user_who_is_active_takes_few_bytes():
     """Beyond who it is: one for each count, and two at most for the end of the block."""
     rules = Rules.of([Limit(2, 2)], [Requirement(10_000, 1.0)], ADD_REMOVE)
