@@ -116,8 +116,8 @@ class CountedFilter:
         if limited.all():
             self._charge_blocks(users, slots, classes, ends, other, names)
         else:
-            some = (one[limited] for one in (users, slots, classes, ends, other))
-            self._charge_blocks(*some, names)
+            who, when, ends = users[limited], slots[limited], ends[limited]
+            self._charge_blocks(who, when, classes[limited], ends, other[limited], names)
         if (self._rules.in_life < UNLIMITED).any():
             limited = self._rules.in_life[classes] < UNLIMITED
             self._charge_lives(users[limited], classes[limited], other[limited], names)
