@@ -106,18 +106,18 @@ class CountedFilter:
         Raises BudgetExceeded if a user would count in too many slots, or twice in one.
         """
         users, slots, classes = users[rows], slots[rows], classes[rows]
-        if names is not None and not (names[1:] > names[:-1]).all():
-            raise BudgetExceeded(f"names are not in order, or come twice, so {_FAULT}")
         same = users[1:] == users[:-1]
         if not ((same & (slots[1:] > slots[:-1])) | (users[1:] > users[:-1])).all():
             raise BudgetExceeded(f"visits are not in order, or come twice, so {_FAULT}")
         other = np.append(True, ~same)[: len(rows)]
+        if names is not None and ((users[:1] < 0).any() or not (names[1:] > names[:-1]).all()):
+            raise BudgetExceeded(f"a user may have two numbers, so {_FAULT}")
         limited = self._rules.lengths[classes] > 1
         if limited.all():
             self._charge_blocks(users, slots, classes, ends, other, names)
         else:
-            of_whom = users[limited], slots[limited], classes[limited]
-            self._charge_blocks(*of_whom, ends[limited], other[limited], names)
+            who, when, ends = users[limited], slots[limited], ends[limited]
+            self._charge_blocks(who, when, classes[limited], ends, other[limited], names)
         if (self._rules.in_life < UNLIMITED).any():
             limited = self._rules.in_life[classes] < UNLIMITED
             self._charge_lives(users[limited], classes[limited], other[limited], names)
@@ -145,8 +145,10 @@ class CountedFilter:
         before[heads[there]] = self._blocks.ends[at[there]]
         first, last = slots[starts], slots[starts + counted - 1]
         lengths = self._rules.lengths[classes]
-        outside = (last >= ends) | (first < ends - lengths) | ((ends - before) % lengths > 0)
-        if outside.any():
+        outside = (last >= ends) | (first < ends - lengths)
+        moved = np.flatnonzero(ends != before)
+        apart = (ends[moved] - before[moved]) % lengths[moved]
+        if outside.any() or apart.any():
             raise BudgetExceeded(f"visits are not in the blocks of their users, so {_FAULT}")
         goes_on = there & (before[heads] == ends[heads])
         counted[heads[goes_on]] += self._blocks.counted[at[goes_on]]

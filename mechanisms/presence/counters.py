@@ -217,7 +217,8 @@ class Counters:
         ends[some] = block_ends(self._key, users[some], slots[some], lengths, names)
         noted = np.minimum(LAYERS * most, lengths)
         places = self.blocks.add(users[some], ends[some], noted, names)
-        found[some] = np.minimum(places // most, LAYERS)
+        for layer in range(1, LAYERS + 1):
+            found[some] += places >= layer * most
         if (rules.in_life < UNLIMITED).any():
             some = np.flatnonzero((found == 0) & (rules.in_life < UNLIMITED)[classes])
             forever = np.full(len(some), NEVER)

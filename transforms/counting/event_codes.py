@@ -302,16 +302,18 @@ class Visits:
         return cls(block, codes, np.zeros(0, np.int64))
 
     def to_bytes(self) -> bytes:
-        """The groups that keep events."""
+        """The groups that keep events: codes as steps from one to the next, which are short."""
         codes, kept, some = self.codes, self.kept, self.kept > 0
         if not some.all():
             codes, kept = codes[some], kept[some]
-        return arrays_to_bytes(codes, narrow(kept), self.strangers)
+        steps = np.diff(codes, prepend=codes.dtype.type(0))
+        return arrays_to_bytes(narrow(steps), narrow(kept), self.strangers)
 
     @classmethod
     def of(cls, message: Message) -> Visits:
         """The visits that a shard emits, without groups of nothing and what was dropped."""
-        codes, kept, strangers = arrays_from_bytes(message.payload)
+        steps, kept, strangers = arrays_from_bytes(message.payload)
+        codes = np.cumsum(steps, dtype=np.uint64)
         return cls(message.slot, codes, kept.astype(np.int64), strangers=strangers)
 
 
