@@ -74,7 +74,7 @@ class LifeStream(PresentStream):
             if asked.any():
                 sums = state.sums[k]
                 words = self._words(state, slot, k, sums[asked])
-                share = share.told(query.answer(sums, asked, rates, words), asked, rates, age)
+                share = share.told(query.answer(sums, asked, rates, words), asked, rates)
                 state.sums[k] = np.where(asked, 0, sums)
             state.shares[k] = share
 

@@ -24,9 +24,13 @@ Under `replace` the same, with (j + 1) m.
 
 So for a release stage a user is, block by block, in a class of those who may pay so much for each
 slot. The classes are the epsilons of the table: what lies between two of them is rounded down, and
-who asks for less than all of them does not count. The sums that tell which share is kept are of
-classes too. A block is in one of them, rates never fall from class to class, and so a user who
-moves pays no more than who stays in the dearest.
+who asks for less than all of them does not count.
+
+The sums that tell which share is kept are of classes too, and a block is in one of them. By how
+many slots each layer of it differs is the same in all classes. What these slots cost in all layers
+together, by bin or not, never falls from class to class, and nor does the rest, though only some
+classes be asked by bin (`ShareQuery.rates`). So a user who moves pays no more than is set aside in
+the dearest.
 
 `tests/mechanisms/presence/test_changing.py` enumerates this.
 

@@ -113,8 +113,11 @@ class CountedFilter:
         if names is not None and ((users[:1] < 0).any() or not (names[1:] > names[:-1]).all()):
             raise BudgetExceeded(f"a user may have two numbers, so {_FAULT}")
         limited = self._rules.lengths[classes] > 1
-        some = slice(None) if limited.all() else np.flatnonzero(limited)
-        self._charge_blocks(users[some], slots[some], classes[some], ends[some], other[some], names)
+        if limited.all():
+            self._charge_blocks(users, slots, classes, ends, other, names)
+        else:
+            who, when, ends = users[limited], slots[limited], ends[limited]
+            self._charge_blocks(who, when, classes[limited], ends, other[limited], names)
         if (self._rules.in_life < UNLIMITED).any():
             limited = self._rules.in_life[classes] < UNLIMITED
             self._charge_lives(users[limited], classes[limited], other[limited], names)

@@ -21,9 +21,10 @@ How many near events a slot has may be the same for ever, or rise as those who s
 slots. So answers are averaged over several memories (`MEMORIES`), each believed as it foretold the
 answers so far; and releases tell what counts. What users do beyond 3 M visits is in no figure: to
 measure it would cost more the longer the stream is. Who goes beyond at an age of t slots came in
-one of t / (3 M) at least. If all went on like that, so many would be missing in each slot; if all
-left, none. A fourth of it is taken, give or take a third. Events beyond are asked ever more rarely,
-since only the sum of the answers is of use, and each adds noise.
+one of t / (3 M) at least, and that somebody still comes at T who came until t is taken for as
+likely as t / T. Then (3 M + 1) / T events are missing for each of them, or fewer, as most came late
+and leave soon. Half of that is taken, give or take a third. Events beyond are asked ever more
+rarely, since only the sum of the answers is of use, and each adds noise.
 
 Source: our own.
 """
@@ -97,7 +98,7 @@ class LifeQuery:
     def rates(self, budget: int) -> Rates:
         """What costs at most so many units for ever: half for near events, half for beyond."""
         near, beyond = self.sensitivities
-        return Rates(0, budget // 2 // near, 0, budget // 2 // beyond)
+        return Rates(0, budget // 2 // near, budget // 2 // beyond, 0)
 
     def sums(self, counts: Integers, beyond: Beyond, mine: npt.NDArray[np.bool_]) -> Integers:
         """What a slot adds to the next answer, shape (2,): `mine` are the rows of the class."""
@@ -142,31 +143,25 @@ class LifeShare:
     counted: Floats
     """The same between the two answers before, and up to the last one, (4,)."""
     gone: Floats
-    """Events beyond so far and the variance of that; the same of what they may come to in each
-    slot, (4,)."""
+    """Events beyond so far, and the variance of that, (2,)."""
 
     @classmethod
     def unknown(cls, query: LifeQuery) -> LifeShare:
         """Before the first slot."""
         nothing = np.zeros(len(MEMORIES))
-        return cls(query, *(nothing,) * 4, nothing + 1, np.zeros(2), np.zeros(4), np.zeros(4))
+        return cls(query, *(nothing,) * 4, nothing + 1, np.zeros(2), np.zeros(4), np.zeros(2))
 
     def released(self, events: float) -> LifeShare:
         """With one more slot, in which so many events count."""
         return replace(self, since=self.since + np.array([1.0, events]))
 
-    def told(
-        self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates, age: int
-    ) -> LifeShare:
-        """With one more answer, at this age, to noise of these rates."""
+    def told(self, answer: Integers, asked: npt.NDArray[np.bool_], rates: Rates) -> LifeShare:
+        """With one more answer to noise of these rates."""
         known = self._told_near(int(answer[NEAR]), rates) if asked[NEAR] else self
         if not asked[BEYOND]:
             return known
-        visits = LAYERS * self.query.in_life
-        before = max(_before(age // visits), 1) * visits  # they went beyond since this age
-        each = (visits + 1) / before  # times that each of them came in a slot, at most
         more = np.array([answer[BEYOND], laplace_variance(rates.rest)])
-        return replace(known, gone=known.gone + np.append(more, more * (each, each**2)))
+        return replace(known, gone=known.gone + more)
 
     def _told_near(self, answer: int, rates: Rates) -> LifeShare:
         slots = self.since[0]
@@ -226,10 +221,12 @@ class LifeShare:
             Missing(GUESS * careful, (DOUBT * careful) ** 2),
             WIDE * max(ever, measured, 1.0),
         )
-        most = Missing(self.gone[2], self.gone[3] if self.gone[1] else np.inf)
+        left, doubted = float(self.gone[0]), float(self.gone[1])
+        often = (LAYERS * self.query.in_life + 1) / age  # that one of them comes, in a slot
+        most = Missing(left * often, doubted * often**2 if doubted else float("inf"))
         rest = _drawn(most, Missing(0.0, (REST * max(ever, 1.0)) ** 2), max(ever, most.events, 1.0))
-        doubt = rest.variance / 16 + rest.events**2 / 9
-        return Missing(near.events + rest.events / 4, near.variance + doubt)
+        doubt = rest.variance / 4 + rest.events**2 / 9
+        return Missing(near.events + rest.events / 2, near.variance + doubt)
 
     @property
     def numbers(self) -> tuple[float, ...]:

@@ -180,9 +180,12 @@ def _compared(
 ) -> str:
     seeds = range(len(without))
     found: dict[str, float] = {}
+    beside: list[str] = []
     for most in candidates.among(stream.asked, stream.adjacency):
         limits = stream.limits(most)
-        if limits is not None:
+        if limits is None:
+            beside.append(str(most))
+        else:
             found[str(most)] = float(np.mean([stream.error(name, limits, s) for s in seeds]))
     if not found:
         return "no limit on presence (--max_slots) pays over these windows"
@@ -195,11 +198,13 @@ def _compared(
             ]
         )
     )
-    return _told(found, float(without.mean()))
+    return _told(found, float(without.mean()), beside)
 
 
-def _told(found: Mapping[str, float], without: float) -> str:
+def _told(found: Mapping[str, float], without: float, beside: Sequence[str] = ()) -> str:
     listed = ", ".join(f"{most} {number(error)}" for most, error in found.items())
+    if beside:
+        listed += f" (over these windows not worth it: {', '.join(beside)})"
     best = min(found, key=lambda most: found[most])
     split = f"AMRE {number(without)} without a limit on presence, by --max_slots: {listed}"
     if found[best] > _WORTH_IT * without:

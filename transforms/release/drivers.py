@@ -149,7 +149,8 @@ class Configuration:
         fixed = None
         if not only_dynamic(self.mechanism):
             if self.presence is not None:
-                return ByPresence(self._present, self.layout, self.presence.limits)
+                limits, moving = self.presence.limits, self.presence.moving
+                return ByPresence(self._present, self.layout, limits, moving)
             made = mechanism(self.mechanism, self.population, revise=self.revise)
             fixed = ByClass(made, noise, self.layout, self.context)
             if not self.changing:

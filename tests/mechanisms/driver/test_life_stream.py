@@ -72,7 +72,7 @@ def test_what_is_left_out_is_made_up_for_and_the_error_knows_of_it(crowd):
     assert kept[60:].sum() / true.sum() < 0.7
     assert abs(counts.sum() / true.sum() - 1) < 0.02
     # Flakiness: the key is fixed.
-    assert 0.84 < (np.abs(counts - true) < 1.645 * stderr).mean() < 0.96
+    assert 0.82 < (np.abs(counts - true) < 1.645 * stderr).mean() < 0.96
     known = late[-1].diagnostics
     assert {type(known["kept_share"]), type(known["kept_share_stderr"])} == {float}
     assert known["kept_share"] == pytest.approx(2 / 3, abs=0.02)

@@ -137,7 +137,7 @@ def test_the_share_is_right_within_its_own_error(kind):
             asked = due(age, 4)
             if asked.any():
                 words = RandomWords((1000 * run + age).to_bytes(32, "little"))
-                known = known.told(query.answer(since, asked, rates, words), asked, rates, age)
+                known = known.told(query.answer(since, asked, rates, words), asked, rates)
                 since[asked] = 0
         share, error = LivesLeftOut.of([known], 200, np.zeros(2)).share
         errors.append(share - kept[100:].sum() / every[100:].sum())
@@ -156,7 +156,7 @@ def learnt(near, age=400):
         known = known.released(100)
         if at % EVERY == 0:
             told = sum(near(slot) for slot in range(at - EVERY, at))
-            known = known.told(np.array([int(told), 0]), asked, rates, at)
+            known = known.told(np.array([int(told), 0]), asked, rates)
     return known
 
 
@@ -174,9 +174,9 @@ def test_who_is_beyond_may_still_come():
     rates, known = query.rates(aside(1.0)), LifeShare.unknown(query)
     for _ in range(9):
         known = known.released(100)
-    known = known.told(np.array([0, 500]), asked, rates, 9)
+    known = known.told(np.array([0, 500]), asked, rates)
     missing = known.missing(9)
-    assert missing.events == pytest.approx(500 * 10 / 9 / 4 + 100 * GUESS, rel=0.1)
+    assert missing.events == pytest.approx(500 * 10 / 9 / 2 + 100 * GUESS, rel=0.1)
     assert missing.variance**0.5 > 100
 
 

@@ -11,7 +11,7 @@ from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.pipelines.evaluation.comparison import compare, tasks
 from streamveil.pipelines.evaluation.data import Data, Letters
-from streamveil.pipelines.evaluation.presence import Candidates, Stream, limit_advice
+from streamveil.pipelines.evaluation.presence import Candidates, Stream, _told, limit_advice
 from streamveil.pipelines.evaluation.w_event import WEvent
 from streamveil.pipelines.inputs import Inputs
 from streamveil.transforms import Columns
@@ -94,3 +94,8 @@ def test_who_counts_is_limited_as_in_a_release(source):
 def test_what_is_no_list_of_limits_is_refused(wrong):
     with pytest.raises(ConfigurationError, match=f"--max_slots={wrong} are no limits to compare"):
         Candidates.of(wrong)
+
+
+def test_limits_that_no_window_has_room_for_are_named():
+    told = _told({"2": 10.0, "auto": 20.0}, 30.0, ["50", "60"])
+    assert "2 10, auto 20 (over these windows not worth it: 50, 60); release with" in told
