@@ -21,6 +21,8 @@ from streamveil.transforms import metrics
 
 # From here on bounding has changed what is counted so much that it must be said how to mend it.
 _MUCH_BEYOND = 0.5
+# Of events that do not count, so many are no longer made up for.
+_MANY_LEFT_OUT = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class Summary:
 
     def warning(self) -> str | None:
         """What to do where most of the events were beyond the bound, or most lives too long."""
-        found = [one for one in (self._bounded(), self._left_out()) if one]
+        found = [one for one in (self._bounded(), self._limited(), self._left_out()) if one]
         return "; ".join(found) or None
 
     def _left_out(self) -> str | None:
@@ -160,6 +162,15 @@ class Summary:
             f"{self.beyond_bound / bounded:.0%} of the accepted events were beyond the bound of "
             "--max_contributions, so the counts are of so many events fewer: give a larger "
             "--max_contributions, which makes noise grow in proportion, or shorter slots"
+        )
+
+    def _limited(self) -> str | None:
+        there = self.counted + self.beyond_limit
+        if not there or self.beyond_limit <= _MANY_LEFT_OUT * there:
+            return None
+        return (
+            f"{self.beyond_limit / there:.0%} of the bounded events were beyond --max_slots, more "
+            "than counts can be trusted to make up for: give a larger --max_slots, or none"
         )
 
     def loss(self, most: float) -> str | None:

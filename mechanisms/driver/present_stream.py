@@ -9,7 +9,7 @@ aside of the budget, whatever slots cost: see `presence/kept_share.py`; what is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -23,6 +23,7 @@ from streamveil.mechanisms.driver.saved_state import Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.presence.kept_share import (
     FADING,
+    MANY_USERS,
     MOST_BINS,
     Beyond,
     Floats,
@@ -36,8 +37,8 @@ from streamveil.mechanisms.protocol import Mechanism, Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, RandomWords, digest
 
 Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 E = TypeVar("E", SlotRelease, Revised)
+N = TypeVar("N", Integers, Floats)
 _DOUBLES = {"type": "array", "items": "double"}
 
 
@@ -209,13 +210,12 @@ class PresentStream:
         """State of what :meth:`pack` gave. Raises as :meth:`ReleaseStream.decode`."""
         _, record = state_codec.unpack(self.SCHEMAS, data)
         fresh = self.start()
-        rows = max(len(fresh.shares), 1)
-        sums = np.array(record["sums"], np.int64).reshape(rows, -1)
-        known = np.array(record["known"]).reshape(rows, -1)
-        both = zip(fresh.shares.items(), known, strict=False)
+        sums = _parted(np.array(record["sums"], np.int64), fresh.sums.values())
+        known = _parted(np.array(record["known"]), [one.numbers for one in fresh.shares.values()])
+        both = zip(fresh.shares.items(), known, strict=True)
         return PresentState(
             self.stream.decode(record["stream"]),
-            dict(zip(fresh.sums, sums, strict=False)),
+            dict(zip(fresh.sums, sums, strict=True)),
             {k: one.of_numbers(row) for (k, one), row in both},
             np.array(record["kept"]),
         )
@@ -232,7 +232,8 @@ def _asked(
         limit.slots(one, adjacency),
         effective_window(one.window, limit.max_slots, limit.blocks, adjacency),
     )
-    bins = population.bins if population.bins <= MOST_BINS else 1
+    by_bin = population.bins <= MOST_BINS and population.sizes[k] >= MANY_USERS
+    bins = population.bins if by_bin else 1
     query = ShareQuery(
         one.window, limit.max_slots, slots, limit.blocks, bins, population.sensitivity
     )
@@ -244,3 +245,9 @@ def _asked(
             f"over {one.window} slots leaves out: ask for more epsilon or a shorter window"
         )
     return query, rates
+
+
+def _parted(numbers: N, like: Iterable[Sized]) -> list[N]:
+    """Numbers of several classes, as many of each as there are in these."""
+    ends = np.cumsum([len(one) for one in like])
+    return np.split(numbers, ends)[: len(ends)]

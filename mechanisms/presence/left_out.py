@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.kept_share import LAYERS, Floats, KeptShare
+from streamveil.mechanisms.presence.kept_share import BY_BIN, KEPT, Floats, KeptShare
 
 SPREAD = 0.7
 """By how much the odds of bins differ, before anything is known."""
@@ -82,7 +82,7 @@ def _weights(known: Mapping[int, KeptShare], sizes: Floats) -> tuple[Floats, Flo
     measured, noise = np.zeros(len(sizes)), np.full(len(sizes), np.inf)
     for k, one in known.items():
         if one.slots:
-            measured[k], noise[k] = one.sums[0] / one.slots, one.variances[0] / one.slots**2
+            measured[k], noise[k] = one.sums[KEPT] / one.slots, one.variances[KEPT] / one.slots**2
     users = sizes / max(float(sizes.sum()), 1.0)
     seen = np.isfinite(noise)
     each = measured[seen].sum() / max(float(sizes[seen].sum()), 1.0)
@@ -111,12 +111,12 @@ def _by_bin(known: Mapping[int, KeptShare], weights: Floats, kept: Floats) -> tu
     for row, k in enumerate(classes):
         one, odds = known[k], known[k].odds()
         beside[row] = odds.rest / odds.all
-        expected = odds.near * one.sums[0] * shares
+        expected = odds.near * one.sums[KEPT] * shares
         some = expected > 0
         if one.query.bins > 1 and one.is_clear and some.any():
-            bins = one.sums[LAYERS + 1 :]
+            bins = one.sums[BY_BIN:]
             differ[row, some] = bins[some] / expected[some] - bins.sum() / expected.sum()
-            noise[row, some] = one.variances[3] / expected[some] ** 2
+            noise[row, some] = one.variances[BY_BIN] / expected[some] ** 2
     spread = _spread(differ, noise)
     trust = spread / (spread + noise)
     more = trust * differ

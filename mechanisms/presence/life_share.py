@@ -98,7 +98,7 @@ class LifeQuery:
     def rates(self, budget: int) -> Rates:
         """What costs at most so many units for ever: half for near events, half for beyond."""
         near, beyond = self.sensitivities
-        return Rates(0, budget // 2 // near, 0, budget // 2 // beyond)
+        return Rates(0, budget // 2 // near, budget // 2 // beyond, 0)
 
     def sums(self, counts: Integers, beyond: Beyond, mine: npt.NDArray[np.bool_]) -> Integers:
         """What a slot adds to the next answer, shape (2,): `mine` are the rows of the class."""
@@ -222,8 +222,8 @@ class LifeShare:
             WIDE * max(ever, measured, 1.0),
         )
         left, doubted = float(self.gone[0]), float(self.gone[1])
-        each = (LAYERS * self.query.in_life + 1) / age  # times that one of them comes in a slot
-        most = Missing(left * each, doubted * each**2 if doubted else float("inf"))
+        often = (LAYERS * self.query.in_life + 1) / age  # that one of them comes, in a slot
+        most = Missing(left * often, doubted * often**2 if doubted else float("inf"))
         rest = _drawn(most, Missing(0.0, (REST * max(ever, 1.0)) ** 2), max(ever, most.events, 1.0))
         doubt = rest.variance / 4 + rest.events**2 / 9
         return Missing(near.events + rest.events / 2, near.variance + doubt)

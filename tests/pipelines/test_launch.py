@@ -615,3 +615,11 @@ def test_an_error_in_java_is_told_by_its_causes(monkeypatch, job):
     assert outcome.message == (
         "streamveil release: failed: IOException: not sent; TimeoutException: Topic t not present"
     )
+
+
+def test_the_summary_warns_where_a_limit_on_presence_leaves_out_a_third():
+    counters = {metrics.EVENTS_COUNTED: 60, metrics.EVENTS_BEYOND_LIMIT: 40}
+    told = Summary(counters).warning()
+    assert told is not None
+    assert "40% of the bounded events were beyond --max_slots" in told
+    assert Summary({**counters, metrics.EVENTS_BEYOND_LIMIT: 30}).warning() is None

@@ -17,7 +17,7 @@ from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit, kept_share
 from streamveil.mechanisms.presence.calendars import Rules
-from streamveil.mechanisms.presence.kept_share import Beyond, ShareQuery
+from streamveil.mechanisms.presence.kept_share import MANY_USERS, Beyond, ShareQuery
 from streamveil.mechanisms.presence.limits import aside
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
@@ -70,7 +70,7 @@ class Released:
         sensitivity = most * (2 if adjacency == REPLACE else 1)
         priced = Requirements([limit.priced(asked, adjacency)])
         made = PresentStream(
-            mechanism("uniform", Population(priced, np.array([1]), BINS, sensitivity)),
+            mechanism("uniform", Population(priced, np.array([MANY_USERS]), BINS, sensitivity)),
             NoiseSource(KEY),
             {},
             Presence((limit,), Requirements([asked]), adjacency),

@@ -8,7 +8,7 @@ from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules
-from streamveil.mechanisms.presence.kept_share import MOST_BINS, Beyond
+from streamveil.mechanisms.presence.kept_share import MANY_USERS, MOST_BINS, Beyond
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.mechanisms.registry import mechanism
@@ -170,13 +170,14 @@ def test_answers_are_noisy_and_bound_to_what_they_are_of(crowd):
     state, _ = crowd.run(stream(), 40)
     again, _ = crowd.run(stream(), 40)
     np.testing.assert_array_equal(state.shares[0].sums, again.shares[0].sums)
-    true = np.bincount(crowd.layers[(crowd.when >= 20) & (crowd.when < 40)], minlength=4)
-    assert (state.shares[0].sums[:4] != true).all()
+    when = (crowd.when >= 20) & (crowd.when < 40)
+    kept, *near, rest = np.bincount(crowd.layers[when], minlength=4)
+    assert (state.shares[0].sums[:3] != [kept, sum(near), rest]).all()
     assert not state.sums[0].any()
     layers = crowd.layers.copy()
     other = Crowd.__new__(Crowd)
     vars(other).update(vars(crowd) | {"layers": layers})
-    layers[np.flatnonzero((crowd.when == 30) & (layers == 1))[0]] = 2  # one event, another layer
+    layers[np.flatnonzero((crowd.when == 30) & (layers == 1))[0]] = 3  # one event, in the rest
     changed, _ = other.run(stream(), 40)
     moved = np.abs(changed.shares[0].sums - state.shares[0].sums)
     assert moved.max() > 10  # fresh noise, not one more
@@ -198,10 +199,22 @@ def test_classes_without_a_limit_are_not_scaled(crowd):
 def test_of_very_many_bins_none_is_asked_for_by_itself():
     many = stream(bins=MOST_BINS + 1)
     state = many.start()
-    assert len(state.sums[0]) == 4
+    assert len(state.sums[0]) == 3
     (_, rates), (_, few) = *many._queries.values(), *stream()._queries.values()
     assert not rates.bins
     assert rates.layers > few.layers  # which have that part of the budget as well
+
+
+def test_of_a_small_class_none_is_asked_for_by_itself():
+    made = stream(asked=(ASKED, Requirement(50, 2.0)), sizes=(MANY_USERS, MANY_USERS - 1))
+    state, counts = made.start(), np.full((2, 3), 1000)
+    assert [len(sums) for sums in state.sums.values()] == [6, 3]
+    for slot in range(30):
+        state, _ = made.release(state, slot, counts, Beyond.none())
+    again = made.unpack(made.pack(state))
+    for k in (0, 1):
+        np.testing.assert_array_equal(again.sums[k], state.sums[k])
+        assert again.shares[k].numbers == state.shares[k].numbers
 
 
 def test_a_budget_too_small_to_ask_anything_is_refused():

@@ -13,8 +13,8 @@ KEPT = np.array([400.0, 300, 200, 100])
 
 
 def known(kept=50_000, near=5_000, rest=0, bins=(0.4, 0.3, 0.2, 0.1), noise=1.0, query=QUERY):
-    """After some answers with so much noise: events of layers and, of the two above, by bin."""
-    sums = [kept, 0.7 * near, 0.3 * near, rest, *(near * np.array(bins))]
+    """After some answers with so much noise: what counts, what does not and, near, by bin."""
+    sums = [kept, near, rest, *(near * np.array(bins))]
     return KeptShare(query, np.array(sums), np.full(4, noise), 5)
 
 
