@@ -78,6 +78,6 @@ class ToldShare:
         weights = np.exp(self.likely + _BEFORE)
         weights /= weights.sum()
         there = 1 / shares(elapsed / self.block)
-        mean = float((weights * there).sum())
+        mean = max(float((weights * there).sum()), 1.0)  # rounding
         variance = float((weights * (there - mean) ** 2).sum())
         return 1 / mean, variance / mean**2

@@ -364,3 +364,12 @@ def test_a_state_goes_on_as_it_was(options):
             released.append((release.frequencies.tolist(), release.stderr.tolist()))
         released.append([one.frequencies.tolist() for one in mechanism.rest(state)])
     assert released[:16] == released[16:]
+
+
+def test_no_rounding_tells_of_a_share_above_1():
+    """In the first slots, where all is told."""
+    for seed in range(200):
+        random, known = np.random.default_rng(seed), ToldShare(2.0, 3.0)
+        for elapsed in range(3):
+            known.learn(random.random(), random.random(), elapsed)
+            assert 0 < known.estimate(elapsed)[0] <= 1
