@@ -143,7 +143,15 @@ def test_in_python_it_is_the_same(rarely):
         ({"max_slots": "2,3,4"}, ["--max_slots=2,3,4 is not M, M,BLOCKS or auto"]),
         ({"max_slots": "auto:"}, ["--max_slots=auto: is not M, M,BLOCKS or auto"]),
         ({"max_slots": "auto:5"}, ["--max_slots=auto:5: a presence rate of 5", "below 1"]),
-        ({"max_slots": "auto", "mechanism": "dpbd"}, ["leave out the changes and mechanisms"]),
+        ({"max_slots": "auto", "mechanism": "dpbd"}, ["'dpbd' knows no limit on presence"]),
+        (
+            {"max_slots": "auto:0.05", "requirement_changes": "changes.csv"},
+            [
+                "max_slots=auto is for requirements that never change",
+                "--max_slots=2",
+                "the changes",
+            ],
+        ),
         ({"max_slots": "0"}, ["--max_slots=0", "1 or more"]),
         ({"max_slots": "8"}, ["saves nothing over 30 slots", "max_slots=2"]),
         ({"max_slots": "3"}, ["does not pay over 30 slots", "1/12 of the budget", "max_slots=2"]),
