@@ -8,6 +8,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto, Look
 from streamveil.mechanisms.presence.limits import EVERY_SLOT
+from streamveil.transforms import metrics
 from streamveil.transforms.counting.limit_choice import choice_message
 from streamveil.transforms.release.drivers import ByPresence
 
@@ -73,6 +74,15 @@ def test_shards_choose_as_one(run, kit, shards):
     batches = [events(kit, ROWS[start::5]) for start in range(5)]
     parts = run(transform(kit, shards=shards), batches)
     kit.assert_same_releases(parts.releases, whole.releases)
+
+
+def test_who_counts_is_decided_by_what_was_chosen(run, kit):
+    made = transform(kit)
+    ran = run(made, [events(kit, ROWS)])
+    chosen = chosen_of(made, max(ran.state)[1])
+    given = run(transform(kit, chosen), [events(kit, ROWS)])
+    beyond = [one.counters.get(metrics.EVENTS_BEYOND_LIMIT, 0) for one in (ran, given)]
+    assert beyond[0] == beyond[1] > 0
 
 
 def test_under_other_limits_the_same_counts_draw_other_noise(kit):

@@ -70,7 +70,8 @@ def rows_of(seed=0):
     rows = []
     for number, user in enumerate([*USERS, *STRANGERS]):
         for slot in np.flatnonzero(random.random(LAST + 1) < (0.9, 0.3, 0.1)[number % 3]):
-            rows += [(user, "ab"[random.integers(2)], int(slot))] * random.integers(1, 3)
+            values = random.integers(2, size=random.integers(1, 3))
+            rows += [(user, "ab"[value], int(slot)) for value in values]
     return [rows[i] for i in random.permutation(len(rows))]
 
 
