@@ -369,7 +369,9 @@ def count(
     kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]
 ) -> BlockCounts:
     """Count bounded events by class; `class_of` is that of each member, and last of all others."""
-    cells = _cells(kind, visits, layout, class_of)
+    slots, users, bins = read_codes(kind, visits.codes, layout)
+    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
+    cells = (slots * layout.classes + classes) * layout.bins + bins
     table = np.bincount(cells, weights=visits.kept, minlength=1)  # exact: far below 2**53
     filled = np.flatnonzero(table)
     return BlockCounts(visits.block, filled, table[filled].astype(np.int64))
@@ -398,14 +400,6 @@ def count_layers(
     filled, group = np.unique(above, return_inverse=True)
     events = np.bincount(group, weights=visits.kept[rows]).astype(np.int64)
     return replace(counts, beyond=(filled, events))
-
-
-def _cells(kind: int, visits: Visits, layout: Layout, class_of: npt.NDArray[np.int32]) -> Integers:
-    """(slot in block * classes + class) * bins + bin of each group."""
-    slots, users, bins = read_codes(kind, visits.codes, layout)
-    classes = class_of[users] if kind == MEMBERS else np.full(len(slots), class_of[-1])
-    cells: Integers = (slots * layout.classes + classes) * layout.bins + bins
-    return cells
 
 
 def _bound_strangers(
