@@ -55,7 +55,7 @@ def telling_one_event(users: Users, turns: int) -> Users:
             f"turns is {turns}: give 2 or more for devices that are asked so often in a window and "
             "tell one event of it, or 0 for a turn in each window"
         )
-    if users.begun is not None:
+    if users.begun not in (None, len(users.class_of)):
         raise ConfigurationError(
             "turns is for users and requirements that never change: leave it out, or begin anew "
             "with the new table"
