@@ -124,9 +124,6 @@ class LimitedVisits(NamedTuple):
     """Events of users with no requirement in force, by slot."""
 
 
-NO_REQUIREMENT_DETAIL = "slot {slot}: these events are of users with no requirement in force"
-
-
 class PresentShard:
     """The users of one kind in a shard, slot by slot; before the first slot, nobody.
 
