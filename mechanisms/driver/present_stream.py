@@ -116,7 +116,7 @@ class PresentStream:
         return {
             k: _asked(presence, k, self.mechanism.population, aside[k])
             for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
-            if limit.limits(one, adjacency)
+            if limit.applies(one, adjacency)
         }
 
     def start(self) -> PresentState:

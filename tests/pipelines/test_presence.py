@@ -60,17 +60,6 @@ def test_a_decision_that_is_broken_is_refused_in_one_line_and_nothing_is_written
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_pieces_of_a_stream_release_what_one_run_does(rarely):
-    rarely.done()
-    whole = rarely.counts()
-    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
-    rarely.done(**pieces, end=CUT)
-    rarely.done("--resume", **pieces)
-    told = {**rarely.counts("part-00000001.jsonl"), **rarely.counts("part-00000002.jsonl")}
-    assert told == whole
-
-
 CHANGES = """user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward
 u1,19730,30,500,30,500
 u2,19740,30,900,20,900
@@ -105,8 +94,10 @@ def test_requirements_may_change_meanwhile(rarely):
 
 
 @pytest.mark.slow
-def test_pieces_of_a_stream_with_changes_release_what_one_run_does(rarely):
-    rarely.flags["requirement_changes"] = rarely.write("changes.csv", CHANGES)
+@pytest.mark.parametrize("changes", [None, CHANGES])
+def test_pieces_of_a_stream_release_what_one_run_does(rarely, changes):
+    if changes is not None:
+        rarely.flags["requirement_changes"] = rarely.write("changes.csv", changes)
     rarely.done()
     whole = rarely.counts()
     pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}

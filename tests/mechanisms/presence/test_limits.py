@@ -153,7 +153,7 @@ def test_prices_are_exact_and_never_add_up_to_more_than_the_budget(epsilon, adja
         units, slots = int(to_units(price.epsilon)), limit.slots(asked, adjacency)
         assert price.window == 1
         assert math.ldexp(units, -40) == price.epsilon
-        kept = to_units(epsilon) // 20 if limit.limits(asked, adjacency) else 0
+        kept = to_units(epsilon) // 20 if limit.applies(asked, adjacency) else 0
         assert units * slots <= to_units(epsilon) - kept < (units + 1) * slots
 
 

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -25,6 +24,7 @@ from streamveil.transforms.counting.presence_shard import PresenceConfig
 from streamveil.transforms.messages import Kind, Message
 from streamveil.transforms.slots.clock import Clock
 from tests.transforms.counting.test_presence import Shaken, Shard, given_key, visits
+from tests.transforms.stand_ins import WithChanges
 
 KEY = bytes(range(32))
 USERS = [f"u{i}" for i in range(24)]
@@ -76,18 +76,6 @@ def rows_of(seed=0):
 
 
 ROWS = rows_of()
-
-
-class WithChanges(beam.PTransform):
-    """The transform over events, with changes that are all known."""
-
-    def __init__(self, transform, *batches):
-        super().__init__()
-        self.transform, self.batches = transform, batches
-
-    def expand(self, events):
-        changes = events.pipeline | "Changes" >> beam.Create(self.batches, reshuffle=False)
-        return (events, changes) | "Histograms" >> self.transform
 
 
 @pytest.fixture
