@@ -274,21 +274,26 @@ class PrivateHistograms(beam.PTransform):
         self._kept: list[Message] = []
         self._resumes = self.resume is not None
         if self.resume is not None:
-            if self.limits and self._dynamic and not is_joined(self.resume):
+            self._go_on(ledgers, self.resume)
+
+    def _go_on(self, ledgers: Any, state: bytes) -> None:
+        """Go on from a state. Raises ConfigurationError for one of another configuration."""
+        if self.limits and self._dynamic and not is_joined(state):
+            raise ConfigurationError(
+                "this state is of a stream with a limit on presence (--max_slots) whose "
+                "requirements did not change: leave out the changes, or begin a stream with "
+                "them, which spends the users' budgets again"
+            )
+        check_resume(ledgers.next_slot(ledgers.decode(state)), self.first_slot)
+        if not self.limits and not is_joined(state):
+            return
+        self._kept = ledgers.kept(state)
+        for message in self._kept:
+            if message.shards != 2 * self.shards:  # of members, and of strangers
                 raise ConfigurationError(
-                    "this state is of a stream with a limit on presence (--max_slots) whose "
-                    "requirements did not change: leave out the changes, or begin a stream with "
-                    "them, which spends the users' budgets again"
+                    f"this state is of a stream with --shards={message.shards // 2}, and "
+                    f"this run has {self.shards}: go on with as many as it began with"
                 )
-            check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
-            if self.limits or is_joined(self.resume):
-                self._kept = ledgers.kept(self.resume)
-                for message in self._kept:
-                    if message.shards != 2 * self.shards:  # of members, and of strangers
-                        raise ConfigurationError(
-                            f"this state is of a stream with --shards={message.shards // 2}, and "
-                            f"this run has {self.shards}: go on with as many as it began with"
-                        )
 
     def restarted(self, state: bytes) -> bytes:
         """The state of an earlier run, for `resume`, with the whole budget granted once more.

@@ -107,14 +107,14 @@ class PresentStream:
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
-        self._queries = self._asked(presence, [aside(one.epsilon) for one in asked])
+        self._queries = self._queries_of(presence, [aside(one.epsilon) for one in asked])
         self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
 
-    def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
+    def _queries_of(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
         """What is asked of each class that is limited, at that cost; and the rates of noise."""
         limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
         return {
-            k: _asked(presence, k, self.mechanism.population, aside[k])
+            k: _share_query(presence, k, self.mechanism.population, aside[k])
             for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
             if limit.applies(one, adjacency)
         }
@@ -223,7 +223,7 @@ class PresentStream:
         )
 
 
-def _asked(
+def _share_query(
     presence: Presence, k: int, population: Population, budget: int
 ) -> tuple[ShareQuery, Rates]:
     """What is asked for of a class, at that cost over any window."""
