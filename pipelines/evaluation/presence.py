@@ -66,14 +66,21 @@ class Candidates:
 
 
 class Stream:
-    """Events of a source, user by user, in one setting."""
+    """Events of a source, user by user, under one setting of its requirements.
+
+    Attributes:
+        slots, users, bins, kept: of n groups of events, all of shape (n,): the slot from 0 on, the
+            user's number, the bin, and how many events of the group count.
+        class_of: class of each user, shape (U,).
+        events: all events of each slot and bin, shape (T, d).
+    """
 
     def __init__(self, source: Counted, epsilon: float, window: int) -> None:
         assert source.visits_path is not None
         self.public: Population = source.population(epsilon, window)
         self.asked = self.public.requirements
         self.adjacency = source.adjacency
-        _, place = source._classes(epsilon, window)
+        _, place = source.classes_in(epsilon, window)
         with np.load(source.visits_path) as file:
             self.slots, self.users, self.bins, self.kept = file["rows"]
             self.class_of = place[file["class_of"]]
