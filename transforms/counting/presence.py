@@ -59,7 +59,7 @@ class Limited(NamedTuple):
 
     counts: beam.PCollection[tuple[str, Message]]
     """(stream, BlockCounts) of each block of visits; of a bounded input also, by shard and as
-    `Kind.KEPT`, what the run that goes on needs to know."""
+    `Kind.KEPT`, what the run that goes on needs to know, if the config `keeps` it."""
     tallies: tuple[beam.PCollection[bytes], ...]
     """In a bounded input, what became of its events."""
     rejected: tuple[beam.PCollection[pa.RecordBatch], ...] = ()
@@ -217,10 +217,11 @@ class _LimitAtEndFn(beam.DoFn):
                 at = Timestamp(micros=end - 1)
                 yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at))
             shard.skip(shard.next_slot or 0)
-        if shard.next_slot is not None or len(changes.users):
+        some_there = shard.next_slot is not None or len(changes.users) > 0
+        if changing and config.last_slot is not None and some_there:
+            changes = shard.ask_up_to(config.last_slot, changes)
+        if config.keeps and some_there:
             if config.last_slot is not None:
-                if changing:
-                    changes = shard.ask_up_to(config.last_slot, changes)
                 shard.skip(config.last_slot + 1)
             elif shard.next_slot is None:
                 shard.skip(config.first_slot or 0)
