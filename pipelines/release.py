@@ -84,6 +84,8 @@ class ReleaseJob(Job[PrivateHistograms]):
             own.requirement_changes,
         )
         job.check()
+        if not is_true("resume", own.resume):  # which goes on with what was chosen
+            transform.check_look()
         return in_time(job, options)
 
     def check(self) -> None:
@@ -159,6 +161,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         own.revise or 0,
         limit,
         changing=limit is not None and own.requirement_changes is not None,
+        keeps=bool(own.state),
     )
 
 
@@ -229,6 +232,8 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     if following is not None:
         check_required("release", given)
         transform = transform_of(given, own)
+        if not following.resume:
+            transform.check_look(following.most_slots)
         tell_least_total(transform)
         tell_unlimited(transform)
         follow(

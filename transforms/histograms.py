@@ -53,7 +53,7 @@ from streamveil.mechanisms.driver.saved_state import (
 )
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto, Look
-from streamveil.mechanisms.presence.limits import EVERYBODY, limits_of, priced
+from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_resume, settling, take_public
@@ -236,6 +236,9 @@ class PrivateHistograms(beam.PTransform):
     is one for all, in slots of a block of the longest window, and the stream is `changing` from
     its first slot on: see `mechanisms/presence/changing.py`. The mechanism is one of `MECHANISMS`
     then, as with a `Lifetime`."""
+    keeps: bool = True
+    """Whether the state of a bounded input is told: where nothing goes on from it, it is work in
+    vain."""
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
     revised with what there is. A run that is gone on from leaves them to the one that goes on."""
@@ -266,6 +269,9 @@ class PrivateHistograms(beam.PTransform):
         self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
         self._known = self.registry
         self.limits = self._limits_of_classes()
+        if self.limits is not None:
+            asked, units = self._known.classes, self.population.sensitivity
+            check_prices(self.limits, asked, self.adjacency, units)
         check_shares(self.population.requirements, self.population.sensitivity)
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
         if self.resume is not None and isinstance(self.limit, Auto) and self.limits is not None:
@@ -378,21 +384,40 @@ class PrivateHistograms(beam.PTransform):
             looks = self._looks
         return auto.limits(looks, known.max_slots, known.classes, adjacency, known.named)
 
-    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
-        """Those over windows that are no longer than the range. Raises ConfigurationError."""
+    @property
+    def _range(self) -> int | None:
+        """How many slots there are, None where that is not given."""
         if self.first_slot is None or self.last_slot is None:
+            return None
+        return self.last_slot - self.first_slot + 1
+
+    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
+        """Those over windows that are no longer than the range; all of them if none is."""
+        slots = self._range
+        if slots is None:
             return looks
-        slots = self.last_slot - self.first_slot + 1
         shorter = [look and (look if look.requirement.window <= slots else None) for look in looks]
-        if not any(shorter):
-            shortest = min(look.requirement.window for look in looks if look is not None)
-            raise ConfigurationError(
-                f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
-                f"window shorter than {shortest}: begin with {shortest} slots or more, or say "
-                "max_slots, or auto and the share of the slots in which users are there, such as "
-                "auto:0.05"
-            )
-        return shorter
+        return shorter if any(shorter) else looks
+
+    def check_look(self, slots_per_pass: int | None = None) -> None:
+        """Refuse a range that is too short to look at users in, to choose limits by.
+
+        So may be what one pass releases at most. Raises ConfigurationError.
+        """
+        shortest = min((look.requirement.window for look in self._looks if look), default=0)
+        slots = self._range
+        longer = f"begin with {shortest} slots or more (--start, --end)"
+        if slots is not None and slots < shortest and not self.ends:
+            longer = f"wait until {shortest} slots have closed"
+        elif slots_per_pass is not None and slots_per_pass < min(shortest, slots or shortest):
+            slots, longer = slots_per_pass, f"give --slots_per_pass={shortest} or more"
+        if slots is None or slots >= shortest:
+            return
+        raise ConfigurationError(
+            f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
+            f"window shorter than {shortest}: {longer}, or say max_slots, or auto and the share of "
+            "the slots in which users are there, such as auto:0.05"
+        )
 
     @property
     def population(self) -> Population:
@@ -494,6 +519,7 @@ class PrivateHistograms(beam.PTransform):
     ) -> Outputs:
         """Build the pipeline: events -> batches -> codes -> counts -> releases."""
         events, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        self.check_look()
         if changes is not None and self.limits is not None and not self._dynamic:
             raise ConfigurationError(
                 "requirements change, and presence is limited: say so from the first slot on "
@@ -521,7 +547,7 @@ class PrivateHistograms(beam.PTransform):
             self.last_slot,
             self.resume,
             # A state without who is in which cohort would be none.
-            keeps=changes is None or self._dynamic,
+            keeps=self.keeps and (changes is None or self._dynamic),
             emit_rest=publish.rest if self.revise else None,
             ends=self.ends,
         )
@@ -572,6 +598,7 @@ class PrivateHistograms(beam.PTransform):
             _STREAM,
             None if changes is None else on_workers.change_mapper,
             self._resumes,
+            self.keeps,
         )
         starts = None if counted.bounded else counted.ticks[0]
         choice = None
@@ -660,7 +687,9 @@ class PrivateHistograms(beam.PTransform):
             return counted
         # (shard, Visits) become (stream, ShardCounts)
         join = JoinRequirements(
-            on_workers.join_config(counted.layout, counted.clock, keeps=bounded and self._dynamic),
+            on_workers.join_config(
+                counted.layout, counted.clock, keeps=bounded and self._dynamic and self.keeps
+            ),
             self._kept,
         )
         joined = (counted.counts, changes) | "JoinRequirements" >> join

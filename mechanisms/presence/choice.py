@@ -84,9 +84,12 @@ class Auto(Identified):
     def __post_init__(self) -> None:
         """Check both."""
         whole("blocks", self.blocks)
-        if self.rate is not None and not 0 < self.rate < 1:
+        rate = self.rate
+        if rate is None:
+            return
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
             raise ConfigurationError(
-                f"a presence rate of {self.rate:g}: give the share of the slots in which users are "
+                f"a presence rate of {rate!r}: give the share of the slots in which users are "
                 "there, above 0 and below 1"
             )
 

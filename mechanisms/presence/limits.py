@@ -74,6 +74,8 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
 from streamveil.mechanisms.core.identity import Form, Identified
@@ -86,6 +88,7 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Lifetime,
     Requirement,
+    leave_shares,
 )
 
 BLOCKS = 2
@@ -247,10 +250,7 @@ class Limit(Identified):
             return Requirement(requirement.window, math.ldexp(budget, -UNIT_BITS))
         price = budget // slots
         if not price:
-            raise ConfigurationError(
-                f"{requirement} over {slots} slots leaves less than "
-                f"2**-{UNIT_BITS} for each: ask for more epsilon or count users in fewer slots"
-            )
+            raise _too_little(requirement, slots)
         return Requirement(1, math.ldexp(price, -UNIT_BITS))
 
     def aside(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> int:
@@ -305,6 +305,24 @@ class Limit(Identified):
             "limit out"
         )
 
+    def check_all(self, requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE) -> None:
+        """Refuse a limit that pays for nobody: not for the longest window, nor for any other.
+
+        Raises ConfigurationError, which says what would do for the longest and for the shortest.
+        """
+        shortest, *_, longest = sorted([*requirements, *requirements], key=lambda one: one.window)
+        try:
+            self.check(longest, adjacency)
+        except ConfigurationError as error:
+            if shortest.window == longest.window:
+                raise
+            best = self._best(shortest, adjacency)
+            most = f"at most max_slots={best} does" if best else "none does"
+            raise ConfigurationError(
+                f"{error}. That is the longest window; for the shortest, "
+                f"{number_of(shortest.window, 'slot')}, {most}"
+            ) from None
+
     def _best(self, requirement: Requirement, adjacency: str) -> int:
         """The most slots of a block that are worth it; 0 if none are."""
         one = Limit(1, self.blocks, self.in_life).slots(requirement, adjacency)
@@ -357,7 +375,7 @@ def limits_of(
             made.append(replace(usual, max_slots=unlimited))
     others = [requirement for requirement, most in both if most is None]
     if limit is not None and others and limit not in made:
-        limit.check(max(others, key=lambda one: one.window), adjacency)
+        limit.check_all(others, adjacency)
     return tuple(made)
 
 
@@ -367,6 +385,32 @@ def priced(
     """What a ledger is to keep of each class: see :meth:`Limit.priced`."""
     both = zip(limits, requirements, strict=True)
     return Requirements(limit.priced(one, adjacency) for limit, one in both)
+
+
+def check_prices(
+    limits: Iterable[Limit],
+    requirements: Iterable[Requirement],
+    adjacency: str = ADD_REMOVE,
+    sensitivity: int = 1,
+) -> None:
+    """Refuse what leaves nothing for a slot in which a user counts, as `check_shares` does.
+
+    Raises ConfigurationError.
+    """
+    for limit, one in zip(limits, requirements, strict=True):
+        made = np.array([limit.priced(one, adjacency).epsilon])
+        limited = limit.in_life is not None or limit.applies(one, adjacency)
+        if limited and not leave_shares(made, 1, sensitivity).all():
+            raise _too_little(one, limit.slots(one, adjacency), sensitivity)
+
+
+def _too_little(asked: Requirement, slots: int, sensitivity: int = 1) -> ConfigurationError:
+    over = "forever" if isinstance(asked, Lifetime) else f"over {number_of(asked.window, 'slot')}"
+    return ConfigurationError(
+        f"epsilon {asked.epsilon:g} {over} leaves less than 2**-{UNIT_BITS} for each of the "
+        f"{number_of(slots, 'slot')} that can differ, at sensitivity {sensitivity}: ask for more "
+        "epsilon, or count users in fewer slots (--max_slots)"
+    )
 
 
 def terms(

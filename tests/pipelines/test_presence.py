@@ -198,7 +198,7 @@ def test_a_column_of_the_table_limits_some_and_the_option_the_others(by_table):
 def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
     for limit, words in ((3, ["does not pay", "at most max_slots=2"]), (40, ["saves nothing"])):
         with_limits(by_table, lambda user, limit=limit: limit if user % 2 else "")
-        told = "user 'u1' and whoever asks for the same (window 30, epsilon 900)"
+        told = "users.csv: line 3: user 'u1' and whoever asks for the same (window 30, epsilon 900)"
         by_table.refused(told, f"max_slots={limit}", *words)
 
 
@@ -282,6 +282,20 @@ def test_a_first_piece_without_a_window_is_refused(chosen):
         ledger=None,
         end="2024-01-11",
     )
+
+
+def test_a_pass_without_a_window_is_refused(chosen):
+    pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl"), "ledger": None}
+    chosen.refused(
+        "10 slots and no window shorter", "--slots_per_pass", **pieces, slots_per_pass="10"
+    )
+
+
+def test_a_state_of_another_limit_is_told_before_a_range_that_is_too_short(chosen):
+    pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl"), "ledger": None}
+    chosen.done(**pieces, max_slots="2", end="2024-01-03")
+    said = "the limit on presence (--max_slots) changed"
+    chosen.refused(said, **pieces, resume="true", end="2024-01-11")
 
 
 def test_a_dry_run_tells_what_a_slot_costs(chosen):

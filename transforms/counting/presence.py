@@ -56,7 +56,7 @@ class Limited(NamedTuple):
 
     counts: beam.PCollection[tuple[str, Message]]
     """(stream, BlockCounts) of each block of visits; of a bounded input also, by shard and as
-    `Kind.KEPT`, what the run that goes on needs to know."""
+    `Kind.KEPT`, what the run that goes on needs to know, if the config `keeps` it."""
     tallies: Sequence[beam.PCollection[bytes]]
     """In a bounded input, what became of its events."""
     rejected: Sequence[beam.PCollection[pa.RecordBatch]] = ()
@@ -232,7 +232,10 @@ class _LimitAtEndFn(beam.DoFn):
             told = EventTally(lost=lost, counted=counted, messages=1, beyond_limit=limited.beyond)
             tally = EventTally.total((tally, told))
             shard.skip(shard.next_slot or 0)
-        if shard.next_slot is not None or len(changes.users):
+        some_there = shard.next_slot is not None or len(changes.users) > 0
+        if some_there and config.change_mapper is not None and config.last_slot is not None:
+            changes = shard.ask_up_to(config.last_slot, changes)
+        if some_there and config.keeps:
             yield config.stream, _kept(config, key, shard, changes)
             tally = EventTally.total((tally, EventTally(messages=1)))
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
@@ -256,8 +259,6 @@ def _resumed(config: PresenceConfig, shard: PresentShard, came: _Gathered) -> Ch
 def _kept(config: PresenceConfig, key: ShardKey, shard: PresentShard, changes: Changes) -> Message:
     """What a shard tells the run that goes on, when all of its slots are closed."""
     if config.last_slot is not None:
-        if config.change_mapper is not None:
-            changes = shard.ask_up_to(config.last_slot, changes)
         shard.skip(config.last_slot + 1)
     elif shard.next_slot is None:
         shard.skip(config.first_slot or 0)

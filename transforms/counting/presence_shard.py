@@ -65,6 +65,8 @@ class PresenceConfig:
     resumed: bool = False
     """Whether an earlier run released the slot before the first one: changes from before are late.
     """
+    keeps: bool = True
+    """Whether a shard tells, at the end of a bounded input, what a run that goes on must know."""
 
     def under(self, limits: tuple[Limit, ...]) -> PresenceConfig:
         """The same under other limits."""
