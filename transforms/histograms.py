@@ -477,6 +477,23 @@ class PrivateHistograms(beam.PTransform):
             resumed=self._resumes,
         )
 
+    def presence_config(self, layout: Layout, clock: Clock, changing: bool) -> PresenceConfig:
+        """How it is decided which slots of users count; see :class:`PresenceConfig`."""
+        assert self.limits is not None
+        return PresenceConfig(
+            self._known,
+            layout,
+            self.limits,
+            self.adjacency,
+            partial(self._key.derived, "presence"),
+            clock,
+            self.first_slot,
+            self.last_slot,
+            _STREAM,
+            self.change_mapper if changing else None,
+            self._resumes,
+        )
+
     @property
     def _horizon(self) -> int:
         """The longest window that anybody may ask for."""
@@ -554,20 +571,7 @@ class PrivateHistograms(beam.PTransform):
         on_workers: PrivateHistograms,
     ) -> Counted:
         """(shard, Visits) become (stream, BlockCounts) of the slots in which users count."""
-        assert self.limits is not None
-        config = PresenceConfig(
-            self._known,
-            counted.layout,
-            self.limits,
-            self.adjacency,
-            partial(on_workers._key.derived, "presence"),
-            counted.clock,
-            self.first_slot,
-            self.last_slot,
-            _STREAM,
-            None if changes is None else on_workers.change_mapper,
-            self._resumes,
-        )
+        config = on_workers.presence_config(counted.layout, counted.clock, changes is not None)
         starts = None if counted.bounded else counted.ticks[0]
         choice = None
         if any(self._looks):
