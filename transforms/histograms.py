@@ -275,11 +275,7 @@ class PrivateHistograms(beam.PTransform):
         self._resumes = self.resume is not None
         if self.resume is not None:
             if self.limits and self._dynamic and not is_joined(self.resume):
-                raise ConfigurationError(
-                    "this state is of a stream with a limit on presence (--max_slots) whose "
-                    "requirements did not change: leave out the changes, or begin a stream with "
-                    "them, which spends the users' budgets again"
-                )
+                self._check_calendars()
             check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
             if self.limits or is_joined(self.resume):
                 self._kept = ledgers.kept(self.resume)
@@ -363,6 +359,18 @@ class PrivateHistograms(beam.PTransform):
                 "a block: give one Limit, without in_life"
             )
         return registry.up_to(self._horizon)
+
+    def _check_calendars(self) -> None:
+        """Refuse that requirements begin to change where blocks would be others from then on."""
+        if self._known is not self.registry:
+            raise ConfigurationError(
+                "this stream began without changes of requirements, and with its limit on presence "
+                "(--max_slots) they can only begin where everybody's window is the longest there "
+                f"may be, {self._horizon} slots here, and nobody in the table asks for more "
+                "epsilon than the default requirement: leave out the changes and give the table "
+                "that it began with, or begin a stream in another folder, which spends the users' "
+                "budgets again"
+            )
 
     def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
         """Those that are known before anybody looks at users; and whom to look at."""

@@ -22,6 +22,9 @@ up to t, so t - W + 1 is not before b - W + 1; and what is before t - W + 1 is i
 users who leave or come cut what counts of a block is public, and the same in both inputs.
 Under `replace` the same, with (j + 1) m.
 
+A stream whose requirements did not change so far may go on so if all had the window W: its blocks
+were these, none was dearer, and what the table says was in force in all slots before.
+
 So for a release stage a user is, block by block, in a class of those who may pay so much for each
 slot. The classes are the epsilons of the table: what lies between two of them is rounded down, and
 who asks for less than all of them does not count.

@@ -95,7 +95,9 @@ class Limited:
     registry: Registry
     limit: Any
     changes: Sequence[tuple[str, int, Any]] = ()
-    """All of them are told to the first pass."""
+    """All of them are told to one pass."""
+    since: int = 0
+    """The first slot of that pass: those before do not know that requirements may change."""
     choice: Message | None = None
     """Which limits the first pass chooses."""
 
@@ -113,26 +115,33 @@ class Limited:
             last_slot=last,
             resume=state,
             limit=self.limit,
-            changing=bool(self.changes),
+            changing=bool(self.changes) and first >= self.since,
         )
+
+    def counted(self, first: int, last: int, state: bytes | None = None) -> list[Message]:
+        """What the shards tell in a pass: counts, and what they keep."""
+        made = self.transform(first, last, state)
+        layout = made._layout(bounded=True)
+        step = _LimitAtEndFn(made.presence_config(layout, Clock(HOUR), made.changing))
+        return [
+            output[1]
+            for shard in self._shards(made, layout, self._chosen(state))
+            for output in step.process(shard)
+            if not isinstance(output, beam.pvalue.TaggedOutput)
+        ]
+
+    def _chosen(self, state: bytes | None) -> list[Message]:
+        return [self.choice] if self.choice and state is None else []
 
     def released(
         self, first: int, last: int, state: bytes | None = None
     ) -> tuple[list[Any], bytes]:
         """What a pass releases, and the state after it."""
         made = self.transform(first, last, state)
-        layout, clock, changing = made._layout(bounded=True), Clock(HOUR), bool(self.changes)
-        step = _LimitAtEndFn(made.presence_config(layout, clock, changing))
-        choice = [self.choice] if self.choice and state is None else []
-        sent = [
-            output[1]
-            for shard in self._shards(made, layout, choice)
-            for output in step.process(shard)
-            if not isinstance(output, beam.pvalue.TaggedOutput)
-        ]
+        layout, sent = made._layout(bounded=True), self.counted(first, last, state)
         config = ReleaseConfig(
-            partial(one_driver, made._ledgers(layout, changing)),
-            clock,
+            partial(one_driver, made._ledgers(layout, made.changing)),
+            Clock(HOUR),
             Publish(HOUR, self.mechanism),
             first,
             last,
@@ -141,7 +150,7 @@ class Limited:
         )
         releasing, found = _ReleaseAtEndFn(config), defaultdict(list)
         releasing.setup()
-        for output in releasing.process((STREAM, whole([*sent, *choice]))):
+        for output in releasing.process((STREAM, whole([*sent, *self._chosen(state)]))):
             tagged = isinstance(output, beam.pvalue.TaggedOutput)
             value = getattr(output.value, "value", output.value)
             found[output.tag if tagged else None].append(value)
@@ -153,14 +162,14 @@ class Limited:
         shards = defaultdict(list)
         counter = Counter(made._known, layout, made.bounding, STREAM, True)
         rows = [row for row in VISITS if made.first_slot <= row[2] <= made.last_slot]
-        mapped, _ = made.event_mapper(bool(self.changes)).map(batch_of(rows))
+        mapped, _ = made.event_mapper(made.changing).map(batch_of(rows))
         for block, key, packed, _ in pack(mapped, layout, counter.bounding):
             events = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
             shard, seen = counter.told((*key, block), counter.bound((*key, block), [events]))
             shards[shard].append(seen)
         for message in made._kept:
             shards[layout.key(message.shard)].append(message)
-        if self.changes and made.resume is None:
+        if self.changes and made.first_slot == self.since:
             mapped_changes, _ = made.change_mapper().map(changes_of(self.changes))
             for key, some in spread(mapped_changes, made.shards):
                 asked = layout.message(Kind.CHANGES, some.first, key, some.to_bytes())
@@ -178,7 +187,7 @@ class Limited:
     @cached_property
     def _driver(self) -> Any:
         made = self.transform(0, None, None)
-        return made._ledgers(made._layout(bounded=True), bool(self.changes)).make()
+        return made._ledgers(made._layout(bounded=True), made.changing).make()
 
     def read(self, data: bytes) -> tuple[Any, list[Message]]:
         """What is remembered of releases, and what shards keep, as a pass reads it that goes on."""
@@ -207,5 +216,5 @@ def limited_streams(key: bytes, mechanism: str) -> dict[str, Limited]:
         f"lives {mechanism}": fixed(LIVES, Limit(None, in_life=5)),
         f"both {mechanism}": fixed(REGISTRY, Limit(2, 2, in_life=4)),
         f"limited changing {mechanism}": fixed(LONGEST, Limit(1, 2), CHANGES),
-        f"chosen {mechanism}": fixed(REGISTRY, Auto(), (), choice_message(auto)),
+        f"chosen {mechanism}": fixed(REGISTRY, Auto(), choice=choice_message(auto)),
     }

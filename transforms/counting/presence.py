@@ -193,7 +193,7 @@ class _LimitAtEndFn(beam.DoFn):
                 written, waiting = several_from_bytes(written)
                 came.append(waiting)
             shard.resume(written)
-        asked = [shard.no_changes(), *map(Changes.from_bytes, came)]
+        asked = [Changes.none(key[0]), *map(Changes.from_bytes, came)]
         changes = Changes.joined(asked)
         if config.resumed:
             assert config.first_slot is not None
