@@ -341,6 +341,8 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     ) -> Iterator[Any]:
         progress = self._fence.cell(key, progress)
         config, at = self._config, _Progress(*progress.read())
+        if at.busy != at.next_slot:  # it fires again
+            return
         slot, mine = at.next_slot, PresentShard(config, key[0])
         (decided, sealed), purpose = counters.read() or (None, b""), b"presence %d %d" % tuple(key)
         if decided != at.decided:
