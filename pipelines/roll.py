@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from streamveil.io import TableChanges, UserTable
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
@@ -58,12 +59,13 @@ class Roll:
         users, changes = UserTable.begin(transform.registry, local=local), None
         if before is not None:
             users, changes = before.changed_to(transform.registry)
-        if changes and not local and (transform.limits or users.begun.max_slots.any()):
+        own = users.begun.max_slots.any() or users.now.max_slots.any()
+        if changes and not local and (own or isinstance(transform.limit, Auto)):
             raise ConfigurationError(
-                f"the table of requirements has changed ({changes}), and with limits on presence "
-                "(max_slots) requirements change by --requirement_changes alone: give the table "
-                "that the stream began with, or begin a stream in another folder, which spends the "
-                "users' budgets again"
+                f"the table of requirements has changed ({changes}), and it cannot with limits "
+                "user by user or chosen by a run (a column max_slots, --max_slots=auto): give the "
+                "table that the stream began with, or begin a stream in another folder, which "
+                "spends the users' budgets again"
             )
         joined = resume is not None and is_joined(resume)
         dynamic = not local and only_dynamic(transform.mechanism)
@@ -74,7 +76,9 @@ class Roll:
             before if changes else None,
         )
         following = [name for name, spec in LOCAL_MECHANISMS.items() if spec.follows]
-        roll._check_mechanism(transform.mechanism, following if local else [*DYNAMIC_MECHANISMS])
+        if local or not transform.limits:
+            able = following if local else [*DYNAMIC_MECHANISMS]
+            roll._check_mechanism(transform.mechanism, able)
         if local:
             settled = before is not None and before.longest_window is not None
         else:

@@ -285,11 +285,7 @@ class PrivateHistograms(beam.PTransform):
     def _go_on(self, ledgers: Any, state: bytes) -> None:
         """Go on from a state. Raises ConfigurationError for one of another configuration."""
         if self.limits and self._dynamic and not is_joined(state):
-            raise ConfigurationError(
-                "this state is of a stream with a limit on presence (--max_slots) whose "
-                "requirements did not change: leave out the changes, or begin a stream with "
-                "them, which spends the users' budgets again"
-            )
+            self._check_calendars()
         check_resume(ledgers.next_slot(ledgers.decode(state)), self.first_slot)
         if not self.limits and not is_joined(state):
             return
@@ -374,6 +370,18 @@ class PrivateHistograms(beam.PTransform):
                 "a block: give one Limit, without in_life"
             )
         return registry.up_to(self._horizon)
+
+    def _check_calendars(self) -> None:
+        """Refuse that requirements begin to change where blocks would be others from then on."""
+        if self._known is not self.registry:
+            raise ConfigurationError(
+                "this stream began without changes of requirements, and with its limit on presence "
+                "(--max_slots) they can only begin where everybody's window is the longest there "
+                f"may be, {self._horizon} slots here, and nobody in the table asks for more "
+                "epsilon than the default requirement: leave out the changes and give the table "
+                "that it began with, or begin a stream in another folder, which spends the users' "
+                "budgets again"
+            )
 
     def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
         """Those that are known before anybody looks at users; and whom to look at."""
@@ -507,6 +515,24 @@ class PrivateHistograms(beam.PTransform):
             resumed=self._resumes,
         )
 
+    def presence_config(self, layout: Layout, clock: Clock, changing: bool) -> PresenceConfig:
+        """How it is decided which slots of users count; see :class:`PresenceConfig`."""
+        assert self.limits is not None
+        return PresenceConfig(
+            self._known,
+            layout,
+            self.limits,
+            self.adjacency,
+            partial(self._key.derived, "presence"),
+            clock,
+            self.first_slot,
+            self.last_slot,
+            _STREAM,
+            self.change_mapper if changing else None,
+            self._resumes,
+            self.keeps,
+        )
+
     @property
     def _horizon(self) -> int:
         """The longest window that anybody may ask for."""
@@ -585,21 +611,7 @@ class PrivateHistograms(beam.PTransform):
         on_workers: PrivateHistograms,
     ) -> Counted:
         """(shard, Visits) become (stream, BlockCounts) of the slots in which users count."""
-        assert self.limits is not None
-        config = PresenceConfig(
-            self._known,
-            counted.layout,
-            self.limits,
-            self.adjacency,
-            partial(on_workers._key.derived, "presence"),
-            counted.clock,
-            self.first_slot,
-            self.last_slot,
-            _STREAM,
-            None if changes is None else on_workers.change_mapper,
-            self._resumes,
-            self.keeps,
-        )
+        config = on_workers.presence_config(counted.layout, counted.clock, changes is not None)
         starts = None if counted.bounded else counted.ticks[0]
         choice = None
         if any(self._looks):

@@ -40,11 +40,16 @@ class PresenceTerms:
         return PresenceFilter(self)
 
     def decode(self, data: bytes) -> PresenceFilter:
-        """The filter of bytes. Raises ConfigurationError for those of other classes or limits."""
+        """The filter of bytes, also of those from before users could move.
+
+        Raises ConfigurationError for those of other classes or limits.
+        """
         made = PresenceFilter(self)
         _, record = state_codec.unpack(made.SCHEMAS, data)
         rows = state_codec.rows_of(record["rows"], len(self.most))
         state_codec.check_length(rows, len(made.rows), "slots of spending")
+        if self.moving:
+            rows = np.maximum.accumulate(rows, axis=1)
         made.slots, made.rows[:] = record["slots"], rows
         return made
 

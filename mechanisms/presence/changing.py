@@ -27,6 +27,9 @@ b <= t. An earlier one is not touched, since f is not behind the window's first 
 That users leave or come, which cuts what counts of a block, is public and the same in both inputs.
 Under `replace` the same holds with (j + 1) m.
 
+A stream whose requirements did not change so far may go on so if all had the window W: its blocks
+were these, none was dearer, and what the table says was in force in all slots before.
+
 **Classes.** For a release stage a user is, block by block, in the class of those who may pay so
 much for each slot. The classes are the epsilons of the table: what lies between two of them is
 rounded down, and who asks for less than all of them does not count.

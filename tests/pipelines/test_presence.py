@@ -107,6 +107,44 @@ def test_pieces_of_a_stream_release_what_one_run_does(rarely, changes):
     assert told == whole
 
 
+def joined(job, user, window=30):
+    """The table with one more user."""
+    job.requirements({f"u{i}": (30, 900.0) for i in range(USERS)} | {user: (window, 900.0)})
+
+
+@pytest.mark.slow
+def test_the_table_may_gain_users_between_pieces(rarely):
+    """`new` is there on all days, and counts in some of those after the table says so."""
+    new = [("new", "A", START + dt.timedelta(days=day)) for day in range(DAYS)]
+    rarely.events(ROWS + new)
+    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
+    pieces |= {"max_rejected": "0.9", "summary": rarely.path("summary.json")}
+    rarely.done(**pieces, end=CUT)
+    before = json.loads(Path(rarely.path("summary.json")).read_text())
+    assert before["rejected"]["no requirement"] == 40
+    joined(rarely, "new", window=31)
+    rarely.refused("everybody's window is the longest", **pieces, resume="true")
+    joined(rarely, "new")
+    said = rarely.done("--resume", **pieces, ledger=rarely.path("ledger.jsonl")).out
+    assert "1 joined, 0 left, 0 ask for something else; in force from 2024-02-10" in said
+    after = json.loads(Path(rarely.path("summary.json")).read_text())
+    assert not after["rejected"]
+    there = sum(at >= START + dt.timedelta(days=40) for _, _, at in ROWS)
+    assert after["counted"] + after["beyond_limit"] == there + 50
+    assert max(row["spent_in_window"] for row in rarely.json_rows("ledger-00000002.jsonl")) <= 900.0
+
+
+@pytest.mark.slow
+def test_whoever_says_that_changes_will_come_may_have_any_windows(rarely):
+    rarely.flags["requirement_changes"] = rarely.path("changes-*.csv")  # none is there yet
+    rarely.requirements({f"u{i}": (30 - i % 2, 900.0) for i in range(USERS)})
+    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
+    rarely.done(**pieces, end=CUT)
+    rarely.requirements({f"u{i}": (30 - i % 2, 900.0) for i in range(1, USERS)} | {"new": (7, 900)})
+    said = rarely.done("--resume", **pieces, max_rejected="0.5").out
+    assert "1 joined, 1 left, 0 ask for something else" in said
+
+
 @pytest.mark.slow
 def test_in_python_it_is_the_same(rarely):
     rarely.done()
@@ -211,7 +249,7 @@ def test_where_devices_answer_there_are_no_limits(by_table, toolbox):
 def test_a_limit_of_the_table_cannot_change_in_a_stream(by_table):
     pieces = {"state": by_table.path("state"), "output": by_table.path("part.jsonl")}
     by_table.done(**pieces, end="2024-01-03", ledger=None)
-    told = "give the table that the stream began with"
+    told = "a column max_slots, --max_slots=auto): give the table that the stream began with"
     for limit_of in (lambda user: 1 if user % 2 else "", lambda user: ""):
         with_limits(by_table, limit_of)
         by_table.refused("30 ask for something else", told, **pieces, resume="true")

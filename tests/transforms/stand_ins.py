@@ -36,7 +36,8 @@ class Bag(Cell):
 
 def whole(messages):
     """Messages to a release stage of a bounded input, with the word that these are all."""
-    sent = [message for message in messages if message.kind in (Kind.COUNTS, Kind.KEPT)]
+    told = Kind.COUNTS, Kind.KEPT, Kind.CHOICE
+    sent = [message for message in messages if message.kind in told]
     return [*messages, Message(Kind.WHOLE, payload=b"%d" % len(sent))]
 
 

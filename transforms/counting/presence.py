@@ -213,7 +213,7 @@ class _LimitAtEndFn(beam.DoFn):
         if came.limits is not None:
             config = config.under(came.limits)
         shard = PresentShard(config, key[0])
-        changes = _resumed(config, shard, came)
+        changes = _resumed(config, key, shard, came)
         tally = EventTally(messages=-came.messages)
         for block in sorted(came.blocks):
             visits = Visits.of(came.blocks.pop(block))
@@ -241,9 +241,11 @@ class _LimitAtEndFn(beam.DoFn):
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
 
 
-def _resumed(config: PresenceConfig, shard: PresentShard, came: _Gathered) -> Changes:
+def _resumed(
+    config: PresenceConfig, key: ShardKey, shard: PresentShard, came: _Gathered
+) -> Changes:
     """All changes that came of a shard, which goes on from what it kept."""
-    changes = [shard.no_changes(), *map(Changes.from_bytes, came.changes)]
+    changes = [Changes.none(key[0]), *map(Changes.from_bytes, came.changes)]
     for written in came.kept:
         if config.change_mapper is not None:
             written, waiting = several_from_bytes(written)
@@ -368,6 +370,8 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     ) -> Iterator[Any]:
         progress = self._fence.cell(key, progress)
         config, at = self._config, _Progress(*progress.read())
+        if at.busy != at.next_slot:  # it fires again
+            return
         slot, mine = at.next_slot, PresentShard(config, key[0])
         (decided, sealed), purpose = counters.read() or (None, b""), b"presence %d %d" % tuple(key)
         if decided != at.decided:

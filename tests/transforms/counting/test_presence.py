@@ -415,6 +415,35 @@ def test_state_that_went_back_is_refused():
         shard.fire()
 
 
+def test_a_timer_that_fires_again_decides_nothing():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    for slot in (0, 2):  # visits of slot 1 come later
+        shard.take(visits(made, slot, 1))
+    assert len(shard.fire()) == 1
+    before = shard.counters.value
+    assert shard.fire() == []
+    assert shard.counters.value == before
+    shard.take(visits(made, 1, 1))
+    assert [one.slot for one in shard.run()] == [1, 2]
+
+
+def test_a_shard_that_is_quiet_for_long_forgets_everybody():
+    """As soon as their blocks are over, and without an event of anybody; then all count again."""
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    sizes = []
+    for slot in range(40):
+        shard.take(visits(made, slot, *range(24) if slot in (0, 1, 39) else ()))
+        told = shard.run()
+        sizes.append(len(shard.counters.value[1]))
+    assert sizes[38] == min(sizes) < sizes[1] - 24  # 12 slots are the longest block
+    assert sizes[12:38] == [sizes[38]] * 26
+    assert BlockCounts.of(told[0]).events == 24
+
+
 def test_what_waits_must_all_be_there():
     made = config()
     shard = Shard(made)

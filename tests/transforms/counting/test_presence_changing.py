@@ -318,14 +318,6 @@ def test_what_does_not_fit_is_refused(kit, made, run):
     table = Registry.build(["a"], np.array([24]), np.array([9.0]), max_slots=np.array([1]))
     with pytest.raises(ConfigurationError, match="leave out the column max_slots"):
         kit.histograms(table, noise_key=KEY, changing=True, first_slot=0)
-    batches = [kit.batch([row for row in ROWS if row[2] <= 3])]
-    same_windows = Registry.of(dict.fromkeys(USERS, (24, 900.0)))
-    limited = {"limit": LIMIT, "noise_key": KEY}
-    fixed = kit.histograms(same_windows, first_slot=0, last_slot=3, may_be_empty=True,
-                           max_rejected=1.0, **limited)  # fmt: skip
-    _, state = max(run(fixed, batches).state)
-    with pytest.raises(ConfigurationError, match="whose requirements did not change"):
-        kit.histograms(same_windows, first_slot=4, resume=state, changing=True, **limited)
 
 
 @pytest.mark.parametrize("seed", range(3))
