@@ -292,7 +292,7 @@ class _JoinAtEndFn(beam.DoFn):
         cohorts = config.cohorts(key)
         state = cohorts.start()
         blocks: dict[int, Message] = {}
-        asked = [cohorts.no_changes()]
+        asked = [Changes.none(key[0])]
         under_way = 0  # messages sent, less those taken
         for message in messages:
             under_way -= 1
@@ -439,7 +439,7 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
         if sealed:
             known = unseal(self._sealing_key, purpose, sealed)
         state = mine.decode(known) if known else mine.start()
-        due, busy = mine.no_changes(), []
+        due, busy = Changes.none(key[0]), []
         if at.changes <= slot:
             due, rest = due_changes(changes, slot, at.asked)
             at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
