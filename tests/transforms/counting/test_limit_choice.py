@@ -142,7 +142,7 @@ def test_a_range_without_a_window_is_refused(kit):
         transform(kit, last_slot=39, ends=False).check_look()
     for last in (None, SLOTS - 1):
         with pytest.raises(
-            ConfigurationError, match="20 slots .* give --slots_per_pass=48 or more"
+            ConfigurationError, match=r"20 slots .* give --slots_per_pass=48 or more"
         ):
             transform(kit, last_slot=last).check_look(20)
     transform(kit).check_look(48)
