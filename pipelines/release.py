@@ -217,10 +217,11 @@ def about_limits(transform: PrivateHistograms) -> str | None:
 
 def _about_choice(transform: PrivateHistograms, auto: Auto) -> str | None:
     registry, limits = transform.registry, transform.limits
+    asked = "max_slots=auto" if auto.rate is None else f"max_slots=auto:{auto.rate:g}"
     if limits is None:
         longest = number_of(registry.classes.longest, "slot")
         return (
-            f"max_slots=auto: over windows of {longest} or less and in {auto.blocks} blocks no "
+            f"{asked}: over windows of {longest} or less, in {number_of(auto.blocks, 'block')}, no "
             "limit is worth it, so users count in every slot"
         )
     if auto.rate is None:  # a run tells what it chose
@@ -233,7 +234,7 @@ def _about_choice(transform: PrivateHistograms, auto: Auto) -> str | None:
             some = f"the first {limit.max_slots} of {length} slots"
             users["every slot" if limit.is_none else some] += int(registry.sizes[k])
     found = ", ".join(f"{number_of(n, 'user')} in {where}" for where, n in users.items())
-    return f"max_slots=auto:{auto.rate:g}: users count as chosen, {found}" if found else None
+    return f"{asked}: users count as chosen, {found}" if found else None
 
 
 def tell_before(transform: PrivateHistograms) -> None:

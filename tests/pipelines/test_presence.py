@@ -265,7 +265,10 @@ def test_a_public_rate_chooses_without_a_look(chosen):
     first = chosen.json_rows("ledger.jsonl")[0]
     assert first["spent_in_window"] - first["spent"] == pytest.approx(900.0 * 0.05)
     outcome = chosen.done(max_slots="auto:0.9", output=chosen.path("b.jsonl"), ledger=None)
-    assert "60 users in every slot" in outcome.out + outcome.err + outcome.log
+    assert (
+        "max_slots=auto:0.9: over windows of 60 slots or less, in 2 blocks, no"
+        in outcome.out + outcome.err + outcome.log
+    )
     assert "kept_share" not in chosen.json_rows("b.jsonl")[-1]["diagnostics"]
 
 
@@ -289,7 +292,7 @@ def test_where_no_limit_can_be_worth_it_nobody_is_looked_at_and_a_run_says_so(ch
     for flags in ({}, {"max_slots": "auto:0.01,60"}):
         chosen.requirements({f"u{user}": (10, 900.0) for user in range(USERS)})
         outcome = chosen.done("--dry_run", **flags)
-        told = "over windows of 10 slots or less and in"
+        told = "over windows of 10 slots or less, in"
         assert told in outcome.out + outcome.err + outcome.log
 
 

@@ -82,7 +82,7 @@ def test_windows_too_short_for_any_are_told(source):
 
 
 def test_limits_that_are_all_too_large_are_told_which_would_do(source):
-    comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, WINDOW)])], ["uniform"], 1))
+    comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, WINDOW)])], ["adaptive"], 1))
     (line,) = limit_advice(Candidates.of("15,20"), [source], comparison)
     assert "pays up to --max_slots=3, so none of 15, 20 does: compare smaller ones" in line
 
