@@ -195,7 +195,13 @@ def _compared(
         else:
             found[str(most)] = float(np.mean([stream.error(name, limits, s) for s in seeds]))
     if not found:
-        return "no limit on presence (--max_slots) pays over these windows"
+        most = max(Candidates().among(stream.asked, stream.adjacency), default=0)
+        if not most:
+            return "no limit on presence (--max_slots) pays over these windows"
+        return (
+            f"over these windows a limit on presence pays up to --max_slots={most}, so none of "
+            f"{', '.join(beside)} does: compare smaller ones, or --max_slots={AUTO}"
+        )
     chosen = [stream.chosen(seed) for seed in seeds]
     found[AUTO] = float(
         np.mean(
@@ -209,7 +215,7 @@ def _compared(
 
 
 def _told(found: Mapping[str, float], without: float, beside: Sequence[str] = ()) -> str:
-    listed = ", ".join(f"{most} {number(error)}" for most, error in found.items())
+    listed = ", ".join(f"{most}: {number(error)}" for most, error in found.items())
     if beside:
         listed += f" (over these windows not worth it: {', '.join(beside)})"
     best = min(found, key=lambda most: found[most])

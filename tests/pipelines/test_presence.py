@@ -288,10 +288,16 @@ def test_where_no_limit_is_worth_it_none_is_chosen(chosen):
 
 
 def test_a_public_rate_chooses_without_a_look(chosen):
-    chosen.done(max_slots="auto:0.05")
+    outcome = chosen.done(max_slots="auto:0.05")
+    told = "max_slots=auto:0.05: users count as chosen, 60 users in the first 5 of 30 slots"
+    assert told in outcome.out + outcome.err + outcome.log
     first = chosen.json_rows("ledger.jsonl")[0]
     assert first["spent_in_window"] - first["spent"] == pytest.approx(900.0 * 0.05)
-    chosen.done(max_slots="auto:0.9", output=chosen.path("b.jsonl"), ledger=None)
+    outcome = chosen.done(max_slots="auto:0.9", output=chosen.path("b.jsonl"), ledger=None)
+    assert (
+        "max_slots=auto:0.9: over windows of 60 slots or less, in 2 blocks, no"
+        in outcome.out + outcome.err + outcome.log
+    )
     assert "kept_share" not in chosen.json_rows("b.jsonl")[-1]["diagnostics"]
 
 
@@ -309,6 +315,14 @@ def test_pieces_of_a_stream_keep_to_what_the_first_chose(chosen, often):
     for other in ("2", "auto:0.05", None):
         flags = {**pieces, "max_slots": other, "resume": "true"}
         chosen.refused("the limit on presence", "changed since it was written", **flags)
+
+
+def test_where_no_limit_can_be_worth_it_nobody_is_looked_at_and_a_run_says_so(chosen):
+    for flags in ({}, {"max_slots": "auto:0.01,60"}):
+        chosen.requirements({f"u{user}": (10, 900.0) for user in range(USERS)})
+        outcome = chosen.done("--dry_run", **flags)
+        told = "over windows of 10 slots or less, in"
+        assert told in outcome.out + outcome.err + outcome.log
 
 
 def test_a_first_piece_without_a_window_is_refused(chosen):
