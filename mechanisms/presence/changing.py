@@ -137,13 +137,13 @@ class Asking:
             epsilons: units of 2**-40, the smaller of ahead and back; 0 for who leaves. (m,).
         """
         order = np.lexsort((slots, users))
-        said = np.broadcast_to(said, users.shape)[order]
+        begun: Integers = np.broadcast_to(np.asarray(said, np.int64), users.shape)[order]
         users, slots, epsilons = users[order], slots[order], epsilons[order]
         ends = np.append(users[1:] != users[:-1], True)[: len(users)]
         last = slots[ends]
         newest = slots == np.repeat(last, np.diff(np.flatnonzero(ends), prepend=-1))
         heads = np.flatnonzero(np.append(True, users[newest][1:] != users[newest][:-1]))
-        users, said = users[ends], said[ends]
+        users, begun = users[ends], begun[ends]
         if not len(users):
             return
         wanted = np.minimum.reduceat(epsilons[newest], heads)
@@ -156,15 +156,15 @@ class Asking:
         # A change from before the last one was overtaken; who was never here cannot leave.
         heard = (last >= meant) & (asked | in_table | (wanted > 0))
         owners, rows, firsts = _each(low, high)
-        reached = self._starts[rows] <= said[owners]
+        reached = self._starts[rows] <= begun[owners]
         before = self._latest(reached, self._epsilons[rows], firsts, firsts + high - low, usual)
-        starts = np.where(before > 0, self.prices.next_block(users, said - 1), said)
+        starts = np.where(before > 0, self.prices.next_block(users, begun - 1), begun)
         if self.prices.first_slot is not None:
-            starts[said == self.prices.first_slot] = ALWAYS
+            starts[begun == self.prices.first_slot] = ALWAYS
         at = high[heard]
         self._users = np.insert(self._users, at, users[heard])
         self._meant = np.insert(self._meant, at, last[heard])
-        self._said = np.insert(self._said, at, said[heard])
+        self._said = np.insert(self._said, at, begun[heard])
         self._starts = np.insert(self._starts, at, starts[heard])
         self._epsilons = np.insert(self._epsilons, at, wanted[heard])
 
