@@ -145,7 +145,7 @@ class Asking:
         if not len(users):
             return
         newest = _newest(users, slots, epsilons)
-        said = np.broadcast_to(said, users.shape)[newest]
+        begun: Integers = np.broadcast_to(np.asarray(said, np.int64), users.shape)[newest]
         users, last, wanted = users[newest], slots[newest], epsilons[newest]
         usual, in_table = self.prices.usual(users)
         low, high = self._rows(users)
@@ -156,15 +156,15 @@ class Asking:
         # A change from before the last one was overtaken; who was never here cannot leave.
         heard = (last >= meant) & (asked | in_table | (wanted > 0))
         owners, rows, firsts = _each(low, high)
-        reached = self._starts[rows] <= said[owners]
+        reached = self._starts[rows] <= begun[owners]
         before = self._latest(reached, self._epsilons[rows], firsts, firsts + high - low, usual)
-        starts = np.where(before > 0, self.prices.next_block(users, said - 1), said)
+        starts = np.where(before > 0, self.prices.next_block(users, begun - 1), begun)
         if self.prices.first_slot is not None:
-            starts[said == self.prices.first_slot] = ALWAYS
+            starts[begun == self.prices.first_slot] = ALWAYS
         at = high[heard]
         self._users = np.insert(self._users, at, users[heard])
         self._meant = np.insert(self._meant, at, last[heard])
-        self._said = np.insert(self._said, at, said[heard])
+        self._said = np.insert(self._said, at, begun[heard])
         self._starts = np.insert(self._starts, at, starts[heard])
         self._epsilons = np.insert(self._epsilons, at, wanted[heard])
 
