@@ -107,9 +107,9 @@ def test_pieces_of_a_stream_release_what_one_run_does(rarely, changes):
     assert told == whole
 
 
-def joined(job, user, window=30):
+def joined(job, user, window=30, epsilon=900.0):
     """The table with one more user."""
-    job.requirements({f"u{i}": (30, 900.0) for i in range(USERS)} | {user: (window, 900.0)})
+    job.requirements({f"u{i}": (30, 900.0) for i in range(USERS)} | {user: (window, epsilon)})
 
 
 @pytest.mark.slow
@@ -123,15 +123,20 @@ def test_the_table_may_gain_users_between_pieces(rarely):
     before = json.loads(Path(rarely.path("summary.json")).read_text())
     assert before["rejected"]["no requirement"] == 40
     joined(rarely, "new", window=31)
-    rarely.refused("everybody's window is the longest", **pieces, resume="true")
+    longer = "user 'new' asks for epsilon 900 over 31 slots, but the longest window of this stream"
+    rarely.refused(longer, "is 30 slots", "in another folder", **pieces, resume="true")
     joined(rarely, "new")
+    pieces["end"] = "2024-03-01"
     said = rarely.done("--resume", **pieces, ledger=rarely.path("ledger.jsonl")).out
     assert "1 joined, 0 left, 0 ask for something else; in force from 2024-02-10" in said
     after = json.loads(Path(rarely.path("summary.json")).read_text())
     assert not after["rejected"]
-    there = sum(at >= START + dt.timedelta(days=40) for _, _, at in ROWS)
-    assert after["counted"] + after["beyond_limit"] == there + 50
+    there = sum(40 <= (at - START).days < 60 for _, _, at in ROWS)
+    assert after["counted"] + after["beyond_limit"] == there + 20
     assert max(row["spent_in_window"] for row in rarely.json_rows("ledger-00000002.jsonl")) <= 900.0
+    joined(rarely, "new", epsilon=899.0)
+    outcome = rarely.done("--resume", **{**pieces, "end": "2024-03-03"})
+    assert "1 of the users in the table ask for less than epsilon 900" in outcome.out
 
 
 @pytest.mark.slow
