@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import apache_beam as beam
@@ -21,6 +22,8 @@ from streamveil.mechanisms.core.arguments import (
 from streamveil.mechanisms.core.parameter_checks import lateness
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.presence import Limit
+from streamveil.mechanisms.presence.choice import Auto
 
 TEN_YEARS = 10 * 365 * 86_400  # seconds; Beam takes no None here
 
@@ -39,6 +42,18 @@ def take_public(transform: Any) -> None:
     take_options(transform)
     transform.slots = slots_of(transform.slots)
     text_of(transform.mechanism, "mechanism", "give the name of a mechanism")
+
+
+def check_limit(limit: Any, forever: bool) -> None:
+    """Refuse what says of nobody in how many slots they count. Raises ConfigurationError."""
+    several = isinstance(limit, Sequence) and all(isinstance(one, Limit) for one in limit)
+    if not (limit is None or several or isinstance(limit, (Limit, Auto))):
+        refuse("limit", limit, "give Limit(3), Auto(), or a list with a Limit for each class")
+    if forever and isinstance(limit, Auto):
+        raise ConfigurationError(
+            "limit is Auto, which chooses by windows: with one budget forever say in how many "
+            "slots of their lives users count, such as Limit(None, in_life=5)"
+        )
 
 
 def refuse_limits(registry: Registry) -> None:

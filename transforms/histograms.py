@@ -56,7 +56,7 @@ from streamveil.mechanisms.presence.choice import Auto, Look
 from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
-from streamveil.transforms.checks import check_resume, settling, take_public
+from streamveil.transforms.checks import check_limit, check_resume, settling, take_public
 from streamveil.transforms.columns.event_mapper import Columns, DomainMap, EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.changes import ChangeMapper
@@ -331,6 +331,7 @@ class PrivateHistograms(beam.PTransform):
     def _limits_of_classes(self) -> tuple[Limit, ...] | None:
         """The limit of each class; None where nobody has any."""
         known = self.registry
+        check_limit(self.limit, known.classes.forever)
         if self.limit is None and not any(known.max_slots):
             return None
         if only_dynamic(self.mechanism):

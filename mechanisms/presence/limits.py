@@ -222,7 +222,7 @@ class Limit(Identified):
             if self.in_life is None:
                 raise ConfigurationError(
                     f"{requirement} needs a limit for a life: give the slots in which a user "
-                    "counts (max_slots)"
+                    "counts (in_life)"
                 )
             return self.in_life
         window = requirement.window

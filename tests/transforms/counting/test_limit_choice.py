@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamveil.mechanisms.core.records import ConfigurationError, Requirement
+from streamveil.mechanisms.core.records import ConfigurationError, Lifetime, Requirement
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto, Look
@@ -133,6 +133,19 @@ def test_a_stream_without_end_needs_to_be_told(run, kit):
         run(line.transform, line, "--streaming")
     rated = transform(kit, Auto(0.05))
     assert rated.limits == (EVERY_SLOT, *(Look(REGISTRY.classes[k]).expected(0.05) for k in (1, 2)))
+
+
+@pytest.mark.parametrize("wrong", [2, True, "auto", (2, 2), [2], iter([Limit(2)])])
+def test_what_is_no_limit_is_refused(kit, wrong):
+    with pytest.raises(ConfigurationError, match=r"^limit is .*give Limit\(3\), Auto\(\), or"):
+        transform(kit, wrong)
+
+
+def test_of_a_life_nothing_is_chosen(kit):
+    forever = Registry.of(default=(Lifetime(1.0), 0))
+    for auto in (Auto(), Auto(0.1)):
+        with pytest.raises(ConfigurationError, match=r"Limit\(None, in_life=5\)"):
+            kit.histograms(forever, limit=auto, noise_key=KEY)
 
 
 def test_a_range_without_a_window_is_refused(kit):
