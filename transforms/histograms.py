@@ -649,6 +649,11 @@ class PrivateHistograms(beam.PTransform):
                 "requirements change (--requirement_changes), so the slot from which on they do "
                 "must be known: give --start"
             )
+        if dynamic and bounded and self.limits is not None and self.last_slot is None:
+            raise ConfigurationError(
+                "requirements change (--requirement_changes) and presence is limited "
+                "(--max_slots), so the last slot must be known: give --end"
+            )
         if self.limits is not None:
             return self._limited(counted, changes, on_workers)
         if changes is None:

@@ -90,6 +90,14 @@ class Prices:
         return block_ends(self.key, users, slots, np.full(len(users), self.length))
 
 
+def _each(low: Integers, high: Integers) -> tuple[Integers, Integers, Integers]:
+    """Rows from low to high of all, one after the other: whose, which; and where each begins."""
+    sizes = high - low
+    firsts = np.cumsum(sizes) - sizes
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    return owners, np.arange(len(owners)) - np.repeat(firsts - low, sizes), firsts
+
+
 class Asking:
     """What users ask for who ever asked for something else than the table says.
 
@@ -115,25 +123,27 @@ class Asking:
         self._epsilons = nothing
         """The smaller of both, in units of 2**-40; 0 for who leaves."""
 
-    def ask(self, slot: int, users: Keys, slots: Integers, epsilons: Integers) -> None:
-        """Take changes as a slot begins.
+    def ask(self, said: int | Integers, users: Keys, slots: Integers, epsilons: Integers) -> None:
+        """Take changes as slots begin.
 
         Of two changes of a user the one from the later slot counts, and of two from one slot the
         smaller epsilon.
 
         Args:
-            slot: the slot that begins; none before the last one.
+            said: the slot that begins, of all or of each, shape (m,). Those of a user are in one,
+                which is none before the last one of that user.
             users: in any order, shape (m,).
-            slots: that each is for, `slot` or earlier, shape (m,).
+            slots: that each is for, `said` or earlier, shape (m,).
             epsilons: units of 2**-40, the smaller of ahead and back; 0 for who leaves. (m,).
         """
         order = np.lexsort((slots, users))
+        begun: Integers = np.broadcast_to(np.asarray(said, np.int64), users.shape)[order]
         users, slots, epsilons = users[order], slots[order], epsilons[order]
         ends = np.append(users[1:] != users[:-1], True)[: len(users)]
         last = slots[ends]
         newest = slots == np.repeat(last, np.diff(np.flatnonzero(ends), prepend=-1))
         heads = np.flatnonzero(np.append(True, users[newest][1:] != users[newest][:-1]))
-        users = users[ends]
+        users, begun = users[ends], begun[ends]
         if not len(users):
             return
         wanted = np.minimum.reduceat(epsilons[newest], heads)
@@ -145,15 +155,16 @@ class Asking:
         wanted = np.where(last == meant, np.minimum(wanted, now), wanted)
         # A change from before the last one was overtaken; who was never here cannot leave.
         heard = (last >= meant) & (asked | in_table | (wanted > 0))
-        starts = np.full(len(users), ALWAYS)
-        if slot != self.prices.first_slot:
-            before = self._latest(self._starts <= slot, self._epsilons, low, high, usual)
-            block = self.prices.next_block(users, np.full(len(users), slot - 1))
-            starts = np.where(before > 0, block, slot)
+        owners, rows, firsts = _each(low, high)
+        reached = self._starts[rows] <= begun[owners]
+        before = self._latest(reached, self._epsilons[rows], firsts, firsts + high - low, usual)
+        starts = np.where(before > 0, self.prices.next_block(users, begun - 1), begun)
+        if self.prices.first_slot is not None:
+            starts[begun == self.prices.first_slot] = ALWAYS
         at = high[heard]
         self._users = np.insert(self._users, at, users[heard])
         self._meant = np.insert(self._meant, at, last[heard])
-        self._said = np.insert(self._said, at, slot)
+        self._said = np.insert(self._said, at, begun[heard])
         self._starts = np.insert(self._starts, at, starts[heard])
         self._epsilons = np.insert(self._epsilons, at, wanted[heard])
 
@@ -197,10 +208,7 @@ class Asking:
         prices = self.prices
         usual, in_table = prices.usual(users)
         oldest = prices.begins(users, slots) - prices.longest + 1
-        sizes = high - low
-        firsts = np.cumsum(sizes) - sizes
-        visits = np.repeat(np.arange(len(users)), sizes)
-        rows = np.arange(len(visits)) - np.repeat(firsts - low, sizes)
+        visits, rows, firsts = _each(low, high)
         starts, epsilons = self._starts[rows], self._epsilons[rows]
         until = self._until()[rows]
         reaches = (starts <= slots[visits]) & (until > np.maximum(starts, oldest[visits]))
@@ -208,7 +216,7 @@ class Asking:
         from_table = in_table & (self._starts[low] > oldest)
         smallest = np.where(from_table, np.minimum(smallest, usual), smallest)
         there = np.ones(len(users), np.bool_)
-        ends = firsts + sizes
+        ends = firsts + high - low
         for since in (starts, self._said[rows]):
             there &= self._latest(since <= slots[visits], epsilons, firsts, ends, usual) > 0
         found = np.searchsorted(prices.epsilons, smallest, side="right") - 1

@@ -75,7 +75,7 @@ class Changes:
         due = self.slots <= slot
         return self[due], self[~due]
 
-    def __getitem__(self, rows: npt.NDArray[np.bool_]) -> Changes:
+    def __getitem__(self, rows: npt.NDArray[np.bool_] | Integers) -> Changes:
         """Some of them."""
         return Changes(self.users[rows], self.slots[rows], self.requirements[rows])
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Counters, Limit
-from streamveil.mechanisms.presence.calendars import Rules, keys_of
+from streamveil.mechanisms.presence.calendars import Rules, keys_of, steps
 from streamveil.mechanisms.presence.changing import NOTHING_ASKED, Asking, Prices
 from streamveil.mechanisms.presence.counters import UNTOLD
 from streamveil.transforms import metrics
@@ -161,19 +161,28 @@ class PresentShard:
         nothing = np.zeros(0, np.int64)
         return Changes(self._nobody, nothing, np.zeros((0, 4), np.int64))
 
-    def ask(self, slot: int, changes: Changes) -> None:
-        """Take changes as a slot begins, each from it or an earlier one."""
+    def ask(self, said: int | Integers, changes: Changes) -> None:
+        """Take changes as slots begin, of all or of each, which is from that one or earlier."""
         assert self._asking is not None
         smaller = np.minimum(changes.requirements[:, 1], changes.requirements[:, 3])
-        self._asking.ask(slot, changes.users, changes.slots, smaller)
+        self._asking.ask(said, changes.users, changes.slots, smaller)
 
     def ask_up_to(self, last: int, changes: Changes) -> Changes:
-        """Take changes in the order of slots, up to the last; returns the others."""
+        """Take changes in the order of slots, up to the last; returns the others.
+
+        At once those of all users that are the first of each, then the second, and so on.
+        """
         assert self._config.first_slot is not None
         due, later = changes.split(last)
-        slots = np.maximum(due.slots, self._config.first_slot)
-        for slot in np.unique(slots).tolist():
-            self.ask(slot, due[slots == slot])
+        said = np.maximum(due.slots, self._config.first_slot)
+        order = np.lexsort((said, due.users))
+        due, said = due[order], said[order]
+        other = np.append(True, steps(due.users))[: len(said)]
+        turns = np.cumsum(other | np.append(True, steps(said))[: len(said)])
+        turns -= np.maximum.accumulate(np.where(other, turns, 0))
+        for turn in range(int(turns.max(initial=-1)) + 1):
+            mine = turns == turn
+            self.ask(said[mine], due[mine])
         return later
 
     def limited(self, visits: Visits) -> LimitedVisits:

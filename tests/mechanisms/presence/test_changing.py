@@ -256,6 +256,12 @@ def test_slot_by_slot_or_at_once_it_is_the_rule(data):
         again.resume(by_slot.arrays())
         by_slot = again
     assert len(by_slot.arrays()[0]) <= len(at_once.arrays()[0])
+    by_turns = Asking(prices(limit, usual), np.zeros(0, np.int64))
+    for turn in range(max(map(len, said.values()))):
+        due = [(one[turn][0], user, *one[turn][1:]) for user, one in said.items() if one[turn:]]
+        by_turns.ask(*np.array(due).T)
+    for mine, theirs in zip(by_turns.arrays(), at_once.arrays(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
     for place, user in enumerate(users):
         mine = [row[place] for row in found]
         assert mine == plain(limit, place, said[user], usual)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from streamveil.mechanisms import ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms.accounting.presence_filter import PresenceTerms
 from streamveil.mechanisms.core.budgets import to_units
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.driver.present_stream import Presence, PresentStream
@@ -233,6 +234,54 @@ def test_pieces_of_a_stream_count_as_one_run_does(run, kit, made):
         made(**options, limit=None, mechanism="dpbd")
     with pytest.raises(ConfigurationError, match="the limit on presence"):
         made(**options, limit=Limit(1, 3))
+
+
+JOINS = [("x0", 4, both(24, 900.0)), ("u0", 4, NOBODY)]
+LATER = [(*one, slot) for one in (("x0", "a"), ("u0", "a"), ("u0", "b")) for slot in (3, 4)]
+"""That of `x0` counts when it has joined, and both of `u0` before it leaves."""
+
+
+@pytest.fixture
+def begun(run, kit, made):
+    """State of a short run that was told of changes to come."""
+    first = made(last_slot=2)
+    ran = run(WithChanges(first, change_batch(JOINS)), [kit.batch([("u1", "a", 0)])])
+    return max(ran.state)[1]
+
+
+def test_a_run_goes_on_with_the_changes_that_the_one_before_was_told(run, kit, made, begun):
+    """Though nobody says again that requirements change."""
+    after = made(first_slot=3, last_slot=4, resume=begun, changing=False)
+    ran = run(after, [kit.batch(LATER)])
+    assert ran.counters[metrics.EVENTS_COUNTED] == 3
+    assert letters(ran) == {3: 1, 4: 2}
+
+
+def test_a_stream_goes_on_with_the_changes_that_a_run_was_told(run_on, kit, made, begun):
+    after = made(first_slot=3, last_slot=4, resume=begun, changing=False)
+    stream = run_on("bundle_based", after, in_time(kit, after, LATER, 3), "--streaming")
+    assert letters(stream) == {3: 1, 4: 2}
+
+
+def test_the_last_door_knows_that_users_move_from_class_to_class(run, kit, made, monkeypatch):
+    """What a slot costs one class, users of a later class may have paid as well."""
+    built, unspent = [], PresenceTerms.unspent
+    monkeypatch.setattr(
+        PresenceTerms, "unspent", lambda terms: built.append(terms) or unspent(terms)
+    )
+    run(WithChanges(made(last_slot=0), change_batch(JOINS)), [kit.batch([("u1", "a", 0)])])
+    assert built
+    for terms in built:
+        door = unspent(terms)
+        door.charge(np.array([5, 0, 0]))
+        assert (door.in_window - np.array(terms.aside)).tolist() == [5, 5, 5]
+
+
+def test_without_an_end_nothing_is_released(run, kit, made):
+    """A shard would not know up to which slot changes came in time: others' visits would tell."""
+    transform = WithChanges(made(last_slot=None), change_batch(JOINS))
+    with pytest.raises(ConfigurationError, match="the last slot must be known: give --end"):
+        run(transform, [kit.batch(LATER)])
 
 
 @pytest.mark.slow
