@@ -41,6 +41,16 @@ class _ReadAgain:
     def __call__(self) -> Registry:
         return read_requirements(self.path, default=self.default, columns=self.columns)
 
+    def place_of(self, user: str) -> str:
+        """The file and the row of a user, for what is refused later; they are read again."""
+        name, *_ = self.columns
+        for file in input_files(self.path):
+            for read in read_public(file, (name,)):
+                at = read.names(name, read.columns[0], "name the user").index(user).as_py()
+                if at >= 0:
+                    return f"{read.path}: {read.word} {read.rows[at]}"
+        return str(self.path)
+
 
 class _Rows(NamedTuple):
     """Checked rows of one batch: all of the same length."""

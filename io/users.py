@@ -159,6 +159,12 @@ class UserTable:
         windows = [int(self.begun.windows.max(initial=0))]
         return max(windows + ([self.default[0].window] if self.default else []))
 
+    @property
+    def least(self) -> float:
+        """The smallest epsilon of the first table and the default."""
+        usual = self.default[0].epsilon if self.default else np.inf
+        return float(self.begun.epsilons[self.begun.windows > 0].min(initial=usual))
+
     def registry(self, path: Path | None = None) -> Registry:
         """The registry of the stream; workers read it again from a file that `write` made.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,10 @@ class Crowd(Protocol):
     def sensitivity(self) -> int:
         """How much one user can change a slot's histogram in L1."""
 
+    @property
+    def joined(self) -> bool:
+        """Whether others may join, so that sizes bound no counts."""
+
 
 @dataclass(frozen=True)
 class Population:
@@ -52,8 +56,8 @@ class Population:
     slot_length: int | None = None
     """Length of a slot in microseconds, where it is known."""
     joined: bool = False
-    """Whether others may join, so that sizes bound no counts and are what classes are to each
-    other."""
+    """Whether others may join, so that sizes bound no counts and only say how large classes are
+    beside each other."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -82,6 +86,8 @@ class Members:
     """Public number of users of each ledger, 0 for those who have left: shape (L,)."""
     bins: int
     sensitivity: int = 1
+    joined: ClassVar[bool] = False
+    """Sizes are those of the slot: see :class:`Crowd`."""
 
 
 @dataclass(frozen=True)

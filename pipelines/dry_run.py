@@ -263,7 +263,7 @@ def _limits(transform: PrivateHistograms | CollectHistograms) -> list[str]:
             price = limit.priced(one, transform.adjacency).epsilon
             lives = number_of(limit.slots(one, transform.adjacency), "slot")
             told.append(f", who count in the first {lives} of their lives: one costs {price:.3g}")
-        elif not limit.limits(one, transform.adjacency):
+        elif not limit.applies(one, transform.adjacency):
             told.append(", who count in every slot")
         else:
             length, most, _ = limit.rule(one, transform.adjacency)

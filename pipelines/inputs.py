@@ -99,6 +99,7 @@ class Inputs:
         limit: Limit | Auto | None = None,
         *,
         changing: bool = False,
+        keeps: bool = True,
     ) -> PrivateHistograms:
         """The transform that counts and releases these events. Raises ConfigurationError."""
         return PrivateHistograms(
@@ -120,6 +121,7 @@ class Inputs:
             revise=revise,
             limit=limit,
             changing=changing,
+            keeps=keeps,
         )
 
 

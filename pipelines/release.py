@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
+from streamveil.mechanisms.presence.limits import block_length
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
@@ -84,6 +86,8 @@ class ReleaseJob(Job[PrivateHistograms]):
             own.requirement_changes,
         )
         job.check()
+        if not is_true("resume", own.resume):  # which goes on with what was chosen
+            transform.check_look()
         return in_time(job, options)
 
     def check(self) -> None:
@@ -159,6 +163,7 @@ def transform_of(given: Any, own: Any) -> PrivateHistograms:
         own.revise or 0,
         limit,
         changing=limit is not None and own.requirement_changes is not None,
+        keeps=bool(own.state),
     )
 
 
@@ -190,25 +195,61 @@ def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
     )
 
 
-def tell_unlimited(transform: PrivateHistograms) -> None:
-    """Say for whom a limit on presence is left out, because it does not pay for them."""
+def about_limits(transform: PrivateHistograms) -> str | None:
+    """For whom a limit on presence is left out, because it does not pay for them.
+
+    With a public rate, what was chosen by it. None where there is nothing to say before the run.
+    """
     limit, registry = transform.limit, transform.registry
+    if isinstance(limit, Auto):
+        return _about_choice(transform, limit)
     if not isinstance(limit, Limit) or transform.limits is None:
-        return
+        return None
     left = [k for k, one in enumerate(transform.limits) if one.is_none]
-    if left:
-        users, longest = registry.sizes[left].sum(), registry.classes.windows[left].max()
-        tell(
-            f"max_slots={limit.max_slots} does not pay over windows of {number_of(longest, 'slot')}"
-            f" or less: {users:,} of {number_of(registry.sizes.sum(), 'user')} count in every slot"
+    if not left:
+        return None
+    users, longest = registry.sizes[left].sum(), registry.classes.windows[left].max()
+    return (
+        f"max_slots={limit.max_slots} does not pay over windows of {number_of(longest, 'slot')}"
+        f" or less: {users:,} of {number_of(registry.sizes.sum(), 'user')} count in every slot"
+    )
+
+
+def _about_choice(transform: PrivateHistograms, auto: Auto) -> str | None:
+    registry, limits = transform.registry, transform.limits
+    asked = "max_slots=auto" if auto.rate is None else f"max_slots=auto:{auto.rate:g}"
+    if limits is None:
+        longest = number_of(registry.classes.longest, "slot")
+        return (
+            f"{asked}: over windows of {longest} or less, in {number_of(auto.blocks, 'block')}, no "
+            "limit is worth it, so users count in every slot"
         )
+    if auto.rate is None:  # a run tells what it chose
+        return None
+    users: Counter[str] = Counter()
+    own = registry.max_slots or (None,) * len(limits)
+    for k, (limit, said) in enumerate(zip(limits, own, strict=True)):
+        if said is None:
+            length = block_length(registry.classes[k].window, limit.blocks)
+            some = f"the first {limit.max_slots} of {length} slots"
+            users["every slot" if limit.is_none else some] += int(registry.sizes[k])
+    found = ", ".join(f"{number_of(n, 'user')} in {where}" for where, n in users.items())
+    return f"{asked}: users count as chosen, {found}" if found else None
 
 
-def tell_least_total(transform: PrivateHistograms) -> None:
-    """Say that before anything is read."""
+def tell_before(transform: PrivateHistograms) -> None:
+    """Say what follows from public facts, before anything is read."""
     told = about_least_total(transform)
     if told is not None:
         tell(*told)
+    tell_limits(transform)
+
+
+def tell_limits(transform: PrivateHistograms) -> None:
+    """Say how presence is limited, where that is not what was asked for."""
+    told = about_limits(transform)
+    if told is not None:
+        tell(told)
 
 
 def is_dynamic(transform: PrivateHistograms, changes: object) -> bool:
@@ -224,13 +265,15 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     following = Following.of(given, own)
     if is_true("dry_run", dry):
         job = ReleaseJob.of(options)
+        tell_limits(job.transform)
         tell(preview(job.input, job.transform, job.places, job.dialect, own.state))
         return 0
     if following is not None:
         check_required("release", given)
         transform = transform_of(given, own)
-        tell_least_total(transform)
-        tell_unlimited(transform)
+        if not following.resume:
+            transform.check_look(following.most_slots)
+        tell_before(transform)
         follow(
             "release",
             given,
@@ -242,7 +285,6 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
         )
         return 0
     job = ReleaseJob.of(options)
-    tell_least_total(job.transform)
-    tell_unlimited(job.transform)
+    tell_before(job.transform)
     run_and_tell(job, options, "streamveil release")
     return 0

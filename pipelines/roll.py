@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from streamveil.io import TableChanges, UserTable
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, format_time, leave_shares
+from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
@@ -33,6 +35,8 @@ class Roll:
     """What the table changes from the next pass on."""
     before: UserTable | None = None
     """The users after the last pass, where something changes."""
+    limited: bool = False
+    """Whether presence is limited."""
 
     @classmethod
     def of(
@@ -58,12 +62,13 @@ class Roll:
         users, changes = UserTable.begin(transform.registry, local=local), None
         if before is not None:
             users, changes = before.changed_to(transform.registry)
-        if changes and not local and (transform.limits or users.begun.max_slots.any()):
+        own = users.begun.max_slots.any() or users.now.max_slots.any()
+        if changes and not local and (own or isinstance(transform.limit, Auto)):
             raise ConfigurationError(
-                f"the table of requirements has changed ({changes}), and with limits on presence "
-                "(max_slots) requirements change by --requirement_changes alone: give the table "
-                "that the stream began with, or begin a stream in another folder, which spends the "
-                "users' budgets again"
+                f"the table of requirements has changed ({changes}), and it cannot with limits "
+                "user by user or chosen by a run (a column max_slots, --max_slots=auto): give the "
+                "table that the stream began with, or begin a stream in another folder, which "
+                "spends the users' budgets again"
             )
         joined = resume is not None and is_joined(resume)
         dynamic = not local and only_dynamic(transform.mechanism)
@@ -72,9 +77,12 @@ class Roll:
             changing or joined or bool(changes),
             changes or None,
             before if changes else None,
+            not local and transform.limits is not None,
         )
         following = [name for name, spec in LOCAL_MECHANISMS.items() if spec.follows]
-        roll._check_mechanism(transform.mechanism, following if local else [*DYNAMIC_MECHANISMS])
+        if not roll.limited:
+            able = following if local else [*DYNAMIC_MECHANISMS]
+            roll._check_mechanism(transform.mechanism, able)
         if local:
             settled = before is not None and before.longest_window is not None
         else:
@@ -82,10 +90,15 @@ class Roll:
             known = resume is not None and users.longest_window is not None
             settled = joined or (known and dynamic)
         longest = _longest_window(
-            roll, transform.longest_window, settled, needed=dynamic or roll.changing
+            roll,
+            transform.longest_window,
+            settled,
+            needed=dynamic or roll.changing,
+            grows=not roll.limited,  # or blocks would be others
         )
         roll = roll._up_to(longest)
-        roll._check_changes(1 if local else transform.population.sensitivity, settled)
+        sensitivity = 1 if local else transform.population.sensitivity
+        roll._check_changes(sensitivity, settled or roll.limited)
         return roll
 
     @property
@@ -137,6 +150,16 @@ class Roll:
                 f"the table of requirements has changed: {self.changes}; in force from "
                 f"{format_time(slots.start(next_slot))} on"
             )
+        if self.limited and self.users is not None:
+            now, least = self.users.now, self.users.least
+            few = int(((now.windows > 0) & (now.epsilons < least)).sum())
+            if few:
+                tell(
+                    f"warning: {few:,} of the users in the table ask for less than epsilon "
+                    f"{least:g}, the least of the table that the stream began with, so they do "
+                    "not count: see --max_slots",
+                    logging.WARNING,
+                )
 
     def _check_mechanism(self, mechanism: str, following: Collection[str]) -> None:
         if self.changes is not None and mechanism.partition(":")[0] not in following:
@@ -178,10 +201,13 @@ class Roll:
                 )
 
 
-def _longest_window(roll: Roll, wanted: int | None, settled: bool, *, needed: bool) -> int | None:
+def _longest_window(
+    roll: Roll, wanted: int | None, settled: bool, *, needed: bool, grows: bool
+) -> int | None:
     """The longest window that may be asked for, None while nobody said or needs it.
 
-    It is settled with the first slot that was released by what follows changes.
+    It is settled with the first slot that was released by what follows changes. Until then it
+    grows with what the table asks for, or not.
     """
     users = roll.users
     assert users is not None
@@ -198,5 +224,7 @@ def _longest_window(roll: Roll, wanted: int | None, settled: bool, *, needed: bo
         return known if wanted is None else wanted
     if not needed:
         return None
-    asked = 0 if roll.changes is None else int(roll.changes.asked.windows.max(initial=0))
+    asked = 0
+    if grows and roll.changes is not None:
+        asked = int(roll.changes.asked.windows.max(initial=0))
     return max(users.longest, asked)

@@ -140,8 +140,8 @@ class Summary:
 
     def warning(self) -> str | None:
         """What to do where most of the events were beyond the bound, or most lives too long."""
-        found = [one for one in (self._bounded(), self._limited(), self._left_out()) if one]
-        return "; ".join(found) or None
+        left_out = self._left_out() or self._limited()  # of lives both may be so
+        return "; ".join(one for one in (self._bounded(), left_out) if one) or None
 
     def _left_out(self) -> str | None:
         slots = self._number(metrics.SLOTS_MOSTLY_LEFT_OUT)

@@ -54,7 +54,7 @@ def take_options(transform: Any) -> None:
     """The same of what all transforms of streams have."""
     for name in ("first_slot", "last_slot"):
         setattr(transform, name, slot_number(getattr(transform, name), name))
-    for name in ("may_be_empty", "changing"):
+    for name in ("may_be_empty", "changing", "keeps"):
         if hasattr(transform, name):
             setattr(transform, name, is_true(getattr(transform, name), name))
     if not isinstance(resume := getattr(transform, "resume", None), (bytes, type(None))):

@@ -53,7 +53,7 @@ from streamveil.mechanisms.driver.saved_state import (
 )
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto, Look
-from streamveil.mechanisms.presence.limits import EVERYBODY, limits_of, priced
+from streamveil.mechanisms.presence.limits import EVERYBODY, check_prices, limits_of, priced
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DEFAULT, DYNAMIC_MECHANISMS, check_revise, only_dynamic
 from streamveil.transforms.checks import check_resume, settling, take_public
@@ -236,6 +236,9 @@ class PrivateHistograms(beam.PTransform):
     is one for all, in slots of a block of the longest window, and the stream is `changing` from
     its first slot on: see `mechanisms/presence/changing.py`. The mechanism is one of `MECHANISMS`
     then, as with a `Lifetime`."""
+    keeps: bool = True
+    """Whether the state of a bounded input is told: where nothing goes on from it, it is work in
+    vain."""
     ends: bool = True
     """Whether the stream ends with the last slot: then the slots that are still to be revised are
     revised with what there is. A run that is gone on from leaves them to the one that goes on."""
@@ -266,6 +269,9 @@ class PrivateHistograms(beam.PTransform):
         self._dynamic = self.changing or (self.resume is not None and is_joined(self.resume))
         self._known = self.registry
         self.limits = self._limits_of_classes()
+        if self.limits is not None:
+            asked, units = self._known.classes, self.population.sensitivity
+            check_prices(self.limits, asked, self.adjacency, units)
         check_shares(self.population.requirements, self.population.sensitivity)
         ledgers: Any = self._ledgers(self._layout(bounded=True), self._dynamic).make()
         if self.resume is not None and isinstance(self.limit, Auto) and self.limits is not None:
@@ -274,21 +280,22 @@ class PrivateHistograms(beam.PTransform):
         self._kept: list[Message] = []
         self._resumes = self.resume is not None
         if self.resume is not None:
-            if self.limits and self._dynamic and not is_joined(self.resume):
+            self._go_on(ledgers, self.resume)
+
+    def _go_on(self, ledgers: Any, state: bytes) -> None:
+        """Go on from a state. Raises ConfigurationError for one of another configuration."""
+        if self.limits and self._dynamic and not is_joined(state):
+            self._check_calendars()
+        check_resume(ledgers.next_slot(ledgers.decode(state)), self.first_slot)
+        if not self.limits and not is_joined(state):
+            return
+        self._kept = ledgers.kept(state)
+        for message in self._kept:
+            if message.shards != 2 * self.shards:  # of members, and of strangers
                 raise ConfigurationError(
-                    "this state is of a stream with a limit on presence (--max_slots) whose "
-                    "requirements did not change: leave out the changes, or begin a stream with "
-                    "them, which spends the users' budgets again"
+                    f"this state is of a stream with --shards={message.shards // 2}, and "
+                    f"this run has {self.shards}: go on with as many as it began with"
                 )
-            check_resume(ledgers.next_slot(ledgers.decode(self.resume)), self.first_slot)
-            if self.limits or is_joined(self.resume):
-                self._kept = ledgers.kept(self.resume)
-                for message in self._kept:
-                    if message.shards != 2 * self.shards:  # of members, and of strangers
-                        raise ConfigurationError(
-                            f"this state is of a stream with --shards={message.shards // 2}, and "
-                            f"this run has {self.shards}: go on with as many as it began with"
-                        )
 
     def restarted(self, state: bytes) -> bytes:
         """The state of an earlier run, for `resume`, with the whole budget granted once more.
@@ -364,6 +371,18 @@ class PrivateHistograms(beam.PTransform):
             )
         return registry.up_to(self._horizon)
 
+    def _check_calendars(self) -> None:
+        """Refuse that requirements begin to change where blocks would be others from then on."""
+        if self._known is not self.registry:
+            raise ConfigurationError(
+                "this stream began without changes of requirements, and with its limit on presence "
+                "(--max_slots) they can only begin where everybody's window is the longest there "
+                f"may be, {self._horizon} slots here, and nobody in the table asks for more "
+                "epsilon than the default requirement: leave out the changes and give the table "
+                "that it began with, or begin a stream in another folder, which spends the users' "
+                "budgets again"
+            )
+
     def _limits_to_choose(self, auto: Auto) -> tuple[Limit, ...] | None:
         """Those that are known before anybody looks at users; and whom to look at."""
         known, adjacency = self._known, self.adjacency
@@ -373,21 +392,40 @@ class PrivateHistograms(beam.PTransform):
             looks = self._looks
         return auto.limits(looks, known.max_slots, known.classes, adjacency, known.named)
 
-    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
-        """Those over windows that are no longer than the range. Raises ConfigurationError."""
+    @property
+    def _range(self) -> int | None:
+        """How many slots there are, None where that is not given."""
         if self.first_slot is None or self.last_slot is None:
+            return None
+        return self.last_slot - self.first_slot + 1
+
+    def _long_enough(self, looks: list[Look | None]) -> list[Look | None]:
+        """Those over windows that are no longer than the range; all of them if none is."""
+        slots = self._range
+        if slots is None:
             return looks
-        slots = self.last_slot - self.first_slot + 1
         shorter = [look and (look if look.requirement.window <= slots else None) for look in looks]
-        if not any(shorter):
-            shortest = min(look.requirement.window for look in looks if look is not None)
-            raise ConfigurationError(
-                f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
-                f"window shorter than {shortest}: begin with {shortest} slots or more, or say "
-                "max_slots, or auto and the share of the slots in which users are there, such as "
-                "auto:0.05"
-            )
-        return shorter
+        return shorter if any(shorter) else looks
+
+    def check_look(self, slots_per_pass: int | None = None) -> None:
+        """Refuse a range that is too short to look at users in, to choose limits by.
+
+        So may be what one pass releases at most. Raises ConfigurationError.
+        """
+        shortest = min((look.requirement.window for look in self._looks if look), default=0)
+        slots = self._range
+        longer = f"begin with {shortest} slots or more (--start, --end)"
+        if slots is not None and slots < shortest and not self.ends:
+            longer = f"wait until {shortest} slots have closed"
+        elif slots_per_pass is not None and slots_per_pass < min(shortest, slots or shortest):
+            slots, longer = slots_per_pass, f"give --slots_per_pass={shortest} or more"
+        if slots is None or slots >= shortest:
+            return
+        raise ConfigurationError(
+            f"max_slots=auto looks at users over a window, and there are {slots} slots and no "
+            f"window shorter than {shortest}: {longer}, or say max_slots, or auto and the share of "
+            "the slots in which users are there, such as auto:0.05"
+        )
 
     @property
     def population(self) -> Population:
@@ -477,6 +515,24 @@ class PrivateHistograms(beam.PTransform):
             resumed=self._resumes,
         )
 
+    def presence_config(self, layout: Layout, clock: Clock, changing: bool) -> PresenceConfig:
+        """How it is decided which slots of users count; see :class:`PresenceConfig`."""
+        assert self.limits is not None
+        return PresenceConfig(
+            self._known,
+            layout,
+            self.limits,
+            self.adjacency,
+            partial(self._key.derived, "presence"),
+            clock,
+            self.first_slot,
+            self.last_slot,
+            _STREAM,
+            self.change_mapper if changing else None,
+            self._resumes,
+            self.keeps,
+        )
+
     @property
     def _horizon(self) -> int:
         """The longest window that anybody may ask for."""
@@ -489,6 +545,7 @@ class PrivateHistograms(beam.PTransform):
     ) -> Outputs:
         """Build the pipeline: events -> batches -> codes -> counts -> releases."""
         events, changes = inputs if isinstance(inputs, tuple) else (inputs, None)
+        self.check_look()
         if changes is not None and self.limits is not None and not self._dynamic:
             raise ConfigurationError(
                 "requirements change, and presence is limited: say so from the first slot on "
@@ -516,7 +573,7 @@ class PrivateHistograms(beam.PTransform):
             self.last_slot,
             self.resume,
             # A state without who is in which cohort would be none.
-            keeps=changes is None or self._dynamic,
+            keeps=self.keeps and (changes is None or self._dynamic),
             emit_rest=publish.rest if self.revise else None,
             ends=self.ends,
         )
@@ -554,20 +611,7 @@ class PrivateHistograms(beam.PTransform):
         on_workers: PrivateHistograms,
     ) -> Counted:
         """(shard, Visits) become (stream, BlockCounts) of the slots in which users count."""
-        assert self.limits is not None
-        config = PresenceConfig(
-            self._known,
-            counted.layout,
-            self.limits,
-            self.adjacency,
-            partial(on_workers._key.derived, "presence"),
-            counted.clock,
-            self.first_slot,
-            self.last_slot,
-            _STREAM,
-            None if changes is None else on_workers.change_mapper,
-            self._resumes,
-        )
+        config = on_workers.presence_config(counted.layout, counted.clock, changes is not None)
         starts = None if counted.bounded else counted.ticks[0]
         choice = None
         if any(self._looks):
@@ -660,7 +704,9 @@ class PrivateHistograms(beam.PTransform):
             return counted
         # (shard, Visits) become (stream, ShardCounts)
         join = JoinRequirements(
-            on_workers.join_config(counted.layout, counted.clock, keeps=bounded and self._dynamic),
+            on_workers.join_config(
+                counted.layout, counted.clock, keeps=bounded and self._dynamic and self.keeps
+            ),
             self._kept,
         )
         joined = (counted.counts, changes) | "JoinRequirements" >> join

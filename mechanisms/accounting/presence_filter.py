@@ -40,11 +40,16 @@ class PresenceTerms:
         return PresenceFilter(self)
 
     def decode(self, data: bytes) -> PresenceFilter:
-        """The filter of bytes. Raises ConfigurationError for those of other classes or limits."""
+        """The filter of bytes, also of those from before users could move.
+
+        Raises ConfigurationError for those of other classes or limits.
+        """
         made = PresenceFilter(self)
         _, record = state_codec.unpack(made.SCHEMAS, data)
         rows = state_codec.rows_of(record["rows"], len(self.most))
         state_codec.check_length(rows, len(made.rows), "slots of spending")
+        if self.moving:
+            rows = np.maximum.accumulate(rows, axis=1)
         made.slots, made.rows[:] = record["slots"], rows
         return made
 
@@ -101,7 +106,8 @@ class PresenceFilter:
             what = f"release refused for users with {self.requirements[k]}"
             where = f"their dearest {self._most[k]} slots"
             raise refusal(what, int(amounts[k]), int(left[k]), where)
-        row = np.where(self._endless, self.rows.argmin(axis=0), self.slots % len(self.rows))
+        free = self.rows[: self.slots + 1].argmin(axis=0)
+        row = np.where(self._endless, free, self.slots % len(self.rows))
         columns = np.arange(len(row))
         cheaper = self._endless & (self.rows[row, columns] > amounts)
         self.rows[row[~cheaper], columns[~cheaper]] = amounts[~cheaper]
@@ -121,9 +127,10 @@ class PresenceFilter:
 
     def _dearest(self, most: Units, ahead: int) -> Units:
         """Sum of so many of the dearest slots within reach of a slot so far ahead of the last."""
-        ages = (self.slots - 1 - np.arange(len(self.rows))) % len(self.rows) + ahead
+        rows = self.rows[: max(self.slots, 1)]  # there is nothing in the others yet
+        ages = (self.slots - 1 - np.arange(len(rows))) % len(self.rows) + ahead
         within = self._endless | (ages[:, None] < self._reach)
-        costs = np.sort(np.where(within, self.rows, 0), axis=0)[::-1]
+        costs = np.sort(np.where(within, rows, 0), axis=0)[::-1]
         sums = np.vstack((np.zeros_like(costs[:1]), costs.cumsum(axis=0)))
         dearest: Units = sums[np.minimum(most, len(costs)), np.arange(len(most))]
         return dearest

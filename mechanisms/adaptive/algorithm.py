@@ -106,7 +106,7 @@ class AdaptiveRelease:
             terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
             bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         level = terms.bank.forecast(state.bank)
-        forecast = bank.of_level(level) if isinstance(bank, CyclicBank) else level
+        forecast = bank.of_level(level)
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
         here = Slot(slot, counts, noise, terms, bank, level, forecast, risk)
         started, kind = state.published_slot is not None, state.kind

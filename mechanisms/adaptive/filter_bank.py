@@ -151,6 +151,10 @@ class Bank:
         scale = state.scale.astype(np.float64)
         return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * scale, scale)
 
+    def of_level(self, level: Forecast) -> Forecast:
+        """What a level makes the counts of the present slot: without a cycle they are the level."""
+        return level
+
     def observe(
         self,
         state: BankState,

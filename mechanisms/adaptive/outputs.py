@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms
-from streamveil.mechanisms.adaptive.cycle import Cycle, CyclicBank
+from streamveil.mechanisms.adaptive.cycle import Cycle
 from streamveil.mechanisms.adaptive.filter_bank import Bank, Observed
 from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.adaptive.kalman import TRENDING, WHITE
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
-from streamveil.mechanisms.protocol import Population, SlotRelease
+from streamveil.mechanisms.protocol import SlotRelease
 
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
@@ -44,7 +44,7 @@ def told(
         status, mean = PREDICTED, forecast.mean
         variance, error = state.misfit.of(forecast, every), forecast.variance
     most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
-    if isinstance(terms.crowd, Population) and terms.crowd.joined:
+    if terms.crowd.joined:
         most = UNBOUNDED
     # Before the first release the scale was a guess, and beliefs in bias follow the new one.
     scale = state.bank.scale if state.slots == 1 else forecast.scale
@@ -74,8 +74,7 @@ def revised(state: AdaptiveState, cycle: Cycle | None, until: int) -> Iterator[R
     while ring is not None and ring.next_slot <= until:
         slot, known = ring.revise(weights, scale)
         bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
-        if isinstance(bank, CyclicBank):
-            known = bank.of_level(known)
+        known = bank.of_level(known)
         mean, variance = known.mean, state.misfit.of(known, every) + ring.doubt
         if state.published_slot is None:
             mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)

@@ -201,9 +201,11 @@ def _registry_of_table(table: Any, columns: list[str], name: str) -> Registry:
     limits = None
     if columns.count(_MAX_SLOTS) == 1:
         told = _listed(table[_MAX_SLOTS]) or []
+        wanted = f"a whole number 1 to {MAX_WINDOW}, or nothing"
+        truths = np.array([isinstance(each, (bool, np.bool_)) for each in told], np.bool_)
+        _check(~truths, name, _MAX_SLOTS, told, wanted)
         found = _numbers(name, _MAX_SLOTS, told)
         blank = np.isnan(found)
-        wanted = f"a whole number 1 to {MAX_WINDOW}, or nothing"
         _check(blank | valid_windows(found), name, _MAX_SLOTS, told, wanted)
         limits = np.where(blank, 0, found).astype(np.int64)
     return Registry.build(users, lengths.astype(np.int64), budgets, max_slots=limits)

@@ -245,8 +245,13 @@ def check_shares(requirements: Iterable[Requirement], sensitivity: int = 1) -> N
     Raises ConfigurationError.
     """
     for requirement in requirements:
-        shares = 2 * requirement.window * sensitivity
-        if requirement.epsilon < shares * SMALLEST_SHARE:
+        least = 2 * requirement.window * sensitivity * SMALLEST_SHARE
+        if requirement.epsilon < least and isinstance(requirement, Lifetime):
+            raise ConfigurationError(
+                f"epsilon {requirement.epsilon:g} as one budget forever is too small to release "
+                f"anything at sensitivity {sensitivity}: give {least:.3g} or more"
+            )
+        if requirement.epsilon < least:
             raise ConfigurationError(
                 f"{requirement} leaves less than 2**-40 for a slot of its window at sensitivity "
                 f"{sensitivity}, so such users could never be counted: ask for more epsilon or a "

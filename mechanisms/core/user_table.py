@@ -80,7 +80,8 @@ class Registry:
 
         Raises:
             ConfigurationError: for an id that is missing, empty or listed twice; a requirement
-                out of range or too small for its window; an empty registry.
+                out of range or too small for its window; a limit that is no whole number; an empty
+                registry.
         """
         users = _checked(users)
         lengths, window_of = _distinct(windows)
@@ -88,6 +89,7 @@ class Registry:
         asked, class_of = _distinct(window_of * len(budgets) + budget_of)
         most: list[int | None] = [None] * len(asked)
         if max_slots is not None:
+            max_slots = _limits(max_slots, len(users))
             numbers, number_of = _distinct(max_slots)
             both, class_of = _distinct(class_of * len(numbers) + number_of)
             asked = asked[both // max(len(numbers), 1)]
@@ -177,7 +179,10 @@ class Registry:
         members = np.flatnonzero(self.class_of == k)
         if not len(members):
             return f"users outside the table ({asked})"
-        return f"user {str(self.users[int(members[0])])!r} and whoever asks for the same ({asked})"
+        user = str(self.users[int(members[0])])
+        place = getattr(self.reload, "place_of", None)  # of a table in a file
+        where = "" if place is None else f"{place(user)}: "
+        return f"{where}user {user!r} and whoever asks for the same ({asked})"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -204,6 +209,17 @@ class Registry:
             return _reload_registry, (self.reload, self.fingerprint)
         facts = (self.classes, self.sizes, self.default_class, self.max_slots)
         return Registry, (self.users, self.class_of, *facts)
+
+
+def _limits(max_slots: Any, users: int) -> npt.NDArray[np.int64]:
+    """Limits of presence as whole numbers, 0 where nothing is said; one for each user."""
+    given = np.asarray(max_slots)
+    if given.shape != (users,) or not np.issubdtype(given.dtype, np.integer) or (given < 0).any():
+        raise ConfigurationError(
+            f"max_slots is of {given.dtype}, shape {given.shape}, for {users:,} users: give each a "
+            "whole number of slots, or 0 where there is no limit"
+        )
+    return given.astype(np.int64)
 
 
 def _checked(users: Any) -> Sequence[str]:

@@ -50,10 +50,10 @@ class LifeStream(PresentStream):
         price = int(population.requirements.budgets.min()) // population.sensitivity
         self._noise_of_bins = float(np.sqrt(population.bins * laplace_variance(price)))
 
-    def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
-        return {k: self._query(limit, aside[k]) for k, limit in enumerate(presence.limits)}
+    def _queries_of(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
+        return {k: self._life_query(limit, aside[k]) for k, limit in enumerate(presence.limits)}
 
-    def _query(self, limit: Limit, budget: int) -> tuple[LifeQuery, Rates]:
+    def _life_query(self, limit: Limit, budget: int) -> tuple[LifeQuery, Rates]:
         """What is asked of a class, at that cost for ever."""
         assert limit.in_life is not None
         query = LifeQuery(limit.in_life, self.mechanism.population.sensitivity)

@@ -102,21 +102,31 @@ class PresentStream:
         self.asked = presence.requirements
         """Of each class, whatever slots may cost."""
         limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
-        door = terms(limits, asked, adjacency, moving=presence.moving)
-        self.stream = ReleaseStream(mechanism, noise, context=context, presence=door)
+        self._door = terms(limits, asked, adjacency, moving=presence.moving)
+        self.stream = ReleaseStream(mechanism, noise, context=context, presence=self._door)
         self.keeper = self.stream.keeper
         """Seals states."""
         self._noise = noise
-        self._queries = self._asked(presence, [aside(one.epsilon) for one in asked])
+        self._queries = self._queries_of(presence, [aside(one.epsilon) for one in asked])
         self._fading = FADING ** (1 / max((q.every for q, _ in self._queries.values()), default=1))
 
-    def _asked(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
+    def thawed(self, state: PresentState) -> PresentState:
+        """The state of this stream, in which users may move, from one in which nobody could.
+
+        All else is alike: whether it may go on so is told by `presence/changing.py`.
+        """
+        before = state.stream
+        history = digest(before.history, b"requirements may change")
+        booked = self._door.decode(before.filter.encode())
+        return replace(state, stream=replace(before, filter=booked, history=history))
+
+    def _queries_of(self, presence: Presence, aside: Sequence[int]) -> dict[int, tuple[Any, Rates]]:
         """What is asked of each class that is limited, at that cost; and the rates of noise."""
         limits, asked, adjacency = presence.limits, presence.requirements, presence.adjacency
         return {
-            k: _asked(presence, k, self.mechanism.population, aside[k])
+            k: _share_query(presence, k, self.mechanism.population, aside[k])
             for k, (limit, one) in enumerate(zip(limits, asked, strict=True))
-            if limit.limits(one, adjacency)
+            if limit.applies(one, adjacency)
         }
 
     def start(self) -> PresentState:
@@ -223,7 +233,7 @@ class PresentStream:
         )
 
 
-def _asked(
+def _share_query(
     presence: Presence, k: int, population: Population, budget: int
 ) -> tuple[ShareQuery, Rates]:
     """What is asked for of a class, at that cost over any window."""

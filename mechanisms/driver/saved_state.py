@@ -33,6 +33,8 @@ KEEP = "choice of the events that are kept"
 LIMIT = "limit on presence"
 CHANGING = "requirements may change"
 
+_OPTIONS = {LIMIT: " (--max_slots)"}
+
 
 def public_facts(
     kind: str, mechanism: str, requirements: Any, users: bytes, bins: int
@@ -92,6 +94,9 @@ class Keeper:
         written = record["parts"]
         names = sorted(written.keys() | self._parts.keys())
         differ = [name for name in names if written.get(name) != self._parts.get(name)]
+        if LIMIT in differ and USERS not in differ:
+            # What a slot may cost follows from the limit: nobody asks for something else.
+            differ = [name for name in differ if name != REQUIREMENTS]
         if differ:
             raise ConfigurationError(
                 f"this state belongs to another configuration: {_listed(differ)} changed since it "
@@ -102,5 +107,5 @@ class Keeper:
 
 
 def _listed(names: Sequence[str]) -> str:
-    *first, last = (f"the {name}" for name in names)
+    *first, last = (f"the {name}{_OPTIONS.get(name, '')}" for name in names)
     return f"{', '.join(first)} and {last}" if first else last

@@ -1,36 +1,44 @@
-"""Requirements that change where users count in a few slots only: what a block of a user may cost.
+"""What a block of a user may cost where users count in a few slots only and requirements change.
 
-All users have blocks of one length B = ceil(W / j), where W is the longest window that anybody may
-ask for, and count in m slots of each. So the calendar follows from the key and the user alone and
-never changes; what changes is how dear the slots of a block are. In a block that begins in slot b
-each costs at most (E - what is set aside) / ((j + 2) m), for the smallest of all epsilons, ahead
-and back, that were in force in a slot from b - W + 1 on. It stays for the whole block.
+**Blocks.** All users have blocks of one length B = ceil(W / j), where W is the longest window that
+anybody may ask for, and count in m slots of each. So the calendar follows from the key and the user
+alone and never changes. What changes is the price of the slots of a block.
 
-What is asked for from slot t on is in force from the user's first block on that begins in t or
-later, until the next is. Who asked for nothing up to then has not counted in the block, so it is in
-force at once; and so is what is asked for as the stream begins. Who leaves does not count from that
-slot on, while what was asked for before stays in force to the end of the block.
+**When a requirement is in force.** What is asked for from slot t on is in force from the user's
+first block that begins in t or later, until what is asked for next is. It is in force at once where
+nothing was asked for before, since then no slot of the block has counted; and as the stream begins.
+Who leaves does not count from that slot on, but what was asked for before stays in force to the end
+of the block.
 
-Theorem. Let (w, E) be in force ahead in slot t. What is removed of the w slots from t on changes
-the releases by E at most, whatever is asked for later. Let it be in force back in slot t - W + 1.
-What is removed of the w slots up to t changes them by E at most.
-Proof. As w <= W <= j B, either window touches at most j + 1 blocks, and by the proof of `limits.py`
-at most (j + 2) m slots differ, all of these blocks. None of them is dearer than E allows. Ahead:
-the block of t is not, or E would not be in force in t; each later one begins in a slot b up to
-t + w - 1, so t is not before b - W + 1. Back: the block of t - W + 1 is not; each later one begins
-up to t, so t - W + 1 is not before b - W + 1; and what is before t - W + 1 is in no window. That
-users who leave or come cut what counts of a block is public, and the same in both inputs.
-Under `replace` the same, with (j + 1) m.
+**Prices.** In a block that begins in slot b each slot costs at most (E - what is set aside) /
+((j + 2) m). Here E is the smallest of all epsilons, ahead and back, that were in force in any slot
+from b - W + 1 on. The price stays for the whole block.
 
-So for a release stage a user is, block by block, in a class of those who may pay so much for each
-slot. The classes are the epsilons of the table: what lies between two of them is rounded down, and
-who asks for less than all of them does not count.
+Theorem. Remove all of a user's events in w consecutive slots, which end with slot t. The releases
+change by E at most
+- ahead: if (w, E) is in force ahead in the first of these slots, whatever is asked for later;
+- back: if (w, E) is in force back in slot t - W + 1.
+Proof. As w <= W <= j B, the window touches at most j + 1 blocks, and by the proof of `limits.py` at
+most (j + 2) m slots differ, all in these blocks. So it is enough that E was among the epsilons by
+which each of them was priced. Let f be the slot in which (w, E) is in force: the first of the
+window, or t - W + 1. The block of f was priced by E, or E would not be in force in f. Any later one
+begins in a slot b with b - W + 1 <= f: ahead because b is in the window and w <= W, back because
+b <= t. An earlier one is not touched, since f is not behind the window's first slot.
+That users leave or come, which cuts what counts of a block, is public and the same in both inputs.
+Under `replace` the same holds with (j + 1) m.
 
-The sums that tell which share is kept are of classes too, and a block is in one of them. By how
-many slots each layer of it differs is the same in all classes. What these slots cost in all layers
-together, by bin or not, never falls from class to class, and nor does the rest, though only some
-classes be asked by bin (`ShareQuery.rates`). So a user who moves pays no more than is set aside in
-the dearest.
+A stream whose requirements did not change so far may go on so if all had the window W: its blocks
+were these, none was dearer, and what the table says was in force in all slots before.
+
+**Classes.** For a release stage a user is, block by block, in the class of those who may pay so
+much for each slot. The classes are the epsilons of the table: what lies between two of them is
+rounded down, and who asks for less than all of them does not count.
+
+**The share that is kept.** The sums by which it is estimated are of classes too, and a block is in
+one class. Each layer of it differs in the same number of slots whatever the class. What these slots
+cost in all layers together, asked by bin or not, never falls from a class to the next, and nor does
+what the rest costs (`ShareQuery.rates`). So a user who moves pays no more than is set aside in the
+dearest class.
 
 `tests/mechanisms/presence/test_changing.py` enumerates this.
 
@@ -41,17 +49,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.presence.calendars import Flags, Integers, Keys, block_ends
+from streamveil.mechanisms.presence.calendars import Flags, Integers, Keys, block_ends, steps
 
 NEVER = np.iinfo(np.int64).max
 ALWAYS = np.iinfo(np.int64).min
-
-_SIDES: tuple[Literal["left", "right"], ...] = ("left", "right")
 
 NOTHING_ASKED = -1
 """In place of a class: no requirement is in force, or the user has left."""
@@ -136,17 +142,11 @@ class Asking:
             slots: that each is for, `said` or earlier, shape (m,).
             epsilons: units of 2**-40, the smaller of ahead and back; 0 for who leaves. (m,).
         """
-        order = np.lexsort((slots, users))
-        begun: Integers = np.broadcast_to(np.asarray(said, np.int64), users.shape)[order]
-        users, slots, epsilons = users[order], slots[order], epsilons[order]
-        ends = np.append(users[1:] != users[:-1], True)[: len(users)]
-        last = slots[ends]
-        newest = slots == np.repeat(last, np.diff(np.flatnonzero(ends), prepend=-1))
-        heads = np.flatnonzero(np.append(True, users[newest][1:] != users[newest][:-1]))
-        users, begun = users[ends], begun[ends]
         if not len(users):
             return
-        wanted = np.minimum.reduceat(epsilons[newest], heads)
+        newest = _newest(users, slots, epsilons)
+        begun: Integers = np.broadcast_to(np.asarray(said, np.int64), users.shape)[newest]
+        users, last, wanted = users[newest], slots[newest], epsilons[newest]
         usual, in_table = self.prices.usual(users)
         low, high = self._rows(users)
         asked = high > low
@@ -170,8 +170,8 @@ class Asking:
 
     def _rows(self, users: Keys) -> tuple[Integers, Integers]:
         """First row of each user, and the one after the last."""
-        low, high = (np.searchsorted(self._users, users, side) for side in _SIDES)
-        return low, high
+        known = self._users
+        return np.searchsorted(known, users, "left"), np.searchsorted(known, users, "right")
 
     @staticmethod
     def _latest(
@@ -254,3 +254,9 @@ class Asking:
         """Go on from what :meth:`arrays` gave."""
         users, *others = arrays
         self._take((users.astype(self._users.dtype), *(one.astype(np.int64) for one in others)))
+
+
+def _newest(users: Keys, slots: Integers, epsilons: Integers) -> Integers:
+    """Of some changes the row of the one that counts of each user; users ascend."""
+    order = np.lexsort((epsilons, -slots, users))
+    return order[np.append(True, steps(users[order]))]

@@ -1,19 +1,20 @@
 """Which limit on presence to choose: by what it gains and leaves out, as far as either is known.
 
 A limit gains a price that is g times that without one, and keeps a share s of the slots in which
-users are there. What is known of s is a public rate, or a private look: of each class, once and
-before anything is limited, the blocks of users are counted by their slots with events n, in cells
-of n up to the most that a limit may be and one cell for more; and what those in the last cell have
-more is added up.
+users are there. What is known of s is a public rate, or a private look, once and before anything is
+limited: of each class, blocks of users are counted by how many of their slots have events. There is
+a cell for each limit that may be chosen, of the blocks for which it is the smallest that keeps all
+of their slots, and a last one for blocks with more slots than the largest limit. What those in the
+last cell have more is added up.
 
-Theorem. If a user's events in a window of w slots are added or removed, the cells change by at most
-j + 3 altogether, or by 2 (j + 1) if they are replaced. What is added up changes by at most
-min((B - most) (j + 1), w).
-Proof. At most j + 1 blocks are touched. One of which the window has all slots is counted in one
-input alone, or under `replace` in two cells; one of which it has some may move from cell to cell,
-which changes two. Of j + 1 blocks only the first and the last can be touched in part, and they are,
-for j whole ones have as many slots as the window: (j - 1) + 4. Of j blocks or fewer it is no more.
-The sum is that of `kept_share.py`, the rest above one layer of `most` slots.
+Theorem. Let a user's events in a window of w slots be added or removed. The cells change by at most
+j + 3 altogether, or by 2 (j + 1) if the events are replaced. What is added up changes by at most
+min((B - most) (j + 1), w), where `most` is the largest limit.
+Proof. At most j + 1 blocks are touched. One that lies in the window as a whole is counted in one
+input alone, or under `replace` in two cells. One that lies there in part may move from cell to
+cell, which changes two. Only the first and the last block can lie there in part, which leaves j - 1
+others at most: (j - 1) + 4.
+The sum is that of the rest in `kept_share.py`, above one layer of `most` slots.
 
 So one look at noise of rates a and b a unit costs a user (j + 3) a and min(...) b, once, beside
 what slots cost. That is taken from the budget for good: the ledger has no windows that end. Which
@@ -83,9 +84,12 @@ class Auto(Identified):
     def __post_init__(self) -> None:
         """Check both."""
         whole("blocks", self.blocks)
-        if self.rate is not None and not 0 < self.rate < 1:
+        rate = self.rate
+        if rate is None:
+            return
+        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
             raise ConfigurationError(
-                f"a presence rate of {self.rate:g}: give the share of the slots in which users are "
+                f"a presence rate of {rate!r}: give the share of the slots in which users are "
                 "there, above 0 and below 1"
             )
 

@@ -1,34 +1,35 @@
-"""Which share of the events counts: a private estimate, of each class that is limited.
+"""Which share of the events counts: a private estimate for each class that is limited.
 
-What a limit leaves out makes counts low, and nobody would see by how much. The slots of a user's
-block in which there are events lie in layers of m: the first m count, the next m are a layer above,
-and so on. What is in a layer is known in the slot itself, from the one counter that decides whether
-it counts. Of each class, once in the length of a block, sums over all users and the slots since the
-last time are released with Laplace noise: the events that count, those of the two layers above
-together, those of the rest, and of large classes those of the two layers by bin.
+What a limit leaves out makes counts low, and nobody would see by how much. So it is measured, in
+layers: of the slots of a user's block in which there are events, the first m count, the next m are
+the first layer above, m more are the second, and all others are the rest. The counter that decides
+whether a slot counts knows its layer at once.
+
+Of each class, once in the length of a block, sums over all users and over the slots since the last
+time are released with Laplace noise: the events that count, those of the two layers above together,
+those of the rest, and of large classes also those of the two layers by bin. All is in events, since
+events are what is scaled. This is for limits to blocks; for those of a life see `life_share.py`.
 
 Theorem. If a user's events in a window of w slots are added, removed or replaced, the sums of one
-layer, by bin or not, change together, over all answers, by at most what the counts of all slots
-change by: w_eff times the sensitivity of a slot.
-Proof. That of `limits.py`, which uses two things only of what counts: in a block there are at most
-m slots of it, which depend on that block alone, and those before the window are the same in both
-inputs. Both are true of any layer. Sums over slots change by no more than the slots do. Two layers
-together change by at most twice that.
+layer, by bin or not, change over all answers together by at most what counts change by over all
+slots: w_eff times the sensitivity of a slot.
+Proof. That of `limits.py`. It uses two things only of the slots that count: in a block there are at
+most m of them, which depend on that block alone, and those before the window are the same in both
+inputs. Both are true of any layer. Sums over slots change by no more than the slots do. (Two layers
+together change by at most twice that.)
 
 Theorem. The sums of the rest change by at most min((j + 1) (B - 3 m), w) times that sensitivity.
-Proof. Let the events be removed. No slot moves to a higher place, so none comes into the rest. Of a
-block, as many slots leave it as it has fewer: at most all, B - 3 m, and at most as many as have
-events removed. There are j + 1 blocks and w slots. Replacing is removing and adding, and a slot
-then counts twice.
+Proof. Let the events be removed. No other slot of a block gets a later place by that, so none comes
+into the rest. Of each block as many slots leave the rest as it then has fewer: at most all, which
+are B - 3 m, and at most as many as have events removed. There are j + 1 blocks and w slots. To
+replace is to remove and to add, and then a slot counts twice in the sensitivity as well.
 
-So noise of a rate of a units costs a times that over any window, beside what slots cost. Two layers
-are one number: as two, of the same price together, their sum would have twice the variance. All is
-counted in events, since events are what is scaled. It is for limits to blocks; for those of a life
-see `life_share.py`.
+So noise of a rate of a units costs a times these bounds over any window, beside what slots cost.
 
-The rest is measured because little below tells how large it is: of users who are always there, few
-suffice for most of what is left out. It is as dear to measure as a total without any limit, so what
-the layers tell is added to it.
+Why these sums: the two layers are one number, because as two, at the same price together, their sum
+would have twice the variance. The rest is asked for because layers tell little of it: of users who
+are always there, a few are enough for most of what is left out. It is as dear to measure as a total
+without any limit, so what is likely by the layers is taken into account.
 
 Of few users nothing can be measured: 943 of whom 30 % of 11 visits a day are left out would take
 two fifths of all their budget. Then it is a guess, by how many slots count, and a wide one.

@@ -1,16 +1,15 @@
 """How much is left out of each bin, of all classes together: counts of what counts, scaled.
 
-A release adds up classes, and what it is scaled by must be what is left out of all of them for each
-event that counts: the mean of their odds, weighted by events. Classes cannot be scaled one by one,
-for of a bin nobody knows which class its events are of; but the second and third layer are asked
-for by bin, and so the mixture of classes in a bin is seen there, as are the heavy users who prefer
-it.
+A release adds up classes. So it is scaled by what is left out of all of them for each event that
+counts (their odds): the mean over classes, weighted by events. Classes cannot be scaled one by one,
+for of a bin nobody knows which class its events are of. But the layers above what counts are asked
+for by bin, and there the mixture of classes in a bin is seen, and so are heavy users who prefer it.
 
 Let a bin's odds be those of all bins times 1 + r. Of r nothing is known but that it is about 0 and
-spreads by t, and t is learnt from all bins (empirical Bayes): what is measured of r is drawn to 0
-by as much as its noise is larger than t, and what is left of t is doubt. Little evidence leaves the
-odds that all have and all of the doubt. The rest above the layers is taken to lie in the bins in
-which these lie, with as much doubt again.
+has a variance s, and s is learnt from all bins (empirical Bayes): what is measured of r is drawn to
+0 by as much as its noise is larger than s, and what is left of s is doubt. Where there is little
+evidence a bin has the odds that all have, and all of the doubt. What lies above the layers is taken
+to lie in the same bins as they do, with as much doubt again.
 
 Source: our own.
 """

@@ -1,30 +1,32 @@
 """How much is left out where users count in so many slots of their lives: a private estimate.
 
-Number the visits of a user, that is the slots with events of theirs, from the first on for ever.
-The first M count; the next M lie in a layer above, and M more in a third. Beside counts, a slot
-tells how many events there were in visits of each layer, and in those with which users go beyond:
-the (3 M + 1)-th of each. Those of the second and third layer together are near.
+Number the visits of a user, which are the slots with events of theirs, from the first on and never
+anew. The first M count. The next M are a layer above, and M more are a second one: events of these
+two layers are near. With the visit after them, the (3 M + 1)-th, a user goes beyond: of all later
+visits only the events of this one are told.
 
 Theorem. If all events of a user are added or removed, the near events change by at most 2 M C over
 all slots, and the events beyond by C, where C events of a user count in a slot; twice as much if
 they are replaced.
 Proof. However long the stream, a user has at most M visits in a layer, of at most C events each,
-and one that is the (3 M + 1)-th; other users' visits have the numbers that they had. To replace
-events is to remove those of one user and to add those of another.
+and one that is the (3 M + 1)-th. Other users' visits keep their numbers. To replace events is to
+remove those of one life and to add those of another.
 
 Each visit is in one answer of a kind. So noise of rate a for a near event and b for one beyond
 costs a user at most (2 M a + b) C for ever, however often it is asked: answers never end, and never
 get worse. When it is asked depends on the age of the stream alone. What counts need not be asked:
 releases tell it.
 
-How many near events a slot has may be the same for ever, or rise as those who stay use up their
-slots. So answers are averaged over several memories (`MEMORIES`), each believed as it foretold the
-answers so far; and releases tell what counts. What users do beyond 3 M visits is in no figure: to
-measure it would cost more the longer the stream is. Who goes beyond at an age of t slots came in
-one of t / (3 M) at least, and that somebody still comes at T who came until t is taken for as
-likely as t / T. Then (3 M + 1) / T events are missing for each of them, or fewer, as most came late
-and leave soon. Half of that is taken, give or take a third. Events beyond are asked ever more
-rarely, since only the sum of the answers is of use, and each adds noise.
+**Near events.** A slot may have the same number of them for ever, or more and more as those who
+stay use up their slots. So answers are averaged over several memories (`MEMORIES`), and each of
+these is believed as far as it foretold the answers so far.
+
+**Events beyond.** What users do after 3 M visits is in no figure: to measure it would cost more the
+longer the stream is. It is guessed from how many went beyond. Whoever did so at an age of t slots
+had come in one slot of t / (3 M), or more often; and that somebody who came until t still comes at
+T is taken for as likely as t / T. Then each of them has (3 M + 1) / T events missing in a slot, or
+fewer, as most came late and leave soon. Half of that is taken, give or take a third. Events beyond
+are asked ever more rarely, since only the sum of the answers is of use, and each adds noise.
 
 Source: our own.
 """

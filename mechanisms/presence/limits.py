@@ -1,63 +1,69 @@
 """Limits on the slots in which a user counts, and what a slot may cost under them.
 
-Rule 1, for windows of w slots. A user has a calendar of blocks of B = ceil(w / j) slots: slot t is
-in block floor((t + phase) / B), the phase is drawn with a key and depends on nothing else. In each
-block the first m slots in which the user has events count, the others do not.
+**Rule 1, for windows of w slots.** A user has a calendar of blocks of B = ceil(w / j) slots: slot t
+is in block floor((t + phase) / B). The phase is drawn with a key and depends on nothing else. In
+each block the first m slots in which the user has events count, and the others do not.
 
-Theorem. Let two inputs differ in one user's events in w consecutive slots, which one of them has
-and the other has not. Then that user counts in the one and not in the other, either way, in at most
+Theorem. Let one input have a user's events in w consecutive slots, the window, and the other have
+none there; all else is the same. Then the user counts in only one of the two inputs in at most
 (j + 2) m slots.
 Proof. What counts in a block depends on the user's events in that block alone, so only blocks that
-the window touches can differ: as B j >= w, these are at most j + 1. In the first, slots before the
-window come first and are the same in both, and none come after it: at most m slots are lost. In
-each block within the window at most m are. In the last, l <= m slots are lost in the window, and
-behind it at most l count in their place. Together that is m + (j - 1) m + 2 m. A window in fewer
-blocks has less. The bound is tight where w >= (j - 1) B + 2 m.
+the window touches can differ: at most j + 1, as B j >= w.
+- In the first of them the window comes last. What is before it is the same in both inputs, and at
+  most m slots of the window count.
+- Of each of the j - 1 between, at most m slots count.
+- In the last the window comes first. If l <= m slots of it count, at most l behind it count in
+  their place once they are removed.
+Together that is m + (j - 1) m + 2 m. A window that touches fewer blocks changes less. The bound is
+tight where w >= (j - 1) B + 2 m.
 
-Theorem. If the events of the window are replaced by any others, the user's contributions change by
-at most 2 (j + 1) m units, where a slot in which both count may change by two.
-Proof. Each input counts at most m times in each of j + 1 blocks up to the end of the window. In the
-last block, where one counts a times in the window and the other b times, what counts behind it
-differs in at most |a - b| slots, and a + b + |a - b| = 2 max(a, b) <= 2 m.
+Theorem. If the events of the window are replaced by any others, what the user contributes changes
+by at most 2 (j + 1) m units: 2 for a slot that counts in both inputs, 1 for one that counts in one.
+Proof. In each of the j + 1 blocks, up to the end of the window, each input counts in at most m
+slots. In the last block let one input count in a slots of the window and the other in b: behind it
+they differ in at most |a - b| slots, and a + b + |a - b| = 2 max(a, b) <= 2 m.
 
-To remove some slots of the window and not all is to replace it: others of it may count in their
-place, in each block that is touched. So up to 2 (j + 1) m slots differ, and not (j + 2) m.
+To remove some slots of the window and keep the others is to replace it: those that are kept may
+count in place of the removed ones, in each block. So up to 2 (j + 1) m slots differ, and not
+(j + 2) m.
 
-So a slot may cost c = E / ((j + 2) m), or E / ((j + 1) m) where the price is for a change of two
-units, as it is under `replace`: the loss of a mechanism is linear in units. That is a price for
-*every* slot, and no budget for windows of (j + 2) m slots: those that differ need not be
-consecutive, so what is not spent in one cannot be saved for another. For a ledger it is a
-requirement of one slot. Prices may depend on earlier releases, as everywhere: sequential
-composition needs no more than that each is at most c.
+So a slot may cost c = E / ((j + 2) m). Under `replace` it is E / ((j + 1) m), a price for a change
+of two units, since the loss of a mechanism is linear in units. Each slot has that price by itself.
+It is no budget for windows of (j + 2) m slots: the slots that differ need not be consecutive, so
+what one does not spend cannot be saved for another. A ledger takes it as a requirement of one slot.
+Prices may depend on earlier releases, as everywhere: sequential composition needs no more than that
+each is at most c.
 
-It is worth something where it is less than w alone. Elsewhere nothing is limited, and a slot costs
-what it did: a limit priced at E / w is not private (w = 5, m = 2, j = 1 differs in 6 slots).
+A limit gains something only where its bound is less than w. Elsewhere nothing is limited, and a
+slot costs what it did: a limit priced at E / w would not be private (w = 5, m = 2, j = 1 differs in
+6 slots).
 
-Rule 2, for a life: the first M slots of a user that pass rule 1, or simply the first M with events,
-count, and never again. All that a user ever contributes then costs at most M slots.
+**Rule 2, for a life.** The first M slots of a user that pass rule 1, or simply the first M with
+events, count, and no others ever. All that a user ever contributes then costs at most M slots.
 
-Theorem. Under both, events of a window that are removed change at most 2 min((j + 1) m, M) slots;
-under rule 2 alone, 2 min(w, M). Replaced, they change as many units.
-Proof. Let P and Q be the slots that pass rule 1 without and with the events of the window, T(P) and
-T(Q) the first M of each. Behind the window P passes wherever Q does, and up to any slot Q has
-passed no fewer. So what is in T(Q) and not in T(P) is in the window: l slots, l <= (j + 1) m and
-l <= M. If T(Q) has M slots, T(P) has no more, and as many at most that are not in T(Q). If it has
-fewer, nothing of Q is cut off: P has beside it what rule 1 lets count for what was lost in the last
-block, l slots at most.
-Replaced: in the window one input counts a times and the other b times, a' and b' of these in the
-last block, a' >= b'. Behind it the other first passes in x <= a' - b' more slots, then both in the
-same ones, until M is reached: these ends differ in at most |a - b - x| slots. a + b + x +
-|a - b - x| is 2 a or 2 (b + x), and neither a nor b + a' - b' is above (j + 1) m. It is at most
-2 M because neither counts more than M times.
+Theorem. Under both rules, if the events of a window are removed, at most 2 min((j + 1) m, M) slots
+differ; under rule 2 alone, 2 min(w, M). If they are replaced, as many units differ.
+Proof. Let P and Q be the slots that pass rule 1 without and with the events of the window, and T(P)
+and T(Q) the first M of each. Behind the window P passes wherever Q does, and up to any slot Q has
+passed no fewer. So what is in T(Q) and not in T(P) lies in the window: l slots, with
+l <= (j + 1) m and l <= M. If T(Q) has M slots, T(P) has no more of them, so at most l of T(P) are
+not in T(Q). If T(Q) has fewer, the life cuts nothing off Q. P has beside it only what rule 1 lets
+count in place of what was lost in the last block: l slots at most.
+Replaced: let one input count in a slots of the window and the other in b, a' and b' of these in the
+last block, a' >= b'. Behind the window the other first passes in x <= a' - b' more slots. Then both
+pass in the same ones, until they reach M: their ends differ in at most |a - b - x| slots. Now
+a + b + x + |a - b - x| is 2 a or 2 (b + x), and neither a nor b + a' - b' is above (j + 1) m. It is
+at most 2 M because neither input counts in more than M slots.
 
 Where the promise is for a whole life (a :class:`Lifetime`), neighbours differ in all events of a
-user and not only in those of a window. Then nothing is left to count later in the place of what is
-lost: M slots differ if the events are removed, and 2 M units if they are replaced, as neither input
-counts more than M times. So a slot may cost E / M for ever under either adjacency. To remove a part
-of a life is to replace it: it may cost 2 E where the price is for lives that are removed.
+user and not only in those of a window. Then nothing is left that could count in the place of what
+is removed: M slots differ, or 2 M units if the events are replaced. So a slot may cost E / M for
+ever under either adjacency. To remove a part of a life is to replace it: it may cost 2 E where the
+price is for lives that are removed.
 
-`tests/mechanisms/presence` enumerates all of this, and shows why no limit slides: "at most m of the
-last w slots" differs without end, for what is kept after a window depends on what was kept in it.
+`tests/mechanisms/presence` enumerates all of this. It also shows why no limit slides: under "at
+most m of the last w slots" differences never end, for what is kept after a window depends on what
+was kept in it.
 
 Source: our own.
 """
@@ -67,6 +73,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
 from streamveil.mechanisms.core.budgets import UNIT_BITS, Requirements, to_units
@@ -80,6 +88,7 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     Lifetime,
     Requirement,
+    leave_shares,
 )
 
 BLOCKS = 2
@@ -185,8 +194,8 @@ class Limit(Identified):
         """Whether users count in every slot, whatever they ask for."""
         return self.in_life is None and self.max_slots == MAX_WINDOW
 
-    def limits(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> bool:
-        """Whether rule 1 limits anything for who asks for this: only if that gains anything."""
+    def applies(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> bool:
+        """Whether rule 1 applies to those who ask for this: only if it gains anything."""
         if self.max_slots is None or isinstance(requirement, Lifetime):
             return False
         window = requirement.window
@@ -198,7 +207,7 @@ class Limit(Identified):
         Without a limit, a block is a slot.
         """
         in_life = UNLIMITED if self.in_life is None else self.in_life
-        if not self.limits(requirement, adjacency):
+        if not self.applies(requirement, adjacency):
             return 1, 1, in_life
         assert self.max_slots is not None
         return block_length(requirement.window, self.blocks), self.max_slots, in_life
@@ -218,11 +227,11 @@ class Limit(Identified):
             return self.in_life
         window = requirement.window
         if self.in_life is None:
-            if not self.limits(requirement, adjacency):
+            if not self.applies(requirement, adjacency):
                 return window
             assert self.max_slots is not None
             return effective_window(window, self.max_slots, self.blocks, adjacency)
-        limited = self.max_slots if self.limits(requirement, adjacency) else None
+        limited = self.max_slots if self.applies(requirement, adjacency) else None
         units = effective_window_in_life(window, self.in_life, limited, self.blocks)
         return units // 2 if adjacency == REPLACE else units
 
@@ -235,16 +244,13 @@ class Limit(Identified):
         """
         slots = self.slots(requirement, adjacency)
         budget = to_units(requirement.epsilon) - self.aside(requirement, adjacency)
-        if self.in_life is None and not self.limits(requirement, adjacency):
+        if self.in_life is None and not self.applies(requirement, adjacency):
             if not self.chosen:
                 return requirement
             return Requirement(requirement.window, math.ldexp(budget, -UNIT_BITS))
         price = budget // slots
         if not price:
-            raise ConfigurationError(
-                f"{requirement} over {slots} slots leaves less than "
-                f"2**-{UNIT_BITS} for each: ask for more epsilon or count users in fewer slots"
-            )
+            raise _too_little(requirement, slots)
         return Requirement(1, math.ldexp(price, -UNIT_BITS))
 
     def aside(self, requirement: Requirement, adjacency: str = ADD_REMOVE) -> int:
@@ -253,7 +259,7 @@ class Limit(Identified):
         They are for the share that is kept, where that is asked for, and for the look at users, if
         that chose the limit.
         """
-        asked = isinstance(requirement, Lifetime) or self.limits(requirement, adjacency)
+        asked = isinstance(requirement, Lifetime) or self.applies(requirement, adjacency)
         kept = aside(requirement.epsilon) if asked else 0
         return kept + (to_units(requirement.epsilon) // LOOK if self.chosen else 0)
 
@@ -298,6 +304,24 @@ class Limit(Identified):
             f"costs more than that gains. Where users are rarely present, {remedy}; else leave the "
             "limit out"
         )
+
+    def check_all(self, requirements: Sequence[Requirement], adjacency: str = ADD_REMOVE) -> None:
+        """Refuse a limit that pays for nobody: not for the longest window, nor for any other.
+
+        Raises ConfigurationError, which says what would do for the longest and for the shortest.
+        """
+        shortest, *_, longest = sorted([*requirements, *requirements], key=lambda one: one.window)
+        try:
+            self.check(longest, adjacency)
+        except ConfigurationError as error:
+            if shortest.window == longest.window:
+                raise
+            best = self._best(shortest, adjacency)
+            most = f"at most max_slots={best} does" if best else "none does"
+            raise ConfigurationError(
+                f"{error}. That is the longest window; for the shortest, "
+                f"{number_of(shortest.window, 'slot')}, {most}"
+            ) from None
 
     def _best(self, requirement: Requirement, adjacency: str) -> int:
         """The most slots of a block that are worth it; 0 if none are."""
@@ -351,7 +375,7 @@ def limits_of(
             made.append(replace(usual, max_slots=unlimited))
     others = [requirement for requirement, most in both if most is None]
     if limit is not None and others and limit not in made:
-        limit.check(max(others, key=lambda one: one.window), adjacency)
+        limit.check_all(others, adjacency)
     return tuple(made)
 
 
@@ -361,6 +385,32 @@ def priced(
     """What a ledger is to keep of each class: see :meth:`Limit.priced`."""
     both = zip(limits, requirements, strict=True)
     return Requirements(limit.priced(one, adjacency) for limit, one in both)
+
+
+def check_prices(
+    limits: Iterable[Limit],
+    requirements: Iterable[Requirement],
+    adjacency: str = ADD_REMOVE,
+    sensitivity: int = 1,
+) -> None:
+    """Refuse what leaves nothing for a slot in which a user counts, as `check_shares` does.
+
+    Raises ConfigurationError.
+    """
+    for limit, one in zip(limits, requirements, strict=True):
+        made = np.array([limit.priced(one, adjacency).epsilon])
+        limited = limit.in_life is not None or limit.applies(one, adjacency)
+        if limited and not leave_shares(made, 1, sensitivity).all():
+            raise _too_little(one, limit.slots(one, adjacency), sensitivity)
+
+
+def _too_little(asked: Requirement, slots: int, sensitivity: int = 1) -> ConfigurationError:
+    over = "forever" if isinstance(asked, Lifetime) else f"over {number_of(asked.window, 'slot')}"
+    return ConfigurationError(
+        f"epsilon {asked.epsilon:g} {over} leaves less than 2**-{UNIT_BITS} for each of the "
+        f"{number_of(slots, 'slot')} that can differ, at sensitivity {sensitivity}: ask for more "
+        "epsilon, or count users in fewer slots (--max_slots)"
+    )
 
 
 def terms(

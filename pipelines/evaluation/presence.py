@@ -66,14 +66,21 @@ class Candidates:
 
 
 class Stream:
-    """Events of a source, user by user, in one setting."""
+    """Events of a source, user by user, under one setting of its requirements.
+
+    Attributes:
+        slots, users, bins, kept: of n groups of events, all of shape (n,): the slot from 0 on, the
+            user's number, the bin, and how many events of the group count.
+        class_of: class of each user, shape (U,).
+        events: all events of each slot and bin, shape (T, d).
+    """
 
     def __init__(self, source: Counted, epsilon: float, window: int) -> None:
         assert source.visits_path is not None
         self.public: Population = source.population(epsilon, window)
         self.asked = self.public.requirements
         self.adjacency = source.adjacency
-        _, place = source._classes(epsilon, window)
+        _, place = source.classes_in(epsilon, window)
         with np.load(source.visits_path) as file:
             self.slots, self.users, self.bins, self.kept = file["rows"]
             self.class_of = place[file["class_of"]]
@@ -188,7 +195,13 @@ def _compared(
         else:
             found[str(most)] = float(np.mean([stream.error(name, limits, s) for s in seeds]))
     if not found:
-        return "no limit on presence (--max_slots) pays over these windows"
+        most = max(Candidates().among(stream.asked, stream.adjacency), default=0)
+        if not most:
+            return "no limit on presence (--max_slots) pays over these windows"
+        return (
+            f"over these windows a limit on presence pays up to --max_slots={most}, so none of "
+            f"{', '.join(beside)} does: compare smaller ones, or --max_slots={AUTO}"
+        )
     chosen = [stream.chosen(seed) for seed in seeds]
     found[AUTO] = float(
         np.mean(
@@ -202,7 +215,7 @@ def _compared(
 
 
 def _told(found: Mapping[str, float], without: float, beside: Sequence[str] = ()) -> str:
-    listed = ", ".join(f"{most} {number(error)}" for most, error in found.items())
+    listed = ", ".join(f"{most}: {number(error)}" for most, error in found.items())
     if beside:
         listed += f" (over these windows not worth it: {', '.join(beside)})"
     best = min(found, key=lambda most: found[most])

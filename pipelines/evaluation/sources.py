@@ -143,7 +143,7 @@ class Counted:
 
     def population(self, epsilon: float, window: int) -> Population:
         """The classes, scaled, and those that became equal merged."""
-        classes, place = self._classes(epsilon, window)
+        classes, place = self.classes_in(epsilon, window)
         sizes = np.zeros(len(classes), dtype=np.int64)
         np.add.at(sizes, place, self.sizes)
         public = population_of(classes, sizes, self.shape[1], self.sensitivity)
@@ -157,7 +157,7 @@ class Counted:
 
     def slots_of(self, epsilon: float, window: int, seed: int) -> Iterator[SlotCounts]:
         """The counts, whatever the seed."""
-        classes, place = self._classes(epsilon, window)
+        classes, place = self.classes_in(epsilon, window)
         for counts, events in self.slots():
             merged = np.zeros((len(classes), len(events)), dtype=np.int64)
             np.add.at(merged, place, counts)
@@ -170,7 +170,7 @@ class Counted:
         for table, every in zip(counts, events, strict=True):
             yield SlotCounts(table.astype(np.int64), every.astype(np.int64))
 
-    def _classes(self, epsilon: float, window: int) -> tuple[list[Requirement], Counts]:
+    def classes_in(self, epsilon: float, window: int) -> tuple[list[Requirement], Counts]:
         """Distinct scaled requirements, sorted, and where each class is among them."""
         asked = scaled(self.requirements, epsilon, window)
         classes = sorted(set(asked))

@@ -19,6 +19,7 @@ class Visitors:
     class_of: npt.NDArray[np.int32]
     """Class of each registered user, and last of all others."""
     parts: list[tuple[Any, ...]] = field(default_factory=list)
+    """Of each block the kind of users, and slots, users, bins and kept events of its groups."""
 
     def add(self, kind: int, visits: Visits, layout: Layout) -> None:
         """Take a block."""

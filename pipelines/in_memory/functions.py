@@ -157,6 +157,9 @@ def release(
         told = releasing.about_least_total(transform)
         if told is not None:
             _LOGGER.log(told[1], in_words_of(release, told[0]))
+        limits = releasing.about_limits(transform)
+        if limits is not None:
+            _LOGGER.info(limits)
         sources = [_events(data, "data", transform.columns.names, dialect_of(options))]
         if requirement_changes is not None:
             sources.append(_changes(requirement_changes))

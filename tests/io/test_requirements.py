@@ -216,6 +216,14 @@ def test_what_is_no_limit_is_refused(tmp_path, value, said):
         read_requirements(str(path))
 
 
+def test_the_users_of_a_class_are_named_with_their_place(tmp_path):
+    for name, rows in (("r1", "bob,9,1,\n"), ("r2", "cid,9,1,\nann,30,1,2\n")):
+        (tmp_path / f"{name}.csv").write_text(f"user,window,epsilon,max_slots\n{rows}")
+    registry = read_requirements(str(tmp_path / "r*.csv"))
+    k = registry.max_slots.index(2)
+    assert registry.named(k).startswith(f"{tmp_path}/r2.csv: line 3: user 'ann' and whoever")
+
+
 def test_a_user_with_two_limits_is_refused(tmp_path):
     path = tmp_path / "r.csv"
     path.write_text("user,window,epsilon,max_slots\nann,9,1,2\nann,9,1,\n")

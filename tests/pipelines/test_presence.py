@@ -60,17 +60,6 @@ def test_a_decision_that_is_broken_is_refused_in_one_line_and_nothing_is_written
     assert len(said.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_pieces_of_a_stream_release_what_one_run_does(rarely):
-    rarely.done()
-    whole = rarely.counts()
-    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
-    rarely.done(**pieces, end=CUT)
-    rarely.done("--resume", **pieces)
-    told = {**rarely.counts("part-00000001.jsonl"), **rarely.counts("part-00000002.jsonl")}
-    assert told == whole
-
-
 CHANGES = """user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward
 u1,19730,30,500,30,500
 u2,19740,30,900,20,900
@@ -105,8 +94,10 @@ def test_requirements_may_change_meanwhile(rarely):
 
 
 @pytest.mark.slow
-def test_pieces_of_a_stream_with_changes_release_what_one_run_does(rarely):
-    rarely.flags["requirement_changes"] = rarely.write("changes.csv", CHANGES)
+@pytest.mark.parametrize("changes", [None, CHANGES])
+def test_pieces_of_a_stream_release_what_one_run_does(rarely, changes):
+    if changes is not None:
+        rarely.flags["requirement_changes"] = rarely.write("changes.csv", changes)
     rarely.done()
     whole = rarely.counts()
     pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
@@ -114,6 +105,49 @@ def test_pieces_of_a_stream_with_changes_release_what_one_run_does(rarely):
     rarely.done("--resume", **pieces)
     told = {**rarely.counts("part-00000001.jsonl"), **rarely.counts("part-00000002.jsonl")}
     assert told == whole
+
+
+def joined(job, user, window=30, epsilon=900.0):
+    """The table with one more user."""
+    job.requirements({f"u{i}": (30, 900.0) for i in range(USERS)} | {user: (window, epsilon)})
+
+
+@pytest.mark.slow
+def test_the_table_may_gain_users_between_pieces(rarely):
+    """`new` is there on all days, and counts in some of those after the table says so."""
+    new = [("new", "A", START + dt.timedelta(days=day)) for day in range(DAYS)]
+    rarely.events(ROWS + new)
+    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
+    pieces |= {"max_rejected": "0.9", "summary": rarely.path("summary.json")}
+    rarely.done(**pieces, end=CUT)
+    before = json.loads(Path(rarely.path("summary.json")).read_text())
+    assert before["rejected"]["no requirement"] == 40
+    joined(rarely, "new", window=31)
+    longer = "user 'new' asks for epsilon 900 over 31 slots, but the longest window of this stream"
+    rarely.refused(longer, "is 30 slots", "in another folder", **pieces, resume="true")
+    joined(rarely, "new")
+    pieces["end"] = "2024-03-01"
+    said = rarely.done("--resume", **pieces, ledger=rarely.path("ledger.jsonl")).out
+    assert "1 joined, 0 left, 0 ask for something else; in force from 2024-02-10" in said
+    after = json.loads(Path(rarely.path("summary.json")).read_text())
+    assert not after["rejected"]
+    there = sum(40 <= (at - START).days < 60 for _, _, at in ROWS)
+    assert after["counted"] + after["beyond_limit"] == there + 20
+    assert max(row["spent_in_window"] for row in rarely.json_rows("ledger-00000002.jsonl")) <= 900.0
+    joined(rarely, "new", epsilon=899.0)
+    outcome = rarely.done("--resume", **{**pieces, "end": "2024-03-03"})
+    assert "1 of the users in the table ask for less than epsilon 900" in outcome.out
+
+
+@pytest.mark.slow
+def test_whoever_says_that_changes_will_come_may_have_any_windows(rarely):
+    rarely.flags["requirement_changes"] = rarely.path("changes-*.csv")  # none is there yet
+    rarely.requirements({f"u{i}": (30 - i % 2, 900.0) for i in range(USERS)})
+    pieces = {"state": rarely.path("state"), "output": rarely.path("part.jsonl")}
+    rarely.done(**pieces, end=CUT)
+    rarely.requirements({f"u{i}": (30 - i % 2, 900.0) for i in range(1, USERS)} | {"new": (7, 900)})
+    said = rarely.done("--resume", **pieces, max_rejected="0.5").out
+    assert "1 joined, 1 left, 0 ask for something else" in said
 
 
 @pytest.mark.slow
@@ -207,7 +241,7 @@ def test_a_column_of_the_table_limits_some_and_the_option_the_others(by_table):
 def test_a_limit_of_the_table_that_does_not_pay_is_refused(by_table):
     for limit, words in ((3, ["does not pay", "at most max_slots=2"]), (40, ["saves nothing"])):
         with_limits(by_table, lambda user, limit=limit: limit if user % 2 else "")
-        told = "user 'u1' and whoever asks for the same (window 30, epsilon 900)"
+        told = "users.csv: line 3: user 'u1' and whoever asks for the same (window 30, epsilon 900)"
         by_table.refused(told, f"max_slots={limit}", *words)
 
 
@@ -220,7 +254,7 @@ def test_where_devices_answer_there_are_no_limits(by_table, toolbox):
 def test_a_limit_of_the_table_cannot_change_in_a_stream(by_table):
     pieces = {"state": by_table.path("state"), "output": by_table.path("part.jsonl")}
     by_table.done(**pieces, end="2024-01-03", ledger=None)
-    told = "give the table that the stream began with"
+    told = "a column max_slots, --max_slots=auto): give the table that the stream began with"
     for limit_of in (lambda user: 1 if user % 2 else "", lambda user: ""):
         with_limits(by_table, limit_of)
         by_table.refused("30 ask for something else", told, **pieces, resume="true")
@@ -259,10 +293,16 @@ def test_where_no_limit_is_worth_it_none_is_chosen(chosen):
 
 
 def test_a_public_rate_chooses_without_a_look(chosen):
-    chosen.done(max_slots="auto:0.05")
+    outcome = chosen.done(max_slots="auto:0.05")
+    told = "max_slots=auto:0.05: users count as chosen, 60 users in the first 5 of 30 slots"
+    assert told in outcome.out + outcome.err + outcome.log
     first = chosen.json_rows("ledger.jsonl")[0]
     assert first["spent_in_window"] - first["spent"] == pytest.approx(900.0 * 0.05)
-    chosen.done(max_slots="auto:0.9", output=chosen.path("b.jsonl"), ledger=None)
+    outcome = chosen.done(max_slots="auto:0.9", output=chosen.path("b.jsonl"), ledger=None)
+    assert (
+        "max_slots=auto:0.9: over windows of 60 slots or less, in 2 blocks, no"
+        in outcome.out + outcome.err + outcome.log
+    )
     assert "kept_share" not in chosen.json_rows("b.jsonl")[-1]["diagnostics"]
 
 
@@ -282,6 +322,14 @@ def test_pieces_of_a_stream_keep_to_what_the_first_chose(chosen, often):
         chosen.refused("the limit on presence", "changed since it was written", **flags)
 
 
+def test_where_no_limit_can_be_worth_it_nobody_is_looked_at_and_a_run_says_so(chosen):
+    for flags in ({}, {"max_slots": "auto:0.01,60"}):
+        chosen.requirements({f"u{user}": (10, 900.0) for user in range(USERS)})
+        outcome = chosen.done("--dry_run", **flags)
+        told = "over windows of 10 slots or less, in"
+        assert told in outcome.out + outcome.err + outcome.log
+
+
 def test_a_first_piece_without_a_window_is_refused(chosen):
     pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl")}
     chosen.refused(
@@ -291,6 +339,20 @@ def test_a_first_piece_without_a_window_is_refused(chosen):
         ledger=None,
         end="2024-01-11",
     )
+
+
+def test_a_pass_without_a_window_is_refused(chosen):
+    pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl"), "ledger": None}
+    chosen.refused(
+        "10 slots and no window shorter", "--slots_per_pass", **pieces, slots_per_pass="10"
+    )
+
+
+def test_a_state_of_another_limit_is_told_before_a_range_that_is_too_short(chosen):
+    pieces = {"state": chosen.path("state"), "output": chosen.path("part.jsonl"), "ledger": None}
+    chosen.done(**pieces, max_slots="2", end="2024-01-03")
+    said = "the limit on presence (--max_slots) changed"
+    chosen.refused(said, **pieces, resume="true", end="2024-01-11")
 
 
 def test_a_dry_run_tells_what_a_slot_costs(chosen):

@@ -61,6 +61,7 @@ def test_people_who_stay_are_warned_of_and_another_mechanism_is_named(job):
     outcome = of(job, staying).done()
     told = outcome.out + outcome.err + outcome.log
     assert "more seems to be left out than counts" in told
+    assert "or none" not in told  # a life has a limit
     assert "--guarantee=infinite, whose mechanism gated" in told
 
 
@@ -109,6 +110,8 @@ def test_in_python_it_is_the_same(comers):
         ({"default_requirement": "7,1,10"}, ["is about windows", "with --guarantee=user"]),
         ({"requirement_changes": "c.csv"}, ["is about windows", "with --guarantee=user"]),
         ({"epsilon": "1,2"}, ["several budgets"]),
+        ({"epsilon": "1e-9"}, ["epsilon 1e-09 as one budget forever is too small", "1.91e-06"]),
+        ({"epsilon": "1e-5", "max_slots": "9000000"}, ["epsilon 1e-05 forever", "--max_slots"]),
         ({"mechanism": "gated"}, ["--guarantee=infinite", "choose one of adaptive"]),
         ({"mechanism": "dpbd"}, ["knows no limit on presence"]),
         ({"guarantee": "infinite"}, ["--max_slots=3 is about windows", "--guarantee=user"]),

@@ -1,8 +1,9 @@
 """A small stream of every family and mechanism, of which the state after some slots is saved.
 
 `python -m tests.transforms.saved_streams FILE` writes what this version saves, and what it releases
-next from there; with `--next EARLIER ...` it writes to files of earlier versions what this one
-releases next from their states: see CONTRIBUTING.md.
+next from there; with `--new`, of those streams alone that no file beside it has. With
+`--next EARLIER ...` it writes to files of earlier versions what this one releases next from their
+states: see CONTRIBUTING.md.
 """
 
 import argparse
@@ -42,6 +43,7 @@ from streamveil.transforms.local.played_devices import PlayedDevicesConfig
 from streamveil.transforms.per_record import statistics
 from streamveil.transforms.per_record.budgets import ValueBudget
 from streamveil.transforms.release.drivers import _SlotCounts
+from tests.transforms.limited_streams import limited_streams
 
 KEY = bytes(range(32))
 SLOTS = 4
@@ -246,7 +248,7 @@ def streams() -> dict[str, Any]:
     found["sliding sum hat"] = _per_record("sum", "hat", sliding=2)
     found["sliding max framework"] = _per_record("max", "framework", sliding=2)
     found["running hat"] = _per_record("running", "hat")
-    return found
+    return found | limited_streams(KEY, "adaptive")
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:
@@ -256,11 +258,16 @@ def _write(path: Path, record: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
+    parser.add_argument("--new", action="store_true")
     parser.add_argument("--next", type=Path, nargs="+", default=[], dest="earlier")
     given = parser.parse_args()
     all_of_them = streams()
     record = {}
+    others = given.file.parent.glob("states_*.json") if given.new else []
+    known = {name for path in others if path != given.file for name in json.loads(path.read_text())}
     for name, stream in all_of_them.items():
+        if name in known:
+            continue
         data = stream.saved()
         record[name] = {
             "state": base64.b64encode(data).decode(),

@@ -1,4 +1,4 @@
-"""What stands in for a runner: the state of a step driven by hand, and elements made before."""
+"""What stands in for a runner and for sources: state driven by hand, elements made before."""
 
 import apache_beam as beam
 
@@ -36,7 +36,8 @@ class Bag(Cell):
 
 def whole(messages):
     """Messages to a release stage of a bounded input, with the word that these are all."""
-    sent = [message for message in messages if message.kind in (Kind.COUNTS, Kind.KEPT)]
+    told = Kind.COUNTS, Kind.KEPT, Kind.CHOICE
+    sent = [message for message in messages if message.kind in told]
     return [*messages, Message(Kind.WHOLE, payload=b"%d" % len(sent))]
 
 
@@ -49,3 +50,15 @@ class Given(beam.PTransform):
 
     def expand(self, pipeline):
         return self._elements | beam.Map(lambda element: element)
+
+
+class WithChanges(beam.PTransform):
+    """The transform over events, with changes that are all known."""
+
+    def __init__(self, transform, *batches):
+        super().__init__()
+        self.transform, self.batches = transform, batches
+
+    def expand(self, events):
+        changes = events.pipeline | "Changes" >> beam.Create(self.batches, reshuffle=False)
+        return (events, changes) | "Histograms" >> self.transform

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from collections import Counter
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -21,6 +20,7 @@ from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import CHANGE_COLUMNS
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts
 from streamveil.mechanisms.protocol import Setting
+from tests.transforms.stand_ins import WithChanges
 
 pytestmark = pytest.mark.slow  # whole runs, pass after pass
 
@@ -58,18 +58,6 @@ def events(seed=0):
         for user in everybody
         if random.random() < (0.9 if slot < 50 else 0.05)
     ]
-
-
-class WithChanges(beam.PTransform):
-    """The transform over events, with changes that are all known."""
-
-    def __init__(self, transform, *batches):
-        super().__init__()
-        self.transform, self.batches = transform, batches
-
-    def expand(self, events):
-        changes = events.pipeline | "Changes" >> beam.Create(self.batches, reshuffle=False)
-        return (events, changes) | "Histograms" >> self.transform
 
 
 @pytest.fixture

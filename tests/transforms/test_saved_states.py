@@ -10,8 +10,12 @@ import pytest
 
 from streamveil.mechanisms import ConfigurationError, NoiseSource
 from streamveil.mechanisms.driver.saved_state import Keeper
+from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.mechanisms.randomness.noise import NoiseKeys
+from streamveil.transforms.counting.changes import Changes
+from streamveil.transforms.messages import arrays_from_bytes, several_from_bytes
 from tests.transforms import saved_streams
+from tests.transforms.limited_streams import CUT, LAST, Limited, told
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VERSIONS = sorted(path.stem for path in GOLDEN.glob("states_*.json"))
@@ -47,29 +51,60 @@ def test_states_of_earlier_versions_go_on(streams, version):
         assert json.dumps(following) == json.dumps(one["next"]), name
 
 
-def test_this_version_has_its_states_on_record(streams, saved):
-    assert VERSIONS
-    written = json.loads((GOLDEN / f"{VERSIONS[-1]}.json").read_text())
-    assert written.keys() == streams.keys()
-    assert {"fixed", "changing", "infinite", "edge", "server", "sliding", "running"} <= {
-        name.split()[0] for name in written
-    }
+@pytest.fixture(scope="module")
+def recorded():
+    """The state of each stream that was recorded last."""
+    files = [json.loads((GOLDEN / f"{version}.json").read_text()) for version in VERSIONS]
+    return {name: base64.b64decode(one["state"]) for file in files for name, one in file.items()}
+
+
+def test_all_streams_have_their_states_on_record(streams, recorded):
+    assert recorded.keys() == streams.keys()
+    kinds = {"fixed", "changing", "infinite", "edge", "server", "sliding", "running"}
+    assert kinds | {"limited", "lives"} <= {name.split()[0] for name in recorded}
 
 
 # What only a long stream has is on record: a sum that runs, a cycle, releases that revisions need.
-def test_the_states_on_record_have_all_that_a_state_can_have(streams):
-    written = json.loads((GOLDEN / f"{VERSIONS[-1]}.json").read_text())
-    cyclic = [name for name in written if name.endswith("cycle=4")]
+def test_the_states_on_record_have_all_that_a_state_can_have(streams, recorded):
+    cyclic = [name for name in recorded if name.endswith("cycle=4")]
     assert len(cyclic) == 4
     for name in cyclic:
         stream = streams[name]
-        state = stream.driver.decode(base64.b64decode(written[name]["state"]))
+        state = stream.driver.decode(recorded[name])
         known = (state.server if name.startswith("edge") else state).mechanism
         assert known.ring.releases
         assert stream.ripe(state)
         if "rotation" in name:
             assert known.seasons.cycles > 3
             assert len(known.past) == 3
+
+
+# Who counted, of members and of strangers; what is asked for, now and later; the limits chosen.
+def test_so_have_those_of_streams_where_users_count_in_a_few_slots(streams, recorded):
+    for name, limits, lives in (("limited", 2, 0), ("lives", 0, 1), ("both", 2, 2)):
+        state, kept = streams[f"{name} adaptive"].read(recorded[f"{name} adaptive"])
+        assert all(sums.any() for sums in state.sums.values())
+        tallies = [arrays_from_bytes(one.payload) for one in kept]
+        assert sum(len(arrays[1]) > 0 for arrays in tallies) == limits
+        assert sum(len(arrays[4]) > 0 for arrays in tallies) == lives
+    _, kept = streams["limited changing adaptive"].read(recorded["limited changing adaptive"])
+    for one in kept:
+        known, waiting = several_from_bytes(one.payload)
+        counted, asking = map(arrays_from_bytes, several_from_bytes(known))
+        assert len(counted[1]) > 0
+        assert len(asking[0]) > 0
+        assert Changes.from_bytes(waiting).first >= CUT
+    chosen = streams["chosen adaptive"]
+    driver = chosen._driver.gone_on(recorded["chosen adaptive"])
+    assert [one.max_slots for one in driver.limits] == [EVERY_SLOT.max_slots, 1, 2]
+
+
+def test_a_stream_in_two_passes_releases_what_one_does(streams, saved):
+    limited = {name: one for name, one in streams.items() if isinstance(one, Limited)}
+    assert len(limited) == 5
+    for name, stream in limited.items():
+        whole, _ = stream.released(0, LAST)
+        assert stream.following(saved[name]) == told(whole[CUT:])
 
 
 def test_no_flip_of_one_bit_is_accepted(streams, saved):

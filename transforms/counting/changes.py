@@ -60,6 +60,12 @@ class Changes:
     2**-40: shape (m, 4). All 0: the user leaves."""
 
     @classmethod
+    def none(cls, kind: int) -> Changes:
+        """No changes of MEMBERS, or of STRANGERS."""
+        users: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
+        return cls(users, np.zeros(0, np.int64), np.zeros((0, 4), np.int64))
+
+    @classmethod
     def joined(cls, parts: Sequence[Changes]) -> Changes:
         """All of one part or more."""
         names = ("users", "slots", "requirements")

@@ -82,11 +82,6 @@ class Cohorts:
         none = np.zeros((0, 4), np.int64)
         return CohortState(users, nobody, nobody, nobody, none, nobody)
 
-    def no_changes(self) -> Changes:
-        """No changes of such users."""
-        start = self.start()
-        return Changes(start.users, start.since, start.requirements)
-
     def next_forgotten(self, state: CohortState) -> int:
         """Slot that :meth:`move` must see to forget in time, `NEVER` if there is none."""
         return NEVER if state.first_left == NEVER else state.first_left + self.horizon

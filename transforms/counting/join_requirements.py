@@ -48,6 +48,7 @@ from streamveil.transforms.counting.event_codes import (
     Visits,
     read_codes,
 )
+from streamveil.transforms.counting.waiting import changes_to_come, due_changes, due_visits
 from streamveil.transforms.messages import (
     REJECTED,
     TALLIES,
@@ -57,7 +58,6 @@ from streamveil.transforms.messages import (
     several_from_bytes,
     several_to_bytes,
 )
-from streamveil.transforms.slots.arrivals import contradiction
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
@@ -146,7 +146,7 @@ class JoinRequirements(beam.PTransform):
         mapped = mapped_changes(batches, config.change_mapper, config.layout)
         everything = [visits, mapped.changes]
         bounded = visits.is_bounded and batches.is_bounded
-        kept = list(self.kept) if bounded else [_waiting(message) for message in self.kept]
+        kept = self.kept if bounded else list(map(changes_to_come, self.kept))
         if kept:
             by_shard = [(config.layout.key(message.shard), message) for message in kept]
             everything.append(
@@ -188,12 +188,6 @@ def mapped_changes(
     mapped[REJECTED].element_type = pa.RecordBatch
     mapped[TALLIES].element_type = bytes
     return mapped
-
-
-def _waiting(kept: Message) -> Message:
-    """The changes of what a shard kept, from slots to come."""
-    _, changes = several_from_bytes(kept.payload)
-    return kept._replace(kind=Kind.CHANGES, payload=changes)
 
 
 class _MapChangesFn(beam.DoFn):
@@ -269,16 +263,22 @@ def _close(
     at = config.clock.closing(slot)
     counted = int(counts.counts.sum())
     metrics.count(metrics.EVENTS_COUNTED, counted)
-    lost = {}
+    lost: dict[str, Lost] = {}
     told = config.stream, config.layout.message(Kind.COUNTS, slot, key, counts.to_bytes())
     outputs: list[Any] = [TimestampedValue(told, at)]
     if homeless:
         metrics.count(metrics.REJECTED_PREFIX + NO_REQUIREMENT, homeless)
-        detail = "slot {slot}: these events are of users with no requirement in force"
-        letters = rejected_slots(NO_REQUIREMENT, detail, {slot: homeless})
+        letters, lost = without_requirement({slot: homeless})
         outputs.append(beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at)))
-        lost[NO_REQUIREMENT] = Lost(homeless, detail=detail.format(slot=slot))
     return state, outputs, EventTally(lost=lost, counted=counted)
+
+
+def without_requirement(events: dict[int, int]) -> tuple[pa.RecordBatch, dict[str, Lost]]:
+    """Dead letters of events by slot of users with no requirement in force; and what is lost."""
+    detail = "slot {slot}: these events are of users with no requirement in force"
+    letters = rejected_slots(NO_REQUIREMENT, detail, events)
+    lost = Lost(sum(events.values()), detail=detail.format(slot=min(events)))
+    return letters, {NO_REQUIREMENT: lost}
 
 
 class _JoinAtEndFn(beam.DoFn):
@@ -292,7 +292,7 @@ class _JoinAtEndFn(beam.DoFn):
         cohorts = config.cohorts(key)
         state = cohorts.start()
         blocks: dict[int, Message] = {}
-        asked = [cohorts.no_changes()]
+        asked = [Changes.none(key[0])]
         under_way = 0  # messages sent, less those taken
         for message in messages:
             under_way -= 1
@@ -439,29 +439,15 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
         if sealed:
             known = unseal(self._sealing_key, purpose, sealed)
         state = mine.decode(known) if known else mine.start()
-        due, busy = mine.no_changes(), []
+        due, busy = Changes.none(key[0]), []
         if at.changes <= slot:
-            asked = list(map(Changes.from_bytes, changes.read()))
-            check_waiting("changes", len(asked), at.asked)
-            due, rest = Changes.joined(asked).split(slot)
-            changes.clear()
-            if len(rest.users):
-                changes.add(rest.to_bytes())
+            due, rest = due_changes(changes, slot, at.asked)
             at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
         if at.busy <= slot:
-            waiting = list(visits.read())
-            check_waiting("visits", len(waiting), at.visits)
-            visits.clear()
-            later = [message for message in waiting if message.slot > slot]
-            for message in later:
-                visits.add(message)
+            there, later = due_visits(visits, slot, at.visits)
             first = min((message.slot for message in later), default=NEVER)
             at = at._replace(busy=first, visits=len(later))
-            there = [message for message in waiting if message.slot == slot]
-            if len(set(there)) > 1:
-                raise contradiction(there[0])
-            metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
-            busy = list(_busy_slots(key[0], there[0], config.layout)) if there else []
+            busy = list(_busy_slots(key[0], there, config.layout))
         moves = len(due.users) > 0 or mine.next_forgotten(state) <= slot
         state, outputs, _ = _close(config, key, mine, state, slot, due, busy)
         if moves:
@@ -469,9 +455,3 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
             at = at._replace(moved=slot)
         self._write(progress, close, at._replace(next_slot=slot + 1))
         yield from outputs
-
-
-def check_waiting(what: str, there: int, came: int) -> None:
-    """Raise StateWentBack where not all waits that came."""
-    if there != came:
-        raise went_back(f"{there} messages of {what} wait where {came} came")

@@ -9,7 +9,7 @@ event time, as slots close.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -27,18 +27,14 @@ from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.event_tallies import EventTally, Lost
 from streamveil.mechanisms.core.state_codec import seal, unseal
+from streamveil.mechanisms.presence import Limit
 from streamveil.transforms import metrics
-from streamveil.transforms.columns.dead_letters import rejected_slots
-from streamveil.transforms.columns.event_mapper import NO_REQUIREMENT
 from streamveil.transforms.counting.changes import NEVER, Changes
 from streamveil.transforms.counting.event_codes import Layout, ShardKey, Visits
-from streamveil.transforms.counting.join_requirements import check_waiting, mapped_changes
+from streamveil.transforms.counting.join_requirements import mapped_changes, without_requirement
 from streamveil.transforms.counting.limit_choice import ChooseLimits, limits_from
-from streamveil.transforms.counting.presence_shard import (
-    NO_REQUIREMENT_DETAIL,
-    PresenceConfig,
-    PresentShard,
-)
+from streamveil.transforms.counting.presence_shard import PresenceConfig, PresentShard
+from streamveil.transforms.counting.waiting import changes_to_come, due_changes, due_visits
 from streamveil.transforms.messages import (
     REJECTED,
     TALLIES,
@@ -48,10 +44,11 @@ from streamveil.transforms.messages import (
     several_from_bytes,
     several_to_bytes,
 )
-from streamveil.transforms.slots.arrivals import another_start, contradiction
+from streamveil.transforms.slots.arrivals import another_start
 from streamveil.transforms.slots.state_fence import Fence, Fenced, went_back
 
 _BY_SHARD = KV[Tuple[int, int], Message]
+_Collections = list[beam.PCollection[Any]]
 
 
 class Limited(NamedTuple):
@@ -59,10 +56,10 @@ class Limited(NamedTuple):
 
     counts: beam.PCollection[tuple[str, Message]]
     """(stream, BlockCounts) of each block of visits; of a bounded input also, by shard and as
-    `Kind.KEPT`, what the run that goes on needs to know."""
-    tallies: tuple[beam.PCollection[bytes], ...]
+    `Kind.KEPT`, what the run that goes on needs to know, if the config `keeps` it."""
+    tallies: Sequence[beam.PCollection[bytes]]
     """In a bounded input, what became of its events."""
-    rejected: tuple[beam.PCollection[pa.RecordBatch], ...] = ()
+    rejected: Sequence[beam.PCollection[pa.RecordBatch]] = ()
     """Where requirements change: bad changes, and events of users without a requirement."""
 
 
@@ -90,78 +87,118 @@ class LimitPresence(beam.PTransform):
 
     def expand(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Limited:
         """Build the steps: gather by shard, decide in slot order."""
-        config, layout = self.config, self.config.layout
-        everything = [visits]
-        tallies: tuple[beam.PCollection[bytes], ...] = ()
-        rejected: tuple[beam.PCollection[pa.RecordBatch], ...] = ()
+        if self.starts is None:
+            return self._at_end(visits)
+        return self._in_time(visits, self.starts)
+
+    def _at_end(self, visits: beam.PCollection[tuple[ShardKey, Message]]) -> Limited:
+        """Of a bounded input."""
+        everything, rejected, tallies = self._with_changes(visits)
+        everything += self._kept_by_shard(visits.pipeline, self.kept)
+        if self.choice is not None:
+            chosen = visits | "ChooseLimits" >> self.choice
+            everything.append(chosen.shards)
+            tallies.append(chosen.tallies)
+        limited = (
+            everything
+            | "AddCounters" >> beam.Flatten()
+            | "GatherVisits" >> beam.GroupByKey()
+            | "LimitAtEnd"
+            >> beam.ParDo(_LimitAtEndFn(self.config)).with_outputs(REJECTED, TALLIES, main="counts")
+        )
+        limited[TALLIES].element_type = bytes
+        limited[REJECTED].element_type = pa.RecordBatch
         if self.changes is not None:
-            assert config.change_mapper is not None
-            mapped = mapped_changes(self.changes, config.change_mapper, layout)
-            everything.append(mapped.changes)
-            tallies, rejected = (mapped[TALLIES],), (mapped[REJECTED],)
-        kept = list(self.kept)
-        if self.starts is not None:
-            everything.append(
-                self.starts
-                | "StartShards" >> beam.FlatMap(_to_shards, layout).with_output_types(_BY_SHARD)
+            rejected.append(limited[REJECTED])
+        counts = limited.counts
+        counts.element_type = KV[str, Message]
+        if self.choice is not None:
+            counts = (counts, chosen.told) | "AddChoice" >> beam.Flatten()
+        came = EventTally(messages=len(self.kept)).to_bytes()
+        begin = visits.pipeline | "CountersTally" >> beam.Create([came])
+        tallies += [begin, limited[TALLIES]]
+        return Limited(counts, tallies, rejected)
+
+    def _in_time(
+        self,
+        visits: beam.PCollection[tuple[ShardKey, Message]],
+        starts: beam.PCollection[tuple[str, Message]],
+    ) -> Limited:
+        """Of a stream."""
+        config = self.config
+        everything, rejected, _ = self._with_changes(visits)
+        everything.append(
+            starts
+            | "StartShards" >> beam.FlatMap(_to_shards, config.layout).with_output_types(_BY_SHARD)
+        )
+        if config.change_mapper is not None:
+            everything += self._kept_by_shard(
+                visits.pipeline, list(map(changes_to_come, self.kept))
             )
-            changing = config.change_mapper is not None
-            kept = [_waiting(message) for message in kept] if changing else []
-        if kept:
-            by_shard = [(layout.key(message.shard), message) for message in kept]
-            everything.append(
-                visits.pipeline
-                | "KeptCounters" >> beam.Create(by_shard).with_output_types(_BY_SHARD)
-            )
-        if self.starts is not None:
-            limited = (
-                everything
-                | "AddStart" >> beam.Flatten()
-                | "LimitInTime"
-                >> beam.ParDo(_LimitInTimeFn(config, self.kept)).with_outputs(
-                    REJECTED, main="counts"
-                )
-            )
-        else:
-            if self.choice is not None:
-                chosen = visits | "ChooseLimits" >> self.choice
-                everything.append(chosen.shards)
-                tallies = (*tallies, chosen.tallies)
-            limited = (
-                everything
-                | "AddCounters" >> beam.Flatten()
-                | "GatherVisits" >> beam.GroupByKey()
-                | "LimitAtEnd"
-                >> beam.ParDo(_LimitAtEndFn(config)).with_outputs(REJECTED, TALLIES, main="counts")
-            )
-            limited[TALLIES].element_type = bytes
-            came = EventTally(messages=len(kept)).to_bytes()
-            begin = visits.pipeline | "CountersTally" >> beam.Create([came])
-            tallies = (*tallies, begin, limited[TALLIES])
+        limited = (
+            everything
+            | "AddStart" >> beam.Flatten()
+            | "LimitInTime"
+            >> beam.ParDo(_LimitInTimeFn(config, self.kept)).with_outputs(REJECTED, main="counts")
+        )
         limited.counts.element_type = KV[str, Message]
         limited[REJECTED].element_type = pa.RecordBatch
-        counts = limited.counts
-        if self.starts is None and self.choice is not None:
-            counts = (counts, chosen.told) | "AddChoice" >> beam.Flatten()
+        if self.changes is not None:
+            rejected.append(limited[REJECTED])
+        return Limited(limited.counts, (), rejected)
+
+    def _with_changes(
+        self, visits: beam.PCollection[tuple[ShardKey, Message]]
+    ) -> tuple[_Collections, _Collections, _Collections]:
+        """Visits and changes by shard; what of the changes is rejected; and their tallies."""
         if self.changes is None:
-            return Limited(counts, tallies)
-        return Limited(
-            counts,
-            () if self.starts is not None else tallies,
-            (*rejected, limited[REJECTED]),
-        )
+            return [visits], [], []
+        assert self.config.change_mapper is not None
+        mapped = mapped_changes(self.changes, self.config.change_mapper, self.config.layout)
+        return [visits, mapped.changes], [mapped[REJECTED]], [mapped[TALLIES]]
 
-
-def _waiting(kept: Message) -> Message:
-    """The changes of what a shard kept, from slots to come."""
-    _, changes = several_from_bytes(kept.payload)
-    return kept._replace(kind=Kind.CHANGES, payload=changes)
+    def _kept_by_shard(self, pipeline: Any, kept: Sequence[Message]) -> _Collections:
+        """What was kept, by shard: one collection, or none where there is nothing."""
+        if not kept:
+            return []
+        by_shard = [(self.config.layout.key(message.shard), message) for message in kept]
+        return [pipeline | "KeptCounters" >> beam.Create(by_shard).with_output_types(_BY_SHARD)]
 
 
 def _to_shards(start: tuple[str, Message], layout: Layout) -> Iterator[tuple[ShardKey, Message]]:
     """The start of the stream, for each shard."""
     for part in range(layout.parts):
         yield layout.key(part), start[1]
+
+
+@dataclass(eq=False)
+class _Gathered:
+    """What came of a shard."""
+
+    messages: int = 0
+    blocks: dict[int, Message] = field(default_factory=dict)
+    """Visits, by block."""
+    kept: list[bytes] = field(default_factory=list)
+    """What it kept in the run that this one goes on from."""
+    changes: list[bytes] = field(default_factory=list)
+    limits: tuple[Limit, ...] | None = None
+    """Those that were chosen."""
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> _Gathered:
+        """What came, by kind."""
+        found = cls()
+        for message in messages:
+            found.messages += 1
+            if message.kind is Kind.CHOICE:
+                found.limits = limits_from(message)
+            elif message.kind is Kind.CHANGES:
+                found.changes.append(message.payload)
+            elif message.kind is Kind.KEPT:
+                found.kept.append(message.payload)
+            else:
+                found.blocks[message.slot] = message
+        return found
 
 
 class _LimitAtEndFn(beam.DoFn):
@@ -172,77 +209,69 @@ class _LimitAtEndFn(beam.DoFn):
 
     def process(self, element: tuple[ShardKey, Iterable[Message]]) -> Iterator[Any]:
         config, (key, messages) = self._config, element
-        changing = config.change_mapper is not None
-        blocks: dict[int, Message] = {}
-        before: list[bytes] = []
-        came: list[bytes] = []
-        taken = 0
-        for message in messages:
-            taken += 1
-            if message.kind is Kind.CHOICE:
-                config = config.under(limits_from(message))
-            elif message.kind is Kind.CHANGES:
-                came.append(message.payload)
-            elif message.kind is Kind.KEPT:
-                before.append(message.payload)
-            else:
-                blocks[message.slot] = message
+        came = _Gathered.of(messages)
+        if came.limits is not None:
+            config = config.under(came.limits)
         shard = PresentShard(config, key[0])
-        for written in before:
-            if changing:
-                written, waiting = several_from_bytes(written)
-                came.append(waiting)
-            shard.resume(written)
-        asked = [shard.no_changes(), *map(Changes.from_bytes, came)]
-        changes = Changes.joined(asked)
-        if config.resumed:
-            assert config.first_slot is not None
-            metrics.count(metrics.CHANGES_LATE, int((changes.slots < config.first_slot).sum()))
-        sent = beyond = counted = 0
-        lost: dict[str, Lost] = {}
-        for block in sorted(blocks):
-            visits = Visits.of(blocks.pop(block))
-            if changing:
+        changes = _resumed(config, key, shard, came)
+        tally = EventTally(messages=-came.messages)
+        for block in sorted(came.blocks):
+            visits = Visits.of(came.blocks.pop(block))
+            if config.change_mapper is not None:
                 last = (block + 1) * config.layout.block - 1
                 changes = shard.ask_up_to(_capped(last, config.last_slot), changes)
             limited = shard.limited(visits)
-            counted += limited.counts.events
-            beyond += limited.beyond
-            sent += 1
             yield config.told(key, limited.counts)
+            lost: dict[str, Lost] = {}
             if limited.homeless:
-                letters, some = _homeless(limited.homeless)
-                lost[NO_REQUIREMENT] = lost[NO_REQUIREMENT] + some if lost else some
+                letters, lost = without_requirement(limited.homeless)
                 end = config.clock.slots.end(max(limited.homeless))
                 at = Timestamp(micros=end - 1)
                 yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, at))
+            counted = limited.counts.events
+            told = EventTally(lost=lost, counted=counted, messages=1, beyond_limit=limited.beyond)
+            tally = EventTally.total((tally, told))
             shard.skip(shard.next_slot or 0)
-        if shard.next_slot is not None or len(changes.users):
-            if config.last_slot is not None:
-                if changing:
-                    changes = shard.ask_up_to(config.last_slot, changes)
-                shard.skip(config.last_slot + 1)
-            elif shard.next_slot is None:
-                shard.skip(config.first_slot or 0)
-            kept = shard.to_bytes()
-            if changing:
-                kept = several_to_bytes(kept, changes.to_bytes())
-            sent += 1
-            told = config.layout.message(Kind.KEPT, shard.next_slot or 0, key, kept)
-            yield config.stream, told
-        tally = EventTally(lost=lost, counted=counted, messages=sent - taken, beyond_limit=beyond)
+        some_there = shard.next_slot is not None or len(changes.users) > 0
+        if some_there and config.change_mapper is not None and config.last_slot is not None:
+            changes = shard.ask_up_to(config.last_slot, changes)
+        if some_there and config.keeps:
+            yield config.stream, _kept(config, key, shard, changes)
+            tally = EventTally.total((tally, EventTally(messages=1)))
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
+
+
+def _resumed(
+    config: PresenceConfig, key: ShardKey, shard: PresentShard, came: _Gathered
+) -> Changes:
+    """All changes that came of a shard, which goes on from what it kept."""
+    changes = [Changes.none(key[0]), *map(Changes.from_bytes, came.changes)]
+    for written in came.kept:
+        if config.change_mapper is not None:
+            written, waiting = several_from_bytes(written)
+            changes.append(Changes.from_bytes(waiting))
+        shard.resume(written)
+    joined = Changes.joined(changes)
+    if config.resumed:
+        assert config.first_slot is not None
+        metrics.count(metrics.CHANGES_LATE, int((joined.slots < config.first_slot).sum()))
+    return joined
+
+
+def _kept(config: PresenceConfig, key: ShardKey, shard: PresentShard, changes: Changes) -> Message:
+    """What a shard tells the run that goes on, when all of its slots are closed."""
+    if config.last_slot is not None:
+        shard.skip(config.last_slot + 1)
+    elif shard.next_slot is None:
+        shard.skip(config.first_slot or 0)
+    kept = shard.to_bytes()
+    if config.change_mapper is not None:
+        kept = several_to_bytes(kept, changes.to_bytes())
+    return config.layout.message(Kind.KEPT, shard.next_slot or 0, key, kept)
 
 
 def _capped(slot: int, last: int | None) -> int:
     return slot if last is None else min(slot, last)
-
-
-def _homeless(events: dict[int, int]) -> tuple[pa.RecordBatch, Lost]:
-    """Dead letters of events by slot of users with no requirement in force, and how many."""
-    letters = rejected_slots(NO_REQUIREMENT, NO_REQUIREMENT_DETAIL, events)
-    detail = NO_REQUIREMENT_DETAIL.format(slot=min(events))
-    return letters, Lost(sum(events.values()), detail=detail)
 
 
 class _Progress(NamedTuple):
@@ -341,6 +370,8 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
     ) -> Iterator[Any]:
         progress = self._fence.cell(key, progress)
         config, at = self._config, _Progress(*progress.read())
+        if at.busy != at.next_slot:  # it fires again
+            return
         slot, mine = at.next_slot, PresentShard(config, key[0])
         (decided, sealed), purpose = counters.read() or (None, b""), b"presence %d %d" % tuple(key)
         if decided != at.decided:
@@ -349,35 +380,18 @@ class _LimitInTimeFn(Fenced, beam.DoFn):
         if known:
             mine.resume(known)
         if at.changes <= slot:
-            asked = list(map(Changes.from_bytes, changes.read()))
-            check_waiting("changes", len(asked), at.asked)
-            due, rest = Changes.joined(asked).split(slot)
+            due, rest = due_changes(changes, slot, at.asked)
             mine.ask(slot, due)
-            changes.clear()
-            if len(rest.users):
-                changes.add(rest.to_bytes())
             at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
-        waiting = list(visits.read())
-        check_waiting("visits", len(waiting), at.visits)
-        there = [message for message in waiting if message.slot == slot]
-        later = [message for message in waiting if message.slot > slot]
-        if len(set(there)) > 1:
-            raise contradiction(there[0])
-        metrics.count(metrics.PARTS_REPEATED, len(there) - 1)
-        limited = mine.limited(Visits.of(there[0]))
+        there, later = due_visits(visits, slot, at.visits)
+        limited = mine.limited(Visits.of(there))
         mine.skip(slot + 1)
         counters.write((slot, seal(config.key, purpose, mine.to_bytes())))
-        visits.clear()
-        for message in later:
-            visits.add(message)
         first = min((message.slot for message in later), default=NEVER)
-        self._write(
-            progress,
-            close,
-            at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot),
-        )
+        at = at._replace(next_slot=slot + 1, busy=first, visits=len(later), decided=slot)
+        self._write(progress, close, at)
         closing = config.clock.closing(slot)
         yield TimestampedValue(config.told(key, limited.counts), closing)
         if limited.homeless:
-            letters, _ = _homeless(limited.homeless)
+            letters, _ = without_requirement(limited.homeless)
             yield beam.pvalue.TaggedOutput(REJECTED, TimestampedValue(letters, closing))

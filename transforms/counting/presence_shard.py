@@ -65,6 +65,8 @@ class PresenceConfig:
     resumed: bool = False
     """Whether an earlier run released the slot before the first one: changes from before are late.
     """
+    keeps: bool = True
+    """Whether a shard tells, at the end of a bounded input, what a run that goes on must know."""
 
     def under(self, limits: tuple[Limit, ...]) -> PresenceConfig:
         """The same under other limits."""
@@ -124,7 +126,13 @@ class LimitedVisits(NamedTuple):
     """Events of users with no requirement in force, by slot."""
 
 
-NO_REQUIREMENT_DETAIL = "slot {slot}: these events are of users with no requirement in force"
+def thawed_counters(kept: Message, kind: int) -> Message:
+    """What a shard kept while nobody could change, as one keeps it where they can."""
+    none = Changes.none(kind)
+    nothing = none.slots
+    asked = arrays_to_bytes(none.users, nothing, nothing, nothing, nothing)
+    known = several_to_bytes(kept.payload, asked)
+    return kept._replace(payload=several_to_bytes(known, none.to_bytes()))
 
 
 class PresentShard:
@@ -138,9 +146,9 @@ class PresentShard:
     def __init__(self, config: PresenceConfig, kind: int) -> None:
         self._config = config
         self._kind = kind
-        self._nobody: Keys = np.zeros(0, np.int64 if kind == MEMBERS else "S16")
-        self._counters = Counters(config.rules, config.key, self._nobody)
-        self._asking = None if config.change_mapper is None else Asking(self._prices, self._nobody)
+        nobody = Changes.none(kind).users
+        self._counters = Counters(config.rules, config.key, nobody)
+        self._asking = None if config.change_mapper is None else Asking(self._prices, nobody)
 
     @property
     def _prices(self) -> Prices:
@@ -155,11 +163,6 @@ class PresentShard:
     def next_slot(self) -> int | None:
         """First slot that is not decided; None before the first."""
         return self._counters.next_slot
-
-    def no_changes(self) -> Changes:
-        """No changes of such users."""
-        nothing = np.zeros(0, np.int64)
-        return Changes(self._nobody, nothing, np.zeros((0, 4), np.int64))
 
     def ask(self, said: int | Integers, changes: Changes) -> None:
         """Take changes as slots begin, of all or of each, which is from that one or earlier."""

@@ -20,7 +20,7 @@ from streamveil.mechanisms.core.records import DynamicLedgerEntry, LedgerEntry, 
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicState, DynamicStream
 from streamveil.mechanisms.driver.life_stream import LifeStream
 from streamveil.mechanisms.driver.present_stream import Presence, PresentState, PresentStream
-from streamveil.mechanisms.driver.saved_state import Parts
+from streamveil.mechanisms.driver.saved_state import CHANGING, Parts
 from streamveil.mechanisms.driver.stream import ReleaseStream, StreamState
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.kept_share import Beyond
@@ -37,6 +37,7 @@ from streamveil.transforms.counting.event_codes import (
     slots_beyond,
 )
 from streamveil.transforms.counting.limit_choice import choice_message, limits_from
+from streamveil.transforms.counting.presence_shard import thawed_counters
 from streamveil.transforms.messages import (
     Kind,
     Message,
@@ -149,8 +150,9 @@ class Configuration:
         fixed = None
         if not only_dynamic(self.mechanism):
             if self.presence is not None:
-                limits, moving = self.presence.limits, self.presence.moving
-                return ByPresence(self._present, self.layout, limits, moving)
+                limits = self.presence.limits
+                before = self._unchanging if self.presence.moving else None
+                return ByPresence(self._present, self.layout, limits, before)
             made = mechanism(self.mechanism, self.population, revise=self.revise)
             fixed = ByClass(made, noise, self.layout, self.context)
             if not self.changing:
@@ -177,6 +179,17 @@ class Configuration:
             self.context,
             replace(self.presence, limits=limits),
         )
+
+    def _unchanging(self) -> ByPresence:
+        """The same as long as nobody changed."""
+        assert self.presence is not None
+        before = replace(
+            self,
+            population=replace(self.population, joined=False),
+            context={name: one for name, one in self.context.items() if name != CHANGING},
+            presence=replace(self.presence, moving=False),
+        )
+        return ByPresence(before._present, self.layout, self.presence.limits)
 
     @property
     def _setting(self) -> Setting:
@@ -252,7 +265,8 @@ class ByPresence:
         make: gives the stream under the limit of each class.
         layout: how counts are coded.
         limits: of each class; where they are to be chosen, as long as they are not.
-        moving: whether users may move from class to class.
+        fixed: where users may move from class to class, gives what may have released the slots
+            before, when nobody could.
     """
 
     def __init__(
@@ -260,15 +274,15 @@ class ByPresence:
         make: Callable[[tuple[Limit, ...]], PresentStream],
         layout: Layout,
         limits: tuple[Limit, ...],
-        moving: bool = False,
+        fixed: Callable[[], ByPresence] | None = None,
     ) -> None:
         self.layout = layout
         self.stream, self.limits = make(limits), limits
-        self._make, self._moving = make, moving
+        self._make, self._fixed = make, fixed
 
     def chosen(self, choice: Message) -> ByPresence:
         """The same under limits that were chosen."""
-        return ByPresence(self._make, self.layout, limits_from(choice), self._moving)
+        return ByPresence(self._make, self.layout, limits_from(choice), self._fixed)
 
     def tell_limits(self) -> None:
         """Count the users under each of the limits that were chosen: all of it is public."""
@@ -309,15 +323,22 @@ class ByPresence:
         written = self.stream.pack(state)
         messages = (*kept, *self._choices)
         parts = several_to_bytes(written, *sorted(message.to_bytes() for message in messages))
-        joined = _JOINED if self._moving else b""
+        joined = b"" if self._fixed is None else _JOINED
         return joined + self.stream.keeper.write(compressed(parts))
 
     def decode(self, data: bytes) -> PresentState:
-        """State of bytes."""
+        """State of bytes, also of those that were written while nobody could change."""
+        if self._fixed is not None and not is_joined(data):
+            return self.stream.thawed(self._fixed().decode(data))
         return self.stream.unpack(self._parts(data)[0])
 
     def kept(self, data: bytes) -> list[Message]:
         """What each shard kept, of the bytes of a state."""
+        if self._fixed is not None and not is_joined(data):
+            return [
+                thawed_counters(one, self.layout.key(one.shard)[0])
+                for one in self._fixed().kept(data)
+            ]
         return [one for one in self._messages(data) if one.kind is Kind.KEPT]
 
     def gone_on(self, data: bytes) -> ByPresence:
@@ -329,7 +350,7 @@ class ByPresence:
         return list(map(Message.from_bytes, self._parts(data)[1:]))
 
     def _parts(self, data: bytes) -> list[bytes]:
-        if self._moving:
+        if self._fixed is not None:
             data = data.removeprefix(_JOINED)
         return several_from_bytes(expanded(self.stream.keeper.read(data)))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Requirement
+from streamveil.mechanisms import BudgetExceeded, ConfigurationError, Lifetime, Requirement
 from streamveil.mechanisms.accounting.presence_filter import FOREVER, PresenceTerms
 
 PROPERTY = settings(max_examples=150)
@@ -75,6 +75,15 @@ def test_who_moves_between_classes_pays_no_more_than_the_dearest_of_them_asks_fo
         paid.append(row[data.draw(st.integers(0, k))])
         most = dearest(paid, terms.most[k], terms.reach[k])
         assert terms.aside[k] + most <= door.in_window[k] <= door.requirements.budgets[k]
+
+
+def test_a_long_life_costs_no_more_than_the_slots_there_were():
+    """30 million rows would take seconds a slot to sort."""
+    terms = PresenceTerms((Lifetime(1.0),), (30_000_000,), (FOREVER,), (0,))
+    door = terms.unspent()
+    for slot in range(300):
+        door.charge(np.array([slot % 7]))
+    assert door.in_window.tolist() == [sum(slot % 7 for slot in range(300))]
 
 
 def test_a_history_too_long_is_refused():

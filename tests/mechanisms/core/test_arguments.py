@@ -55,6 +55,7 @@ def test_a_table_may_have_limits_on_presence(table):
         (pa.table({**TABLE, "epsilon": [0.0, None]}), ["epsilon 0.0 in row 0"]),
         (pa.table({**TABLE, "epsilon": ["a", "b"]}), ["'epsilon' that is not of numbers"]),
         (pa.table({**TABLE, "max_slots": [1, 0]}), ["max_slots 0 in row 1", "or nothing"]),
+        (pa.table({**TABLE, "max_slots": [True, None]}), ["max_slots True in row 0", "or nothing"]),
         (pa.table({**TABLE, "max_slots": ["a", "b"]}), ["'max_slots' that is not of numbers"]),
         (pa.table({**TABLE, "user": ["ann", "ann"]}), ["'ann' is in the registry twice"]),
     ],

@@ -135,6 +135,12 @@ def test_what_names_no_user_is_refused(users, message):
         built(users)
 
 
+@pytest.mark.parametrize("limits", [[True, True], [-3, 1], [2.5, 1.0], [2]])
+def test_what_is_no_limit_is_refused(limits):
+    with pytest.raises(ConfigurationError, match=r"max_slots is of .* for 2 users: give each"):
+        Registry.build(["a", "b"], np.full(2, 9), np.ones(2), max_slots=np.array(limits))
+
+
 def test_ids_are_text():
     assert list(built([7, np.int64(8), "ann"]).users) == ["7", "8", "ann"]
     assert built(pa.array(["7", "8"])).users.to_pylist() == ["7", "8"]

@@ -122,7 +122,7 @@ def neighbours(draw):
 @given(neighbours())
 def test_no_pair_of_neighbours_loses_more_than_was_asked_for(pair):
     limit, asked, adjacency, *_ = pair
-    if not limit.limits(asked, adjacency):
+    if not limit.applies(asked, adjacency):
         return
     questions, slots = losses(*pair)
     assert questions <= aside(EPSILON)

@@ -138,7 +138,10 @@ def test_whoever_has_a_limit_is_not_looked_at():
     assert Auto().limits([None] * 3, (), asked, ADD_REMOVE) is None
 
 
-@pytest.mark.parametrize("wrong", [{"rate": 0.0}, {"rate": 1.0}, {"rate": -0.1}, {"blocks": 0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [*({"rate": one} for one in (0.0, 1.0, -0.1, float("nan"), True, "5%")), {"blocks": 0}],
+)
 def test_what_is_no_rate_is_refused(wrong):
     with pytest.raises(ConfigurationError, match="give"):
         Auto(**wrong)

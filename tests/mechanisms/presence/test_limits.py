@@ -17,6 +17,7 @@ from streamveil.mechanisms.presence import Limit, effective_window, effective_wi
 from streamveil.mechanisms.presence.limits import (
     EVERY_SLOT,
     block_length,
+    check_prices,
     limits_of,
     priced,
     terms,
@@ -153,7 +154,7 @@ def test_prices_are_exact_and_never_add_up_to_more_than_the_budget(epsilon, adja
         units, slots = int(to_units(price.epsilon)), limit.slots(asked, adjacency)
         assert price.window == 1
         assert math.ldexp(units, -40) == price.epsilon
-        kept = to_units(epsilon) // 20 if limit.limits(asked, adjacency) else 0
+        kept = to_units(epsilon) // 20 if limit.applies(asked, adjacency) else 0
         assert units * slots <= to_units(epsilon) - kept < (units + 1) * slots
 
 
@@ -231,6 +232,35 @@ def test_a_limit_for_all_is_left_out_where_it_does_not_pay():
     assert limits_of(Limit(2), (), [MIDDLE], REPLACE) == (Limit(2),)
     with pytest.raises(ConfigurationError, match=r"max_slots=2 in .* does not pay over 20 slots"):
         limits_of(Limit(2), (), [SHORT, MIDDLE])
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([LONG, LONG], r"at most max_slots=8; else leave the limit out$"),
+        (
+            [MIDDLE, LONG],
+            r"at most max_slots=8; .*the shortest, 20 slots, at most max_slots=1 does",
+        ),
+        ([MIDDLE, LONG, SHORT], r"at most max_slots=8; .*for the shortest, 3 slots, none does"),
+    ],
+)
+def test_where_it_pays_for_nobody_the_shortest_window_is_told_of_too(asked, said):
+    with pytest.raises(ConfigurationError, match=said):
+        limits_of(Limit(9), (), asked)
+
+
+def test_a_price_too_small_for_the_noise_is_told_in_what_was_asked_for():
+    asked = [Requirement(100, 210 * 2.0**-40), Requirement(1, 4 * 2.0**-40)]
+    limits = limits_of(Limit(8), (), asked)
+    check_prices(limits, asked)
+    said = r"epsilon 1.9\S* over 100 slots leaves .* for each of the 32 slots that can differ, at"
+    with pytest.raises(ConfigurationError, match=said):
+        check_prices(limits, asked, sensitivity=4)
+    with pytest.raises(
+        ConfigurationError, match=r"epsilon 1e-05 forever leaves .* 9,000,000 slots"
+    ):
+        check_prices([Limit(None, in_life=9_000_000)], [Lifetime(1e-5)])
 
 
 def test_a_class_may_have_a_limit_of_its_own():

@@ -69,8 +69,8 @@ def test_the_best_limit_is_advised(source):
     assert "; release with --max_slots=" in line
     told = line.partition("--max_slots: ")[2]
     assert [part.split()[0] for part in told.partition(";")[0].split(", ")] == [
-        *("1", "2", "3"),
-        "auto",
+        *("1:", "2:", "3:"),
+        "auto:",
     ]
     assert Candidates.of("auto").among([Requirement(WINDOW, 1.0)], "add_remove") == [1, 2, 3]
 
@@ -79,6 +79,12 @@ def test_windows_too_short_for_any_are_told(source):
     comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, 8)])], ["adaptive"], 1))
     (line,) = limit_advice(Candidates.of("auto"), [source], comparison)
     assert line.endswith("no limit on presence (--max_slots) pays over these windows")
+
+
+def test_limits_that_are_all_too_large_are_told_which_would_do(source):
+    comparison = compare(WEvent(), tasks(WEvent(), [(source, [(1.0, WINDOW)])], ["adaptive"], 1))
+    (line,) = limit_advice(Candidates.of("15,20"), [source], comparison)
+    assert "pays up to --max_slots=3, so none of 15, 20 does: compare smaller ones" in line
 
 
 def test_who_counts_is_limited_as_in_a_release(source):
@@ -98,4 +104,4 @@ def test_what_is_no_list_of_limits_is_refused(wrong):
 
 def test_limits_that_no_window_has_room_for_are_named():
     told = _told({"2": 10.0, "auto": 20.0}, 30.0, ["50", "60"])
-    assert "2 10, auto 20 (over these windows not worth it: 50, 60); release with" in told
+    assert "2: 10, auto: 20 (over these windows not worth it: 50, 60); release with" in told

@@ -136,6 +136,14 @@ def test_a_stream_without_end_needs_to_be_told(run, kit):
 
 
 def test_a_range_without_a_window_is_refused(kit):
-    with pytest.raises(ConfigurationError, match="40 slots and no window shorter than 48"):
-        transform(kit, last_slot=39)
+    with pytest.raises(ConfigurationError, match=r"40 slots .* than 48: begin with 48 .*--end"):
+        transform(kit, last_slot=39).check_look()
+    with pytest.raises(ConfigurationError, match="than 48: wait until 48 slots have closed"):
+        transform(kit, last_slot=39, ends=False).check_look()
+    for last in (None, SLOTS - 1):
+        with pytest.raises(
+            ConfigurationError, match=r"20 slots .* give --slots_per_pass=48 or more"
+        ):
+            transform(kit, last_slot=last).check_look(20)
+    transform(kit).check_look(48)
     assert [look is not None for look in transform(kit, last_slot=49)._looks] == [0, 1, 0]

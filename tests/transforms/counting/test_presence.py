@@ -184,7 +184,8 @@ def test_pieces_of_a_stream_count_as_one_run_does(run, kit, limit):
 
 def test_a_state_is_for_the_limit_that_it_was_written_with(run, kit):
     _, state = max(run(transform(kit, first_slot=0, last_slot=3), within(kit, ROWS, 0, 3)).state)
-    with pytest.raises(ConfigurationError, match="the limit on presence"):
+    said = r": the limit on presence \(--max_slots\) changed since it"  # and nobody's requirement
+    with pytest.raises(ConfigurationError, match=said):
         transform(kit, Limit(2, 3), first_slot=4, resume=state)
     with pytest.raises(ConfigurationError, match="the limit on presence"):
         transform(kit, None, first_slot=4, resume=state)
@@ -414,6 +415,35 @@ def test_state_that_went_back_is_refused():
         shard.fire()
 
 
+def test_a_timer_that_fires_again_decides_nothing():
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    for slot in (0, 2):  # visits of slot 1 come later
+        shard.take(visits(made, slot, 1))
+    assert len(shard.fire()) == 1
+    before = shard.counters.value
+    assert shard.fire() == []
+    assert shard.counters.value == before
+    shard.take(visits(made, 1, 1))
+    assert [one.slot for one in shard.run()] == [1, 2]
+
+
+def test_a_shard_that_is_quiet_for_long_forgets_everybody():
+    """As soon as their blocks are over, and without an event of anybody; then all count again."""
+    made = config()
+    shard = Shard(made)
+    shard.take(Message(Kind.START, 0))
+    sizes = []
+    for slot in range(40):
+        shard.take(visits(made, slot, *range(24) if slot in (0, 1, 39) else ()))
+        told = shard.run()
+        sizes.append(len(shard.counters.value[1]))
+    assert sizes[38] == min(sizes) < sizes[1] - 24  # 12 slots are the longest block
+    assert sizes[12:38] == [sizes[38]] * 26
+    assert BlockCounts.of(told[0]).events == 24
+
+
 def test_what_waits_must_all_be_there():
     made = config()
     shard = Shard(made)
@@ -439,6 +469,19 @@ def test_messages_and_events_add_up_at_the_end():
     counts = [BlockCounts.of(one) for one in told[:-1]]
     assert sum(one.events for one in counts) == tally.counted
     assert sum(int(one.beyond[1].sum()) for one in counts if one.beyond) == tally.beyond_limit
+
+
+def test_where_nothing_goes_on_no_counters_are_told():
+    made = config(last_slot=11)
+    messages = [visits(made, slot, *range(6)) for slot in range(12)]
+    shard = ((MEMBERS, 0), messages)
+    both = [
+        list(_LimitAtEndFn(replace(made, keeps=keeps)).process(shard)) for keeps in (True, False)
+    ]
+    tallies = [EventTally.of_bytes(outputs.pop().value) for outputs in both]
+    assert both[1] == both[0][:-1]
+    assert tallies[1].messages == tallies[0].messages - 1
+    assert tallies[1].counted == tallies[0].counted
 
 
 @pytest.fixture

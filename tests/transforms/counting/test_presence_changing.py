@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 
-import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -26,6 +25,7 @@ from streamveil.transforms.counting.presence_shard import PresenceConfig
 from streamveil.transforms.messages import Kind, Message
 from streamveil.transforms.slots.clock import Clock
 from tests.transforms.counting.test_presence import Shaken, Shard, given_key, visits
+from tests.transforms.stand_ins import WithChanges
 
 KEY = bytes(range(32))
 USERS = [f"u{i}" for i in range(24)]
@@ -77,18 +77,6 @@ def rows_of(seed=0):
 
 
 ROWS = rows_of()
-
-
-class WithChanges(beam.PTransform):
-    """The transform over events, with changes that are all known."""
-
-    def __init__(self, transform, *batches):
-        super().__init__()
-        self.transform, self.batches = transform, batches
-
-    def expand(self, events):
-        changes = events.pipeline | "Changes" >> beam.Create(self.batches, reshuffle=False)
-        return (events, changes) | "Histograms" >> self.transform
 
 
 @pytest.fixture
@@ -330,14 +318,6 @@ def test_what_does_not_fit_is_refused(kit, made, run):
     table = Registry.build(["a"], np.array([24]), np.array([9.0]), max_slots=np.array([1]))
     with pytest.raises(ConfigurationError, match="leave out the column max_slots"):
         kit.histograms(table, noise_key=KEY, changing=True, first_slot=0)
-    batches = [kit.batch([row for row in ROWS if row[2] <= 3])]
-    same_windows = Registry.of(dict.fromkeys(USERS, (24, 900.0)))
-    limited = {"limit": LIMIT, "noise_key": KEY}
-    fixed = kit.histograms(same_windows, first_slot=0, last_slot=3, may_be_empty=True,
-                           max_rejected=1.0, **limited)  # fmt: skip
-    _, state = max(run(fixed, batches).state)
-    with pytest.raises(ConfigurationError, match="whose requirements did not change"):
-        kit.histograms(same_windows, first_slot=4, resume=state, changing=True, **limited)
 
 
 @pytest.mark.parametrize("seed", range(3))
