@@ -18,15 +18,13 @@ SECONDS = 15  # long enough for a slow machine to look twice
 
 
 def put(folder, name, content):
-    """A file that is whole when it gets its name."""
-    hidden = f"{folder}/.{name}"
+    """A file that is whole when it comes into the folder: a glob sees names with a dot, too."""
+    made = folder.parent / name
     if isinstance(content, pa.Table):
-        hidden = f"{folder}/.new.{name}"
-        write_table(hidden, content.schema, content.to_batches())
+        write_table(str(made), content.schema, content.to_batches())
     else:
-        with open(hidden, "w") as file:
-            file.write(content)
-    os.rename(hidden, f"{folder}/{name}")
+        made.write_text(content)
+    made.rename(folder / name)
 
 
 def rows_of(batches):
@@ -35,10 +33,12 @@ def rows_of(batches):
 
 @pytest.mark.slow
 def test_files_are_read_once_as_they_appear(tmp_path, keep, until):
-    put(tmp_path, "old[1].csv", "user,value\nold,A\n")
+    folder = tmp_path / "watched"
+    folder.mkdir()
+    put(folder, "old[1].csv", "user,value\nold,A\n")
     pipeline = beam.Pipeline(runner=FnApiRunner())
     events = pipeline | WatchEvents(
-        f"{tmp_path}/*", columns=NAMES, interval=0.2, stop=Timestamp.now() + SECONDS
+        f"{folder}/*", columns=NAMES, interval=0.2, stop=Timestamp.now() + SECONDS
     )
     assert not events.batches.is_bounded
     batches, rejected = keep(events.batches, "batches"), keep(events.rejected, "rejected")
@@ -47,16 +47,16 @@ def test_files_are_read_once_as_they_appear(tmp_path, keep, until):
     until(lambda: batches)  # the pipeline is looking
     assert rows_of(batches) == [("old", "A")]
     for kind in FORMATS:
-        put(tmp_path, f"new.{kind}", pa.table({"user": [kind], "value": ["B"], "x": [1]}))
-    put(tmp_path, "bad.jsonl", '{"user":"last","value":"C"}\nno\n')
-    put(tmp_path, "empty.csv", "")
-    put(tmp_path, "other.csv", "name\nx\n")
-    put(tmp_path, "what.xyz", "?")
-    put(tmp_path, "torn.parquet", "PAR1")
+        put(folder, f"new.{kind}", pa.table({"user": [kind], "value": ["B"], "x": [1]}))
+    put(folder, "bad.jsonl", '{"user":"last","value":"C"}\nno\n')
+    put(folder, "empty.csv", "")
+    put(folder, "other.csv", "name\nx\n")
+    put(folder, "what.xyz", "?")
+    put(folder, "torn.parquet", "PAR1")
     running.join()
     assert rows_of(batches) == sorted([("old", "A"), ("last", "C"), *((k, "B") for k in FORMATS)])
     assert {batch.schema.metadata[b"streamveil.source"].decode() for batch, _ in batches} == {
-        str(tmp_path / name)
+        str(folder / name)
         for name in ("old[1].csv", "bad.jsonl", *(f"new.{kind}" for kind in FORMATS))
     }
     letters = {
