@@ -431,6 +431,8 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
     ) -> Iterator[Any]:
         progress = self._fence.cell(key, progress)
         config, at = self._config, self._read(progress)
+        if at.busy != at.next_slot:  # it fires again
+            return
         slot, mine = at.next_slot, config.cohorts(key)
         (moved, sealed), purpose = cohorts.read() or (None, b""), b"cohorts %d %d" % tuple(key)
         if moved != at.moved:

@@ -378,6 +378,21 @@ def test_visits_that_come_again_count_once_or_fail(kit):
         told(message, other)
 
 
+def test_a_timer_that_fires_again_decides_nothing(kit):
+    """What comes of the next slot after it must still count."""
+    transform, config = join_of(kit, STRICT, timely=True)
+    seen = [("m0", "a", 0), ("m0", "a", 1)]
+    (_, key, first), (_, _, second) = visit_elements(kit, transform, config, seen)
+    shard = Shard(config, key)
+    shard.process(first)
+    told = shard.fire()
+    assert shard.fire() == []
+    shard.process(second)
+    messages, letters = split([*told, *shard.fire()])
+    assert [one.slot for one in messages] == [0, 1]
+    assert letters == []
+
+
 @pytest.mark.parametrize("cell", ["events", "asked", "progress", "cohorts"])
 def test_state_of_a_time_before_is_refused(kit, cell):
     """One cell of it, as it was one slot before; of the numbered one in the same bundle."""
