@@ -310,7 +310,8 @@ class Limit(Identified):
 
         Raises ConfigurationError, which says what would do for the longest and for the shortest.
         """
-        shortest, *_, longest = sorted([*requirements, *requirements], key=lambda one: one.window)
+        shortest = min(requirements, key=lambda one: one.window)
+        longest = max(requirements, key=lambda one: one.window)
         try:
             self.check(longest, adjacency)
         except ConfigurationError as error:
