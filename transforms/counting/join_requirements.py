@@ -441,15 +441,14 @@ class _JoinInTimeFn(Fenced, beam.DoFn):
         if sealed:
             known = unseal(self._sealing_key, purpose, sealed)
         state = mine.decode(known) if known else mine.start()
-        due, busy = Changes.none(key[0]), []
+        due = Changes.none(key[0])
         if at.changes <= slot:
             due, rest = due_changes(changes, slot, at.asked)
             at = at._replace(changes=rest.first, asked=int(len(rest.users) > 0))
-        if at.busy <= slot:
-            there, later = due_visits(visits, slot, at.visits)
-            first = min((message.slot for message in later), default=NEVER)
-            at = at._replace(busy=first, visits=len(later))
-            busy = list(_busy_slots(key[0], there, config.layout))
+        there, later = due_visits(visits, slot, at.visits)
+        first = min((message.slot for message in later), default=NEVER)
+        at = at._replace(busy=first, visits=len(later))
+        busy = list(_busy_slots(key[0], there, config.layout))
         moves = len(due.users) > 0 or mine.next_forgotten(state) <= slot
         state, outputs, _ = _close(config, key, mine, state, slot, due, busy)
         if moves:
