@@ -36,6 +36,10 @@ class Crowd(Protocol):
         """How much one user can change a slot's histogram in L1."""
 
     @property
+    def quantum(self) -> int:
+        """The most that one event adds to a bin: counts in these are like counts of events."""
+
+    @property
     def joined(self) -> bool:
         """Whether others may join, so that sizes bound no counts."""
 
@@ -58,6 +62,10 @@ class Population:
     joined: bool = False
     """Whether others may join, so that sizes bound no counts and only say how large classes are
     beside each other."""
+    quantum: int = 1
+    """The most that one event adds to a bin: counts in these are like counts of events."""
+    ratio: int = 0
+    """Bins in a row that are parts of one ratio, such as a mean; 0 where counts are asked for."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -69,10 +77,9 @@ class Population:
                 f"{len(self.requirements)} requirements need as many sizes, none negative; "
                 f"got {self.sizes.tolist()}"
             )
-        if self.bins < 1 or self.sensitivity < 1:
-            raise ConfigurationError(
-                f"bins {self.bins} and sensitivity {self.sensitivity} must be 1 or more"
-            )
+        for name in ("bins", "sensitivity", "quantum"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} {getattr(self, name)} must be 1 or more")
 
 
 @dataclass(frozen=True)
@@ -86,6 +93,7 @@ class Members:
     """Public number of users of each ledger, 0 for those who have left: shape (L,)."""
     bins: int
     sensitivity: int = 1
+    quantum: int = 1
     joined: ClassVar[bool] = False
     """Sizes are those of the slot: see :class:`Crowd`."""
 
@@ -101,14 +109,41 @@ class SlotInput:
     """Who is counted, for a :class:`DynamicMechanism`."""
 
 
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What noise left of the counts of some slots, before any forecast had a part in it: public."""
+
+    counts: npt.NDArray[np.float64]
+    """Mean over these slots, shape (bins,); may be negative."""
+    variances: npt.NDArray[np.float64]
+    """Of them, independent of those of all other observations: shape (bins,)."""
+    slots: int = 1
+    """Of how many slots, the last one that of the release."""
+
+
+@dataclass(frozen=True, eq=False)
+class Lasting:
+    """How errors go on from slot to slot, as sums over slots need it: arrays of shape (bins,)."""
+
+    kept: npt.NDArray[np.float64]
+    """How much of an error that has lasted so far is still in this slot's count: 0 where it was
+    published anew, 1 where nothing was learnt of it."""
+    part: npt.NDArray[np.float64]
+    """Of the variance of this slot's error, what may last: the rest is of this slot alone."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SlotRelease(Estimate):
     """What a mechanism makes of a slot: public, with the price for the filter."""
 
+    observed: tuple[Observed, ...] | None = None
+    """All that was observed with this slot; None where that is what is published."""
     spent: Units
     """Units that this slot costs every user of each class, present or not, shape (K,)."""
     revisions: tuple[Revised, ...] = ()
     """Of earlier slots, each of which is revised once."""
+    lasting: Lasting | None = None
+    """None of a mechanism that does not say: see `portfolio/times.py`."""
 
 
 class Mechanism(Protocol[S]):
@@ -150,6 +185,25 @@ class Revising(Protocol):
 
     def rest(self, state: Any) -> tuple[Revised, ...]:
         """The slots that are still to be revised, with what there is: the stream ends."""
+
+
+@runtime_checkable
+class Resizable(Protocol):
+    """A mechanism over fixed requirements that can go on with another budget."""
+
+    @property
+    def least(self) -> Units:
+        """What a window costs whatever the budget, which is to be a few times that: shape (K,)."""
+
+    def resized(self, caps: Units, pace: Units) -> Any:
+        """The same mechanism, which goes on with any state of this one.
+
+        Every slot that costs something leaves the window that it ends at `caps` at most.
+
+        Args:
+            caps: what a window may cost a user of each class, shape (K,).
+            pace: what a window costs if every slot gets an even part; `caps` at most.
+        """
 
 
 @dataclass(frozen=True)

@@ -91,6 +91,8 @@ class Spec:
     """Asks devices, and follows what users ask for when that changes."""
     revises: bool = False
     """Can revise slots when more is known: see `mechanisms/adaptive/revisions.py`."""
+    draws: bool = False
+    """Draws by lot for every single unit of a count, which there should not be too many of."""
 
     @property
     def factory(self) -> Callable[..., Any]:
@@ -119,16 +121,16 @@ Specs = Mapping[str, Spec]
 
 REGISTRY = (
     Spec("adaptive", WINDOWS, "adaptive.fixed:Adaptive", default=True, revises=True),
-    Spec("pba", WINDOWS, "wevent.pba:PBA", schedule=True),
-    Spec("pbd", WINDOWS, "wevent.pbd:PBD", schedule=True),
+    Spec("pba", WINDOWS, "wevent.pba:PBA", schedule=True, draws=True),
+    Spec("pbd", WINDOWS, "wevent.pbd:PBD", schedule=True, draws=True),
     Spec("ba", WINDOWS, "wevent.pba:PBA", schedule=True, strictest=True, compared=True),
     Spec("bd", WINDOWS, "wevent.pbd:PBD", schedule=True, strictest=True, compared=True),
-    Spec("uniform", WINDOWS, "comparators.baselines:Uniform", compared=True),
-    Spec("sample", WINDOWS, "comparators.baselines:Sample", compared=True),
+    Spec("uniform", WINDOWS, "comparators.baselines:Uniform", compared=True, draws=True),
+    Spec("sample", WINDOWS, "comparators.baselines:Sample", compared=True, draws=True),
     Spec("spas", WINDOWS, "comparators.spas:SPAS", compared=True),
-    Spec("lbu", WINDOWS, "comparators.baselines:LBU", compared=True),
-    Spec("plbu", WINDOWS, "comparators.baselines:PLBU", compared=True),
-    Spec("ablation", WINDOWS, "comparators.ablation:Ablation", compared=True),
+    Spec("lbu", WINDOWS, "comparators.baselines:LBU", compared=True, draws=True),
+    Spec("plbu", WINDOWS, "comparators.baselines:PLBU", compared=True, draws=True),
+    Spec("ablation", WINDOWS, "comparators.ablation:Ablation", compared=True, draws=True),
     Spec("adaptive", CHANGING, "adaptive.changing:DynamicAdaptive", default=True, revises=True),
     Spec("dpbd", CHANGING, "wevent.dpbd:DPBD", schedule=True),
     Spec("dpba", CHANGING, "wevent.dpba:DPBA", schedule=True),

@@ -8,6 +8,7 @@ filter limits it.)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,8 @@ class WindowFilter:
         if depth:  # The slot that leaves each window; before the first slots the ring holds zeros.
             before = before - self.ring[(self.slots - self._windows) % depth, self._columns]
         left = self._caps - before
-        over = np.flatnonzero(amounts > left)  # this way nothing can overflow
+        # This way nothing can overflow. Where caps fell, windows may have cost more before.
+        over = np.flatnonzero((amounts > left) & (amounts > 0))
         if over.size:
             k = int(over[0])
             what = f"release refused for users with {self.requirements[k]}"
@@ -108,6 +110,17 @@ class WindowFilter:
             self.ring[self.slots % depth] = amounts
         self.in_window = before + amounts
         self.slots += 1
+
+    def under(self, requirements: Sequence[Requirement]) -> WindowFilter:
+        """The same past under other epsilons of the same windows.
+
+        What was spent before may be more than these: from now on a class spends only where the
+        window that ends with the slot is within its epsilon.
+        """
+        made = copy(self)
+        made.requirements = Requirements.of(requirements)
+        made._caps = made.requirements.budgets
+        return made
 
     def restart(self) -> None:
         """Grant every class its whole budget once more. Raises ConfigurationError for windows."""

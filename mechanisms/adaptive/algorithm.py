@@ -43,6 +43,9 @@ REPLAN_EVERY = 4
 SOON = 2
 # A release comes early when the curve is so many times less certain than planned.
 IMPATIENCE = 3.0
+# By how much a ratio is taken to move, in parts of its range, and for how many slots it stays
+# there; and of how many of all ratios a release of one slot in so many must tell that.
+RATIO_MOVES, RATIO_LASTS, HALF_SEEN = 0.1, 4, 0.5
 
 
 class AdaptiveRelease:
@@ -53,6 +56,10 @@ class AdaptiveRelease:
 
     revise = 0
     """How many slots later a slot is revised; 0 for never."""
+    quantum = 1
+    """The most that one event adds to a bin: estimates are in these until they leave."""
+    ratio = 0
+    """As in :class:`Population`."""
 
     def __init__(self, name: str, cycle: Cycle | None) -> None:
         self.name = name
@@ -125,7 +132,8 @@ class AdaptiveRelease:
         if seen or state.slots % REPLAN_EVERY == 0:
             self._replan(state, terms)
         jumped = started and any(bool(one.jumped.any()) for one in seen)
-        if jumped:  # to a new level or on a new slope: the next release tells
+        # To a new level or on a new slope: the next release tells.
+        if jumped and not self._hidden(state, terms):
             state.jumps.note(gate.moved(here, seen, kind))
             state.gap = min(state.gap, AFTER_JUMP)
             state.kind = SUM if terms.at_once else POINT
@@ -133,7 +141,7 @@ class AdaptiveRelease:
         state.bank.elapsed += 1
         told = outputs.told(state, here, seen, bill, surprise, jumped)
         if state.ring:
-            revised = outputs.revised(state, self.cycle, slot - self.revise)
+            revised = outputs.revised(state, self.cycle, slot - self.revise, self.quantum)
             told = replace(told, revisions=tuple(revised))
         return state, told
 
@@ -151,7 +159,8 @@ class AdaptiveRelease:
         summing = releases.summing(state, here)
         nothing = np.zeros_like(terms.main)
         bill, surprise = Bill(nothing, nothing, nothing), 0.0
-        if terms.audit is None and (summing or not due) and state.unwatched >= state.watch:
+        watched = terms.audit is None and (summing or not due) and not self._hidden(state, terms)
+        if watched and state.unwatched >= state.watch:
             offers = np.minimum(terms.rates.gate * state.watch, terms.main)
             bill.main, surprise = gate.look(state, here, offers)
             state.unwatched = 0
@@ -216,12 +225,31 @@ class AdaptiveRelease:
             best = terms.plan.best_gap(beliefs, scale, risk, watch, (SUM,))
         if best is not None:
             state.gap, state.kind, state.patience, state.alert, state.watch = best
+            if self._hidden(state, terms):
+                state.gap, state.kind, state.patience = int(terms.windows.max()), SUM, 0.0
             # Plans are for streams that have settled: until then releases must follow soon.
             state.gap = min(state.gap, state.slots + SOON)
             if cycle and state.kind == SUM:
                 state.gap = cycle.whole(state.cycle, state.gap)
         state.usual_gap += SLOW * (state.gap - state.usual_gap) if state.slots else state.gap
 
+    def _hidden(self, state: AdaptiveState, terms: Terms) -> bool:
+        """Whether ratios are asked for, and noise hides how they move from slot to slot.
+
+        Then what counts do between releases is nothing to them, and all that can be known is what
+        is usual: sums over whole windows, of which each slot pays a part, tell most of that.
+        """
+        if not self.ratio or not state.slots:
+            return False
+        cells = np.maximum(terms.bank.forecast(state.bank).mean, 0.0)
+        events = cells.reshape(-1, self.ratio).sum(axis=1)
+        scale = float(state.bank.scale.mean())
+        noise = terms.plan.error_after(POINT, RATIO_LASTS, scale, NO_RISK)
+        seen = np.minimum((RATIO_MOVES * events) ** 2 / noise, 1.0)
+        return bool(seen.mean() < HALF_SEEN)
+
     def rest(self, state: AdaptiveState) -> tuple[Revised, ...]:
         """The slots that are still to be revised, with what there is: the stream ends."""
-        return tuple(outputs.revised(state, self.cycle, state.ring.last_slot)) if state.ring else ()
+        if state.ring is None:
+            return ()
+        return tuple(outputs.revised(state, self.cycle, state.ring.last_slot, self.quantum))

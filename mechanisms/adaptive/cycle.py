@@ -421,7 +421,8 @@ class CyclicBank:
         if whole < FAINT:
             known = now.mean, now.variance + now.white
             return Observed(
-                np.zeros(counts.shape, bool), *known, known[1], counts, *known, noise, error
+                *(np.zeros(counts.shape, bool), *known, known[1], counts, *known, noise, error),
+                slots=len(shares),
             )
         scale = np.maximum(self.depths.ratios(whole), FAINT)
         doubt = self.depths.doubt(whole) * level.mean**2
@@ -450,6 +451,7 @@ class CyclicBank:
             noise,
             seen.error * scale**2,
             seen.taken,
+            len(shares),
         )
 
 

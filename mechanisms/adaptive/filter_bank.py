@@ -101,6 +101,8 @@ class Observed:
     """Variance of its other errors."""
     taken: Taken | None = None
     """What the release was taken for; None where nothing was learnt of it."""
+    slots: int = 1
+    """Of how many slots the mean was observed."""
 
 
 class Bank:
@@ -212,7 +214,8 @@ class Bank:
         known = _mixed(weights, each, left)
         taken = Taken(counts, noise + error, shares, opened)
         return Observed(
-            jumped, *known, before, counts, mean, variance, noise, error + 0 * counts, taken
+            *(jumped, *known, before, counts, mean, variance, noise, error + 0 * counts, taken),
+            slots=len(shares),
         )
 
 

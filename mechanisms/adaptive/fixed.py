@@ -15,12 +15,15 @@ for each noisy result, each at most exp(what it is charged): a sum to the slots 
 that are in it, any other result to its slot. The charges of gate, releases, sums, reserve and
 audits in any window add up to at most E: the first three share `main_cap`, less the room that the
 window has left; the reserve has a cap of its own; an audit costs `audit_cap` once in the longest
-window. The privacy filter checks the sum.
+window. The privacy filter checks the sum. After :meth:`Adaptive.resized` a slot costs something
+only where the window that it ends stays below the caps in force: what main part and reserve have
+cost before, together, is taken off what is left of either, and an audit needs room for both.
 Source: our own.
 """
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,7 +44,8 @@ from streamveil.mechanisms.adaptive.budget_plan import (
 from streamveil.mechanisms.adaptive.cycle import NONE, Cycle
 from streamveil.mechanisms.adaptive.state import AdaptiveState, pack, schemas, unpack
 from streamveil.mechanisms.adaptive.weighting import Choices, Correlation
-from streamveil.mechanisms.core.budgets import Units
+from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
+from streamveil.mechanisms.core.records import Requirement
 from streamveil.mechanisms.protocol import Members, Population
 
 
@@ -87,6 +91,8 @@ class Adaptive(AdaptiveRelease):
         super().__init__(name, Cycle.of(name, cycle, population.slot_length))
         shares = Shares.of(name, gate, audit, reserve, population.bins)
         self.population = population
+        self.quantum = population.quantum
+        self.ratio = population.ratio
         self.assume_independent = assume_independent
         self.windows = population.requirements.windows
         self.longest = population.requirements.longest
@@ -102,22 +108,58 @@ class Adaptive(AdaptiveRelease):
         elif unequal:
             self.audit = audit_of(part(budgets, shares.audit), population, True)
         self.audit_cap = self.audit.spent if self.audit else np.zeros_like(budgets)
-        self.gate = part(budgets, shares.gate) // self.windows
-        self.reserve_cap = part(budgets - self.audit_cap - self.gate * self.windows, shares.reserve)
-        self.main_cap = budgets - self.audit_cap - self.reserve_cap
-        self.rate = (self.main_cap - self.gate * self.windows) // self.windows
-        self._rates: dict[float, tuple[Rates, Plan]] = {}
+        self._shares = shares
+        self._divide(budgets, budgets)
         self.bank = filter_bank.Bank(
-            float(population.sizes.sum()) * population.sensitivity, population.bins
+            float(population.sizes.sum()) * population.sensitivity / population.quantum,
+            population.bins,
         )
         self.correlation = Correlation(population.bins, dispersion)
         self._sums = WindowSums(self.windows)
 
+    def _divide(self, caps: Units, pace: Units) -> None:
+        """Divide what a window may cost and, slot by slot, what it is to cost: both (K,)."""
+        _, _, self.main_cap, self.reserve_cap = self._parts(caps)
+        self.gate, self.rate, _, reserve = self._parts(pace)
+        self.lent = reserve // self.windows
+        self._rates: dict[float, tuple[Rates, Plan]] = {}
+
+    def _parts(self, budgets: Units) -> tuple[Units, Units, Units, Units]:
+        """Of a slot the gate and the rate of releases, of a window the main part and the reserve.
+
+        Audits cost what they always do.
+        """
+        gate = part(budgets, self._shares.gate) // self.windows
+        reserve = part(budgets - self.audit_cap - gate * self.windows, self._shares.reserve)
+        main = budgets - self.audit_cap - reserve
+        return gate, (main - gate * self.windows) // self.windows, main, reserve
+
+    @property
+    def least(self) -> Units:
+        """What a window costs whatever the budget: audits, shape (K,)."""
+        return self.audit_cap
+
+    def resized(self, caps: Units, pace: Units) -> Adaptive:
+        """The same with other budgets, from the next slot of a state on.
+
+        Audits stay as they are, so budgets must be a few times `least`. Where a window has cost
+        more than the cap already, slots cost nothing until it has not.
+
+        Args:
+            caps: what a window may cost a user of each class, shape (K,).
+            pace: what a window costs if every slot gets an even part; `caps` at most.
+        """
+        other = copy(self)
+        asked = zip(self.windows.tolist(), to_epsilon(caps).tolist(), strict=True)
+        requirements = Requirements(Requirement(window, epsilon) for window, epsilon in asked)
+        other.population = replace(self.population, requirements=requirements)
+        other._divide(caps, pace)
+        return other
+
     def _rates_at(self, alert: float) -> tuple[Rates, Plan]:
         """What slots may use at a level of alert, and what can be planned of it."""
         if alert not in self._rates:
-            reserve = self.reserve_cap // self.windows
-            rates = Rates.at(alert, self.gate, self.rate, reserve)
+            rates = Rates.at(alert, self.gate, self.rate, self.lent)
 
             def found(slots: Units | int, looks: bool = True) -> Choices:
                 offers = rates.offers(slots, looks)
@@ -135,15 +177,20 @@ class Adaptive(AdaptiveRelease):
     def terms(self, state: AdaptiveState, members: Members | None) -> Terms:
         """What is left of every part in the window of each class."""
         rates, plan = self._rates_at(state.alert)
+        main = self.main_cap - state.accounts.main.recent
+        reserve = self.reserve_cap - state.accounts.reserve.recent
+        # Under caps that fell, one part may have cost too much already: then the other one pays.
+        left = np.maximum(main + reserve, 0)
+        room = bool((main + reserve >= 0).all())
         return Terms(
             self.population,
             self.assume_independent,
             self.windows,
             rates,
-            self.main_cap - state.accounts.main.recent,
-            self.reserve_cap - state.accounts.reserve.recent,
+            np.clip(main, 0, left),
+            np.clip(reserve, 0, left),
             self.reserve_cap > 0,
-            self.audit if state.slots % self.longest == 0 else None,
+            self.audit if room and state.slots % self.longest == 0 else None,
             self.bank,
             self.correlation,
             plan,

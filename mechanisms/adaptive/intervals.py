@@ -109,6 +109,10 @@ class Misfit:
         factor = self._factor(forecast.variance)
         return factor * forecast.variance + _white(forecast, factor, every)
 
+    def of_curve(self, forecast: Forecast, curve: Floats) -> Floats:
+        """The part of a variance to tell that is the curve's, where that has this variance."""
+        return self._factor(forecast.variance) * curve
+
     def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
         """The same once the present slot's release is known."""
         factor = self._factor(seen.foreseen)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import Cycle
@@ -14,12 +15,16 @@ from streamveil.mechanisms.adaptive.kalman import TRENDING, WHITE
 from streamveil.mechanisms.adaptive.slot import Bill, Slot
 from streamveil.mechanisms.adaptive.state import AdaptiveState
 from streamveil.mechanisms.core.records import PREDICTED, PUBLISHED, SKIPPED, Revised
-from streamveil.mechanisms.protocol import SlotRelease
+from streamveil.mechanisms.protocol import Lasting, SlotRelease
+from streamveil.mechanisms.protocol import Observed as Told
+
+Floats = npt.NDArray[np.float64]
 
 # Variance of rounding to whole counts.
 ROUNDING = 1 / 12
 # More than any count, where others may join.
 UNBOUNDED = 1 << 62
+_LEAST = 1e-9
 
 
 def told(
@@ -51,22 +56,47 @@ def told(
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
+    curve, kept = _lasting(state, here, seen)
+    own = np.maximum(variance - state.misfit.of_curve(forecast, curve), 0.0)
     variance, error, share = variance + doubt, error + doubt, 1.0
     if status != SKIPPED:
         mean, variance, share = state.shrinkage.shrunk(mean, variance, error)
+    counts, stderr = _in_counts(mean, variance, terms.crowd.quantum, most)
+    part = np.clip(1 - own / np.maximum(variance, _LEAST), 0.0, 1.0)
     return SlotRelease(
-        np.rint(np.clip(mean, 0, most)).astype(np.int64),
+        counts,
         status,
         state.published_slot,
         state.epsilon,
-        np.sqrt(variance + ROUNDING),
+        stderr,
         spent=bill.main + bill.reserve + bill.audit,
         alarm=jumped,
         diagnostics=_diagnostics(state, terms, surprise) | {"believed": share},
+        observed=tuple(_told(one, terms.crowd.quantum) for one in seen),
+        lasting=Lasting(kept, part),
     )
 
 
-def revised(state: AdaptiveState, cycle: Cycle | None, until: int) -> Iterator[Revised]:
+def _lasting(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tuple[Floats, Floats]:
+    """How errors go on from the slot to the next one.
+
+    Returns the variance of the curve after the slot, as the next one sees it, and how much of the
+    errors of earlier slots is in it still: shape (d,) each. What was learnt has nothing to do with
+    the error that is left. So of what an earlier error has in common with that of the curve, as
+    much is left as of its variance.
+    """
+    before = here.forecast.variance
+    if not seen:
+        return before, np.ones_like(before)
+    curve = here.bank.of_level(here.terms.bank.forecast(state.bank)).variance
+    kept = np.clip(curve / np.maximum(before, _LEAST), 0.0, 1.0)
+    jumped = np.any([one.jumped for one in seen], axis=0)
+    return curve, np.where(jumped, 0.0, kept)
+
+
+def revised(
+    state: AdaptiveState, cycle: Cycle | None, until: int, quantum: int
+) -> Iterator[Revised]:
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))
@@ -81,8 +111,20 @@ def revised(state: AdaptiveState, cycle: Cycle | None, until: int) -> Iterator[R
         else:
             error = known.variance + ring.doubt
             mean, variance, _ = state.shrinkage.shrunk(mean, variance, error)
-        counts = np.rint(np.clip(mean, 0, ring.most)).astype(np.int64)
-        yield Revised(slot, counts, np.sqrt(variance + ROUNDING))
+        yield Revised(slot, *_in_counts(mean, variance, quantum, ring.most))
+
+
+def _told(seen: Observed, quantum: int) -> Told:
+    """In counts."""
+    return Told(seen.observed * quantum, (seen.noise + seen.error) * quantum**2, seen.slots)
+
+
+def _in_counts(
+    mean: Floats, variance: Floats, quantum: int, most: int
+) -> tuple[npt.NDArray[np.int64], Floats]:
+    """Whole counts from 0 to `most`, and their standard errors, of estimates in quanta."""
+    counts = np.rint(np.clip(mean * quantum, 0, most)).astype(np.int64)
+    return counts, np.sqrt(variance * quantum**2 + ROUNDING)
 
 
 def _every(state: AdaptiveState) -> bool:

@@ -117,7 +117,7 @@ class RunningSum:
         self.totals.append(total)
         if total:
             dispersion = weighting.dispersion
-            self.people += float(sizes.sum()) * total
+            self.people += float(sizes.sum()) / weighting.population.quantum * total
             self.scatter += total**2 * dispersion
             self.lever += total * dispersion**0.5
             self.heaviest += int(weighting.spent.max())

@@ -95,9 +95,9 @@ class Weighting:
 
     @property
     def factor(self) -> float:
-        """From the integer histogram to estimated counts."""
-        sizes = self.population.sizes
-        return float(sizes.sum() / (sizes * self.weights).sum(dtype=np.float64))
+        """From the integer histogram to estimated counts, in quanta."""
+        sizes, quantum = self.population.sizes, self.population.quantum
+        return float(sizes.sum() / (sizes * self.weights).sum(dtype=np.float64) / quantum)
 
     @property
     def epsilon(self) -> float:
@@ -162,7 +162,7 @@ class Choices:
         shares = np.minimum(to_epsilon(offers) / np.maximum(caps, 1e-300), 1.0)
         total = shares @ sizes
         factor = sizes.sum() / total
-        noise = 2 * (factor / caps[:, 0]) ** 2
+        noise = 2 * (factor / caps[:, 0] / population.quantum) ** 2
         dispersion = sizes.sum() * (shares**2 @ sizes) / total**2 - 1
         return cls(thresholds, noise, np.maximum(dispersion, 0.0))
 

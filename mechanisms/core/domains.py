@@ -5,9 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from streamveil.mechanisms.core.identity import Form, Identified
 from streamveil.mechanisms.core.records import ConfigurationError
+
+MOST_GRID_CELLS = 1 << 24
+"""A slot's counts of more would not fit into memory; no list of values is as easily so long."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Grid(Identified):
     """A domain of map cells: rows x columns over a box of longitude and latitude, in degrees.
 
     Bin = row * columns + column, from the south-west corner; a cell holds its west and south
-    bounds. Raises ConfigurationError for an empty box or grid.
+    bounds. Raises ConfigurationError for an empty box or grid, or one of too many cells.
     """
 
     IDENTITY = Form("grid", ("west", "south", "east", "north", "columns", "rows"))
@@ -123,6 +127,11 @@ class Grid(Identified):
             raise ConfigurationError(
                 f"grid of {self.columns} columns and {self.rows} rows has no cell"
             )
+        if self.bins > MOST_GRID_CELLS:
+            raise ConfigurationError(
+                f"grid of {self.columns} columns and {self.rows} rows has {self.bins:,} cells, and "
+                f"at most {MOST_GRID_CELLS:,} can be counted: give fewer columns or rows"
+            )
 
     @property
     def bins(self) -> int:
@@ -132,7 +141,13 @@ class Grid(Identified):
     @property
     def labels(self) -> tuple[str, ...]:
         """A name for each bin: its row and column."""
-        return tuple(f"r{row}c{col}" for row in range(self.rows) for col in range(self.columns))
+        return _labels_of_cells(self.columns, self.rows)
+
+
+@lru_cache(maxsize=2)
+def _labels_of_cells(columns: int, rows: int) -> tuple[str, ...]:
+    """Of a grid: each slot's answer asks for them."""
+    return tuple(f"r{row}c{col}" for row in range(rows) for col in range(columns))
 
 
 @dataclass(frozen=True)

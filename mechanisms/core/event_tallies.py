@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any
 
 LATE = "late"
 """Why an event is lost whose slot was released before it came."""
+OF_QUESTION = " (question "
+"""What stands between a reason and the question that cannot read an event, before `)`."""
+ELSEWHERE = ", counted in others)"
+"""How the reason ends for which one question does not count an event that another one counts."""
 
 
 @dataclass(frozen=True)
@@ -48,21 +53,30 @@ class EventTally:
     together, how many messages the release stage must get."""
     beyond_limit: int = 0
     """Events in slots in which their users did not count, as they had in others before."""
+    read_by: Mapping[str, int] = field(default_factory=dict)
+    """Events that each question asks about and can read, by its name."""
+    unread_by: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
+    """What each question asks about and cannot read, by its name and the reason."""
 
     @classmethod
     def total(cls, tallies: Iterable[EventTally]) -> EventTally:
         """All of them together."""
         read = beyond_bound = counted = messages = beyond_limit = 0
         lost: dict[str, Lost] = {}
+        read_by: dict[str, int] = {}
+        unread_by: dict[str, dict[str, Lost]] = {}
         for tally in tallies:
             read += tally.read
             beyond_bound += tally.beyond_bound
             counted += tally.counted
             messages += tally.messages
             beyond_limit += tally.beyond_limit
-            for reason, some in tally.lost.items():
-                lost[reason] = lost[reason] + some if reason in lost else some
-        return cls(read, lost, beyond_bound, counted, messages, beyond_limit)
+            _add(lost, tally.lost)
+            for name, events in tally.read_by.items():
+                read_by[name] = read_by.get(name, 0) + events
+            for name, unread in tally.unread_by.items():
+                _add(unread_by.setdefault(name, {}), unread)
+        return cls(read, lost, beyond_bound, counted, messages, beyond_limit, read_by, unread_by)
 
     @property
     def rejected(self) -> dict[str, int]:
@@ -76,23 +90,54 @@ class EventTally:
 
     @property
     def all_lost(self) -> int:
-        """Events that were rejected or late. Those beyond the users' bound are not among them."""
-        return sum(some.events for some in self.lost.values())
+        """Events that were rejected or late, and count in no question.
+
+        Those beyond the users' bound are not among them.
+        """
+        return sum(some.events for some in self.losses.values())
+
+    @property
+    def losses(self) -> dict[str, Lost]:
+        """Of events that count in no question, by reason."""
+        return {why: some for why, some in self.lost.items() if is_loss(why)}
+
+    @property
+    def blind(self) -> tuple[str, ...]:
+        """Questions that can read none of the events that they ask about, if there are any."""
+        return tuple(name for name in self.unread_by if not self.read_by.get(name))
 
     def to_bytes(self) -> bytes:
         """JSON."""
-        lost = {
-            why: (some.events, some.source, some.row, some.detail)
-            for why, some in self.lost.items()
-        }
-        figures = [self.read, lost, self.beyond_bound, self.counted, self.messages]
-        return json.dumps([*figures, self.beyond_limit]).encode()
+        return json.dumps(astuple(self)).encode()
 
     @classmethod
     def of_bytes(cls, data: bytes) -> EventTally:
         """What :meth:`to_bytes` was given."""
         read, lost, *rest = json.loads(data)
-        return cls(read, {why: Lost(*some) for why, some in lost.items()}, *rest)
+        tally = cls(read, _losses(lost), *rest)
+        unread = tally.unread_by
+        return replace(tally, unread_by={name: _losses(some) for name, some in unread.items()})
+
+
+def _add(losses: dict[str, Lost], more: Mapping[str, Lost]) -> None:
+    for reason, some in more.items():
+        losses[reason] = losses[reason] + some if reason in losses else some
+
+
+def _losses(plain: Mapping[str, Any]) -> dict[str, Lost]:
+    """Of the fields of each."""
+    return {why: Lost(*one) for why, one in plain.items()}
+
+
+def is_loss(reason: str) -> bool:
+    """Whether an event that is rejected for this reason counts nowhere."""
+    return not reason.endswith(ELSEWHERE)
+
+
+def question_of(reason: str) -> tuple[str, str | None]:
+    """A reason without the question that it is about, and that question's name, if it is of one."""
+    why, _, named = reason.partition(OF_QUESTION)
+    return why, named.removesuffix(ELSEWHERE).removesuffix(")") or None
 
 
 def sum_bytes(tallies: Iterable[bytes]) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -22,13 +23,14 @@ from streamveil.mechanisms.core.identity import encoded
 from streamveil.mechanisms.core.records import ConfigurationError, Revised
 from streamveil.mechanisms.driver.saved_state import (
     NOTHING_MORE,
+    QUANTUM,
     SENSITIVITY,
     Keeper,
     Parts,
     of_parts,
     public_facts,
 )
-from streamveil.mechanisms.protocol import Mechanism, Revising, SlotInput, SlotRelease
+from streamveil.mechanisms.protocol import Mechanism, Resizable, Revising, SlotInput, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource, digest
 
 _LOG = logging.getLogger(__name__)
@@ -101,6 +103,7 @@ class ReleaseStream:
                 population.bins,
             ),
             SENSITIVITY: encoded(population.sensitivity),
+            **({QUANTUM: encoded(population.quantum)} if population.quantum > 1 else {}),
             **context,
         }
         self._configuration = of_parts(parts)
@@ -135,6 +138,33 @@ class ReleaseStream:
         )
         history = digest(state.history, b"restart")
         return StreamState(self.mechanism.start(), booked, history, state.next_slot)
+
+    def resized(self, caps: Units, pace: Units) -> ReleaseStream:
+        """The same stream under other budgets: see :class:`Resizable`; states are of this one.
+
+        A mechanism that is not `Resizable` keeps what it has.
+        """
+        if not isinstance(self.mechanism, Resizable):
+            return self
+        other = copy(self)
+        other.mechanism = self.mechanism.resized(caps, pace)
+        other._requirements = other.mechanism.population.requirements
+        other._unspent = partial(WindowFilter, other._requirements)
+        other._filter_of = partial(WindowFilter.decode, requirements=other._requirements)
+        return other
+
+    def taking_over(self, state: StreamState, caps: Units, pace: Units) -> StreamState:
+        """The state that goes on under these budgets, where others are in force so far.
+
+        The noise of later slots is bound to the budgets, too.
+        """
+        if not isinstance(self.mechanism, Resizable):
+            return state
+        booked = state.filter
+        assert isinstance(booked, WindowFilter)
+        history = digest(state.history, b"budgets", caps.tobytes(), pace.tobytes())
+        booked = booked.under(self._requirements)
+        return StreamState(state.mechanism, booked, history, state.next_slot)
 
     def price(self, state: StreamState) -> Units:
         """The most that the next slot can cost a user of each class, before its counts are known.

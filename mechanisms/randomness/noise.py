@@ -17,6 +17,7 @@ from __future__ import annotations
 import decimal
 import hashlib
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -141,6 +142,11 @@ class NoiseKeys:
         """The same keys, where that slot has number 0."""
         return NoiseKeys(self.first, tuple((start - slot, key) for start, key in self.later))
 
+    def of_slots(self, length: int) -> NoiseKeys:
+        """The same for slots of so many slots each, which have the key of their last one."""
+        later = {start // length: key for start, key in self.later}
+        return NoiseKeys(self.first, tuple(later.items()))
+
     def each(self, change: Callable[[bytes], bytes]) -> NoiseKeys:
         """What is made of each key, from the same slots on."""
         later = tuple((start, change(key)) for start, key in self.later)
@@ -163,6 +169,12 @@ class NoiseSource:
     def sealing_key(self) -> bytes:
         """The key of the checksums of this stream's states, from the key that comes first."""
         return _prf(self._keys.first, b"seal")
+
+    def of_slots(self, length: int) -> NoiseSource:
+        """The same secret for slots of so many slots each: see :meth:`NoiseKeys.of_slots`."""
+        made = copy(self)
+        made._keys = self._keys.of_slots(length)
+        return made
 
     def slot(self, slot: int, digest: bytes) -> SlotNoise:
         """Randomness of a slot whose input and history have this digest."""

@@ -183,3 +183,19 @@ def test_state_of_another_window_is_refused(window):
         books.charge(amounts(2**38))
     with pytest.raises(ConfigurationError, match=rf"3 slots of spending, not {window}"):
         WindowFilter.decode(books.encode(), [Requirement(window, 1.0)])
+
+
+# Under less than was spent already, nothing is spent until the window has room again.
+def test_under_other_epsilons():
+    ledger = WindowFilter([of_units(3, 10), of_units(2, 4)])
+    ledger.charge(amounts(8, 1))
+    less = ledger.under([of_units(3, 5), of_units(2, 4)])
+    with pytest.raises(BudgetExceeded):
+        less.charge(amounts(1, 0))
+    less.charge(amounts(0, 3))
+    less.charge(amounts(0, 1))
+    less.charge(amounts(5, 3))
+    with pytest.raises(BudgetExceeded):
+        less.charge(amounts(1, 0))
+    again = WindowFilter.decode(less.encode(), less.requirements)
+    assert again.in_window.tolist() == less.in_window.tolist() == [5, 4]

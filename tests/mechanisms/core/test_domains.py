@@ -5,6 +5,7 @@ import math
 import pytest
 
 from streamveil.mechanisms import Categories, ConfigurationError, Edges, Grid
+from streamveil.mechanisms.core.domains import MOST_GRID_CELLS
 
 
 @pytest.mark.parametrize(
@@ -56,11 +57,17 @@ def test_edges():
         ({"east": math.nan}, "nan"),
         ({"columns": 0}, "0 columns"),
         ({"rows": -1}, "-1 rows"),
+        (
+            {"columns": 40_000, "rows": 25_000},
+            "grid of 40000 columns and 25000 rows has 1,000,000,000 cells, and at most 16,777,216 "
+            "can be counted: give fewer columns or rows",
+        ),
     ],
 )
 def test_bad_grid_is_named(change, message):
     good = {"west": -74.0, "south": 40.0, "east": -73.0, "north": 41.0, "columns": 3, "rows": 2}
     assert Grid(**good).bins == 6
+    assert Grid(**{**good, "columns": 4096, "rows": 4096}).bins == MOST_GRID_CELLS
     with pytest.raises(ConfigurationError, match=message):
         Grid(**{**good, **change})
 

@@ -33,6 +33,20 @@ from streamveil.mechanisms.per_record.hat import HatCount, HatSum
 from streamveil.mechanisms.per_record.prdp import PrdpCount, PrdpSum
 from streamveil.mechanisms.per_record.protocol import Bounds
 from streamveil.mechanisms.per_record.randomizer import Randomizer
+from streamveil.mechanisms.portfolio.bounds import AutoBounds
+from streamveil.mechanisms.portfolio.conditions import Condition
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.statistics import (
+    Count,
+    DistinctUsers,
+    Mean,
+    Quantiles,
+    StandardDeviation,
+    Sum,
+    TopK,
+    Variance,
+)
+from streamveil.mechanisms.portfolio.trees import Tree
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.randomness.noise import digest
@@ -56,6 +70,14 @@ ones.__module__ = "tests.mechanisms.test_identity"
 TABLE = Registry.of({"ann": (3, 0.5), "bob": (1, 2.0)}, default=(Requirement(2, 1.0), 9))
 USERS = Users((Requirement(3, 0.5), Requirement(1, 1.0)), np.array([0, 1, 1], np.int32), 4)
 SOURCE = Source(BUDGET, "fare", key="zone", keys=("n", "s"), time="time", first_slot=3)
+TREE = Tree((("near", "far"),))
+QUESTION = Question(
+    *("visits", 24, ("place",), Categories(("cafe", "park"))),
+    where=(Condition("km", low=2.5),),
+    tree=TREE,
+    weight=2,
+    share=0.5,
+)
 
 # One of every form, and the digest of its identity. They never change: noise and saved states are
 # bound to them.
@@ -89,6 +111,19 @@ ON_RECORD = [
     (PrdpSum("prdp", BOUNDS, FUNCTION), "e62058121db7b84e"),
     (Limit(2, 3), "86e1a79ee2c4a43b"),
     (Auto(0.05, 3), "7808b0289d415ad8"),
+    (Condition("kind", ("car", "van")), "8cb839d50b804fbc"),
+    (TREE, "8cd27cbe346bc4b2"),
+    (QUESTION, "4a396cc2aab675bb"),
+    (Portfolio(Slots.of("1h"), (QUESTION,)), "f033b9754c38b4e9"),
+    (Count(), "a8174b7e62252322"),
+    (DistinctUsers(), "0edf5bbb9f6d46b8"),
+    (TopK(3), "d9ef3e1d34d39eb8"),
+    (AutoBounds("sum", "fare", 0.0, 80.0), "872f1a5e9ee68818"),
+    (Sum("fare", 0.0, 80.0), "ee6c9cb2abcd55fa"),
+    (Mean("fare", 0.0, 80.0), "e1e08afab320272f"),
+    (Variance("fare", 0.0, 80.0), "5103f55e39267305"),
+    (StandardDeviation("fare", 0.0, 80.0), "712ebf2688ce0fb9"),
+    (Quantiles("fare", (0.0, 5.0, 80.0), (0.5, 0.95)), "8b002ebc875b022d"),
     (Randomizer(HatCount("hat:beta=0.2", BOUNDS, beta=0.2)), "d3c2ec37b8336537"),
 ]
 

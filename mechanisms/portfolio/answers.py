@@ -1,0 +1,546 @@
+"""What released parts tell of a statistic: a value, its error and an interval of 90 %.
+
+All of this is post-processing: floats are fine. The parts of a node are taken to err independently,
+but for the intervals on one side of a quantile. Means and variances are pulled towards what is
+usual of their node (`usual.py`), and err as that tells; where nothing is known, the interval is
+nearly all between the bounds.
+
+What clipping hides is extrapolated. The events beyond a bound have parts of their own, so their
+share is known; how far beyond they are is not, and is taken from an exponential distribution with
+this mean that has this share beyond the bound. Tails may be heavier, so as much again is doubt.
+Values are those of clipped numbers; standard error and interval are about the numbers as they are.
+An interval holds its value, and where that leaves most of the chance on one side of it, all of it
+is taken there. Quantiles beyond the first or last edge are told as that edge, and in words.
+
+Source: R. S. Woodruff, "Confidence intervals for medians and other position measures" (1952).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.tidy import NINETY_PERCENT
+from streamveil.mechanisms.portfolio.usual import Usual
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+UNKNOWN = "nothing is known yet"
+EMPTY = "no events to speak of"
+FEW = "so few events that the noise may be as large as their number"
+BEYOND = "beyond the edges"
+TAILS = "much depends on numbers beyond the bounds: wrong if they are far beyond"
+
+# With fewer events than so many there is nothing to divide by.
+LEAST_EVENTS = 0.5
+# Standard deviation of how far beyond a bound numbers are, in parts of what is extrapolated: tails
+# may be heavier than exponential ones, and bounded.
+DOUBT = 1.0
+# Standard deviation of where in an interval its median is, in parts of its width, if it held all.
+SHAPELESS = 0.19
+# How many times its scale a tail begins above the mean at least, however much is beyond the bound.
+LEAST_STEEP = 0.5
+_TINY = 1e-12
+_NORMAL = NormalDist()
+# Of an interval that begins so many standard deviations below its middle: how many it must reach
+# beyond it to hold 90 %.
+_BEGINS = np.linspace(NINETY_PERCENT, 6.0, 50)
+_ENDS = np.array([_NORMAL.inv_cdf(0.9 + _NORMAL.cdf(-begin)) for begin in _BEGINS])
+# As many points of a normal distribution, each of the same chance.
+_EVEN = np.array([_NORMAL.inv_cdf((place + 0.5) / 64) for place in range(64)])
+# The least share of events, and standard error of one, that is computed with.
+_LEAST_SHARE, _LEAST_SPREAD = 1e-12, 1e-9
+# Points of an interval at which a curve through its edges is drawn.
+_FINE = 16
+# Of a normal distribution: standard deviations from the middle, and what is there and below.
+_SPAN = 8.0
+_AWAY = np.linspace(-_SPAN, _SPAN, 801)
+_SHARE_BELOW = np.array([_NORMAL.cdf(away) for away in _AWAY])
+_WEIGHTS = np.exp(-(_AWAY**2) / 2) / np.exp(-(_AWAY**2) / 2).sum()
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Figures of one slot: arrays of shape (nodes, outputs)."""
+
+    outputs: tuple[str, ...]
+    """Names of the figures, such as p50 and p95."""
+    values: Floats
+    """NaN where there is none; of numbers that are clipped to their bounds, where they have any."""
+    stderr: Floats
+    """Expected standard error, with that of rounding to quanta and of clipping; NaN: not known."""
+    low: Floats
+    """Lower end of the interval of 90 %."""
+    high: Floats
+    """Upper end."""
+    clipping: Floats
+    """By how much the figure would be larger without the bounds, as far as can be told."""
+    notes: npt.NDArray[np.str_]
+    """What is to be said of a figure in words, or nothing."""
+    ranks: Integers | None = None
+    """Of top k: 1 for the largest, 0 for those that are not among the k; shape (nodes,)."""
+    chances: Floats | None = None
+    """Of top k: that those before it are larger and those after it smaller, shape (nodes,)."""
+    order: float | None = None
+    """Of top k: the chance that the k are these, in this order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """Where the parts of numbers are."""
+
+    lower: float
+    upper: float
+    """Numbers are clipped to these."""
+    quantum: float
+    """Numbers are rounded to multiples of it."""
+    whole: float
+    """What an event adds to all parts together."""
+    before: Floats
+    """Share of each part before anything is known, shape (parts,)."""
+
+
+class _Marks(NamedTuple):
+    """What is to be said of a node in words, arrays of shape (nodes,); the first that holds is."""
+
+    unknown: Flags
+    empty: Flags
+    """There are no events."""
+    few: Flags
+    """There are so few events that they may be none."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Tails:
+    """What is thought to be below and above the bounds; arrays of shape (nodes, 2)."""
+
+    share: Floats
+    """Of the events."""
+    excess: Floats
+    """Mean distance from the bound."""
+    distance: Floats
+    """Of the bound from the mean."""
+    error: Floats
+    """Standard error of the share."""
+
+    @property
+    def shift(self) -> Floats:
+        """Of the mean, shape (nodes,)."""
+        moved: Floats = (self.share * self.excess) @ np.array([-1.0, 1.0])
+        return moved
+
+    @property
+    def spread(self) -> Floats:
+        """Of the mean squared distance from the mean that clipped numbers have."""
+        apart = self.share * 2 * self.excess * (self.distance + self.excess)
+        return np.asarray(apart.sum(axis=1) - self.shift**2)
+
+
+def of_counts(output: str, counts: Floats, variances: Floats) -> Answer:
+    """The counts themselves, of shape (nodes, 1)."""
+    return _answer(output, counts[:, 0], variances[:, 0])
+
+
+def of_sum(output: str, counts: Floats, variances: Floats, ends: Floats, bounds: Bounds) -> Answer:
+    """A sum.
+
+    Args:
+        output: its name.
+        counts: parts, shape (nodes, parts); those of what is below and above the bounds are last.
+        variances: of them.
+        ends: number that a part stands for, shape (parts,).
+        bounds: where parts are.
+    """
+    events = np.maximum(counts.sum(axis=1), 0.0) / bounds.whole
+    variance = variances @ ends**2 / bounds.whole**2 + (events * bounds.quantum) ** 2 / 12
+    value = counts @ ends / bounds.whole
+    place = value / np.maximum(events, LEAST_EVENTS)
+    tails = _tails(counts, variances, np.clip(place, bounds.lower, bounds.upper), bounds)
+    bias, doubt = tails.shift * events, _doubt(tails, tails.excess) * events**2
+    return _answer(output, value, variance, clipping=bias, doubt=doubt)
+
+
+def of_mean(
+    output: str, counts: Floats, variances: Floats, each: Floats, bounds: Bounds, usual: Usual
+) -> Answer:
+    """A mean, pulled towards what is usual.
+
+    Args:
+        output: its name.
+        counts: parts, shape (nodes, parts); those of what is below and above the bounds are last.
+        variances: of them.
+        each: share of the range that a part stands for, shape (parts,).
+        bounds: where parts are.
+        usual: of the slots so far, this one among them.
+    """
+    width = bounds.upper - bounds.lower
+    share, variance = _pulled(usual, counts, variances, each[:, None], bounds)
+    value = bounds.lower + width * share
+    tails = _tails(counts, variances, value, bounds)
+    return _answer(
+        output,
+        value,
+        width**2 * variance + bounds.quantum**2 / 12,
+        clipping=tails.shift,
+        doubt=_doubt(tails, tails.excess),
+        possible=(bounds.lower, bounds.upper),
+        marks=_marks(counts, variances, bounds.whole),
+    )
+
+
+def of_variance(
+    output: str,
+    counts: Floats,
+    variances: Floats,
+    bounds: Bounds,
+    usual: Usual,
+    *,
+    root: bool = False,
+) -> Answer:
+    """A variance, or its root: parts are down, between, up, below and above. See `of_mean`."""
+    width = bounds.upper - bounds.lower
+    halves = np.array([0, 0.5, 1, 0, 1])[:, None]
+    mean, _ = _pulled(usual, counts, variances, halves, bounds)
+    place, at = bounds.lower + width * mean, mean[:, None]
+    # What an event in each part adds to the squared distance from the mean, of the most it can be.
+    down, between, up = 4 * at**2, 4 * (at**2 - at), 4 * (1 - at) ** 2
+    each = np.stack([down, between, up, down, up], axis=1)
+    share, variance = _pulled(usual, counts, variances, each, bounds)
+    most = width**2 / 4
+    tails = _tails(counts, variances, place, bounds)
+    found = _answer(
+        output,
+        most * share,
+        most**2 * variance + (bounds.quantum**2 / 12) ** 2,
+        clipping=tails.spread,
+        doubt=_doubt(tails, 2 * tails.excess * (tails.distance + 2 * tails.excess)),
+        possible=(0.0, most),
+        marks=_marks(counts, variances, bounds.whole),
+    )
+    return _root(found) if root else found
+
+
+def of_quantiles(
+    outputs: tuple[str, ...],
+    counts: Floats,
+    variances: Floats,
+    edges: Floats,
+    quantiles: Floats,
+    before: Floats,
+    usual: Usual,
+) -> Answer:
+    """Quantiles, pulled towards what is usual.
+
+    Args:
+        outputs: their names.
+        counts: below the edges, in each interval between them, and above them: (nodes, parts).
+        variances: of them.
+        edges: rising.
+        quantiles: shares of events.
+        before: share below each edge before anything is known.
+        usual: of the slots so far, this one among them.
+    """
+    below, doubt = usual.below(counts, variances, before)
+    # Noise may make intervals negative: half way between the curves that never fall.
+    up = np.maximum.accumulate(below, axis=1)
+    down = np.minimum.accumulate(below[:, ::-1], axis=1)[:, ::-1]
+    curve, spread = (up + down) / 2, np.sqrt(np.maximum(doubt, 0.0))
+    marks = _marks(counts, variances, 1.0)
+    answers = [
+        _quantile(output, curve, spread, marks, edges, float(quantile))
+        for output, quantile in zip(outputs, quantiles, strict=True)
+    ]
+    names = ("values", "stderr", "low", "high", "clipping", "notes")
+    values, stderr, low, high, clipping, notes = (
+        np.hstack([getattr(one, name) for one in answers]) for name in names
+    )
+    order = np.argsort(quantiles)
+    for one in (values, low, high):
+        one[:, order] = np.maximum.accumulate(one[:, order], axis=1)
+    return Answer(outputs, values, stderr, low, high, clipping, notes)
+
+
+def of_top(output: str, counts: Floats, variances: Floats, k: int) -> Answer:
+    """The k nodes with the largest counts, and how likely they are."""
+    found = of_counts(output, counts, variances)
+    means = np.nan_to_num(counts[:, 0])
+    spreads = np.sqrt(np.maximum(np.nan_to_num(variances[:, 0], nan=np.inf), _TINY))
+    order = np.argsort(-means, kind="stable")
+    first, rest = order[:k], order[k:]
+    ranks = np.zeros(len(means), np.int64)
+    ranks[first] = np.arange(1, len(first) + 1)
+    chances, together = np.full(len(means), np.nan), np.nan
+    if np.isfinite(spreads).all():
+        together = _chance_of_order(means, spreads, first, rest)
+        for place, node in enumerate(first):
+            chances[node] = _chance_of_place(means, spreads, order, place)
+    return replace(found, ranks=ranks, chances=chances, order=together)
+
+
+def _answer(
+    output: str,
+    value: Floats,
+    variance: Floats,
+    *,
+    clipping: Floats | None = None,
+    doubt: Floats | float = 0.0,
+    possible: tuple[float, float] = (-np.inf, np.inf),
+    marks: _Marks | None = None,
+) -> Answer:
+    """One figure of all nodes; all arrays have shape (nodes,).
+
+    Args:
+        output: its name.
+        value: of clipped numbers.
+        variance: of it.
+        clipping: what is missing to the figure without bounds.
+        doubt: variance of that.
+        possible: the least and the most that clipped numbers can have.
+        marks: where nothing is known, and there are no or few events; never for what is 0 then,
+            which is told even where its error is not known.
+    """
+    clipping = np.zeros_like(value) if clipping is None else clipping
+    unknown = np.isnan(variance)
+    nowhere = np.zeros_like(unknown)
+    said = marks or _Marks(unknown, nowhere, nowhere)
+    half = NINETY_PERCENT * np.sqrt(variance)
+    down, up = (np.minimum(half, np.abs(end - value)) for end in possible)
+    more = NINETY_PERCENT**2 * doubt
+    low, high = _interval(value, np.sqrt(down**2 + more), np.sqrt(up**2 + more), clipping)
+    stderr = np.sqrt(variance + clipping**2 + doubt)
+    tails = doubt + clipping**2 > variance
+    notes = np.select([*said, tails], [UNKNOWN, EMPTY, FEW, TAILS], "")
+    missing = said.empty | said.unknown if marks else nowhere
+    return _told(output, (value, stderr, low, high, clipping), missing, notes)
+
+
+def _told(
+    output: str, figures: Sequence[Floats], missing: Flags, notes: npt.NDArray[np.str_]
+) -> Answer:
+    """One figure of all nodes, those of `Answer` in order: nothing where it is missing."""
+    values, stderr, low, high, clipping = (
+        np.where(missing, np.nan, one)[:, None] for one in figures
+    )
+    return Answer((output,), values, stderr, low, high, clipping, notes[:, None])
+
+
+def _interval(value: Floats, down: Floats, up: Floats, shift: Floats) -> tuple[Floats, Floats]:
+    """Around value + shift, from `down` below it to `up` above, but with the value in it."""
+    toward = np.where(shift > 0, down, up) / NINETY_PERCENT
+    begins = np.abs(shift) / np.maximum(toward, _TINY)
+    part = np.interp(begins, _BEGINS, _ENDS) / NINETY_PERCENT
+    low = np.minimum(value + shift - np.where(shift < 0, part, 1.0) * down, value)
+    high = np.maximum(value + shift + np.where(shift > 0, part, 1.0) * up, value)
+    return low, high
+
+
+def _pulled(
+    usual: Usual, counts: Floats, variances: Floats, each: Floats, bounds: Bounds
+) -> tuple[Floats, Floats]:
+    """A ratio to events, and its variance, (nodes,): see :meth:`Usual.pulled`."""
+    before = np.tensordot(bounds.before, each, (0, each.ndim - 2))
+    whole = bounds.whole
+    value, variance = usual.pulled(counts / whole, variances / whole**2, each, before)
+    return value[:, 0], variance[:, 0]
+
+
+def _marks(counts: Floats, variances: Floats, whole: float) -> _Marks:
+    """What is to be said of parts to which an event adds so much in all."""
+    total, error = counts.sum(axis=1), np.sqrt(variances.sum(axis=1))
+    most = total + NINETY_PERCENT * error
+    return _Marks(np.isnan(error), most < LEAST_EVENTS * whole, most >= 2 * total)
+
+
+def _tails(counts: Floats, variances: Floats, mean: Floats, bounds: Bounds) -> _Tails:
+    """What is beyond the bounds, (nodes,) being the means.
+
+    The share of a node is believed as far as its error allows; the rest is the share of all nodes.
+    """
+    total = np.maximum(counts.sum(axis=1), LEAST_EVENTS * bounds.whole)[:, None]
+    own, error = np.maximum(counts[:, -2:], 0.0) / total, variances[:, -2:] / total**2
+    usual = np.maximum(counts[:, -2:], 0.0).sum(axis=0) / total.sum()
+    belief = (
+        usual**2 / np.maximum(usual**2 + error, _TINY) if len(counts) > 1 else np.ones_like(own)
+    )
+    share = np.clip(belief * own + (1 - belief) * usual, 0.0, 1.0)
+    error = np.sqrt(belief * error)
+    distance = np.abs(np.array([bounds.lower, bounds.upper]) - mean[:, None])
+    steep = np.maximum(-np.log(np.maximum(share, _TINY)) - 1, LEAST_STEEP)
+    return _Tails(share, distance / steep, distance, error)
+
+
+def _doubt(tails: _Tails, each: Floats) -> Floats:
+    """Variance of what is hidden if an event beyond a bound hides so much of it."""
+    model = DOUBT * tails.share * each
+    found: Floats = (((tails.error * each) ** 2) + model**2).sum(axis=1)
+    return found
+
+
+def _root(found: Answer) -> Answer:
+    """The same of the square root of a figure that is never below 0."""
+    value = np.sqrt(found.values)
+    low, high = (np.sqrt(np.maximum(end, 0.0)) for end in (found.low, found.high))
+    clipping = np.sqrt(np.maximum(found.values + found.clipping, 0.0)) - value
+    most, least = found.values + found.stderr, np.maximum(found.values - found.stderr, 0.0)
+    stderr = (np.sqrt(most) - np.sqrt(least)) / 2
+    return Answer(found.outputs, value, stderr, low, high, clipping, found.notes)
+
+
+def _quantile(
+    output: str, curve: Floats, spread: Floats, marks: _Marks, edges: Floats, quantile: float
+) -> Answer:
+    """One quantile of all nodes: see `_between`."""
+    found = [_between(*node, edges, quantile) for node in zip(curve, spread, strict=True)]
+    value, low, high = np.array(found).T
+    outside = (quantile < curve[:, 0]) | (quantile > curve[:, -1])
+    stderr = (high - low) / (2 * NINETY_PERCENT)
+    clipping = np.where(outside, np.nan, 0.0)
+    notes = np.select([*marks, outside], [UNKNOWN, EMPTY, FEW, BEYOND], "")
+    missing = marks.unknown | marks.empty
+    return _told(output, (value, stderr, low, high, clipping), missing, notes)
+
+
+def _between(
+    curve: Floats, spread: Floats, edges: Floats, quantile: float
+) -> tuple[float, float, float]:
+    """A quantile, and the ends of its interval.
+
+    Args:
+        curve: share of events below each edge.
+        spread: standard error of it.
+        edges: of intervals.
+        quantile: the share that is looked for.
+    """
+    smooth, fine = _smooth(curve, edges), _finer(edges)
+    there = _at(smooth, fine, quantile)
+    if fine[0] < there < fine[-1]:
+        place = int(np.searchsorted(fine, there))
+        fine, smooth = np.insert(fine, place, there), np.insert(smooth, place, quantile)
+    scores = _scores(smooth, np.interp(fine, edges, spread), quantile)
+    value = float(np.interp(_EVEN, scores, fine).mean())
+    low, high = np.interp([-NINETY_PERCENT, NINETY_PERCENT], scores, fine)
+    # Between edges a smooth curve is as wrong as a straight one may be; and events may lie anywhere
+    # there: the more of them the worse, and worst for a share half way between those at the edges.
+    place = min(max(int(np.searchsorted(edges, value)), 1), len(edges) - 1)
+    width, held = edges[place] - edges[place - 1], curve[place] - curve[place - 1]
+    below = np.clip((quantile - curve[place - 1]) / max(held, _TINY), 0.0, 1.0)
+    anywhere = SHAPELESS * width * np.sqrt(held * 4 * below * (1 - below))
+    bent = NINETY_PERCENT * np.hypot(_at(curve, edges, quantile) - value, anywhere)
+    low, high = value - np.hypot(value - low, bent), value + np.hypot(high - value, bent)
+    return value, max(low, edges[0]), min(high, edges[-1])
+
+
+def _scores(curve: Floats, spread: Floats, quantile: float) -> Floats:
+    """How far along a normal distribution points are if a quantile is spread along it: rising.
+
+    A quantile is below a point where the share of events below the point is larger than it. Such
+    shares follow beta distributions: they are skewed near 0 and 1, and so are quantiles.
+
+    Source: E. Paulson, "An approximate normalization of the analysis of variance distribution"
+    (1942).
+
+    Args:
+        curve: expected share of events below each point.
+        spread: standard error of it.
+        quantile: the share that is looked for.
+    """
+    inside = np.clip(curve, _LEAST_SHARE, 1 - _LEAST_SHARE)
+    events = inside * (1 - inside) / np.maximum(spread, _LEAST_SPREAD) ** 2 - 1
+    events = np.maximum(events, _LEAST_SPREAD)
+    below, above = 1 / (9 * events * inside), 1 / (9 * events * (1 - inside))
+    odds = np.cbrt(quantile / (1 - quantile) * (1 - inside) / inside)
+    found = ((1 - below) - (1 - above) * odds) / np.sqrt(above * odds**2 + below)
+    # Far from the quantile the approximation may turn back.
+    place = int(np.searchsorted(curve, quantile))
+    found[:place] = np.minimum.accumulate(found[:place][::-1])[::-1]
+    found[max(place - 1, 0) :] = np.maximum.accumulate(found[max(place - 1, 0) :])
+    return found
+
+
+def _finer(edges: Floats) -> Floats:
+    """Edges, and points between them."""
+    points = np.linspace(edges[:-1], edges[1:], _FINE, endpoint=False, axis=1)
+    return np.append(points.reshape(-1), edges[-1])
+
+
+def _smooth(curve: Floats, edges: Floats) -> Floats:
+    """A curve that rises between edges as it does beside them, at `_FINE` points of each interval.
+
+    Cubic and never falling. Source: F. N. Fritsch, J. Butland, "A method for constructing local
+    monotone piecewise cubic interpolants" (1984).
+    """
+    width = np.diff(edges)
+    rise = np.diff(curve) / width
+    slope = np.repeat(rise[:1], len(edges))
+    if len(rise) > 1:
+        near, far = width[:-1] + 2 * width[1:], 2 * width[:-1] + width[1:]
+        both = (rise[:-1] > 0) & (rise[1:] > 0)
+        before, after = np.where(both, rise[:-1], 1.0), np.where(both, rise[1:], 1.0)
+        slope[1:-1] = np.where(both, (near + far) / (near / before + far / after), 0.0)
+        slope[0] = _end_slope(*width[:2], *rise[:2])
+        slope[-1] = _end_slope(*width[:-3:-1], *rise[:-3:-1])
+    at = np.linspace(0, 1, _FINE, endpoint=False)
+    begin, end = (width * part for part in (slope[:-1], slope[1:]))
+    found = (
+        curve[:-1, None]
+        + np.diff(curve)[:, None] * at**2 * (3 - 2 * at)
+        + begin[:, None] * at * (1 - at) ** 2
+        - end[:, None] * at**2 * (1 - at)
+    )
+    return np.maximum.accumulate(np.append(found.reshape(-1), curve[-1]))
+
+
+def _end_slope(width: float, next_width: float, rise: float, next_rise: float) -> float:
+    """Of a curve at its end, whose last interval rises so steeply and the one beside it so."""
+    slope = ((2 * width + next_width) * rise - width * next_rise) / (width + next_width)
+    return min(max(slope, 0.0), 3 * rise)
+
+
+def _at(curve: Floats, edges: Floats, share: float) -> float:
+    """Where a curve that never falls reaches a share, straight between these edges."""
+    place = int(np.searchsorted(curve, share))
+    if place == 0:
+        return float(edges[0])
+    if place == len(edges):
+        return float(edges[-1])
+    part = (share - curve[place - 1]) / (curve[place] - curve[place - 1])
+    return float(edges[place - 1] + part * (edges[place] - edges[place - 1]))
+
+
+def _chance_of_place(means: Floats, spreads: Floats, order: Integers, place: int) -> float:
+    """Chance that a count is below those before it in the order and above those after it."""
+    node = order[place]
+    points, weights = means[node] + spreads[node] * _AWAY, _WEIGHTS
+    sides = np.where(np.arange(len(order)) < place, -1.0, 1.0)
+    apart = np.abs(means[order] - means[node])
+    doubtful = apart < _SPAN * (spreads[order] + spreads[node])
+    doubtful[place] = False
+    for other, side in zip(order[doubtful], sides[doubtful], strict=True):
+        weights = weights * _below(side * (points - means[other]) / spreads[other])
+    return float(weights.sum())
+
+
+def _chance_of_order(means: Floats, spreads: Floats, first: Integers, rest: Integers) -> float:
+    """Chance that counts fall in this order, and are all above the rest."""
+    points = np.unique(means[first, None] + spreads[first, None] * _AWAY)
+    below = np.ones(len(points))
+    for other in rest[means[rest] + _SPAN * spreads[rest] > points[0]]:
+        below = below * _below((points - means[other]) / spreads[other])
+    for node in first[::-1]:
+        shares = np.diff(_below((points - means[node]) / spreads[node]), prepend=0.0)
+        middle = (below + np.concatenate([below[:1], below[:-1]])) / 2
+        below = np.cumsum(shares * middle)
+    return float(below[-1])
+
+
+def _below(away: Floats) -> Floats:
+    """Share of a normal distribution below so many standard deviations."""
+    found: Floats = np.interp(away, _AWAY, _SHARE_BELOW)
+    return found

@@ -1,0 +1,341 @@
+"""Bounds of numbers that nobody knows: chosen by one private look, before the first slot.
+
+Of each user one event is drawn from all that the first run reads of what is asked about: the
+sample. Its numbers are counted between public edges, the powers of 2, and
+told with noise. From the answer follow a lower and an upper bound, which are public from then on.
+
+Guarantee: the answer to one look differs in distribution by at most a factor exp(2 rate / 2**40)
+between streams that differ in what one user did in any base slots; with `looks` of them, the
+answers to all by at most exp(`set_aside`), for a user of a class that pays, and for others not at
+all.
+Sensitivity: which event of a user is drawn depends on that user's events alone. So at most one cell
+loses an event and one gains one, also where the user's events in some base slots are removed and
+one of other slots takes the place: 2 in L1. Users of classes that do not pay are not in the sample.
+Proof: discrete Laplace noise of `rate` units on each cell costs 2 rate; `rate` is what is set aside
+over 2 looks, rounded down. What is set aside is so for good: whatever the window, the releases that
+meet it cost what is left at most, so with the look all of a user's budget is not exceeded.
+
+Classes pay for the same noise. Those with less budget than it costs are left out: which, follows
+from public sizes, so that users times budget is most.
+
+The choice: a cell is believed in whose answer noise makes anywhere in one of 10,000 looks. From
+there the next cells are believed in, one after another or up to four together, whose sums noise
+makes in one of a hundred looks. So noise does not choose tails that are far off and empty, which
+would cost much more than what is clipped. Of what is believed 0.5 %
+are cut off on each side, for the sake of single numbers that are far off.
+Source: our own, after ApproxBounds of Google's differential privacy library (Wilson et al.,
+"Differentially private SQL with bounded user contribution", 2020), which believes in single cells.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import UNITS_PER_EPSILON, Requirements, Units
+from streamveil.mechanisms.core.identity import Form, Identified
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.portfolio.answers import Answer
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.statistics import (
+    Mean,
+    Quantiles,
+    StandardDeviation,
+    Sum,
+    Variance,
+)
+from streamveil.mechanisms.portfolio.usual import Usual
+from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bounded = Sum | Mean | Variance | StandardDeviation
+
+KINDS: Mapping[str, type[Bounded]] = {
+    "sum": Sum,
+    "mean": Mean,
+    "variance": Variance,
+    "stddev": StandardDeviation,
+}
+"""What bounds are chosen for, by name."""
+
+LOOK = 20
+"""One in so many units of a budget is set aside for the look."""
+POWERS = np.arange(-20, 41)
+EDGES = np.concatenate([-(2.0 ** POWERS[::-1]), [0.0], 2.0**POWERS])
+"""Of the cells: there is one more of these, below the first edge and above the last."""
+CELLS = len(EDGES) + 1
+_PADDED = np.concatenate([EDGES[:1], EDGES, EDGES[-1:]])  # numbers beyond count as the last edges
+_SIZES = np.maximum(np.abs(_PADDED[:-1]), np.abs(_PADDED[1:]))
+FALSE, NEAR_FALSE = 1e-4, 1e-2
+"""How often noise makes a cell anywhere, and a tail next to those that are believed in."""
+FURTHER = 4
+"""Cells that are looked at together."""
+NEAR = 8
+"""What is so many times smaller than the largest numbers is not looked at for itself."""
+CUT = 0.005
+"""Of what is believed, so much is cut off on each side."""
+ENOUGH = 60
+"""Events that must be believed in, in scales of the noise: with fewer it may hide a tenth."""
+ZERO = 5
+"""A bound so many times closer to 0 than the other one is 0: ranges are a quarter wider at most."""
+DIGITS = 2
+"""Of a bound."""
+
+
+@dataclass(frozen=True)
+class AutoBounds(Identified):
+    """A statistic of numbers within bounds that are to be chosen, or were.
+
+    Raises ConfigurationError as the statistic does.
+    """
+
+    IDENTITY = Form("statistic with chosen bounds", ("name", "column", "lower", "upper"))
+
+    name: str
+    """As in files of questions: sum, mean, variance or stddev."""
+    column: str
+    """Of numbers."""
+    lower: float | None = None
+    """None until it is chosen, as the other one."""
+    upper: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields."""
+        if self.name not in KINDS:
+            raise ConfigurationError(
+                f"bounds cannot be chosen for {self.name!r}, but for {', '.join(KINDS)}"
+            )
+        if (self.lower is None) != (self.upper is None):
+            raise ConfigurationError("one of lower and upper is given: give both, or neither")
+        _ = self._any  # refuses what does not fit
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the bounds are known."""
+        return self.lower is not None
+
+    @cached_property
+    def _any(self) -> Bounded:
+        """The statistic, within any bounds where they are not known yet."""
+        if self.lower is None or self.upper is None:
+            return KINDS[self.name](self.column, 0.0, 1.0)
+        return KINDS[self.name](self.column, self.lower, self.upper)
+
+    @property
+    def _made(self) -> Bounded:
+        if not self.chosen:
+            raise ValueError(f"the bounds of {self.column} are not chosen yet")
+        return self._any
+
+    @property
+    def once(self) -> bool:
+        """Each event counts."""
+        return self._any.once
+
+    @property
+    def weights(self) -> Integers:
+        """What an event of each step adds to each part, whatever the bounds are."""
+        return self._any.weights
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the figures."""
+        return self._any.outputs
+
+    def steps(self, numbers: Floats) -> Integers:
+        """Step of each number. Raises ValueError before bounds are chosen."""
+        return self._made.steps(numbers)
+
+    @property
+    def ratio(self) -> bool:
+        """Whether figures are ratios."""
+        return self._any.ratio
+
+    def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
+        """The figures. Raises ValueError before bounds are chosen."""
+        return self._made.answer(counts, variances, usual)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The numbers that one or more questions ask about."""
+
+    sample: Question
+    """All events that these are about: its statistic counts them by cell."""
+    names: tuple[str, ...]
+    """Of the questions."""
+
+
+def looks_at(portfolio: Portfolio) -> tuple[Look, ...]:
+    """What is to be looked at, or was: once for questions about the same events and column."""
+    found: dict[tuple[object, ...], list[Question]] = {}
+    for question in portfolio:
+        if isinstance(question.statistic, AutoBounds):
+            column = question.statistic.column
+            same = (column, question.value, question.domain.identity(), question.where)
+            found.setdefault(same, []).append(question)
+    return tuple(
+        Look(
+            Question(
+                f"look-{number}",
+                value=some[0].value,
+                domain=some[0].domain,
+                statistic=Quantiles(some[0].statistic.column or "", tuple(EDGES.tolist())),
+                where=some[0].where,
+            ),
+            tuple(one.name for one in some),
+        )
+        for number, some in enumerate(found.values())
+    )
+
+
+def are_known(portfolio: Portfolio) -> bool:
+    """Whether no bounds are to be chosen any more."""
+    return all(map(is_known, portfolio))
+
+
+def is_known(question: Question) -> bool:
+    """Whether it has bounds, or needs none."""
+    return not isinstance(question.statistic, AutoBounds) or question.statistic.chosen
+
+
+def with_bounds(portfolio: Portfolio, bounds: Floats) -> Portfolio:
+    """The portfolio under bounds that were chosen, shape (looks, 2)."""
+    chosen = {
+        name: pair
+        for look, pair in zip(looks_at(portfolio), bounds.tolist(), strict=True)
+        for name in look.names
+    }
+    return replace(
+        portfolio,
+        questions=tuple(
+            replace(one, statistic=_under(one.statistic, *chosen[one.name]))
+            if one.name in chosen
+            else one
+            for one in portfolio
+        ),
+    )
+
+
+def _under(statistic: Any, lower: float, upper: float) -> AutoBounds:
+    return replace(statistic, lower=lower, upper=upper)
+
+
+def bounds_of(portfolio: Portfolio) -> Floats:
+    """Those that were chosen: shape (looks, 2)."""
+    by_name = {one.name: one.statistic for one in portfolio}
+    found = [by_name[look.names[0]] for look in looks_at(portfolio)]
+    pairs = [(one.lower, one.upper) for one in found if isinstance(one, AutoBounds)]
+    return np.array(pairs, np.float64).reshape(-1, 2)
+
+
+def paying(requirements: Requirements, sizes: Integers) -> tuple[npt.NDArray[np.bool_], int]:
+    """Classes whose users are in the sample, shape (K,), and the units that each of them pays."""
+    budgets = requirements.budgets
+    people = [int(sizes[budgets >= budget].sum()) for budget in budgets.tolist()]
+    worth = [n * budget for n, budget in zip(people, budgets.tolist(), strict=True)]
+    least = int(budgets[worth.index(max(worth))])
+    return budgets >= least, least // LOOK
+
+
+def set_aside(portfolio: Portfolio, requirements: Requirements, sizes: Integers) -> Units:
+    """Units of each class's budget that no release may spend, shape (K,): 0 without a look."""
+    if not looks_at(portfolio):
+        return np.zeros(len(requirements), np.int64)
+    classes, units = paying(requirements, sizes)
+    return np.where(classes, units, 0).astype(np.int64)
+
+
+def rate_of(looks: int, units: int) -> int:
+    """Units that an event of the sample costs in each look.
+
+    Raises ConfigurationError for a budget that is too small to ask anything.
+    """
+    rate = units // (2 * looks)
+    if not rate:
+        raise ConfigurationError(
+            "the budget is too small to choose bounds by: ask for more epsilon, or give lower and "
+            "upper"
+        )
+    return rate
+
+
+def answer(cells: Integers, rate: int, words: RandomWords) -> Integers:
+    """Cells of one look with noise, shape (CELLS,)."""
+    return cells + discrete_laplace(rate, len(cells), words)
+
+
+def choice(told: Integers, rate: int) -> tuple[float, float] | None:
+    """The bounds that follow from an answer; None if too few events can be told from noise."""
+    scale = UNITS_PER_EPSILON / rate
+    seen = np.flatnonzero(told > scale * math.log(CELLS / (2 * FALSE)))
+    if not len(seen):
+        return None
+    first, last = _grown(told / scale, int(seen[0]), int(seen[-1]))
+    believed = np.maximum(told[first : last + 1], 0)
+    if believed.sum() < ENOUGH * scale:
+        return None
+    edges = _PADDED[first : last + 2]
+    below, above = _outer(-edges[::-1], believed[::-1]), _outer(edges, believed)
+    if not -below < above:  # all are beyond the last edge
+        return None
+    if -below * ZERO < above:
+        below = max(below, 0.0)
+    if -above * ZERO < below:
+        above = max(above, 0.0)
+    return 0.0 - _rounded_up(below), _rounded_up(above)
+
+
+def _grown(told: Floats, first: int, last: int) -> tuple[int, int]:
+    """The first and the last cell, with the tails next to them: of an answer in scales of noise.
+
+    The next cells are those whose numbers are not below an eighth of the largest ones so far.
+    """
+    while True:
+        largest = max(-_PADDED[first], _PADDED[last + 1])
+        near = np.flatnonzero(largest < _SIZES * NEAR)
+        above, below = near[near > last], near[near < first][::-1]
+        more = _seen(told[above]), _seen(told[below])
+        if not any(more):
+            return first, last
+        last = int(above[more[0] - 1]) if more[0] else last
+        first = int(below[more[1] - 1]) if more[1] else first
+
+
+def _seen(tail: Floats) -> int:
+    """How many of the next cells together hold more than noise makes, as few as do; else 0."""
+    sums = np.cumsum(tail[:FURTHER])
+    more = np.flatnonzero(sums > _MADE[: len(sums)])
+    return int(more[0]) + 1 if len(more) else 0
+
+
+def _made(cells: int) -> float:
+    """What the sum of so many draws of noise of scale 1 exceeds that often, at most."""
+    seldom = math.log(2 * FURTHER / NEAR_FALSE)
+    powers = np.linspace(0.01, 0.99, 99)  # Chernoff's bound, by the powers of e to take
+    bound = ((seldom - cells * np.log1p(-(powers**2))) / powers).min()
+    return seldom - math.log(2) if cells == 1 else float(bound)
+
+
+_MADE = np.array([_made(cells) for cells in range(1, FURTHER + 1)])
+
+
+def _outer(edges: Floats, believed: Integers) -> float:
+    """The number above which `CUT` of the events lie, if they lie evenly in each cell."""
+    below = np.concatenate([[0], np.cumsum(believed)])
+    return float(np.interp((1 - CUT) * below[-1], below, edges))
+
+
+def _rounded_up(number: float) -> float:
+    """The next number of so few digits."""
+    if not number:
+        return 0.0
+    unit = math.floor(math.log10(abs(number))) - DIGITS + 1
+    return float(f"{math.ceil(number / 10.0**unit)}e{unit}")

@@ -1,0 +1,303 @@
+"""What is usual of each node: what the slots so far tell of its ratios, such as means.
+
+Few events beside much noise tell nothing of a ratio. So the ratio of a slot is pulled towards the
+one of its node lately, this one towards that of its node over a long time, this one towards that of
+all nodes together, and that one towards what could be thought before anything was known. So a
+figure is hardly worse than one that never changes, as soon as anything is known, and where a slot
+tells enough it stays what it is.
+
+What is usual is learnt from what a mechanism observed, before its forecasts had any part in it:
+errors of these observations have nothing to do with each other, and parts of one histogram are of
+the same slots. Forecasts follow each part at a speed of its own, so their ratios are of nothing.
+
+Each pull is the best linear estimate of a ratio that has the mean and variance of what is usual:
+the parts are events times ratio plus noise, which is linear in the ratio, so nothing is divided by
+a number of events that may be 0. It is a function of released numbers, and costs no privacy.
+
+By how much slots differ is learnt, too: from how far what was observed lies from what was usual
+before, beyond its noise, of all nodes together. One number stands for all ratios: where shares of
+events differ as those of a Dirichlet distribution, so do all ratios that are made of them.
+
+What is remembered does not grow with the stream: four numbers for each part of each node.
+
+Sources: B. Efron, C. Morris, "Stein's estimation rule and its competitors" (1973); of variances by
+moments, R. DerSimonian, N. Laird, "Meta-analysis in clinical trials" (1986).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.protocol import Observed
+
+Floats = npt.NDArray[np.float64]
+
+# What a slot counts one slot later: over a long time, and lately.
+KEEP = (0.999, 0.97)
+# Variances are in parts of what that of single numbers with this mean is at most. Of what may be
+# thought before anything is known.
+BEFORE = 0.1
+# Of single numbers: ratios of few events differ so much the more. Where they are in a part or not
+# it is 1.
+SCATTER = 0.25
+# In parts of that: of what is usual lately around what is over a long time.
+LATELY = 0.015
+# Of a slot around that, as it is thought at first, and the least that is believed.
+DIFFER, LEAST_DIFFER = 0.12, 0.003
+# The least variance between nodes that is believed.
+LEAST_APART = 4e-4
+# No ratio is believed to be nearer to the ends of what is possible when such variances are told.
+LEAST_INSIDE = 0.01
+# Correlation of the errors of forecasts of intervals on one side of an edge: estimates that follow
+# a stream lag behind it together where its distribution moves.
+TOGETHER = 0.15
+# Least variance that is told from 0, and what numbers are divided by at least.
+_SURE, _TINY = 1e-12, 1e-300
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """What parts tell of some ratios: arrays of shape (nodes, ratios), or (nodes, 1) for all."""
+
+    events: Floats
+    beside: Floats
+    """Sum over the events of what each stands for."""
+    noise: Floats
+    noise_once: Floats
+    noise_twice: Floats
+    """Variances of sums over the events: of 1, with `beside`, and of `beside`."""
+
+    @classmethod
+    def of(cls, counts: Floats, variances: Floats, each: Floats) -> Told:
+        """What an event in a part stands for is `each`.
+
+        Args:
+            counts: shape (nodes, parts).
+            variances: of these.
+            each: shape (parts, ratios), or (nodes, parts, ratios).
+        """
+        return cls(
+            counts.sum(axis=1, keepdims=True),
+            _summed(counts, each),
+            variances.sum(axis=1, keepdims=True),
+            _summed(variances, each),
+            _summed(variances, each**2),
+        )
+
+    @classmethod
+    def below(cls, counts: Floats, variances: Floats, together: float = 0.0) -> Told:
+        """Ratios are the shares of events in the first part, the first two, and so on.
+
+        Args:
+            counts: shape (nodes, parts), one part more than there are ratios.
+            variances: of these.
+            together: correlation of the errors of parts on one side of an edge.
+        """
+        below = _running(variances, together)[:, :-1]
+        above = _running(variances[:, ::-1], together)[:, ::-1][:, 1:]
+        total = counts.sum(axis=1, keepdims=True)
+        return cls(total, np.cumsum(counts, axis=1)[:, :-1], below + above, below, below)
+
+    @classmethod
+    def shares(cls, counts: Floats, variances: Floats) -> Told:
+        """Ratios are the shares of events in each part: see :meth:`of`."""
+        total, noise = (one.sum(axis=1, keepdims=True) for one in (counts, variances))
+        return cls(total, counts, noise, variances, variances)
+
+    def everywhere(self) -> Told:
+        """All nodes together."""
+        return Told(*(one.sum(axis=0, keepdims=True) for one in vars(self).values()))
+
+    def away(self, ratio: Floats) -> Floats:
+        """Sum over the events of how far from a ratio they are."""
+        return self.beside - ratio * self.events
+
+    def error(self, ratio: Floats) -> Floats:
+        """Variance of that."""
+        found = self.noise_twice - 2 * ratio * self.noise_once + ratio**2 * self.noise
+        return np.maximum(found, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Usual:
+    """Sums over the slots so far, weighted by how sure each was: shape (memories, nodes, parts)."""
+
+    parts: Floats
+    noise: Floats
+    """Variances of the parts."""
+    apart: float = 0.0
+    """Sum of how far slots were from what was usual, beyond noise, weighted by how sure that is."""
+    told: float = 0.0
+    """Sum of these weights: the precision with which `differ` is known, but for what was thought
+    at first."""
+    own: float = 1.0
+    """Part of the last slot in what was observed with it: of a mean of n slots one in n, and none
+    where nothing was observed."""
+
+    @classmethod
+    def start(cls, nodes: int, parts: int) -> Usual:
+        """Before the first slot."""
+        nothing = np.zeros((len(KEEP), nodes, parts))
+        return cls(nothing, nothing)
+
+    def differ(self, scatter: float) -> float:
+        """Variance of ratios of a slot around what is usual, in parts of the most it could be.
+
+        Args:
+            scatter: that of single numbers, of which it is a part at first.
+        """
+        first = scatter * DIFFER
+        found = (self.apart + 1 / first) / (self.told + 1 / first**2)
+        return max(found, scatter * LEAST_DIFFER)
+
+    def after(self, observed: Iterable[Observed]) -> Usual:
+        """With one more slot.
+
+        Args:
+            observed: what the mechanism observed with it, if anything: parts, (nodes, parts).
+        """
+        keep = np.array(KEEP)[:, None, None]
+        parts, noise, own = keep * self.parts, keep**2 * self.noise, 0.0
+        apart, told = KEEP[0] * self.apart, KEEP[0] * self.told
+        for one in observed:
+            weight = 1 / np.maximum(one.variances.sum(axis=1, keepdims=True), _SURE)
+            more = self._apart(one)
+            apart, told = apart + more[0], told + more[1]
+            parts, noise = parts + weight * one.counts, noise + weight**2 * one.variances
+            own = 1 / one.slots
+        return Usual(parts, noise, apart, told, own)
+
+    def _apart(self, observed: Observed) -> tuple[float, float]:
+        """What an observation adds to `apart` and `told`: nothing where nothing is usual yet."""
+        known = Told.shares(self.parts[0], self.noise[0])
+        if not (known.events > 0).all():
+            return 0.0, 0.0
+        usual = np.clip(known.beside / known.events, 0.0, 1.0)
+        seen = Told.shares(observed.counts, observed.variances)
+        events = np.maximum(seen.events, 0.0)
+        error = seen.error(usual) + events**2 * (known.error(usual) / known.events**2)
+        most = events**2 * usual * (1 - usual) / observed.slots
+        beyond = seen.away(usual) ** 2 - error
+        weight = 1 / (2 * np.maximum(error + self.differ(SCATTER) * most, _TINY) ** 2)
+        # What is unusual in a slot is so in many cells of it: they tell as much as one.
+        return float((weight * most * beyond).mean()), float((weight * most**2).mean())
+
+    def encode(self) -> bytes:
+        """Bytes of it."""
+        sums = np.stack([self.parts, self.noise]).ravel()
+        return np.append(sums, [self.apart, self.told, self.own]).astype("<f8").tobytes()
+
+    def decode(self, data: bytes) -> Usual:
+        """What was encoded, of the same shape."""
+        *sums, apart, told, own = np.frombuffer(data, "<f8").tolist()
+        parts, noise = np.reshape(sums, (2, *self.parts.shape))
+        return Usual(parts, noise, apart, told, own)
+
+    def pulled(
+        self, counts: Floats, variances: Floats, each: Floats, before: Floats
+    ) -> tuple[Floats, Floats]:
+        """Ratios of a slot that is among those so far, and their variances: (nodes, ratios).
+
+        Args:
+            counts: estimate of each part, in what an event adds to all of them: (nodes, parts).
+            variances: of them, NaN where nothing is known.
+            each: what an event in a part stands for, from 0 to 1: shape (parts, ratios), or
+                (nodes, parts, ratios).
+            before: what was thought of the ratios before anything was known: shape (ratios,).
+        """
+        known = [Told.of(*sums, each) for sums in zip(self.parts, self.noise, strict=True)]
+        slot = Told.of(counts, variances, each)
+        return _pulled(known, slot, before, SCATTER, self.differ(SCATTER), self.own)
+
+    def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
+        """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
+        known = [Told.below(*sums) for sums in zip(self.parts, self.noise, strict=True)]
+        slot = Told.below(counts, variances, TOGETHER)
+        return _pulled(known, slot, before, 1.0, self.differ(1.0), self.own)
+
+
+def first(counts: Floats, variances: Floats) -> Usual:
+    """What is usual after one slot that was observed as it is told; variances may be NaN."""
+    start = Usual.start(*counts.shape)
+    known = np.isfinite(variances).all()
+    return start.after([Observed(counts, variances)]) if known else start
+
+
+def _pulled(
+    known: list[Told], slot: Told, before: Floats, scatter: float, apart: float, own: float
+) -> tuple[Floats, Floats]:
+    """Ratios of a slot and their variances: see :meth:`Usual.pulled`.
+
+    Args:
+        known: what the slots so far tell, over a long time and lately.
+        slot: what is forecast of this one, or was observed.
+        before: of the ratios.
+        scatter: variance of single numbers.
+        apart: variance of slots.
+        own: part of the slot in what was observed with it.
+    """
+    long, lately = known
+    ratio = np.atleast_2d(before)
+    ratio, doubt = _pull(ratio, BEFORE * _most(ratio), 0.0, long.everywhere())
+    ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
+    ratio, doubt = _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
+    differ = np.maximum(apart, scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
+    # Of a forecast, and of a mean of many slots, nothing follows for what is unusual in this one.
+    events = np.maximum(slot.events, 0.0)
+    slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * differ * events**2)
+    found, both = _pull(ratio, differ, doubt, slot)
+    # Then a forecast misses the same as what is usual does: of both together no more is known than
+    # of the better one.
+    some = slot.error(ratio) < events**2 * (differ + doubt)
+    better = slot.error(ratio) / np.where(some, events, 1.0) ** 2
+    better = np.where(some, better, differ + doubt)
+    return np.clip(found, 0.0, 1.0), own * both + (1 - own) * better
+
+
+def _pull(
+    toward: Floats, spread: Floats, doubt: Floats | float, told: Told
+) -> tuple[Floats, Floats]:
+    """The best linear estimate of ratios, and its variance.
+
+    Args:
+        toward: mean of the ratios before anything is known of them, shape (nodes, ratios).
+        spread: their variance around it.
+        doubt: variance of that mean itself.
+        told: of these ratios.
+    """
+    events = np.maximum(told.events, 0.0)
+    gain = events * spread / np.maximum(events**2 * spread + told.error(toward), _TINY)
+    left = 1 - gain * events
+    return toward + gain * told.away(toward), left * spread + left**2 * doubt
+
+
+def _between_nodes(usual: Floats, told: Told) -> Floats:
+    """Variance of what is usual of single nodes, by moments, shape (1, ratios)."""
+    beside, events = told.away(usual) ** 2, told.events**2
+    error = np.maximum(told.error(usual), _SURE * events + _TINY)
+    found = (beside / error - 1).sum(axis=0) / np.maximum((events / error).sum(axis=0), _TINY)
+    most = _most(usual)
+    return np.clip(found, LEAST_APART * most, BEFORE * most)
+
+
+def _most(ratio: Floats) -> Floats:
+    """The largest variance of numbers from 0 to 1 with this mean."""
+    inside = np.clip(ratio, LEAST_INSIDE, 1 - LEAST_INSIDE)
+    return inside * (1 - inside)
+
+
+def _summed(values: Floats, each: Floats) -> Floats:
+    """Sums over parts, (nodes, ratios), of values (nodes, parts) times what they stand for."""
+    found: Floats = np.matmul(values[:, None, :], each)[:, 0, :]
+    return found
+
+
+def _running(variances: Floats, together: float) -> Floats:
+    """Variances of the sums of the first, the first two, ... of some counts."""
+    apart = np.cumsum(variances, axis=1)
+    alike = np.cumsum(np.sqrt(variances), axis=1) ** 2
+    return np.asarray((1 - together) * apart + together * alike)

@@ -1,0 +1,82 @@
+"""The audit of all questions together: what their releases tell about a user, as a lower bound.
+
+A user was at the café in three base slots, and in the park before and after. One question is asked
+by base slot, one by three of them, of which the window has a part: without the user's events in the
+window, those outside count in their place. All noise is independent by bin, so that as many pairs
+of bins as there are runs stand side by side.
+"""
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms import Categories, NoiseSource, Requirement, Slots, WindowFilter
+from streamveil.mechanisms.core.budgets import Requirements
+from streamveil.mechanisms.portfolio import portfolio_stream
+from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
+from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from tests.mechanisms.test_audit import audit
+
+CLAIM = 3.0
+RUNS = 300_000
+HOUR, SHIFT = 0, 1
+WINDOW = range(1, 4)
+
+
+def portfolio(runs) -> Portfolio:
+    pairs = Categories(tuple(f"{place}{run}" for run in range(runs) for place in ("cafe", "park")))
+    asked = {"value": ("place",), "domain": pairs, "mechanism": "uniform"}
+    return Portfolio(
+        Slots.of("1h"), (Question("hour", **asked), Question("shift", slots=3, **asked))
+    )
+
+
+def world(there: bool, runs: int, overspent: float = 1.0) -> np.ndarray:
+    """What each run shows with the user's events in the window, or without: shape (runs, parts)."""
+    asked = Requirements((Requirement(len(WINDOW), CLAIM),))
+    shares = np.full((2, 1), int(asked.budgets[0] // 2 * overspent))
+    noise = NoiseSource(bytes(range(32)), str(there))
+    stream = PortfolioStream(portfolio(runs), asked, np.array([1]), shares, noise)
+    cafe, park, nowhere = ([[1, 0]], [[0, 1]], [[0, 0]])
+    state, shown = stream.start(), []
+    for base_slot in range(6):
+        here = (cafe if there else nowhere) if base_slot in WINDOW else park
+        pairs = {HOUR: here}
+        if SHIFT in stream.due(base_slot):
+            pairs[SHIFT] = cafe if there else park
+        counts = {q: np.tile(np.array(pair, np.int64), runs) for q, pair in pairs.items()}
+        state, releases = stream.release(state, base_slot, counts)
+        for q, release in releases.items():
+            if q == SHIFT or base_slot in WINDOW:
+                shown.append((release.counts > 0).astype(np.int64).reshape(runs, 2))
+    return np.concatenate(shown, axis=1)
+
+
+def proven(runs=RUNS, overspent=1.0) -> float:
+    found = audit(world(True, runs, overspent), world(False, runs, overspent))
+    print(f"audit of a portfolio: at least {found:.2f} of {CLAIM}")
+    return found
+
+
+# Nearly all of the claim is proven, and no more.
+@pytest.mark.slow
+def test_a_portfolio_keeps_its_claim():
+    assert 0.75 * CLAIM < proven() <= CLAIM
+
+
+# Without filters, a fifth more than there is convicts.
+@pytest.mark.slow
+def test_the_audit_convicts_overspending(monkeypatch):
+    monkeypatch.setattr(WindowFilter, "charge", lambda *_: None)
+    monkeypatch.setattr(PortfolioFilter, "charge", lambda *_: None)
+    monkeypatch.setattr(portfolio_stream, "_check_units", lambda *_: None)
+    assert proven(overspent=1.2) > CLAIM
+
+
+# So does a question that takes a slot of which the window has a part for one that it has whole.
+@pytest.mark.slow
+def test_the_audit_convicts_slots_in_part_that_count_as_whole(monkeypatch):
+    monkeypatch.setattr(
+        portfolio_stream, "sensitivity_of", lambda question, _: question.sensitivity
+    )
+    assert proven() > CLAIM

@@ -1,0 +1,155 @@
+"""Ratios are pulled towards what is usual: hardly worse than a constant, and with honest errors."""
+
+import numpy as np
+import pytest
+
+from streamveil.mechanisms.portfolio.answers import FEW, UNKNOWN
+from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles, StandardDeviation, Variance
+from streamveil.mechanisms.portfolio.usual import TOGETHER, Told, Usual
+from streamveil.mechanisms.protocol import Observed
+
+SEED = 10
+DELAY = Mean("delay", -30, 180)
+SLOTS, KNOWN = 200, 60
+
+
+def told(statistic, slots, noise, seed=SEED):
+    """Figures of slots in a row, each numbers by node; with the truth, shapes (slots, nodes)."""
+    random, whole = np.random.default_rng(seed), statistic.bounds.whole
+    usual, found, truth = None, [], []
+    for nodes in slots:
+        steps = [statistic.steps(numbers) for numbers in nodes]
+        parts = np.array([statistic.weights[one].sum(axis=0) for one in steps], np.float64)
+        parts += noise * whole * random.standard_normal(parts.shape)
+        variances = np.full(parts.shape, (noise * whole) ** 2)
+        usual = (usual or Usual.start(*parts.shape)).after([Observed(parts, variances)])
+        found.append(statistic.answer(parts, variances, usual))
+        figure = {"mean": np.mean, "variance": np.var, "stddev": np.std}[statistic.name]
+        truth.append([figure(numbers) for numbers in nodes])
+    return found, np.array(truth)
+
+
+def delays(events, slots=SLOTS, seed=SEED):
+    """Delays of a stream whose mean wanders by some minutes."""
+    random = np.random.default_rng(seed)
+    for slot in range(slots):
+        middle = 12 + 8 * np.sin(slot / 20)
+        yield [np.clip(random.normal(middle, 30, size), -30, 180) for size in events]
+
+
+@pytest.mark.parametrize("events", [[20], [20, 5, 200, 2]])
+def test_a_mean_is_hardly_worse_than_a_constant(events):
+    found, truth = told(DELAY, delays(events), noise=4)
+    values = np.array([one.values[:, 0] for one in found])[KNOWN:]
+    there, truth = np.isfinite(values), truth[KNOWN:]
+    error = np.sqrt(np.mean((values - truth)[there] ** 2))
+    constant = np.sqrt(np.mean((truth - truth.mean(axis=0))[there] ** 2))
+    assert error < 1.5 * constant
+    low, high = (
+        np.array([getattr(one, end)[:, 0] for one in found])[KNOWN:] for end in ("low", "high")
+    )
+    held = (low <= truth) & (truth <= high)
+    assert held[there].mean() >= 0.85
+
+
+def test_where_a_slot_tells_enough_it_stays_what_it_is():
+    found, truth = told(DELAY, delays([5000]), noise=20)
+    values = np.array([one.values[0, 0] for one in found])
+    assert np.abs(values - truth[:, 0]).max() < 3
+
+
+def test_nodes_of_which_little_is_known_are_like_the_others():
+    found, _ = told(DELAY, delays([5000, 4000, 1, 3000]), noise=20)
+    assert found[-1].notes[2, 0] == FEW or np.isnan(found[-1].values[2, 0])
+    some = [one for one in found[KNOWN:] if np.isfinite(one.values[2, 0])]
+    assert some
+    for one in some:
+        assert abs(one.values[2, 0] - 12) < 25
+        assert one.low[2, 0] < 12 < one.high[2, 0]
+
+
+@pytest.mark.parametrize("kind", [Variance, StandardDeviation])
+def test_variances_are_pulled_as_well(kind):
+    found, truth = told(kind("delay", -30, 180), delays([20]), noise=3)
+    values = np.array([one.values[0, 0] for one in found])[KNOWN:]
+    there = np.isfinite(values)
+    assert np.abs(np.median(values[there]) / np.median(truth) - 1) < 1
+    assert values[there].std() < truth.mean()
+
+
+def test_slots_of_which_nothing_is_known_change_nothing():
+    before = Usual.start(2, 4).after([Observed(np.full((2, 4), 50.0), np.ones((2, 4)))])
+    after = before.after([])
+    sides = np.array([0.0, 1.0, 0.0, 1.0])[:, None]
+    known = np.full((2, 4), 5.0), np.ones((2, 4)), sides, np.array([0.2])
+    assert after.pulled(*known)[0] == pytest.approx(before.pulled(*known)[0], rel=1e-3)
+    nothing = DELAY.answer(np.zeros((2, 4)), np.full((2, 4), np.nan), after)
+    assert set(nothing.notes.ravel()) == {UNKNOWN}
+
+
+def test_sums_are_bytes_and_back():
+    usual = Usual.start(2, 4).after([Observed(np.arange(8.0).reshape(2, 4), np.ones((2, 4)), 24)])
+    again = Usual.start(2, 4).decode(usual.encode())
+    assert again.encode() == usual.encode()
+    assert (again.parts.shape, again.own) == ((2, 2, 4), 1 / 24)
+
+
+def test_shares_below_edges_are_ratios_as_any():
+    random = np.random.default_rng(SEED)
+    counts, variances = random.normal(10, 5, (3, 5)), random.uniform(1, 9, (3, 5))
+    each = np.triu(np.ones((5, 5)))[:, :-1]
+    below, same = Told.below(counts, variances), Told.of(counts, variances, each)
+    ratio = np.linspace(0.2, 0.9, 4)[None]
+    assert below.away(ratio) == pytest.approx(same.away(ratio))
+    assert below.error(ratio) == pytest.approx(same.error(ratio))
+    assert (Told.below(counts, variances, TOGETHER).error(ratio) > same.error(ratio)).all()
+
+
+def test_a_forecast_after_a_mean_of_many_slots_tells_nothing_of_a_slot():
+    parts, sure = np.array([[30.0, 10.0, 0, 0]]), np.full((1, 4), 4.0)
+    sides = np.array([0.0, 1.0, 0.0, 1.0])[:, None], np.array([0.2])
+    single, many = (
+        Usual.start(1, 4).after([Observed(parts, sure, slots)]).pulled(parts, sure, *sides)
+        for slots in (1, 24)
+    )
+    assert many[1] > single[1]
+
+
+def test_of_a_slot_in_which_nothing_was_observed_no_more_is_known_than_how_much_slots_differ():
+    parts, sure = np.array([[300.0, 100.0, 0, 0]]), np.full((1, 4), 4.0)
+    sides = np.array([0.0, 1.0, 0.0, 1.0])[:, None], np.array([0.2])
+    seen = Usual.start(1, 4).after([Observed(parts, sure)])
+    observed, forecast = (one.pulled(parts, sure, *sides)[1] for one in (seen, seen.after([])))
+    assert observed < forecast / 10
+
+
+@pytest.mark.parametrize("differ", [0.005, 0.04, 0.1])
+@pytest.mark.parametrize("noise", [2.0, 20.0])
+def test_how_much_slots_differ_is_learnt(differ, noise):
+    """Shares of a Dirichlet distribution, whose variances are so much of the most there can be."""
+    random, usual = np.random.default_rng(SEED), Usual.start(3, 4)
+    alike = 1 / differ - 1
+    for _ in range(600):
+        shares = random.dirichlet(alike * np.array([0.5, 0.3, 0.1, 0.1]), 3)
+        counts = 200 * shares + noise * random.standard_normal((3, 4))
+        usual = usual.after([Observed(counts, np.full((3, 4), noise**2))])
+    first = Usual.start(3, 4).differ(1.0)
+    assert first > 0.1
+    assert differ / 1.5 < usual.differ(1.0) < differ * 1.5 + 0.1 * first
+
+
+def test_a_quantile_is_hardly_worse_than_a_constant():
+    statistic = Quantiles("delay", (-30, -5, 5, 15, 30, 60, 120, 180), 0.9)
+    random, usual, found, truth = np.random.default_rng(SEED), Usual.start(1, 9), [], []
+    for (numbers,) in delays([30]):
+        parts = statistic.weights[statistic.steps(numbers)].sum(axis=0)[None] + 0.0
+        errors = np.full(parts.shape, 9.0)
+        parts += 3 * random.standard_normal(parts.shape)
+        usual = usual.after([Observed(parts, errors)])
+        one = statistic.answer(parts, errors, usual)
+        found.append([one.low[0, 0], one.values[0, 0], one.high[0, 0]])
+        truth.append(np.quantile(numbers, 0.9))
+    low, values, high = np.array(found)[KNOWN:].T
+    truth = np.array(truth)[KNOWN:]
+    assert np.sqrt(np.mean((values - truth) ** 2)) < 1.5 * truth.std()
+    assert ((low <= truth) & (truth <= high)).mean() >= 0.85
