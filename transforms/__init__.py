@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         PerRecordSum,
         ValueBudget,
     )
+    from streamveil.transforms.portfolio.answers import Answers, PrivateAnswers, columns_for
     from streamveil.transforms.release.noise_keys import RotatedKey
     from streamveil.transforms.release_rows import ReleaseRows
     from streamveil.transforms.slots.heartbeat import Heartbeat
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ADD_REMOVE",
     "REPLACE",
+    "Answers",
     "CategoryBudget",
     "CollectHistograms",
     "CollectPerRecordCount",
@@ -45,10 +47,12 @@ __all__ = [
     "PerRecordMax",
     "PerRecordRunningTotal",
     "PerRecordSum",
+    "PrivateAnswers",
     "PrivateHistograms",
     "ReleaseRows",
     "RotatedKey",
     "ValueBudget",
+    "columns_for",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__)

@@ -24,6 +24,7 @@ ASKS = "asks"
 WAITING = "waiting"
 FIRST_SLOT = "first slot"
 DONE = "done"
+BOOKED = "booked"
 REVISED = "revised"
 
 

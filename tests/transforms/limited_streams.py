@@ -165,7 +165,7 @@ class Limited:
         mapped, _ = made.event_mapper(made.changing).map(batch_of(rows))
         for block, key, packed, _ in pack(mapped, layout, counter.bounding):
             events = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
-            shard, seen = counter.told((*key, block), counter.bound((*key, block), [events]))
+            ((shard, seen),) = counter.told((*key, block), counter.bound((*key, block), [events]))
             shards[shard].append(seen)
         for message in made._kept:
             shards[layout.key(message.shard)].append(message)

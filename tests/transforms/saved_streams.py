@@ -43,6 +43,7 @@ from streamveil.transforms.local.played_devices import PlayedDevicesConfig
 from streamveil.transforms.per_record import statistics
 from streamveil.transforms.per_record.budgets import ValueBudget
 from streamveil.transforms.release.drivers import _SlotCounts
+from tests.transforms.asked_streams import asked_streams
 from tests.transforms.limited_streams import limited_streams
 
 KEY = bytes(range(32))
@@ -248,7 +249,7 @@ def streams() -> dict[str, Any]:
     found["sliding sum hat"] = _per_record("sum", "hat", sliding=2)
     found["sliding max framework"] = _per_record("max", "framework", sliding=2)
     found["running hat"] = _per_record("running", "hat")
-    return found | limited_streams(KEY, "adaptive")
+    return found | limited_streams(KEY, "adaptive") | asked_streams()
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from streamveil.mechanisms.presence.limits import EVERY_SLOT
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.transforms.counting.changes import Changes
 from streamveil.transforms.messages import arrays_from_bytes, several_from_bytes
-from tests.transforms import saved_streams
+from tests.transforms import asked_streams, saved_streams
 from tests.transforms.limited_streams import CUT, LAST, Limited, told
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -97,6 +97,22 @@ def test_so_have_those_of_streams_where_users_count_in_a_few_slots(streams, reco
     chosen = streams["chosen adaptive"]
     driver = chosen._driver.gone_on(recorded["chosen adaptive"])
     assert [one.max_slots for one in driver.limits] == [EVERY_SLOT.max_slots, 1, 2]
+
+
+# Ledgers, what is usual, and events of slots that are not over, of members and strangers.
+def test_so_have_those_of_questions(streams, recorded):
+    for name in ("answers", "answers chosen", "answers planned"):
+        state, kept = streams[name].read(recorded[name])
+        assert state.next_slot == asked_streams.CUT
+        assert [one is not None and bool(one.parts.any()) for one in state.usual] == [0, 1, 1]
+        assert [one.unfinished for sums in state.times for one in sums] == [True]
+        assert (state.plan is not None) == (name == "answers planned")
+        assert sorted((one.slot, one.shard // 3) for one in kept) == [
+            *((11, 0), (11, 1), (15, 0), (15, 1)),
+        ]
+        whole, _ = streams[name].passed(0, asked_streams.LAST, None)
+        following = streams[name].following(recorded[name])
+        assert whole[-len(following) :] == following
 
 
 def test_a_stream_in_two_passes_releases_what_one_does(streams, saved):

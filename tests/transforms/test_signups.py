@@ -100,7 +100,9 @@ def run_piece(transform, kit, events, changes=()):
     parts = defaultdict(list)
     for block, key, packed, _ in pack(mapped, layout, counter.bounding):
         parts[(*key, block)].append(layout.message(Kind.EVENTS, block, key, packed.to_bytes()))
-    told = [counter.told(key, counter.bound(key, codes)) for key, codes in parts.items()]
+    told = [
+        one for key, codes in parts.items() for one in counter.told(key, counter.bound(key, codes))
+    ]
     messages, homeless = [data for _, data in told], 0
     if dynamic:
         messages, homeless = join(transform, layout, clock, told, changes)

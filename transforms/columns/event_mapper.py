@@ -134,7 +134,7 @@ class DomainMap:
                 )
             bins = self._index.find(text)
             if (bins < 0).any():
-                bins[_nulls(text)] = _NULL
+                bins[nulls_of(text)] = _NULL
         else:
             bins = self._numeric(arrays)
         bins[bins == _OUTSIDE] = self._other
@@ -150,7 +150,7 @@ class DomainMap:
             bins = np.searchsorted(edges, numbers[0], side="right") - 1
             bins[(numbers[0] < edges[0]) | (numbers[0] >= edges[-1])] = _OUTSIDE
         bins[np.any([np.isnan(n) for n in numbers], axis=0)] = _NAN
-        bins[np.any([_nulls(a) for a in arrays], axis=0)] = _NULL
+        bins[np.any([nulls_of(a) for a in arrays], axis=0)] = _NULL
         return bins.astype(np.int64)
 
     def _cells(self, longitude: Any, latitude: Any) -> npt.NDArray[np.int64]:
@@ -175,10 +175,13 @@ class DomainMap:
         return numbers
 
 
-def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+def nulls_of(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which rows are null, in a dictionary as well; shape (n,)."""
     nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
     if pa.types.is_dictionary(array.type) and array.dictionary.null_count:
-        nulls |= _nulls(array.dictionary)[array.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+        nulls |= nulls_of(array.dictionary)[
+            array.indices.fill_null(0).to_numpy(zero_copy_only=False)
+        ]
     return nulls
 
 

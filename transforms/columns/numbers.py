@@ -7,6 +7,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+NULL_NUMBER = "null number"
+"""Why an event is rejected whose number is missing."""
+NOT_FINITE = "not a finite number"
+"""Why one is whose number is none, or endless."""
+
 _NUMERIC = r"^\s*[+-]?(\d+([.]\d*)?|[.]\d+)([eE][+-]?\d+)?\s*$"
 
 

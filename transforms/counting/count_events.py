@@ -6,10 +6,10 @@ An input that ends is counted at its end, an unbounded one slot by slot as these
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import apache_beam as beam
 import pyarrow as pa
@@ -19,15 +19,16 @@ from apache_beam.typehints import KV, Tuple
 from apache_beam.utils.timestamp import Timestamp
 
 from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.records import Slots
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.transforms import metrics
 from streamveil.transforms.checks import refuse_windows
 from streamveil.transforms.columns.dead_letters import late_slots, losses_of, tally_of
-from streamveil.transforms.columns.event_mapper import EventMapper
 from streamveil.transforms.counting.bounding import Bounding
 from streamveil.transforms.counting.event_codes import (
     Layout,
     Packed,
+    ShardKey,
     Visits,
     bound_block,
     count,
@@ -40,6 +41,9 @@ from streamveil.transforms.slots.heartbeat import open_slots
 
 BlockKey = tuple[int, int, int]
 """(MEMBERS or STRANGERS, shard of these, block)"""
+
+Pack = Callable[[Any, Any, Bounding], Iterator[tuple[int, ShardKey, Packed, int]]]
+"""As :func:`pack`, of the layout of the counter that has it."""
 
 _CODES = KV[Tuple[int, int, int], Message]
 
@@ -64,6 +68,17 @@ class Counted(NamedTuple):
     bounded: bool
 
 
+class Maps(Protocol):
+    """What turns batches into integers."""
+
+    @property
+    def slots(self) -> Slots:
+        """How time is cut."""
+
+    def map(self, batch: pa.RecordBatch, latest: int | None = None) -> tuple[Any, pa.RecordBatch]:
+        """What is packed of a batch, and its dead letters: see :meth:`EventMapper.map`."""
+
+
 class Asked(NamedTuple):
     """The range of slots to release, as far as it is given."""
 
@@ -73,13 +88,15 @@ class Asked(NamedTuple):
 
 def count_events(
     batches: beam.PCollection[pa.RecordBatch],
-    make_mapper: Callable[[], EventMapper],
+    make_mapper: Callable[..., Maps],
     counter: Counter,
     clock: Clock,
     asked: Asked,
     heartbeat: beam.PTransform | None,
     *,
     bounded: bool,
+    chosen: beam.PCollection[bytes] | None = None,
+    kept: Sequence[tuple[BlockKey, Message]] = (),
 ) -> Counted:
     """Batches -> codes -> counts. Raises ValueError for a windowed or triggered input.
 
@@ -91,22 +108,33 @@ def count_events(
         asked: the range of slots.
         heartbeat: what opens the slots of an unbounded input; real time when None.
         bounded: whether the input, with all that goes with it, ends.
+        chosen: one element that `make_mapper` is to be told, where something is chosen first.
+        kept: events of an earlier run, which go on in this one.
     """
     refuse_windows(batches)
     real_time = not bounded and heartbeat is None
     mapped = batches | "MapEvents" >> beam.ParDo(
-        _MapEventsFn(make_mapper, counter, bounded=bounded, real_time=real_time)
+        _MapEventsFn(make_mapper, counter, bounded=bounded, real_time=real_time),
+        *(() if chosen is None else (beam.pvalue.AsSingleton(chosen),)),
     ).with_outputs(REJECTED, TALLIES, main="codes")
     mapped.codes.element_type = _CODES
     mapped[REJECTED].element_type = pa.RecordBatch
     mapped[TALLIES].element_type = bytes
+    codes, tallies = mapped.codes, [mapped[TALLIES]]
+    if kept:
+        earlier = batches.pipeline | "KeptEvents" >> beam.Create(
+            kept, reshuffle=False
+        ).with_output_types(_CODES)
+        codes = (codes, earlier) | "AddKeptEvents" >> beam.Flatten()
+        came = EventTally(messages=len(kept)).to_bytes()
+        tallies.append(batches.pipeline | "TallyKept" >> beam.Create([came], reshuffle=False))
     if bounded:
-        counted = count_at_end(mapped.codes, counter, clock, asked)
+        counted = count_at_end(codes, counter, clock, asked)
     else:
-        counted = count_in_time(mapped.codes, counter, clock, asked, heartbeat)
+        counted = count_in_time(codes, counter, clock, asked, heartbeat)
     return counted._replace(
         rejected=(mapped[REJECTED], *counted.rejected),
-        tallies=(mapped[TALLIES], *counted.tallies) if bounded else (),
+        tallies=(*tallies, *counted.tallies) if bounded else (),
     )
 
 
@@ -198,7 +226,7 @@ class _MapEventsFn(beam.DoFn):
 
     def __init__(
         self,
-        make_mapper: Callable[[], EventMapper],
+        make_mapper: Callable[..., Maps],
         counter: Counter,
         *,
         bounded: bool,
@@ -212,8 +240,11 @@ class _MapEventsFn(beam.DoFn):
     def setup(self) -> None:
         self._mapper = self._make_mapper()
         self._watch = LossWatch(self._counter.max_rejected)
+        self._chosen: bytes | None = None
 
-    def process(self, element: pa.RecordBatch) -> Iterator[Any]:
+    def process(self, element: pa.RecordBatch, chosen: bytes | None = None) -> Iterator[Any]:
+        if chosen != self._chosen:
+            self._mapper, self._chosen = self._make_mapper(chosen), chosen
         lost = tally_of(element)
         if not element.num_rows:  # of no rows a column may have any type
             if self._bounded and (lost.read or lost.messages):
@@ -230,12 +261,13 @@ class _MapEventsFn(beam.DoFn):
         beyond = sent = 0
         counter = self._counter
         layout = counter.layout
-        for block, key, packed, dropped in pack(events, layout, counter.bounding):
+        for block, key, packed, dropped in counter.pack(events, layout, counter.bounding):
             beyond += dropped
             sent += 1
             yield (*key, block), layout.message(Kind.EVENTS, block, key, packed.to_bytes())
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, beyond)
         tally = EventTally(element.num_rows, losses, beyond, messages=sent)
+        tally = counter.by_question(tally, events)
         if self._bounded:
             told = EventTally.total([lost, tally]).to_bytes()
             yield beam.pvalue.TaggedOutput(TALLIES, told)
@@ -257,6 +289,8 @@ class Counter:
     """
     max_rejected: float = 1.0
     """Share of the events that may be lost before somebody has to look."""
+    pack: Pack = pack
+    """Turns what a batch is mapped to into arrays to shuffle."""
 
     @cached_property
     def bounding(self) -> Bounding:
@@ -271,28 +305,37 @@ class Counter:
             return Visits.none(kind, block, self.layout)
         return bound_block(kind, block, parts, self.layout, self.bounding)
 
-    def tally(self, visits: Visits, messages: int) -> EventTally:
-        """What became of a block's events, of so many messages; and tell the counters.
+    def tally(self, key: BlockKey, visits: Visits, messages: int) -> EventTally:
+        """What became of a block's events; and tell the counters.
 
-        Where a later step counts, some of those kept may still be rejected or left out.
+        Where a later step counts, some of those kept may still be rejected or left out. `messages`
+        are those that were sent on, less those that came.
         """
         counted = 0 if self.by_user else int(visits.kept.sum())
         metrics.count(metrics.EVENTS_BOUNDED_AWAY, visits.dropped)
         metrics.count(metrics.EVENTS_COUNTED, counted)
-        return EventTally(beyond_bound=visits.dropped, counted=counted, messages=1 - messages)
+        return EventTally(beyond_bound=visits.dropped, counted=counted, messages=messages)
+
+    def by_question(self, tally: EventTally, events: Any) -> EventTally:
+        """The tally of mapped events, with what each question could read, if there are any."""
+        return tally
 
     @property
     def told_type(self) -> Any:
         """Type of what :meth:`told` gives."""
         return KV[Tuple[int, int], Message] if self.by_user else KV[str, Message]
 
-    def told(self, key: BlockKey, visits: Visits) -> tuple[Any, Message]:
+    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
         """(stream, BlockCounts), or (shard, Visits) if by user."""
         shard, block = key[:2], key[2]
         if self.by_user:
-            return shard, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes())
+            return [(shard, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes()))]
         counts = count(key[0], visits, self.layout, self.registry.classes_with_other)
-        return self.stream, self.layout.message(Kind.COUNTS, block, shard, counts.to_bytes())
+        return [(self.stream, self.layout.message(Kind.COUNTS, block, shard, counts.to_bytes()))]
+
+    def late(self, key: BlockKey, events: int) -> pa.RecordBatch:
+        """Dead letters for events of a block that came after it was closed."""
+        return late_slots({key[2]: events})
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,10 +347,10 @@ class VisitCounter(Counter):
         """Type of what :meth:`told` gives."""
         return KV[str, Message]
 
-    def told(self, key: BlockKey, visits: Visits) -> tuple[Any, Message]:
+    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
         """(stream, Visits of registered users)."""
         shard, block = key[:2], key[2]
-        return self.stream, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes())
+        return [(self.stream, self.layout.message(Kind.COUNTS, block, shard, visits.to_bytes()))]
 
 
 class _CountBlocksFn(beam.DoFn):
@@ -322,9 +365,10 @@ class _CountBlocksFn(beam.DoFn):
     def process(self, element: tuple[BlockKey, Iterable[Message]]) -> Iterator[Any]:
         key, messages = element[0], list(element[1])
         visits = self._counter.bound(key, messages)
-        tally = self._counter.tally(visits, len(messages))
+        told = self._counter.told(key, visits)
+        tally = self._counter.tally(key, visits, len(told) - len(messages))
         yield beam.pvalue.TaggedOutput(TALLIES, tally.to_bytes())
-        yield self._counter.told(key, visits)
+        yield from told
 
 
 class _CountSlotsFn(beam.DoFn):
@@ -373,8 +417,8 @@ class _CountSlotsFn(beam.DoFn):
             late = int(visits.kept.sum()) + visits.dropped
             metrics.count(metrics.EVENTS_LATE, late)
             # The slot's own time is behind the watermark: windows after this would drop it.
-            letters = TimestampedValue(late_slots({key[2]: late}), Timestamp.now())
+            letters = TimestampedValue(self._counter.late(key, late), Timestamp.now())
             yield beam.pvalue.TaggedOutput(REJECTED, letters)
             return
-        self._counter.tally(visits, len(some))
-        yield self._counter.told(key, visits)
+        self._counter.tally(key, visits, 0)
+        yield from self._counter.told(key, visits)

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import apache_beam as beam
 from apache_beam.typehints import KV
 
-from streamveil.mechanisms.core.event_tallies import LATE, EventTally, Lost, sum_bytes
+from streamveil.mechanisms.core.event_tallies import (
+    LATE,
+    EventTally,
+    Lost,
+    question_of,
+    sum_bytes,
+)
+from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import InputLost, Slots, format_time
 from streamveil.transforms.columns.dead_letters import WRONG_TYPE
 from streamveil.transforms.columns.event_mapper import (
@@ -26,6 +33,7 @@ from streamveil.transforms.columns.event_mapper import (
     OUTSIDE_RANGE,
     Columns,
 )
+from streamveil.transforms.columns.numbers import NOT_FINITE, NULL_NUMBER
 from streamveil.transforms.columns.text import NULL_USER
 from streamveil.transforms.columns.times import NULL_TIME, UNPARSABLE_TIME
 from streamveil.transforms.messages import Kind, Message
@@ -86,14 +94,21 @@ class LossLimit:
     def check(self, data: bytes, stream: str) -> tuple[str, Message]:
         """Of a whole tally as bytes, the word how many messages there must be to release.
 
-        Raises InputLost where more was lost than may be, or there is nothing to release.
+        Raises InputLost where more was lost than may be, also where a question can read none of
+        its events, or there is nothing to release.
         """
         tally = EventTally.of_bytes(data)
         problem = self._problem(tally)
         if problem:
-            told = "" if not tally.all_lost else f" {self._mostly(tally)}"
+            told = f" {self._mostly(tally.losses)}" if tally.losses else ""
             if not self._ranged:
                 told += " Nor does a range (--start and --end) say which slots there are."
+        elif tally.blind and self.max_rejected < 1:
+            unread = tally.unread_by[tally.blind[0]]
+            events = number_of(sum(some.events for some in unread.values()), "event")
+            problem = f"question {tally.blind[0]!r} asks about {events} and can read none of them"
+            told = f" {self._mostly(unread)}"
+        if problem:
             raise InputLost(f"{problem}, so nothing is released.{told} {found(tally)}")
         return stream, Message(Kind.WHOLE, payload=b"%d" % tally.messages)
 
@@ -121,9 +136,9 @@ class LossLimit:
             f"{self.max_rejected:g} that may be (--max_rejected)"
         )
 
-    def _mostly(self, tally: EventTally) -> str:
+    def _mostly(self, lost: Mapping[str, Lost]) -> str:
         """The commonest reason, one of the events, and what may be behind it."""
-        why, some = max(tally.lost.items(), key=lambda item: (item[1].events, item[0]))
+        why, some = max(lost.items(), key=lambda item: (item[1].events, item[0]))
         sample = f"{some.place}: {_shown(some.detail)!r}"
         return (
             f"Most often: {why} ({some.events:,}), as in {sample}. Likely cause: "
@@ -134,6 +149,9 @@ class LossLimit:
         """What may be behind a reason, in the words of the options."""
         match = _COLUMN_VALUE.fullmatch(some.detail)
         column, value = match.groups() if match else ("", some.detail)
+        why, question = question_of(why)
+        if question:
+            return _cause_of_question(why, question, column, value)
         if why in (UNPARSABLE_TIME, OUTSIDE_RANGE):
             return self._time_cause(why, column, value)
         if why in (NULL_USER, NULL_VALUE, NULL_TIME):
@@ -171,13 +189,30 @@ class LossLimit:
         return f"the column {column} is not that of the times, or they are not ISO 8601"
 
     def _unknown_cause(self, why: str, column: str, value: str) -> str:
-        public = "--requirements" if why == NO_REQUIREMENT else "--domain"
         # Where requirements change, only the slot of such an event is known.
         named = f"the column {column}" if column else "the column of the user (--user_column)"
-        if value != value.strip():
-            return f"{named} has blanks before or after what {public} lists without"
-        more = "" if why == NO_REQUIREMENT else "; --other=NAME gives all other values a bin"
-        return f"{named} is not what {public} lists: perhaps another one was meant{more}"
+        if why == NO_REQUIREMENT:
+            return _unlisted(named, value, "--requirements")
+        return _unlisted(named, value, "--domain", "; --other=NAME gives all other values a bin")
+
+
+def _cause_of_question(why: str, question: str, column: str, value: str) -> str:
+    """What may be behind it that a question cannot read an event, in the words of its file."""
+    named, of_it = f"the column {column}", f"of question {question!r}"
+    if why == OUTSIDE_DOMAIN:
+        more = "; other: NAME gives all other values a bin"
+        return _unlisted(named, value, f"the domain {of_it}", more)
+    if why == NOT_A_NUMBER:
+        return f"{named} is not the right one, or the domain {of_it} should list texts"
+    key = "column" if why in (NULL_NUMBER, NOT_FINITE) else "value"
+    fault = "holds what is no number, or no finite one" if why == NOT_FINITE else "is empty"
+    return f"{named} {fault}: perhaps another one was meant ({key} {of_it})"
+
+
+def _unlisted(named: str, value: str, public: str, more: str = "") -> str:
+    if value != value.strip():
+        return f"{named} has blanks before or after what {public} lists without"
+    return f"{named} is not what {public} lists: perhaps another one was meant{more}"
 
 
 _OTHER_CAUSES = {
@@ -209,6 +244,8 @@ _FOUND = re.compile(
     r"Found: (\d+) read, \d+ rejected(?: \((.*?)\))?, (\d+) late, (\d+) beyond the bound"
     r"(?:, (\d+) beyond the limit)?, (\d+) counted"
 )
+# A reason may name a question in brackets.
+_REASON = re.compile(r"((?:[^()]|\([^()]*\))+?) (\d+)(?:, |$)")
 
 
 def tally_in(text: str) -> EventTally:
@@ -221,8 +258,7 @@ def tally_in(text: str) -> EventTally:
         return EventTally()
     read, reasons, late, beyond_bound, beyond_limit, counted = matches[-1]
     lost = {}
-    for one in reasons.split(", ") if reasons else ():
-        why, _, number = one.rpartition(" ")
+    for why, number in _REASON.findall(reasons):
         lost[why] = Lost(int(number))
     if int(late):
         lost[LATE] = Lost(int(late))

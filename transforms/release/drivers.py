@@ -284,7 +284,7 @@ class ByPresence:
         """The same under limits that were chosen."""
         return ByPresence(self._make, self.layout, limits_from(choice), self._fixed)
 
-    def tell_limits(self) -> None:
+    def tell_chosen(self) -> None:
         """Count the users under each of the limits that were chosen: all of it is public."""
         population, asked = self.stream.mechanism.population, self.stream.asked
         for size, limit, one in zip(population.sizes, self.limits, asked, strict=True):

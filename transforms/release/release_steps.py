@@ -29,6 +29,7 @@ from streamveil.mechanisms.presence.life_share import mostly_left_out
 from streamveil.mechanisms.protocol import SlotRelease
 from streamveil.transforms import metrics
 from streamveil.transforms.messages import (
+    BOOKED,
     DONE,
     LEDGER,
     REVISED,
@@ -86,6 +87,8 @@ class ReleaseConfig:
     """What is given after the last slot of the stream, where slots may be revised."""
     ends: bool = True
     """Whether the stream ends with the last slot."""
+    tells_booked: bool = False
+    """Whether it is told how many entries of the ledger there are: not as many as what is told."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ class _ReleaseAtEndFn(beam.DoFn):
             )
         for choice in chosen:
             driver = driver.chosen(choice)
-            driver.tell_limits()
+            driver.tell_chosen()
         told: Counter[str | None] = Counter()
         end = config.clock.slots.end
         state = driver.start() if config.resume is None else driver.decode(config.resume)
@@ -181,16 +184,17 @@ class _ReleaseAtEndFn(beam.DoFn):
             for output in config.emit(driver, state, slot, release, at):
                 told[getattr(output, "tag", None)] += 1
                 yield output
-        yield beam.pvalue.TaggedOutput(DONE, told[None])
         next_slot = driver.next_slot(state)
+        if config.emit_rest and config.ends and next_slot is not None:
+            at = Timestamp(micros=end(next_slot - 1) - 1)
+            for output in config.emit_rest(driver, state, at):
+                told[getattr(output, "tag", None)] += 1
+                yield output
+        yield beam.pvalue.TaggedOutput(DONE, told[None])
+        if config.tells_booked:
+            yield beam.pvalue.TaggedOutput(BOOKED, told[LEDGER])
         if config.emit_rest:
-            rest = 0
-            if config.ends and next_slot is not None:
-                at = Timestamp(micros=end(next_slot - 1) - 1)
-                for revision in config.emit_rest(driver, state, at):
-                    rest += 1
-                    yield revision
-            yield beam.pvalue.TaggedOutput(REVISED, told[REVISIONS] + rest)
+            yield beam.pvalue.TaggedOutput(REVISED, told[REVISIONS])
         if config.keeps and next_slot is not None:
             written = driver.encode(state, *([kept] if kept else []))
             yield beam.pvalue.TaggedOutput(STATE, (next_slot, written))

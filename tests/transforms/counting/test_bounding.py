@@ -15,6 +15,7 @@ from scipy.stats import chi2
 
 from streamveil.mechanisms.randomness.noise import keyed_words
 from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting import event_codes
 from streamveil.transforms.counting.bounding import (
     DISTINCT,
     KEEPS,
@@ -29,7 +30,9 @@ from streamveil.transforms.counting.event_codes import (
     MEMBERS,
     STRANGERS,
     Layout,
+    Packed,
     bound_block,
+    bound_members,
     count,
     pack,
 )
@@ -200,6 +203,30 @@ def test_the_choice_for_a_user_ignores_everyone_else(mine, others, bounding, kin
 # Over many users the distinct bin that is kept is uniform over those sent, however often each was
 # repeated: no bin is favoured by its place. The ranks are fixed, so this is not flaky; the
 # threshold is the one of a random choice.
+# A visit of more groups than a piece has is a piece of its own.
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("size", [1, 2, 7, 64])
+def test_pieces_of_a_block_are_bounded_as_the_whole(keep, size, monkeypatch):
+    layout = Layout(block=4, users=9, classes=1, bins=20, shards=1)
+    random = np.random.default_rng(size)
+    codes = np.flatnonzero(random.random(layout.span) < 0.3).astype(np.uint32)
+    repeats, bounding = random.integers(1, 4, len(codes)), Bounding(2, keep)
+    whole = bound_members(codes, repeats, 5, layout, bounding)
+    monkeypatch.setattr(event_codes, "_BOUND_AT_ONCE", size)
+    # Each event is in one of three parts, where it may be the only one of its group or another.
+    where = random.integers(0, 3, int(repeats.sum()))
+    sent = [
+        np.unique(np.repeat(codes, repeats)[where == part], return_counts=True)
+        for part in (0, 1, 2)
+    ]
+    for parts in ([(codes, repeats)], sent):
+        packed = [Packed.of(some, events) for some, events in parts]
+        found = bound_block(MEMBERS, 5, packed, layout, bounding)
+        np.testing.assert_array_equal(found.codes, codes)
+        np.testing.assert_array_equal(found.kept, whole)
+        assert found.dropped == repeats.sum() - whole.sum()
+
+
 @pytest.mark.parametrize("kind", [MEMBERS, STRANGERS])
 @pytest.mark.parametrize("most", [1, 2])
 def test_the_kept_distinct_bin_is_uniform(kind, most):

@@ -34,6 +34,7 @@ LAYOUTS = {
     "narrow, odd": Layout(block=5, users=7, classes=3, bins=3, shards=3),
     "just narrow": Layout(block=4, users=2**28, classes=3, bins=4, shards=1),
     "just wide": Layout(block=4, users=2**28 + 1, classes=3, bins=4, shards=1),
+    "wide, but narrow by slot": Layout(block=16, users=2**29, classes=3, bins=4, shards=1),
     "wide": Layout(block=16, users=2**31, classes=3, bins=4, shards=1),
     "wide, sharded": Layout(block=16, users=2**31, classes=3, bins=4, shards=3),
 }
@@ -180,6 +181,25 @@ def test_slots_so_far_apart_that_codes_overflow():
     found, dropped = in_two_steps(rows, LAYOUTS["wide"], 2)
     assert found == {(slot, 2, 1): 2 for slot, _, _ in rows}
     assert dropped == 4
+
+
+# Busy slots in order of time are sorted one by one, as narrow codes where those of one slot are.
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS.values() if layout.shards == 1])
+def test_events_in_order_of_time_make_the_same_codes(layout):
+    random = np.random.default_rng(5)
+    slots = np.repeat(np.arange(-3, 3), 600)
+    users = random.integers(max(layout.users - 40, 0), layout.users, len(slots))
+    bins = random.integers(0, layout.bins, len(slots))
+    nobody = np.zeros((0, 2), np.uint64)
+    shuffled = random.permutation(len(slots))
+    packs = [
+        list(pack(Events(slots[at], bins[at], users[at], nobody), layout, Bounding(1)))
+        for at in (np.arange(len(slots)), shuffled)
+    ]
+    for in_order, other in zip(*packs, strict=True):
+        assert in_order[:2] == other[:2]
+        assert in_order[2].to_bytes() == other[2].to_bytes()
+        assert in_order[2].codes.dtype == layout.dtype
 
 
 @PROPERTY

@@ -1,0 +1,546 @@
+"""One pass over the events for many questions: what is counted, answered, spent and lost.
+
+`EXACT` asks for so much budget that counts are released as they are.
+"""
+
+import collections
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from streamveil.mechanisms import Categories, ConfigurationError, Registry, Requirement, Slots
+from streamveil.mechanisms.core.budgets import Requirements
+from streamveil.mechanisms.core.records import PUBLISHED, Lifetime
+from streamveil.mechanisms.portfolio.conditions import Condition
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.shares import plan_shares
+from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean
+from streamveil.transforms import Columns, metrics
+from streamveil.transforms.portfolio.answers import PrivateAnswers, columns_for
+
+HOUR = 3_600_000_000
+USERS = [f"u{i}" for i in range(40)]
+EXACT = Registry.of(dict.fromkeys(USERS, (1, 4096.0)))
+USUAL = Registry.of({u: (1 + i % 3, 50.0 + i % 2) for i, u in enumerate(USERS)})
+AB = Categories(("a", "b"))
+
+HOURLY = Question("hourly", value=("value",), domain=AB, mechanism="pba")
+DAILY = Question(
+    "daily",
+    slots=24,
+    statistic=DistinctUsers(),
+    where=(Condition("kind", ("car",)),),
+    mechanism="pba",
+)
+SHIFT = replace(DAILY, name="shift", slots=6)
+SPEED = Question(
+    "speed", slots=3, value=("value",), domain=AB, statistic=Mean("speed", 0, 100), mechanism="ba"
+)
+
+
+def even(questions, registry):
+    budgets = Requirements.of(registry.classes).budgets
+    return np.tile(budgets // len(questions), (len(questions), 1))
+
+
+def answers(*questions, registry=EXACT, **options):
+    """The transform over hours, with the budget in equal shares. Whatever is lost is no fault."""
+    portfolio = Portfolio(Slots.of("1h"), questions)
+    options = {"noise_key": bytes(32), "max_rejected": 1.0, **options}
+    return PrivateAnswers(
+        portfolio,
+        registry,
+        columns_for(portfolio, "user", "time"),
+        even(questions, registry),
+        **options,
+    )
+
+
+def batch(rows):
+    """Of (user, value, slot, kind, speed) rows: one event a millisecond into its hour."""
+    users, values, slots, kinds, speeds = zip(*rows, strict=True) if rows else ((),) * 5
+    times = np.array(slots, np.int64) * HOUR + 1000
+    return pa.RecordBatch.from_pydict(
+        {
+            "user": pa.array(users, pa.string()),
+            "value": pa.array(values, pa.string()),
+            "time": pa.array(times, pa.timestamp("us", "UTC")),
+            "kind": pa.array(kinds, pa.string()),
+            "speed": pa.array(speeds, pa.float64()),
+        }
+    )
+
+
+def random_rows(number, slots, seed=10):
+    draw = np.random.default_rng(seed)
+    return [
+        (
+            USERS[draw.integers(len(USERS))],
+            "ab"[draw.integers(2)],
+            int(draw.integers(slots)),
+            ("car", "bus")[draw.integers(2)],
+            float(draw.integers(100)),
+        )
+        for _ in range(number)
+    ]
+
+
+def by_question(ran):
+    found = collections.defaultdict(dict)
+    for answer in ran.answers:
+        found[answer.question][answer.slot] = answer
+    return found
+
+
+def test_one_question_counts_what_histograms_count(run, kit):
+    rows = random_rows(2000, 12)
+    more = {"max_contributions": 2, "keep": "distinct"}
+    one = Question("one", value=("value",), domain=AB, mechanism="pba", **more)
+    ran = run(answers(one), [batch(rows[:900]), batch(rows[900:])])
+    plain = run(
+        kit.histograms(EXACT, **more),
+        [kit.batch([row[:3] for row in some]) for some in (rows[:900], rows[900:])],
+    )
+    assert [answer.values[:, 0].tolist() for answer in ran.answers] == [
+        release.counts.tolist() for release in plain.releases
+    ]
+    for name in ("events_counted", "events_bounded_away"):
+        assert ran.counters[name] == plain.counters[name] > 0
+        assert ran.counters[f"{name} of question one"] == plain.counters[name]
+
+
+def test_questions_of_different_slots_are_counted_in_one_pass(run):
+    rows = random_rows(1500, 48)
+    transform = answers(HOURLY, DAILY, SPEED, shards=2, first_slot=0, last_slot=47)
+    ran = run(transform, [batch(rows[:700]), batch(rows[700:])])
+    found = by_question(ran)
+    assert [len(found[name]) for name in ("hourly", "daily", "speed")] == [48, 2, 16]
+    for slot, answer in found["hourly"].items():
+        assert answer.values.sum() == len({user for user, _, at, *_ in rows if at == slot})
+        assert (answer.start, answer.end) == (slot * HOUR, (slot + 1) * HOUR)
+        assert answer.labels == ("a", "b")
+    for slot, answer in found["daily"].items():
+        cars = {user for user, _, at, kind, _ in rows if at // 24 == slot and kind == "car"}
+        assert answer.values.tolist() == [[len(cars)]]
+        assert answer.outputs == ("users",)
+    assert found["daily"][1].start == 24 * HOUR
+    assert ran.done == [66]
+    assert ran.state[0][0] == 48
+    counted = [(one.question, one.first_base_slot, one.last_base_slot) for one in ran.ledger]
+    assert counted[2:4] == [("hourly", 2, 2), ("speed", 0, 2)]
+    assert counted[-2:] == [("daily", 24, 47), ("speed", 45, 47)]
+    assert all(one.spent_in_window <= 4096 for one in ran.ledger)
+    assert (
+        sum(ran.counters[f"events_counted of question {name}"] for name in found)
+        == (ran.counters["events_counted"])
+    )
+
+
+# 40 users with one number each, so that nothing is drawn.
+def test_a_mean_is_that_of_the_numbers_within_its_bounds(run):
+    rows = [(user, "ab"[i % 2], 0, "car", 3.0 * i - 5) for i, user in enumerate(USERS)]
+    (answer,) = run(answers(SPEED, first_slot=0, last_slot=2), [batch(rows)]).answers
+    numbers = np.clip([row[4] for row in rows], 0, 100)
+    expected = [numbers[i::2].mean() for i in (0, 1)]
+    np.testing.assert_allclose(answer.values[:, 0], expected, atol=0.1)
+    assert (answer.low[:, 0] <= answer.values[:, 0]).all()
+    assert (answer.high[:, 0] >= answer.values[:, 0]).all()
+
+
+def test_a_user_counts_once_in_a_slot_and_bin_and_in_so_many_bins(run):
+    rows = [("u1", "a", 0, "car", 0.0)] * 5 + [("u1", "b", 1, "car", 0.0), ("u2", "a", 2, "", 0.0)]
+    people = Question(
+        "people",
+        slots=3,
+        value=("value",),
+        domain=AB,
+        statistic=DistinctUsers(),
+        max_contributions=2,
+        mechanism="pba",
+    )
+    ran = run(answers(people, first_slot=0, last_slot=2), [batch(rows[:3]), batch(rows[3:])])
+    assert ran.answers[0].values.tolist() == [[2], [1]]
+    assert ran.counters["events_bounded_away of question people"] == 4
+
+
+def test_strangers_count_with_their_class(run):
+    registry = Registry.of({"u0": (1, 4096.0)}, default=(Requirement(1, 2048.0), 10))
+    rows = [(f"s{i % 4}", "a", i % 6, "car", 0.0) for i in range(24)] + random_rows(0, 1)
+    ran = run(
+        answers(HOURLY, DAILY, registry=registry, shards=3, first_slot=0, last_slot=23),
+        [batch(rows[:9]), batch(rows[9:])],
+    )
+    found = by_question(ran)
+    there = {(slot, user) for user, _, slot, *_ in rows}
+    assert [found["hourly"][slot].values[0, 0] for slot in range(24)] == [
+        len([user for at, user in there if at == slot]) for slot in range(24)
+    ]
+    assert found["daily"][0].values.tolist() == [[4]]
+
+
+def figures(ran):
+    return {
+        (one.question, one.slot): (one.values.tolist(), one.stderr.tolist(), one.status)
+        for one in ran.answers
+    }
+
+
+# Whatever the order of the events, the batches and the shards: the same answers.
+def test_a_replay_gives_the_same(run):
+    rows = random_rows(300, 6)
+    asked = {"registry": USUAL, "first_slot": 0, "last_slot": 5}
+    one = run(answers(HOURLY, SHIFT, SPEED, **asked), [batch(rows)])
+    other = run(
+        answers(HOURLY, SHIFT, SPEED, shards=3, **asked),
+        [batch(rows[200:][::-1]), batch(rows[:200])],
+    )
+    assert str(figures(one)) == str(figures(other))
+    assert PUBLISHED in str(figures(one))
+
+
+def test_passes_go_on_from_each_other(run):
+    rows = random_rows(300, 12)
+    three, asked = (HOURLY, SHIFT, SPEED), {"registry": USUAL}
+    whole = run(answers(*three, first_slot=0, last_slot=11, **asked), [batch(rows)])
+    parts = [[row for row in rows if row[2] // 6 == part] for part in (0, 1)]
+    first = run(answers(*three, first_slot=0, last_slot=5, ends=False, **asked), [batch(parts[0])])
+    ((at, state),) = first.state
+    then = {"first_slot": at, "last_slot": 11, "resume": state}
+    second = run(answers(*three, **then, **asked), [batch(parts[1])])
+    assert str(figures(whole)) == str(figures(first) | figures(second))
+    assert PUBLISHED in str(figures(second))
+    assert whole.state == second.state
+    with pytest.raises(ConfigurationError, match="slot 6 comes next"):
+        answers(*three, **{**then, "first_slot": 7}, **asked)
+    with pytest.raises(ConfigurationError, match="question speed"):
+        answers(HOURLY, SHIFT, **then, **asked)
+
+
+# Passes may end within slots of longer questions: their events go on with the state, also of users
+# with many of them, of whom some are drawn when all are there, of strangers, and to other shards.
+def test_slots_that_are_not_over_go_on_in_the_next_pass(run):
+    registry = Registry.of(dict.fromkeys(USERS[:30], (2, 60.0)), default=(Requirement(3, 40.0), 10))
+    few = replace(SPEED, slots=5, max_contributions=2)
+    distinct = replace(SHIFT, name="distinct", slots=6, max_contributions=2, keep="distinct")
+    asked = (HOURLY, few, distinct, replace(DAILY, value=("value",), domain=AB))
+    rows = random_rows(900, 30)
+    whole = run(answers(*asked, registry=registry, first_slot=0, last_slot=29), [batch(rows)])
+    found, at, state = {}, 0, None
+    for end, shards in ((6, 1), (7, 2), (27, 1)):
+        more = {"first_slot": at, "last_slot": end, "resume": state, "ends": False}
+        some = [row for row in rows if at <= row[2] <= end]
+        ran = run(answers(*asked, registry=registry, shards=shards, **more), [batch(some)])
+        assert (ran.done, ran.booked) == ([len(ran.answers)], [len(ran.ledger)])
+        found |= figures(ran)
+        ((at, state),) = ran.state
+        assert at == end + 1
+    told = {key: one for key, one in figures(whole).items() if key in found}
+    assert str(sorted(found.items())) == str(sorted(told.items()))
+    # The first day is answered by the last pass; slots that are not over, where a stream ends.
+    assert ("daily", 0) in found
+    rest = [("daily", 1), ("distinct", 4), ("hourly", 28), ("hourly", 29), ("speed", 5)]
+    assert sorted(figures(whole).keys() - found.keys()) == rest
+
+
+# Slots of questions that the range cuts count what is within; later ones are not told.
+def test_a_range_within_slots_of_questions(run, caplog):
+    rows = [("u1", "a", slot, "car", 0.0) for slot in range(2, 30)]
+    ran = run(answers(HOURLY, DAILY, first_slot=4, last_slot=26), [batch(rows)])
+    found = by_question(ran)
+    assert list(found["hourly"]) == list(range(4, 27))
+    assert {slot: one.values.tolist() for slot, one in found["daily"].items()} == {
+        0: [[1]],
+        1: [[1]],
+    }
+    assert len(ran.ledger) == len(ran.answers) == 25
+    assert ran.state == []
+    assert {letter["reason"] for letter in ran.dead_letters} == {"outside the released slots"}
+    assert [record.message for record in caplog.records if record.name == "streamveil"] == [
+        "the range starts at 1970-01-01T04:00:00Z, within a slot of daily: of the first slot of "
+        "each a part counts",
+        "the range ends at 1970-01-02T03:00:00Z, within a slot of daily: of the last slot of each "
+        "a part counts",
+    ]
+
+
+IN_TIMES = replace(HOURLY, times=(3, 6), mechanism="adaptive")
+
+
+def times(ran):
+    return {(one.length, one.slot): one for one in ran.answers if one.length != "1h"}
+
+
+def test_longer_times_add_up_to_the_end_of_the_range(run, caplog):
+    rows = random_rows(400, 12)
+    transform = answers(IN_TIMES, DAILY, registry=USUAL, first_slot=1, last_slot=9)
+    ran = run(transform, [batch(rows)])
+    hours = {one.slot: one for one in ran.answers if one.length == "1h"}
+    found = times(ran)
+    del found["1d", 0]
+    assert list(found) == [("3h", 0), ("3h", 1), ("6h", 0), ("3h", 2), ("3h", 3), ("6h", 1)]
+    for (length, slot), one in found.items():
+        size = int(length[0])
+        those = [hours[hour].values for hour in hours if hour // size == slot]
+        np.testing.assert_array_equal(one.values, np.sum(those, axis=0))
+        assert (one.start, one.end) == (slot * size * HOUR, (slot + 1) * size * HOUR)
+        cut = len(those) < size
+        note = f"a part of the time: {len(those)} of its {size} slots of 1h" if cut else ""
+        assert one.figures.notes[0, 0].endswith(note)
+        assert cut == ((length, slot) in [("3h", 0), ("6h", 0), ("3h", 3), ("6h", 1)])
+    assert len(ran.ledger) == len(hours) + 1 == ran.booked[0]
+    assert ran.done == [len(ran.answers)]
+    assert "within a slot of daily, hourly by 3h, hourly by 6h: of the first" in caplog.text
+
+
+def test_longer_times_go_on_in_the_next_pass(run):
+    rows, asked = random_rows(300, 10), {"registry": USUAL}
+    whole = run(answers(IN_TIMES, first_slot=0, last_slot=9, **asked), [batch(rows)])
+    parts = [[row for row in rows if (row[2] < 5) == first] for first in (True, False)]
+    first = run(
+        answers(IN_TIMES, first_slot=0, last_slot=4, ends=False, **asked), [batch(parts[0])]
+    )
+    ((at, state),) = first.state
+    second = run(
+        answers(IN_TIMES, first_slot=at, last_slot=9, resume=state, **asked), [batch(parts[1])]
+    )
+    assert list(times(first)) == [("3h", 0)]
+    told = times(first) | times(second)
+    assert list(told) == list(times(whole))
+    for key, one in times(whole).items():
+        np.testing.assert_array_equal(one.values, told[key].values)
+        np.testing.assert_array_equal(one.stderr, told[key].stderr)
+    assert whole.state == second.state
+
+
+def test_without_a_range_the_last_times_are_told_as_far_as_they_go(run):
+    ran = run(answers(IN_TIMES), [batch([("u1", "a", slot, "car", 0.0) for slot in (4, 7)])])
+    assert list(times(ran)) == [("3h", 1), ("6h", 0), ("3h", 2), ("6h", 1)]
+    assert times(ran)["6h", 1].values[0, 0] == 1
+    assert ran.done == [len(ran.answers)]
+
+
+# Longer times cost nothing and change nothing: the same noise, slot by slot.
+def test_slots_are_released_as_without_longer_times(run):
+    rows, asked = random_rows(200, 6), {"registry": USUAL, "first_slot": 0, "last_slot": 5}
+    with_them = run(answers(IN_TIMES, **asked), [batch(rows)])
+    without = run(answers(replace(IN_TIMES, times=()), **asked), [batch(rows)])
+    hours = [one for one in with_them.answers if one.length == "1h"]
+    assert [one.values.tolist() for one in hours] == [
+        one.values.tolist() for one in without.answers
+    ]
+    assert [one.spent.tolist() for one in with_them.ledger] == [
+        one.spent.tolist() for one in without.ledger
+    ]
+
+
+def test_the_range_may_be_that_of_the_events(run):
+    ran = run(answers(HOURLY, DAILY), [batch([("u1", "a", 30, "car", 0.0)])])
+    found = by_question(ran)
+    assert list(found["hourly"]) == list(range(30, 48))
+    assert list(found["daily"]) == [1]
+    assert ran.state[0][0] == 48
+
+
+def test_an_event_is_lost_once_and_counts_where_it_can_be_read(run):
+    rows = [("u1", "a", 0, "car", float("nan")), ("u2", "c", 0, "car", 1.0)]
+    ran = run(answers(HOURLY, DAILY, SPEED, first_slot=0, last_slot=23), [batch(rows)])
+    assert sorted(letter["reason"] for letter in ran.dead_letters) == [
+        "not a finite number (question speed, counted in others)",
+        "outside the domain (question hourly, counted in others)",
+    ]
+    found = by_question(ran)
+    assert found["hourly"][0].values.tolist() == [[1], [0]]
+    assert found["daily"][0].values.tolist() == [[2]]
+    assert ran.counters["events_read"] == 2
+
+
+def test_most_events_lost_to_all_questions_stop_the_run(run):
+    rows = [("u1", "c", slot, "car", 1.0) for slot in range(4)]
+    lossy = {"first_slot": 0, "last_slot": 23, "max_rejected": 0.5}
+    with pytest.raises(Exception, match=r"outside the domain \(question hourly\) \(4\)"):
+        run(answers(HOURLY, **lossy), [batch(rows)])
+
+
+def test_a_question_that_can_read_nothing_stops_the_run_unless_anything_may_be_lost(run):
+    rows = [("u1", "c", slot, "car", 1.0) for slot in range(4)]
+    asked = answers(HOURLY, DAILY, first_slot=0, last_slot=23, max_rejected=0.5)
+    with pytest.raises(Exception, match="question 'hourly' asks about 4 events and can read none"):
+        run(asked, [batch(rows)])
+    # One of them is enough, or that nobody minds.
+    run(asked, [batch([*rows, ("u2", "a", 1, "car", 1.0)])])
+    ran = run(replace(asked, max_rejected=1.0), [batch(rows)])
+    assert by_question(ran)["daily"][0].values.tolist() == [[1]]
+
+
+# ---- inputs without end ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def live(run_on, kit, monkeypatch):
+    """Run what happens to questions from base slot 0 on; give what ran, and all that was counted.
+
+    The runner loses the metrics of all but a first bundle and of timers, so the calls are counted.
+    """
+
+    def live(happens, *questions, **options):
+        counted = collections.Counter()
+
+        def note(name, amount):
+            counted[name] += amount
+
+        monkeypatch.setattr(metrics, "count", note)
+        line = kit.timeline(answers(*questions, **{"first_slot": 0, **options}), batch=batch)
+        happens(line)
+        return run_on("bundle_based", line.transform, line, "--streaming"), counted
+
+    return live
+
+
+def event(user, slot):
+    return (user, "a", slot, "car", 1.0)
+
+
+# The shift's slot is open for as long as it lasts: an event may be late for the hours alone.
+def test_questions_are_answered_as_their_slots_close(live):
+    def happens(line):
+        line.events(event("u1", 0), event("u2", 4)).advance(2.5)
+        line.events(event("u3", 1), event("u4", 2)).advance(6.5)
+        line.events(event("u5", 5), event("u6", 8)).advance(12)
+
+    ran, counted = live(happens, HOURLY, SHIFT, shards=2)
+    found = by_question(ran)
+    hours = [found["hourly"][slot].values.sum() for slot in range(12)]
+    assert hours == [1, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0]
+    assert [found["shift"][slot].values.sum() for slot in range(2)] == [4, 1]
+    # What is due with the same base slot is answered together.
+    assert [one.question for one in ran.answers][5:8] == ["hourly", "shift", "hourly"]
+    assert sorted(
+        (row["reason"], row["detail"].split(" that ")[0]) for row in ran.dead_letters
+    ) == [
+        ("late", "the slot of question 'hourly'"),
+        ("late", "the slot of question 'hourly'"),
+        ("late", "the slot of question 'shift'"),
+    ]
+    assert counted[metrics.EVENTS_LATE] == 3
+    assert counted["events_late of question hourly"] == 2
+    assert counted["events_late of question shift"] == 1
+    for name in ("hourly", "shift"):
+        of_question = f" of question {name}"
+        assert (
+            sum(n for which, n in counted.items() if of_question in which and "slots" not in which)
+            == 6
+        )
+    assert counted["events_counted of question shift"] == 5
+    assert counted["events_counted"] == 9
+
+
+def test_a_stream_answers_as_a_run_over_a_file_does(live, run):
+    rows = random_rows(100, 4)
+    both, asked = (HOURLY, SPEED), {"registry": USUAL, "last_slot": 3}
+
+    def happens(line):
+        for hour in range(4):
+            line.events(*[row for row in rows if row[2] == hour]).advance(hour + 1)
+        line.advance(10)
+
+    streamed, _ = live(happens, *both, **asked)
+    at_once = run(answers(*both, first_slot=0, **asked), [batch(rows)])
+    assert str(figures(streamed)) == str(figures(at_once))
+    assert [one.question for one in streamed.answers][-2:] == ["hourly", "speed"]
+    assert PUBLISHED in str(figures(streamed))
+    assert (streamed.done, at_once.done) == ([], [6])
+
+
+# What waits is as of any run before, whose blocks and shards were others.
+def test_a_stream_goes_on_from_slots_that_are_not_over(live, run):
+    rows = random_rows(200, 12)
+    both, asked = (HOURLY, SHIFT), {"registry": USUAL}
+    whole = run(answers(*both, first_slot=0, last_slot=11, **asked), [batch(rows)])
+    begun = answers(*both, first_slot=0, last_slot=3, ends=False, shards=2, **asked)
+    first = run(begun, [batch([row for row in rows if row[2] < 4])])
+    ((at, state),) = first.state
+
+    def happens(line):
+        for hour in range(at, 12):
+            line.events(*[row for row in rows if row[2] == hour]).advance(hour + 1)
+        line.advance(20)
+
+    streamed, _ = live(happens, *both, first_slot=at, last_slot=11, resume=state, **asked)
+    assert str(sorted((figures(first) | figures(streamed)).items())) == str(
+        sorted(figures(whole).items())
+    )
+
+
+# Later versions may plan others; a stream keeps those that it began with.
+def test_a_run_that_goes_on_keeps_the_shares_that_were_planned(run, monkeypatch):
+    portfolio = Portfolio(Slots.of("1h"), (HOURLY, replace(SPEED, weight=3.0)))
+    columns = columns_for(portfolio, "user", "time")
+    options = {"noise_key": bytes(32), "first_slot": 0, "last_slot": 1, "ends": False}
+    begun = PrivateAnswers(portfolio, USUAL, columns, **options)
+    ((at, state),) = run(begun, [batch(random_rows(50, 2))]).state
+    monkeypatch.setattr(
+        "streamveil.transforms.portfolio.answers.plan_shares",
+        lambda *_, **__: (None, even(portfolio.questions, USUAL)),
+    )
+    later = {**options, "first_slot": at, "last_slot": 5, "resume": state}
+    assert (PrivateAnswers(portfolio, USUAL, columns, **later).units == begun.units).all()
+    assert (replace(begun, **later).units == begun.units).all()
+    with pytest.raises(ConfigurationError, match="the shares of the budget changed since"):
+        PrivateAnswers(portfolio, USUAL, columns, even(portfolio.questions, USUAL), **later)
+
+
+def test_a_longer_time_of_a_stream_comes_with_its_last_slot(live):
+    def happens(line):
+        line.events(event("u1", 0), event("u2", 2)).advance(2.5)
+        line.events(event("u3", 2), event("u4", 3)).advance(6.5)
+
+    ran, _ = live(happens, replace(HOURLY, times=(3,)))
+    told = [(one.length, one.slot, int(one.values[0, 0])) for one in ran.answers]
+    assert told[:8] == [
+        *(("1h", 0, 1), ("1h", 1, 0), ("1h", 2, 2), ("3h", 0, 3)),
+        *(("1h", 3, 1), ("1h", 4, 0), ("1h", 5, 0), ("3h", 1, 1)),
+    ]
+
+
+def test_shares_are_planned_unless_given(run):
+    portfolio = Portfolio(Slots.of("1h"), (HOURLY, SHIFT))
+    rows = random_rows(50, 2)
+    options = {"noise_key": bytes(32), "first_slot": 0, "last_slot": 1}
+    columns = columns_for(portfolio, "user", "time")
+    planned, units = plan_shares(portfolio, USUAL.classes, USUAL.sizes)
+    ran = run(PrivateAnswers(portfolio, USUAL, columns, **options), [batch(rows)])
+    given = PrivateAnswers(portfolio, USUAL, columns, units, **options)
+    assert str(figures(ran)) == str(figures(run(given, [batch(rows)])))
+    assert planned.sum() <= 1
+
+
+def test_a_stream_needs_to_know_its_first_slot(run_on, kit):
+    line = kit.timeline(answers(HOURLY), batch=batch).events(event("u1", 0)).advance(2)
+    with pytest.raises(ConfigurationError, match="give --start"):
+        run_on("bundle_based", line.transform, line, "--streaming")
+
+
+# ---- refusals ----------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused():
+    portfolio = Portfolio(Slots.of("1h"), (HOURLY, SPEED))
+    with pytest.raises(ConfigurationError, match="question 'speed' reads the column 'speed'"):
+        PrivateAnswers(
+            portfolio, EXACT, Columns("user", "value", "time"), even((HOURLY, SPEED), EXACT)
+        )
+    columns = columns_for(portfolio, "user", "time")
+    with pytest.raises(ConfigurationError, match=r"shares.*give an array of units"):
+        PrivateAnswers(portfolio, EXACT, columns, [[1], [1]])
+    forever = Registry.of({}, default=(Lifetime(1.0), 5))
+    with pytest.raises(ConfigurationError, match="for epsilon in a window"):
+        PrivateAnswers(portfolio, forever, columns, even((HOURLY, SPEED), forever))
+    limited = Registry.build(
+        ["u"], np.array([3]), np.array([1.0]), max_slots=np.array([2], np.int64)
+    )
+    with pytest.raises(ConfigurationError, match="limits on presence"):
+        PrivateAnswers(portfolio, limited, columns)
+    with pytest.raises(ConfigurationError, match="portfolio"):
+        PrivateAnswers([HOURLY], EXACT, Columns("user", "value", "time"), even((HOURLY,), EXACT))

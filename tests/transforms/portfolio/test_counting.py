@@ -1,0 +1,247 @@
+"""Counting question by question: what travels, which blocks and shards there are, what is told."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamveil.mechanisms import Categories, Registry, Requirement, Slots
+from streamveil.mechanisms.portfolio.conditions import Condition
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.statistics import DistinctUsers, Mean, Quantiles
+from streamveil.mechanisms.portfolio.trees import Tree
+from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting import event_codes
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.event_codes import MEMBERS, STRANGERS, Layout, Packed
+from streamveil.transforms.messages import Kind
+from streamveil.transforms.portfolio.answers import columns_for
+from streamveil.transforms.portfolio.counting import (
+    PackedSmall,
+    PortfolioCounter,
+    PortfolioLayout,
+    histograms_of,
+    pack_questions,
+)
+from streamveil.transforms.portfolio.mapping import QuestionsMapper
+
+USERS = 7
+REGISTRY = Registry.of({f"u{i}": (1 + i % 3, 1.0) for i in range(USERS)})
+ABC = Categories(("a", "b", "c"))
+TREE = Tree((("x", "x", "y"), ("all",) * 3))
+QUESTIONS = (
+    Question("count", value=("v",), domain=ABC, tree=TREE, max_contributions=9),
+    Question("mean", 3, ("v",), ABC, Mean("n", 0, 10), max_contributions=9),
+    Question("people", 5, ("v",), ABC, DistinctUsers(), max_contributions=9),
+    Question("median", 1, statistic=Quantiles("n", (0, 5, 10)), max_contributions=9),
+)
+PORTFOLIO = Portfolio(Slots.of("1h"), QUESTIONS)
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(-20, 20), st.integers(0, USERS - 1), st.integers(0, 2), st.floats(-2, 12)
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def counter(shards=1, timely=False):
+    layout = PortfolioLayout.of(PORTFOLIO, REGISTRY, shards, timely)
+    return PortfolioCounter(
+        REGISTRY, layout, lambda: Bounding(1), "s", by_user=False, pack=pack_questions
+    )
+
+
+def events_of(rows):
+    """Of (base slot, user, bin, number) rows, for each question."""
+    slots, users, bins, numbers = map(np.array, zip(*rows, strict=True))
+    none = np.zeros((0, 2), np.uint64)
+    found = []
+    for question in QUESTIONS:
+        steps = question.statistic.steps(numbers.astype(float))
+        own = (bins if question.value else 0 * bins) * question.measure.steps + steps
+        found.append(Events(slots // question.slots, own, users, none))
+    return found
+
+
+def by_hand(rows):
+    """Histograms by base slot with which a slot ends and question, event by event."""
+    found, seen = {}, set()
+    for base_slot, user, bin_, number in rows:
+        for q, question in enumerate(QUESTIONS):
+            measure = question.measure
+            slot = base_slot // question.slots
+            if question.statistic.once:
+                if (q, slot, user, bin_) in seen:
+                    continue
+                seen.add((q, slot, user, bin_))
+            end = (slot + 1) * question.slots - 1
+            shape = (3, measure.nodes, measure.parts)
+            table = found.setdefault(end, {}).setdefault(q, np.zeros(shape, np.int64))
+            step = question.statistic.steps(np.array([number]))[0]
+            for node in measure.above[bin_ if question.value else 0]:
+                table[user % 3, node] += measure.weights[step]
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=ROWS, batches=st.integers(1, 3), shards=st.integers(1, 2), timely=st.booleans())
+def test_histograms_are_those_of_each_event_by_hand(rows, batches, shards, timely):
+    made, blocks = counter(shards, timely), {}
+    for part in range(batches):
+        some = rows[part::batches]
+        if not some:
+            continue
+        for block, key, packed, _ in made.pack(events_of(some), made.layout, made.bounding):
+            message = made.layout.message(Kind.EVENTS, block, key, packed.to_bytes())
+            blocks.setdefault((*key, block), []).append(message)
+    told = {}
+    for key, messages in blocks.items():
+        for _, message in made.told(key, made.bound(key, messages)):
+            assert not timely or message.slot == key[2]
+            told.setdefault(message.slot, []).append(message)
+    expected = by_hand(rows)
+    assert told.keys() == expected.keys()
+    for end, messages in told.items():
+        found = histograms_of(messages, made.layout)
+        assert found.keys() == expected[end].keys()
+        for q, table in found.items():
+            np.testing.assert_array_equal(table, expected[end][q].reshape(3, -1))
+
+
+COUNT, MEAN, PEOPLE, MEDIAN = (replace(question, max_contributions=1) for question in QUESTIONS)
+DRAWN = (
+    COUNT,
+    replace(COUNT, name="again"),
+    replace(COUNT, name="places", keep="distinct", max_contributions=2),
+    MEAN,
+    replace(PEOPLE, where=(Condition("n", low=3.0),)),
+    replace(MEDIAN, max_contributions=2),
+)
+
+
+def counts_of(questions, batches):
+    """By name of a question and end of its slot, its histograms."""
+    portfolio = Portfolio(Slots.of("1h"), questions)
+    known = {f"u{i}": (1 + i % 3, 1.0) for i in range(USERS)}
+    registry = Registry.of(known, default=(Requirement(1, 1.0), 2))
+    layout = PortfolioLayout.of(portfolio, registry, 1, timely=False)
+    made = PortfolioCounter(registry, layout, lambda: Bounding(1), "s", by_user=False)
+    mapper = QuestionsMapper(portfolio, columns_for(portfolio, "u", "t"), registry, bytes(32))
+    blocks, told = {}, {}
+    for batch in batches:
+        for block, key, packed, _ in pack_questions(mapper.map(batch)[0], layout, made.bounding):
+            message = layout.message(Kind.EVENTS, block, key, packed.to_bytes())
+            blocks.setdefault((*key, block), []).append(message)
+    for key, messages in blocks.items():
+        for _, message in made.told(key, made.bound(key, messages)):
+            told.setdefault(message.slot, []).append(message)
+    return {
+        (questions[q].name, end): table.tolist()
+        for end, messages in told.items()
+        for q, table in histograms_of(messages, layout).items()
+        if table.any()
+    }
+
+
+# What one question counts, draws among a user's events included, hangs on no other question.
+@settings(max_examples=30, deadline=None)
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.integers(0, 90),
+            st.integers(0, USERS + 1),
+            st.sampled_from("abcx"),
+            st.one_of(st.none(), st.floats(-2, 12)),
+        ),
+        min_size=1,
+        max_size=60,
+    ),
+    batches=st.integers(1, 3),
+    ordered=st.booleans(),
+    at_once=st.sampled_from([1, 3, 1 << 16]),
+)
+def test_a_portfolio_counts_what_its_questions_count_alone(rows, batches, ordered, at_once):
+    parts = [(sorted(rows) if ordered else rows)[i::batches] for i in range(batches)]
+    made = [
+        pa.record_batch(
+            {
+                "t": pa.array([row[0] * 3_600_000_000 for row in part], pa.timestamp("us", "UTC")),
+                "u": pa.array([f"u{row[1]}" for row in part]),
+                "v": pa.array([row[2] for row in part]),
+                "n": pa.array([row[3] for row in part], pa.float64()),
+            }
+        )
+        for part in parts
+        if part
+    ]
+    alone = {}
+    for question in DRAWN:
+        alone |= counts_of((question,), made)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(event_codes, "_BOUND_AT_ONCE", at_once)
+        together = counts_of(DRAWN, made)
+    assert together == alone
+    assert {key[1]: table for key, table in together.items() if key[0] == "again"} == {
+        key[1]: table for key, table in together.items() if key[0] == "count"
+    }
+
+
+# Whoever has all parts of a base slot need not know which questions end with it.
+def test_shards_tell_of_base_slots_in_which_nothing_ends():
+    made = counter(shards=2, timely=True)
+    assert made.layout.parts == 2 * 2 * len(QUESTIONS)
+    messages = []
+    for part in range(made.layout.parts):
+        key = (*made.layout.key(part), 3)
+        ((stream, message),) = made.told(key, made.bound(key, []))
+        assert (stream, message.slot, message.shard) == ("s", 3, part)
+        messages.append(message)
+    assert histograms_of(messages, made.layout) == {}
+
+
+# Blocks are about as long in time, so that those of long slots do not hold all events.
+def test_blocks_of_long_slots_have_few_of_them():
+    assert [one.block for one in counter().layout.questions] == [16, 5, 3, 16]
+    assert [one.block for one in counter(timely=True).layout.questions] == [1] * 4
+
+
+@given(
+    codes=st.lists(st.integers(0, (1 << 40) - 1), min_size=1, max_size=50, unique=True),
+    wide=st.booleans(),
+    repeated=st.booleans(),
+)
+def test_packed_events_are_what_they_were(codes, wide, repeated):
+    layout = Layout(block=1, users=1 << 30 if wide else 1 << 20, classes=1, bins=1 << 10, shards=1)
+    own = np.unique(np.array(codes, np.uint64) % np.uint64(layout.span)).astype(layout.dtype)
+    repeats = np.arange(len(own)) + 1 if repeated else np.ones(len(own), np.int64)
+    packed = Packed.of(own, repeats)
+    small = PackedSmall(packed.codes, packed.at, packed.more)
+    read = PackedSmall.read(small.to_bytes(), MEMBERS, layout)
+    assert read.codes.dtype == layout.dtype
+    for mine, theirs in ((read.codes, own), (read.at, packed.at), (read.more, packed.more)):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_packed_strangers_are_what_they_were():
+    rows = np.arange(12, dtype=np.uint64).reshape(4, 3)
+    layout = counter().layout.questions[0]
+    read = PackedSmall.read(PackedSmall(rows).to_bytes(), STRANGERS, layout)
+    np.testing.assert_array_equal(read.codes, rows)
+
+
+@pytest.mark.parametrize("keep", ["uniform", "distinct"])
+def test_once_counts_before_any_are_drawn(keep):
+    visits, repeats = np.array([1, 1, 1, 2]), np.array([5, 1, 1, 4])
+
+    def rank(groups):
+        return groups.astype(np.uint64)
+
+    kept = Bounding(2, keep, once=True)(visits, repeats, rank, rank)
+    assert (kept[:3] <= 1).all()
+    assert kept[:3].sum() == 2
+    assert kept[3] == 1

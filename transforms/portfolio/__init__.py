@@ -1,0 +1,1 @@
+"""Many questions over one stream of events, in one pass."""

@@ -1,0 +1,326 @@
+"""Counting for many questions at once: what `transforms/counting` does, question by question.
+
+A question's blocks are called by the base slot with which their last slot ends, and its shards are
+numbered after those of the questions before it. So all steps up to the release see one stream in
+base slots. What a shard tells of a slot of a question it tells of the base slot in which that ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from streamveil.mechanisms.core.event_tallies import LATE, EventTally
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.portfolio.measures import Measure
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.transforms import metrics
+from streamveil.transforms.columns.dead_letters import rejected_slots
+from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting.bounding import Bounding
+from streamveil.transforms.counting.count_events import BlockKey, Counter
+from streamveil.transforms.counting.event_codes import (
+    MEMBERS,
+    Layout,
+    Packed,
+    ShardKey,
+    Visits,
+    bound_block,
+    pack,
+    read_codes,
+)
+from streamveil.transforms.messages import (
+    Kind,
+    Message,
+    arrays_from_bytes,
+    arrays_to_bytes,
+    compressed,
+    expanded,
+    integers_from_bytes,
+    narrow,
+)
+from streamveil.transforms.portfolio import carried
+from streamveil.transforms.portfolio.mapping import QuestionEvents
+
+# Groups of events of a block: what is made of more does not stay in a core's cache.
+_AT_ONCE = 1 << 16
+# Base slots in a block: all of its events are gathered at once, of one question after another.
+_MOST_SLOTS_IN_A_BLOCK = 16
+
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortfolioLayout(Layout):
+    """How the events of each question become numbers; blocks and bins are those of questions."""
+
+    portfolio: Portfolio
+    questions: tuple[Layout, ...]
+    """Of each question: its bins are `bin * steps + step`."""
+    measures: tuple[Measure, ...]
+    """What the events of each question add to."""
+
+    @classmethod
+    def of(
+        cls, portfolio: Portfolio, registry: Registry, shards: int, timely: bool
+    ) -> PortfolioLayout:
+        """One layout for each question, with so many shards each."""
+        measures = tuple(question.measure for question in portfolio)
+        chosen = (
+            Layout.choose(
+                registry, question.domain.bins * measure.steps, shards, timely, measure.size
+            )
+            for question, measure in zip(portfolio, measures, strict=True)
+        )
+        # Blocks of long slots must not hold all events of an input.
+        layouts = tuple(
+            replace(
+                layout, block=max(min(layout.block, _MOST_SLOTS_IN_A_BLOCK) // question.slots, 1)
+            )
+            for question, layout in zip(portfolio, chosen, strict=True)
+        )
+        users, classes = layouts[0].users, layouts[0].classes
+        bins = sum(layout.bins for layout in layouts)
+        return cls(
+            1,
+            users,
+            classes,
+            bins,
+            shards * len(layouts),
+            portfolio=portfolio,
+            questions=layouts,
+            measures=measures,
+        )
+
+    def question(self, key: ShardKey) -> tuple[int, Question]:
+        """Whose shard it is, with its number."""
+        number = key[1] // self.questions[0].shards
+        return number, self.portfolio.questions[number]
+
+    def base_slots(self, number: int) -> int:
+        """In a block of a question."""
+        return self.questions[number].block * self.portfolio.questions[number].slots
+
+    def called(self, number: int, block: int) -> int:
+        """The base slot that a block of a question is called by: it ends with that one."""
+        return (block + 1) * self.base_slots(number) - 1
+
+    def bounding(self, number: int, bounding: Bounding) -> Bounding:
+        """Which contributions of a user to a question are kept, by the same secret."""
+        question = self.portfolio.questions[number]
+        return replace(
+            bounding,
+            most=question.max_contributions,
+            keep=question.keep,
+            once=question.statistic.once,
+        )
+
+
+def pack_questions(
+    events: Sequence[Events], layout: PortfolioLayout, bounding: Bounding
+) -> Iterator[tuple[int, ShardKey, Packed, int]]:
+    """Turn the events of a batch, for each question, into arrays to shuffle: see :func:`pack`."""
+    for number, (some, own) in enumerate(zip(events, layout.questions, strict=True)):
+        kept = layout.bounding(number, bounding)
+        name = layout.portfolio.questions[number].name
+        for block, (kind, shard), packed, dropped in pack(some, own, kept):
+            metrics.count(f"{metrics.EVENTS_BOUNDED_AWAY}{metrics.OF_QUESTION}{name}", dropped)
+            shard += number * own.shards
+            yield (
+                layout.called(number, block),
+                (kind, shard),
+                PackedSmall.of_packed(packed),
+                dropped,
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class PackedSmall(Packed):
+    """The same events in a third of the bytes: those of all questions are on their way at once.
+
+    Members' codes travel as steps from one to the next, first the lowest byte of each, compressed.
+    """
+
+    @classmethod
+    def of_packed(cls, packed: Packed) -> PackedSmall:
+        """The same events."""
+        return cls(packed.codes, packed.at, packed.more)
+
+    def to_bytes(self) -> bytes:
+        """Steps and the events beyond the first of a group; rows of strangers as they are."""
+        if self.codes.ndim > 1:
+            return super().to_bytes()
+        steps = narrow(np.diff(self.codes, prepend=self.codes.dtype.type(0)))
+        steps = steps.astype(steps.dtype.newbyteorder("<"), copy=False)
+        lanes = steps.view(np.uint8).reshape(len(steps), steps.itemsize).T
+        found = arrays_to_bytes(np.ascontiguousarray(lanes), narrow(self.at), narrow(self.more))
+        return compressed(found)
+
+    @classmethod
+    def read(cls, data: bytes, kind: int, layout: Layout) -> Packed:
+        """The events of some bytes, of MEMBERS or STRANGERS."""
+        if kind != MEMBERS:
+            return cls.from_bytes(data)
+        lanes, *more = arrays_from_bytes(expanded(data))
+        steps = np.zeros(lanes.shape[1], layout.dtype)
+        for lane in lanes[::-1]:
+            steps <<= 8
+            steps |= lane
+        codes = np.cumsum(steps, dtype=layout.dtype)
+        return cls(codes, *(array.astype(np.int64) for array in more))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PartOver(Visits):
+    """Visits of those slots of a block that are over, when a run ends."""
+
+    kept_back: PackedSmall
+    """Events of the slot that is not, as of :func:`carried.together`."""
+
+
+@dataclass(frozen=True, eq=False)
+class PortfolioCounter(Counter):
+    """Bounds the codes of a block of a question, and emits what they add to its histograms."""
+
+    layout: PortfolioLayout
+    until: int | None = None
+    """The last base slot of a run that another goes on from, which counts what is not over then."""
+
+    def bound(self, key: BlockKey, messages: Iterable[Message]) -> Visits:
+        """Bounded events of some of the block's users, and those that are kept for the next run."""
+        number, question = self.layout.question(key[:2])
+        layout, kind = self.layout.questions[number], key[0]
+        block = key[2] // self.layout.base_slots(number)
+        parts = [PackedSmall.read(message.payload, kind, layout) for message in messages]
+        if not parts:
+            return Visits.none(kind, block, layout)
+        bounding = self.layout.bounding(number, self.bounding)
+        if self.until is None:
+            return bound_block(kind, block, parts, layout, bounding)
+        over = (self.until + 1) // question.slots - block * layout.block
+        if over >= layout.block:
+            return bound_block(kind, block, parts, layout, bounding)
+        ended, parts = carried.split(kind, parts, over, layout)
+        found = bound_block(kind, block, ended, layout, bounding)
+        kept_back = PackedSmall.of_packed(carried.together(kind, parts, over, layout))
+        return PartOver(**vars(found), kept_back=kept_back) if len(kept_back.codes) else found
+
+    def tally(self, key: BlockKey, visits: Visits, messages: int) -> EventTally:
+        """What became of a block's events, and tell the counters, also those of the question."""
+        told = super().tally(key, visits, messages)
+        of_question = f"{metrics.OF_QUESTION}{self.layout.question(key[:2])[1].name}"
+        metrics.count(metrics.EVENTS_BOUNDED_AWAY + of_question, told.beyond_bound)
+        metrics.count(metrics.EVENTS_COUNTED + of_question, told.counted)
+        return told
+
+    def by_question(self, tally: EventTally, events: Sequence[QuestionEvents]) -> EventTally:
+        """The tally of mapped events, with what each question could read."""
+        names = [question.name for question in self.layout.portfolio]
+        told = dict(zip(names, events, strict=True))
+        return replace(
+            tally,
+            read_by={name: len(one.slots) for name, one in told.items()},
+            unread_by={name: one.unread for name, one in told.items() if one.unread},
+        )
+
+    def told(self, key: BlockKey, visits: Visits) -> Sequence[tuple[Any, Message]]:
+        """(stream, histograms) of each of the question's slots with events; of none, nothing.
+
+        It is of the base slot with which the slot ends, or if no slot does, of that which was
+        asked about. Of a slot that is not over when a run ends, which is followed by another, the
+        events are told as kept.
+        """
+        number, question = self.layout.question(key[:2])
+        kept = []
+        if isinstance(visits, PartOver) and self.until is not None:
+            last = (self.until // question.slots + 1) * question.slots - 1
+            events = visits.kept_back.to_bytes()
+            kept = [(self.stream, self.layout.message(Kind.KEPT, last, key[:2], events))]
+        if not len(visits.codes):
+            nothing = self.layout.message(Kind.COUNTS, key[2], key[:2], _NOTHING)
+            return kept or [(self.stream, nothing)]
+        found = self.histograms(key[0], number, visits)
+        filled = np.flatnonzero(found)
+        slots, cells = np.divmod(filled, found[0].size)
+        edges = np.flatnonzero(np.diff(slots, prepend=-1))
+        ends = np.append(edges[1:], len(slots))
+        first = visits.block * self.layout.questions[number].block
+        values = found.reshape(-1)[filled]
+        counts = [
+            (
+                self.stream,
+                self.layout.message(
+                    Kind.COUNTS,
+                    (first + slot + 1) * question.slots - 1,
+                    key[:2],
+                    arrays_to_bytes(narrow(cells[start:end]), narrow(values[start:end])),
+                ),
+            )
+            for slot, start, end in zip(slots[edges].tolist(), edges, ends, strict=True)
+        ]
+        return [*kept, *counts]
+
+    def histograms(self, kind: int, number: int, visits: Visits) -> Integers:
+        """Of the slots of a block, by class: shape (slots, K, size of the measure)."""
+        layout, measure = self.layout.questions[number], self.layout.measures[number]
+        class_of, bins = self.registry.classes_with_other, layout.bins // measure.steps
+        table = np.zeros((layout.block * layout.classes, measure.size), np.int64)
+        for begin in range(0, len(visits.codes), _AT_ONCE):
+            some = slice(begin, begin + _AT_ONCE)
+            slots, users, fine = read_codes(kind, visits.codes[some], layout)
+            classes = class_of[users] if kind == MEMBERS else class_of[-1]
+            own = fine // measure.steps
+            steps = fine - own * measure.steps
+            rows = slots * layout.classes + classes
+            measure.add(rows * bins + own, steps, visits.kept[some], table)
+        return table.reshape(layout.block, layout.classes, measure.size)
+
+    def late(self, key: BlockKey, events: int) -> pa.RecordBatch:
+        """Dead letters for events of a question that came after its slot was closed."""
+        _, question = self.layout.question(key[:2])
+        metrics.count(f"{metrics.EVENTS_LATE}{metrics.OF_QUESTION}{question.name}", events)
+        which = f"the slot of question {question.name!r} that ends with base slot {{slot}}"
+        detail = f"{which} was closed before these events came, or never opened"
+        return rejected_slots(LATE, detail, {key[2]: events})
+
+
+_NOTHING = arrays_to_bytes(np.zeros(0, np.uint8), np.zeros(0, np.uint8))
+
+
+def going_on(
+    kept: Iterable[Message], layout: PortfolioLayout
+) -> Iterator[tuple[BlockKey, Message]]:
+    """Events that an earlier run kept, as those of this one: shards and blocks may be others."""
+    for message in kept:
+        kind, part = divmod(message.shard, message.shards // 2)
+        number = part * len(layout.questions) // (message.shards // 2)
+        question, own = layout.portfolio.questions[number], layout.questions[number]
+        block, slot = divmod(message.slot // question.slots, own.block)
+        events = PackedSmall.read(message.payload, kind, carried.of_slot(own))
+        called = layout.called(number, block)
+        for shard, some in carried.placed(kind, events, slot, own):
+            key = kind, number * own.shards + shard
+            payload = PackedSmall.of_packed(some).to_bytes()
+            yield (*key, called), layout.message(Kind.EVENTS, called, key, payload)
+
+
+def histograms_of(parts: Iterable[Message], layout: PortfolioLayout) -> dict[int, Integers]:
+    """Add up what shards told of a base slot: histograms by question, shape (K, size) each.
+
+    Only of questions of which there is anything.
+    """
+    found: dict[int, Integers] = {}
+    for part in parts:
+        cells, values = integers_from_bytes(part.payload)
+        if len(cells):
+            number, _ = layout.question(layout.key(part.shard))
+            if number not in found:
+                size = layout.measures[number].size
+                found[number] = np.zeros((layout.classes, size), np.int64)
+            found[number].reshape(-1)[cells] += values  # the cells of one part are distinct
+    return found

@@ -1,0 +1,359 @@
+"""Events as integers for all questions: what they have in common is read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamveil.mechanisms.core.event_tallies import (
+    ELSEWHERE,
+    OF_QUESTION,
+    EventTally,
+    Lost,
+    question_of,
+)
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.portfolio.conditions import Condition
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.transforms import metrics
+from streamveil.transforms.columns.dead_letters import (
+    WRONG_TYPE,
+    column_of,
+    losses_of,
+    naming_source,
+    rejected_rows,
+    unread_rows,
+    with_tally,
+)
+from streamveil.transforms.columns.event_mapper import (
+    AHEAD,
+    NO_REQUIREMENT,
+    OUTSIDE_RANGE,
+    REASON_OF_CODE,
+    Columns,
+    DomainMap,
+    Events,
+    nulls_of,
+    slots_of,
+)
+from streamveil.transforms.columns.numbers import NOT_FINITE, NULL_NUMBER, as_numbers
+from streamveil.transforms.columns.text import NULL_USER, TextIndex, as_text, find_users, user_texts
+
+_ROWS = 1 << 18  # mapped at once
+
+_OF_NUMBERS = (NULL_NUMBER, NOT_FINITE)
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionEvents(Events):
+    """Events of a batch that a question asks about and can read."""
+
+    unread: Mapping[str, Lost]
+    """What it asks about and cannot read, by reason, which names the question."""
+
+
+@dataclass(frozen=True)
+class QuestionsMapper:
+    """Maps batches of events for a portfolio; users and domains are indexed once per worker."""
+
+    portfolio: Portfolio
+    columns: Columns
+    registry: Registry
+    stranger_key: bytes
+    """Secret for the digests of users outside the registry: 32 bytes."""
+    first_slot: int | None = None
+    """Events before this base slot are rejected."""
+    last_slot: int | None = None
+    """Events after this base slot are rejected."""
+    counts: bool = True
+    """Whether counters are told what each question cannot read: not where events go by twice."""
+
+    _users: TextIndex = field(init=False, repr=False, compare=False)
+    _bins: Mapping[str, DomainMap] = field(init=False, repr=False, compare=False)
+    """Of each question with a domain, by name; one for all that ask about the same bins."""
+
+    def __post_init__(self) -> None:
+        """Index users, and each domain once."""
+        object.__setattr__(self, "_users", TextIndex(self.registry.users))
+        made: dict[Any, DomainMap] = {}
+        bins = {}
+        for one in self.portfolio:
+            if one.value:
+                place = one.domain.identity(), one.value
+                if place not in made:
+                    made[place] = DomainMap(one.domain, one.value)
+                bins[one.name] = made[place]
+        object.__setattr__(self, "_bins", bins)
+
+    @property
+    def slots(self) -> Any:
+        """Base slots."""
+        return self.portfolio.base
+
+    def check(self, batch: pa.RecordBatch) -> None:
+        """Raise ConfigurationError for a missing column or one of a type that cannot be read."""
+        user_texts(column_of(batch, self.columns.user), self.columns.user)
+        slots_of(batch, self.columns, self.slots)
+        read = _Read(batch, self._bins)
+        for question in self.portfolio:
+            read.check(question)
+
+    def map(
+        self, batch: pa.RecordBatch, latest: int | None = None
+    ) -> tuple[list[QuestionEvents], pa.RecordBatch]:
+        """Split a batch into the events of each question and rejected rows (`io.REJECTED_SCHEMA`).
+
+        Slots of events are those of their question, and bins are `bin * steps + step`. An event
+        that meets the conditions of a question which cannot read it is rejected once, with the name
+        of the first such question; others count it all the same, and the reason says so where one
+        does.
+
+        Raises ConfigurationError for a missing column or one of a type that cannot be read.
+        """
+        with naming_source(batch):
+            return self._map(batch, latest)
+
+    def _map(
+        self, batch: pa.RecordBatch, latest: int | None
+    ) -> tuple[list[QuestionEvents], pa.RecordBatch]:
+        columns = self.columns
+        slots, bad_times = slots_of(batch, columns, self.slots)
+        users = user_texts(column_of(batch, columns.user), columns.user)
+        members, strangers, nameless = find_users(users, self._users, self.stranger_key)
+        bad = [(nameless, NULL_USER)]
+        if self.registry.default_class is None:
+            bad.append((np.flatnonzero(members < 0), NO_REQUIREMENT))
+        if latest is not None:
+            bad.append((np.flatnonzero(slots > latest), AHEAD))
+        for bound, outside in ((self.first_slot, np.less), (self.last_slot, np.greater)):
+            if bound is not None:
+                bad.append((np.flatnonzero(outside(slots, bound)), OUTSIDE_RANGE))
+        faults: dict[int, str] = dict(bad_times) | dict.fromkeys(unread_rows(batch), WRONG_TYPE)
+        for rows, reason in bad:
+            for row in rows.tolist():
+                faults.setdefault(row, reason)
+        good = np.ones(len(slots), np.bool_)
+        good[list(faults)] = False
+
+        read = _Read(batch, self._bins)
+        told = []
+        counted, unread_by = np.zeros(len(slots), np.bool_), dict[int, str]()
+        foreign = np.cumsum(members < 0) - 1 if len(strangers) else None
+        for question in self.portfolio:
+            asked = good & read.meets(question)
+            bins, unread = read.cells(question)
+            losses = dict[str, Lost]()
+            for rows, reason in unread:
+                named = f"{reason}{OF_QUESTION}{question.name})"
+                lost = rows[asked[rows]]
+                asked[lost] = False
+                if self.counts:
+                    which = f"{metrics.OF_QUESTION}{question.name}: {reason}"
+                    metrics.count(metrics.EVENTS_UNREAD + which, len(lost))
+                for row in lost.tolist():
+                    unread_by.setdefault(row, named)
+                if len(lost):
+                    first = rejected_rows(batch, {int(lost[0]): named}, self._detail)
+                    losses[named] = replace(losses_of(first)[named], events=len(lost))
+            counted |= asked
+            whole = bool(asked.all())
+            mine = members if whole else members[asked]
+            names = strangers
+            if foreign is not None and not whole:
+                names = strangers[foreign[asked & (members < 0)]]
+            own = slots if whole else slots[asked]
+            told.append(
+                QuestionEvents(
+                    own if question.slots == 1 else own // question.slots,
+                    bins if whole else bins[asked],
+                    mine,
+                    names,
+                    losses,
+                )
+            )
+        for row, reason in unread_by.items():
+            faults[row] = reason.removesuffix(")") + ELSEWHERE if counted[row] else reason
+        return told, rejected_rows(batch, faults, self._detail)
+
+    def located(self, batch: pa.RecordBatch) -> list[Located]:
+        """All events of each question that have a time in the range and can be read.
+
+        Raises ConfigurationError as :meth:`map`.
+        """
+        slots, bad_times = slots_of(batch, self.columns, self.slots)
+        users = user_texts(column_of(batch, self.columns.user), self.columns.user)
+        good = np.ones(len(slots), np.bool_)
+        good[[*dict(bad_times), *unread_rows(batch)]] = False
+        if self.first_slot is not None:
+            good &= slots >= self.first_slot
+        if self.last_slot is not None:
+            good &= slots <= self.last_slot
+        read = _Read(batch, self._bins)
+        found = []
+        for question in self.portfolio:
+            asked = good & read.meets(question)
+            fine, unread = read.cells(question)
+            for rows, _ in unread:
+                asked[rows] = False
+            column = question.statistic.column
+            found.append(
+                Located(
+                    slots[asked] // question.slots,
+                    fine[asked] // len(question.statistic.weights),
+                    users.filter(pa.array(asked)),
+                    None if column is None else read.numbers(column)[asked],
+                )
+            )
+        return found
+
+    def _detail(self, reason: str, record: dict[str, Any]) -> str:
+        """What the columns say that a reason is about."""
+        why, question = question_of(reason)
+        if question:
+            (asked,) = (one for one in self.portfolio if one.name == question)
+            number = asked.statistic.column
+            names = (number,) if number and why in _OF_NUMBERS else asked.value
+        elif why in (NULL_USER, NO_REQUIREMENT):
+            names = (self.columns.user,)
+        else:
+            names = (self.columns.time,)
+        return ", ".join(
+            f"{name} is {'null' if record[name] is None else record[name]}" for name in names
+        )
+
+
+class Located(NamedTuple):
+    """Events that a question is about, whoever they are of: arrays of shape (n,)."""
+
+    slots: Integers
+    """In slots of the question."""
+    bins: Integers
+    users: pa.Array
+    """As text; null for an event of nobody."""
+    numbers: npt.NDArray[np.float64] | None
+    """What the statistic is of; None where events are counted."""
+
+
+class _Read:
+    """The columns of a batch that questions ask for, each read once."""
+
+    def __init__(self, batch: pa.RecordBatch, domains: Mapping[str, DomainMap]) -> None:
+        self._batch = batch
+        self._domains = domains
+        self._known: dict[Any, Any] = {}
+
+    def _once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What was made for a key before, or else now."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def meets(self, question: Question) -> Flags | bool:
+        """Which events a question is about, shape (n,)."""
+        found: Flags | bool = True
+        for condition in question.where:
+            found = found & self._once(condition, partial(self._holds, condition))
+        return found
+
+    def _holds(self, condition: Condition) -> Flags:
+        """Which events meet a condition; those in which its column says nothing do not."""
+        column = column_of(self._batch, condition.column)
+        if condition.values is None:
+            return condition.holds(self.numbers(condition.column))
+        text = as_text(column)
+        if text is None:
+            raise ConfigurationError(
+                f"column {condition.column!r} holds {column.type}; a condition on values matches "
+                "text or whole numbers: convert it, or give a range"
+            )
+        if pa.types.is_dictionary(text.type):
+            known = _among(text.dictionary, condition.values)
+            return _flags(pc.take(known, text.indices))
+        return _flags(_among(text, condition.values))
+
+    def numbers(self, name: str) -> npt.NDArray[np.float64]:
+        """Numbers of a column, NaN where there is none."""
+        column = column_of(self._batch, name)
+        numbers = self._once(("numbers", name), lambda: as_numbers(column))
+        if numbers is None:
+            raise ConfigurationError(
+                f"column {name!r} holds {column.type}, and numbers are asked for: convert it"
+            )
+        return numbers
+
+    def check(self, question: Question) -> None:
+        """Raise ConfigurationError for columns of a type that cannot be read."""
+        self.meets(question)
+        self._bins(question)
+        if question.statistic.column is not None:
+            self.numbers(question.statistic.column)
+
+    def cells(self, question: Question) -> tuple[Integers, list[tuple[Integers, str]]]:
+        """Fine bin of every event for a question, shape (n,), and rows that have none, with why."""
+        bins, bad = self._bins(question)
+        column = question.statistic.column
+        if column is None:
+            return bins, bad
+        steps, lost = self._once(question.statistic, lambda: self._steps(question))
+        return bins * len(question.statistic.weights) + steps, [*bad, *lost]
+
+    def _bins(self, question: Question) -> tuple[Integers, list[tuple[Integers, str]]]:
+        if not question.value:
+            return self._once("no bins", lambda: np.zeros(self._batch.num_rows, np.int64)), []
+        domain = self._domains[question.name]
+        return self._once(domain, lambda: self._mapped(domain))
+
+    def _mapped(self, domain: DomainMap) -> tuple[Integers, list[tuple[Integers, str]]]:
+        bins = domain.bins([column_of(self._batch, name) for name in domain.columns])
+        if not (bins < 0).any():
+            return bins, []
+        return bins, [(np.flatnonzero(bins == code), why) for code, why in REASON_OF_CODE.items()]
+
+    def _steps(self, question: Question) -> tuple[Integers, list[tuple[Integers, str]]]:
+        name = question.statistic.column
+        assert name is not None
+        numbers = self.numbers(name)
+        finite = np.isfinite(numbers)
+        if finite.all():
+            return question.statistic.steps(numbers), []
+        null = nulls_of(column_of(self._batch, name))
+        steps = question.statistic.steps(np.where(finite, numbers, 0.0))
+        lost = [(null, NULL_NUMBER), (~finite & ~null, NOT_FINITE)]
+        return steps, [(np.flatnonzero(rows), why) for rows, why in lost]
+
+
+def slices_of(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """A batch in pieces: what questions make of all its rows at once would cost memory.
+
+    What it says of others, which were lost on the way to it, the first one says.
+    """
+    yield batch.slice(0, _ROWS)
+    for begin in range(_ROWS, batch.num_rows, _ROWS):
+        yield with_tally(batch.slice(begin, _ROWS), EventTally())
+
+
+def columns_read(question: Question) -> tuple[str, ...]:
+    """Names of the columns that a question reads, beside user and time."""
+    number = question.statistic.column
+    where = (condition.column for condition in question.where)
+    return (*question.value, *(() if number is None else (number,)), *where)
+
+
+def _among(text: pa.Array, values: Iterable[str]) -> pa.Array:
+    return pc.is_in(text, pa.array(values, text.type))
+
+
+def _flags(array: pa.Array) -> Flags:
+    found: Flags = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
+    return found

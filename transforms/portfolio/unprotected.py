@@ -1,0 +1,197 @@
+"""What questions count, and what is true of all events: to compare with answers, never to publish.
+
+All events are held in memory.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from streamveil.mechanisms.core.records import InputLost
+from streamveil.mechanisms.portfolio.questions import Question
+from streamveil.mechanisms.portfolio.statistics import Quantiles
+from streamveil.transforms.counting.count_events import BlockKey
+from streamveil.transforms.messages import Kind, Message
+from streamveil.transforms.portfolio.answers import PrivateAnswers
+from streamveil.transforms.portfolio.counting import pack_questions
+from streamveil.transforms.portfolio.mapping import Located, slices_of
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class ExactQuestion(NamedTuple):
+    """A question without any protection, slot by slot from the first on."""
+
+    counts: Integers
+    """Cells of its measure, of the events that count: shape (slots, K, cells)."""
+    figures: Floats
+    """What is true of all events, whoever they are of and however many each user has, of bins and
+    groups: shape (slots, nodes, outputs), NaN where there is nothing to compute a figure of. There
+    are fewer slots than in `counts`, which go on to the end of the longest slot of all questions.
+    """
+    longer: tuple[Floats, ...]
+    """The same of each of its longer times, from the one on that holds the first slot. Counts, sums
+    and users are those of slots added up."""
+
+
+def exact_answers(
+    transform: PrivateAnswers,
+    batches: Iterable[pa.RecordBatch],
+    rejected: Callable[[pa.RecordBatch], None] = lambda letters: None,
+) -> tuple[int, list[ExactQuestion]]:
+    """Count events for all questions without any protection.
+
+    Args:
+        transform: says what is asked. Without a range it is that of the events that count.
+        batches: events.
+        rejected: called with the dead letters of a batch, of `io.REJECTED_SCHEMA`, if any.
+
+    Returns:
+        The first base slot, and what came of each question.
+
+    Raises:
+        InputLost: for events none of which counts, without a range.
+    """
+    counter, mapper = transform.counter(bounded=True), transform.event_mapper()
+    portfolio, layout = transform.portfolio, counter.layout
+    parts: dict[BlockKey, list[Message]] = defaultdict(list)
+    located: list[list[Located]] = []
+    for batch in (part for whole in batches for part in slices_of(whole)):
+        events, letters = mapper.map(batch)
+        if letters.num_rows:
+            rejected(letters)
+        for block, shard, packed, _ in pack_questions(events, layout, counter.bounding):
+            message = layout.message(Kind.EVENTS, block, shard, packed.to_bytes())
+            parts[(*shard, block)].append(message)
+        located.append(mapper.located(batch))
+    tables: list[dict[int, Integers]] = [{} for _ in portfolio]
+    for key, messages in parts.items():
+        number, _ = layout.question(key[:2])
+        visits = counter.bound(key, messages)
+        found = counter.histograms(key[0], number, visits)
+        for slot in np.flatnonzero(found.any(axis=(1, 2))).tolist():
+            at = visits.block * layout.questions[number].block + slot
+            tables[number][at] = tables[number].get(at, 0) + found[slot]
+    first, last = _range(transform, tables)
+    end = max((last // one.slots + 1) * one.slots for one in portfolio)
+    exact = []
+    for number, (question, some) in enumerate(zip(portfolio, tables, strict=True)):
+        begin = first // question.slots
+        slots = end // question.slots - begin
+        counts = np.zeros((slots, layout.classes, layout.measures[number].size), np.int64)
+        for at, table in some.items():
+            if at < begin + slots:
+                counts[at - begin] = table
+        events_of = [each[number] for each in located]
+        told = last // question.slots - begin + 1
+        figures = true_figures(question, events_of, begin, told)
+        longer = tuple(
+            _true_of_time(question, events_of, figures, begin, one // question.slots)
+            for one in question.times
+        )
+        exact.append(ExactQuestion(counts, figures, longer))
+    return first, exact
+
+
+def _range(transform: PrivateAnswers, tables: Sequence[dict[int, Integers]]) -> tuple[int, int]:
+    """The first and the last base slot: as was asked, or those in which a slot with events ends."""
+    first, last = transform.first_slot, transform.last_slot
+    questions = zip(transform.portfolio, tables, strict=True)
+    ends = [(slot + 1) * one.slots - 1 for one, some in questions for slot in some]
+    if not ends and None in (first, last):
+        raise InputLost("no event counts for any question")
+    return min(ends) if first is None else first, max(ends) if last is None else last
+
+
+def true_figures(question: Question, parts: Sequence[Located], first: int, slots: int) -> Floats:
+    """A statistic of numbers as they are, of bins and groups: see :class:`ExactQuestion`.
+
+    Args:
+        question: what is asked.
+        parts: its events.
+        first: slot of the question.
+        slots: how many from there on.
+    """
+    above = question.tree.above(question.domain.bins)
+    nodes = int(above.max()) + 1
+    empty = np.zeros(0, np.int64)
+    at = np.concatenate([empty, *(one.slots for one in parts)]) - first
+    bins = np.concatenate([empty, *(one.bins for one in parts)])
+    some = (at >= 0) & (at < slots)
+    # Every event once for each node that it is in, or every user.
+    cells = (at[some, None] * nodes + above[bins[some]]).ravel()
+    if question.statistic.once:
+        users = np.repeat(_numbered(parts)[some], above.shape[1])
+        cells = np.unique(np.stack([cells, users])[:, users >= 0], axis=1)[0]
+    size = slots * nodes
+    events = np.bincount(cells, minlength=size)
+    if question.statistic.column is None:
+        return events.reshape(slots, nodes, 1).astype(np.float64)
+    given = [one.numbers for one in parts if one.numbers is not None]
+    numbers = np.repeat(np.concatenate([np.zeros(0), *given])[some], above.shape[1])
+    if isinstance(question.statistic, Quantiles):
+        figures = _quantiles(cells, numbers, events, question.statistic.quantiles)
+    else:
+        figures = _moment(question.statistic.name, cells, numbers, events)
+    return figures.reshape(slots, nodes, -1)
+
+
+def _true_of_time(
+    question: Question, parts: Sequence[Located], figures: Floats, first: int, slots: int
+) -> Floats:
+    """Of longer times of so many slots, where slots from the first on have these figures."""
+    begin, end = first // slots, (first + len(figures) - 1) // slots
+    if question.statistic.column is None or question.statistic.name == "sum":
+        found = np.zeros((end - begin + 1, *figures.shape[1:]))
+        np.add.at(found, np.arange(first, first + len(figures)) // slots - begin, figures)
+        return found
+    by_time = [one._replace(slots=one.slots // slots) for one in parts]
+    return true_figures(question, by_time, begin, end - begin + 1)
+
+
+def _numbered(parts: Sequence[Located]) -> Integers:
+    """A number for the user of each event, -1 for nobody."""
+    texts = [pa.array([], pa.large_string())]
+    for one in parts:
+        coded = pa.types.is_dictionary(one.users.type)
+        texts.append((one.users.dictionary_decode() if coded else one.users).cast(texts[0].type))
+    numbers = pa.chunked_array(texts).combine_chunks().dictionary_encode().indices
+    return np.asarray(pc.fill_null(numbers, -1).to_numpy(), np.int64)
+
+
+def _moment(name: str, cells: Integers, numbers: Floats, events: Integers) -> Floats:
+    """Sum, mean, variance or standard deviation of each cell, shape (cells,)."""
+    sums: Floats = np.bincount(cells, numbers, len(events)).astype(np.float64)
+    if name == "sum":
+        return sums
+    known = np.where(events > 0, events, np.nan)
+    means: Floats = sums / known
+    if name == "mean":
+        return means
+    variances: Floats = np.bincount(cells, (numbers - means[cells]) ** 2, len(events)) / known
+    return np.sqrt(variances) if name == "stddev" else variances
+
+
+def _quantiles(
+    cells: Integers, numbers: Floats, events: Integers, shares: Sequence[float]
+) -> Floats:
+    """Quantiles of each cell, linear between numbers: shape (cells, quantiles)."""
+    found = np.full((len(events), len(shares)), np.nan)
+    order = np.lexsort((numbers, cells))
+    numbers, filled = numbers[order], np.flatnonzero(events)
+    first = (np.cumsum(events) - events)[filled]
+    for column, share in enumerate(shares):
+        place = share * (events[filled] - 1)
+        below = np.floor(place).astype(np.int64)
+        after = np.minimum(below + 1, events[filled] - 1)
+        low, high = numbers[first + below], numbers[first + after]
+        found[filled, column] = low + (place - below) * (high - low)
+    return found
