@@ -5,6 +5,16 @@ from typing import TYPE_CHECKING
 from streamveil.mechanisms.core.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from streamveil.io.answers import (
+        ANSWERS_SCHEMA,
+        PORTFOLIO_LEDGER_SCHEMA,
+        WriteAnswers,
+        WritePortfolioLedger,
+        answer_files,
+        answer_schema,
+        answers_batch,
+        make_folder,
+    )
     from streamveil.io.bigquery import (
         WritePerRecordToBigQuery,
         WriteReleasesToBigQuery,
@@ -29,12 +39,19 @@ if TYPE_CHECKING:
     from streamveil.io.folder import AlreadyReleasedError, WriteReleasesToFolder
     from streamveil.io.formats import CsvDialect
     from streamveil.io.kafka import ReadKafkaEvents, WriteReleasesToKafka
-    from streamveil.io.locations import per_record_sink_of, revision_sink_of, sink_of, source_of
+    from streamveil.io.locations import (
+        answer_sink_of,
+        per_record_sink_of,
+        revision_sink_of,
+        sink_of,
+        source_of,
+    )
     from streamveil.io.memory import ReadTable, is_table, table_of
     from streamveil.io.per_record import PER_RECORD_SCHEMA, WritePerRecord, read_per_record
     from streamveil.io.places import SINK_FORMS, SOURCE_FORMS, is_stream
     from streamveil.io.public import read_public
     from streamveil.io.pubsub import ReadPubSubEvents, WriteReleasesToPubSub
+    from streamveil.io.questions import questions_of, read_questions
     from streamveil.io.releases import (
         BINS_METADATA,
         LEDGER_SCHEMA,
@@ -66,11 +83,13 @@ if TYPE_CHECKING:
     from streamveil.io.witness import refuse_witness, witness_of
 
 __all__ = [
+    "ANSWERS_SCHEMA",
     "BINS_METADATA",
     "DATASETS",
     "LAYOUTS",
     "LEDGER_SCHEMA",
     "PER_RECORD_SCHEMA",
+    "PORTFOLIO_LEDGER_SCHEMA",
     "REJECTED_SCHEMA",
     "SINK_FORMS",
     "SOURCE_FORMS",
@@ -90,9 +109,11 @@ __all__ = [
     "TableChanges",
     "UserTable",
     "WatchEvents",
+    "WriteAnswers",
     "WriteLedger",
     "WritePerRecord",
     "WritePerRecordToBigQuery",
+    "WritePortfolioLedger",
     "WriteRejected",
     "WriteReleases",
     "WriteReleasesToBigQuery",
@@ -103,6 +124,10 @@ __all__ = [
     "WriteRevisionsToBigQuery",
     "WriteState",
     "WriteTable",
+    "answer_files",
+    "answer_schema",
+    "answer_sink_of",
+    "answers_batch",
     "bigquery_schema",
     "change_columns",
     "check_events",
@@ -113,14 +138,17 @@ __all__ = [
     "is_stream",
     "is_table",
     "list_files",
+    "make_folder",
     "match_files",
     "per_record_sink_of",
+    "questions_of",
     "read_domain",
     "read_events",
     "read_ledger",
     "read_part",
     "read_per_record",
     "read_public",
+    "read_questions",
     "read_releases",
     "read_requirements",
     "read_revisions",

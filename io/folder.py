@@ -18,12 +18,14 @@ from apache_beam.io.filesystems import FileSystems
 from apache_beam.io.localfilesystem import LocalFileSystem
 from apache_beam.pvalue import PCollection
 
+from streamveil.io.answers import answer_json
 from streamveil.io.jsonlines import json_text
 from streamveil.io.per_record import per_record_json
 from streamveil.io.releases import release_json
 from streamveil.io.revisions import revision_json
 from streamveil.io.sealed import sync
 from streamveil.mechanisms.core.records import EPOCH, PerRecordRow, Release, Revision, format_time
+from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 
 
 class AlreadyReleasedError(RuntimeError):
@@ -40,6 +42,13 @@ def revision_file(revision: Revision) -> tuple[str, str, bytes]:
     """The same of a revision."""
     name = f"revision-{_stamp(revision.start)}.json"
     return name, f"the revision of slot {revision.slot}", revision_json(revision) + b"\n"
+
+
+def answer_file(answer: SlotAnswer) -> tuple[str, str, bytes]:
+    """The same of an answer to a question."""
+    name = f"{answer.question}.{answer.length}-{_stamp(answer.start)}.json"
+    what = f"slot {answer.slot} of {answer.length} of question {answer.question!r}"
+    return name, what, answer_json(answer) + b"\n"
 
 
 def per_record_file(row: PerRecordRow) -> tuple[str, str, bytes]:

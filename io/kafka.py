@@ -12,6 +12,7 @@ import apache_beam as beam
 from apache_beam.io.kafka import ReadFromKafka, WriteToKafka, default_io_expansion_service
 from apache_beam.pvalue import PBegin, PCollection
 
+from streamveil.io.answers import answer_json
 from streamveil.io.events import Events
 from streamveil.io.files import Columns, distinct
 from streamveil.io.jsonlines import json_text
@@ -27,6 +28,7 @@ from streamveil.mechanisms.core.records import (
     Revision,
     format_time,
 )
+from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 
 _SERVERS = "bootstrap.servers"
 
@@ -40,6 +42,11 @@ _POLICIES = (
 def release_record(release: Release) -> tuple[bytes, bytes]:
     """The slot, in digits, and the release as JSON."""
     return str(release.slot).encode(), release_json(release)
+
+
+def answer_record(answer: SlotAnswer) -> tuple[bytes, bytes]:
+    """The question, the length of its slot and the slot, such as `late/1h/7`, and JSON."""
+    return f"{answer.question}/{answer.length}/{answer.slot}".encode(), answer_json(answer)
 
 
 def revision_record(revision: Revision) -> tuple[bytes, bytes]:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 import apache_beam as beam
 
+from streamveil.io.answers import WriteAnswers, answer_json
 from streamveil.io.bigquery import (
     WritePerRecordToBigQuery,
     WriteReleasesToBigQuery,
@@ -17,11 +18,17 @@ from streamveil.io.bigquery import (
 )
 from streamveil.io.events import ReadEvents
 from streamveil.io.files import Columns
-from streamveil.io.folder import WriteReleasesToFolder, per_record_file, revision_file
+from streamveil.io.folder import (
+    WriteReleasesToFolder,
+    answer_file,
+    per_record_file,
+    revision_file,
+)
 from streamveil.io.formats import CsvDialect
 from streamveil.io.kafka import (
     ReadKafkaEvents,
     WriteReleasesToKafka,
+    answer_record,
     per_record_record,
     revision_record,
 )
@@ -34,6 +41,7 @@ from streamveil.io.revisions import WriteRevisions, revision_json
 from streamveil.io.tidy import ROWS
 from streamveil.io.watch import WatchEvents
 from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.portfolio.questions import Portfolio
 
 Texts = dict[str, str]
 
@@ -127,6 +135,22 @@ _REVISION_SINKS = {
         build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=revision_file),
     ),
 }
+_ANSWER_SINKS = {
+    "pubsub": replace(
+        _SINKS["pubsub"],
+        build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=answer_json),
+    ),
+    "kafka": replace(
+        _SINKS["kafka"],
+        build=lambda at, settings, _: WriteReleasesToKafka(
+            at["servers"], at["topic"], producer_config=settings, to_record=answer_record
+        ),
+    ),
+    "folder": replace(
+        _SINKS["folder"],
+        build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=answer_file),
+    ),
+}
 _PER_RECORD_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"], build=lambda at, *_: WritePerRecordToBigQuery(at["table"])
@@ -209,6 +233,19 @@ def revision_sink_of(
     if not is_stream(location):
         return WriteRevisions(location, labels=labels, layout=layout)
     return _stream(_REVISION_SINKS, SINKS, location, flag, {"labels": labels})
+
+
+def answer_sink_of(location: str, portfolio: Portfolio, flag: str = "--output") -> beam.PTransform:
+    """The same for answers to questions; but a place that is no stream is a folder of files."""
+    if not is_stream(location):
+        return WriteAnswers(location, portfolio)
+    kinds = {name: form for name, form in SINKS.items() if name in _ANSWER_SINKS}
+    if location.partition(":")[0] not in kinds:
+        raise ConfigurationError(
+            f"{flag}={location} does not take answers to questions: name a folder, or "
+            f"{', '.join(kinds.values())}"
+        )
+    return _stream(_ANSWER_SINKS, kinds, location, flag, {})
 
 
 def per_record_sink_of(location: str, flag: str = "--output") -> beam.PTransform:

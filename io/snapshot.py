@@ -115,6 +115,8 @@ class Snapshot:
     """End of the last slot that is released, in microseconds since the epoch."""
     apart: int | None = None
     """From then on no user's window holds a released slot, in microseconds; None for never."""
+    looked: bool = False
+    """Whether a look at the events, which users paid for, told nothing, so no pass was made."""
     mounts: tuple[str, ...] = ()
     """Where filesystems with input files were mounted at the last pass."""
     files: Mapping[str, PassFile] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import glob
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, BinaryIO, cast
 
@@ -103,6 +103,17 @@ def write_table(
     write = _WRITERS.get(output_format_of(path), write_json)
     with _whole(path, private) as handle:
         write(handle, schema, _grouped(schema, batches))
+
+
+def write_tables(tables: Mapping[str, pa.RecordBatch]) -> None:
+    """Write a batch to each of some files, as :func:`write_table` does: all are whole, or none.
+
+    They get their names one after another when all of them are written.
+    """
+    with contextlib.ExitStack() as stack:
+        for path, batch in tables.items():
+            write = _WRITERS.get(output_format_of(path), write_json)
+            write(stack.enter_context(_whole(path)), batch.schema, [batch])
 
 
 def write_text(path: str, text: str) -> None:

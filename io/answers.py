@@ -1,0 +1,294 @@
+"""Answers to the questions of a portfolio as tidy tables, and what they cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
+from apache_beam.pvalue import PCollection
+
+from streamveil.io.avro import UTC_MICROSECONDS
+from streamveil.io.formats import output_format_of
+from streamveil.io.jsonlines import json_rows, json_text
+from streamveil.io.releases import WriteItems
+from streamveil.io.tables import write_tables
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioEntry
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
+
+_FIELDS = (
+    pa.field("slot", pa.int64(), nullable=False),
+    pa.field("start", UTC_MICROSECONDS, nullable=False),
+    pa.field("end", UTC_MICROSECONDS, nullable=False),
+    pa.field("length", pa.string(), nullable=False),
+    pa.field("bin", pa.string(), nullable=False),
+    pa.field("level", pa.int64(), nullable=False),
+    pa.field("statistic", pa.string(), nullable=False),
+    pa.field("value", pa.float64()),
+    pa.field("stderr", pa.float64()),
+    pa.field("low", pa.float64()),
+    pa.field("high", pa.float64()),
+    pa.field("status", pa.string(), nullable=False),
+    pa.field("note", pa.string()),
+)
+_CLIPPING = pa.field("clipping", pa.float64())
+_OF_TOP = (pa.field("rank", pa.int64()), pa.field("chance", pa.float64()))
+
+ANSWERS_SCHEMA = pa.schema([pa.field("question", pa.string(), nullable=False), *_FIELDS])
+"""Of a table of all questions: what every question has, with its name."""
+
+PORTFOLIO_LEDGER_SCHEMA = pa.schema(
+    [
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("first_base_slot", pa.int64(), nullable=False),
+        pa.field("last_base_slot", pa.int64(), nullable=False),
+        pa.field("window", pa.int64(), nullable=False),
+        pa.field("epsilon", pa.float64(), nullable=False),
+        pa.field("users", pa.int64(), nullable=False),
+        pa.field("spent", pa.float64(), nullable=False),
+        pa.field("spent_in_window", pa.float64(), nullable=False),
+    ]
+)
+_COMMON = ("question", "slot", "start", "end", "length", "status")
+_LEDGER_KEYS = ("last_base_slot", "question", "window", "epsilon")
+
+
+def answer_schema(question: Question) -> pa.Schema:
+    """Columns of the table of a question: see :class:`WriteAnswers`."""
+    more: tuple[pa.Field, ...] = ()
+    if hasattr(question.statistic, "lower"):
+        more = (_CLIPPING,)
+    elif question.statistic.name == "top":
+        more = _OF_TOP
+    return pa.schema([*_FIELDS, *more])
+
+
+def answers_batch(answers: Sequence[SlotAnswer], schema: pa.Schema) -> pa.RecordBatch:
+    """A row for each slot, bin and figure, in the order given; what is not known is null.
+
+    Args:
+        answers: to one question; or to any, with `ANSWERS_SCHEMA`.
+        schema: see :func:`answer_schema`.
+    """
+    parts = [_columns(answer, schema.names) for answer in answers]
+    arrays = [
+        pa.array(
+            np.concatenate([part[field.name] for part in parts]) if parts else [],
+            field.type,
+            from_pandas=True,
+        )
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _columns(answer: SlotAnswer, names: Sequence[str]) -> dict[str, Any]:
+    """Columns of an answer, of as many rows as it has bins and figures."""
+    nodes, outputs = answer.values.shape
+    figures = answer.figures
+
+    def by_node(column: Any) -> Any:
+        return np.repeat(column, outputs)
+
+    made: Mapping[str, Callable[[], Any]] = {
+        "bin": lambda: by_node(np.array(answer.labels, object)),
+        "level": lambda: by_node(answer.levels),
+        "statistic": lambda: np.tile(np.array(answer.outputs, object), nodes),
+        "value": figures.values.ravel,
+        "stderr": lambda: _finite(figures.stderr),
+        "low": lambda: _finite(figures.low),
+        "high": lambda: _finite(figures.high),
+        "note": lambda: [note or None for note in figures.notes.ravel().tolist()],
+        "clipping": figures.clipping.ravel,
+        "rank": lambda: by_node(_ranks(figures.ranks)),
+        "chance": lambda: by_node(figures.chances),
+    }
+    return {
+        name: made[name]()
+        if name in made
+        else np.full(nodes * outputs, getattr(answer, name), object)
+        for name in names
+    }
+
+
+def _finite(figures: Any) -> Any:
+    """What tools take for a number; an endless interval ends nowhere."""
+    return np.where(np.isfinite(figures), figures, np.nan).ravel()
+
+
+def _ranks(ranks: Any) -> Any:
+    """Null where a bin is not among the k."""
+    return np.where(ranks == 0, None, ranks.astype(object))
+
+
+def answer_object(answer: SlotAnswer) -> dict[str, Any]:
+    """The JSON object of an answer, with times as ISO 8601 text and its rows in `figures`."""
+    rows = list(json_rows(answers_batch([answer], ANSWERS_SCHEMA)))
+    common = {name: rows[0][name] for name in _COMMON}
+    figures = [{name: row[name] for name in row if name not in _COMMON} for row in rows]
+    return {**common, "figures": figures}
+
+
+def answer_json(answer: SlotAnswer) -> bytes:
+    """The same as a line, without its end."""
+    return json_text(answer_object(answer)).encode()
+
+
+def portfolio_ledger_batch(entries: Sequence[PortfolioEntry]) -> pa.RecordBatch:
+    """A row for each entry and class of users, in the order given."""
+    rows = [
+        (entry.question, entry.first_base_slot, entry.last_base_slot, asked.window, asked.epsilon)
+        for entry in entries
+        for asked in entry.classes
+    ]
+    names = PORTFOLIO_LEDGER_SCHEMA.names
+    columns: dict[str, Any] = dict(zip(names, zip(*rows, strict=True), strict=False))
+    for name in names[5:]:
+        columns[name] = [figure for entry in entries for figure in getattr(entry, name).tolist()]
+    return pa.RecordBatch.from_arrays(
+        [pa.array(columns.get(field.name, ()), field.type) for field in PORTFOLIO_LEDGER_SCHEMA],
+        schema=PORTFOLIO_LEDGER_SCHEMA,
+    )
+
+
+def portfolio_ledger_table(entries: Sequence[PortfolioEntry]) -> pa.Table:
+    """The table that WritePortfolioLedger writes, in its order."""
+    table = pa.Table.from_batches([portfolio_ledger_batch(entries)])
+    return table.sort_by([(key, "ascending") for key in _LEDGER_KEYS])
+
+
+def answer_files(folder: str, portfolio: Portfolio, prefix: str = "") -> dict[str, str]:
+    """The file of each question, by its name, which `prefix` comes before."""
+    return {
+        question.name: FileSystems.join(folder, f"{prefix}{question.name}.parquet")
+        for question in portfolio
+    }
+
+
+def make_folder(folder: str) -> None:
+    """Make the folder of answers, if it is not there.
+
+    Raises ConfigurationError for one that cannot be made, or is a file.
+    """
+    if "://" not in folder:
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"{folder}: the folder of the answers cannot be made ({error.strerror}): choose "
+                "another one (--output)"
+            ) from None
+
+
+@dataclass(eq=False)
+class WriteAnswers(beam.PTransform):
+    """Writes the answers to each question to NAME.parquet in a folder; gives the paths.
+
+    Input: a tuple of answers and of their number, the `done` of `PrivateAnswers`. All files are
+    written, sorted by the end of slots, or none; a longer time comes after its last slot.
+
+    Columns: slot int64, start and end timestamp[us, UTC], length string (of the slot, such as 1h,
+    or of a longer time, in which `slot` is then counted), bin string (`all` without a domain; a
+    group's name), level int64 (0 for bins, 1 for groups of bins, and so on), statistic string (such
+    as count, mean or p95), value, stderr, low and high double or null (the interval of 90 %),
+    status string, note string or null (what is to be said of the figure); of statistics of bounded
+    numbers clipping double or null (by how much the figure would be larger without the bounds); of
+    the top k rank int64 or null, and chance double (that of the rank).
+    """
+
+    folder: str
+    portfolio: Portfolio
+    prefix: str = ""
+    """Of the names of the files."""
+
+    def __post_init__(self) -> None:
+        """Be a PTransform."""
+        super().__init__()
+
+    def expand(self, inputs: tuple[PCollection[SlotAnswer], PCollection[int]]) -> PCollection[str]:
+        """Build the steps: gather, write."""
+        answers, number = inputs
+        keyed = tuple[int, Any]
+        return (
+            (
+                answers | "Key" >> beam.Map(_keyed).with_output_types(keyed),
+                number | "KeyNumber" >> beam.Map(_keyed).with_output_types(keyed),
+            )
+            | "Join" >> beam.Flatten()
+            | "Gather" >> beam.GroupByKey()
+            | "Write"
+            >> beam.ParDo(_WriteFn(self.folder, self.portfolio, self.prefix)).with_output_types(str)
+        )
+
+
+def _keyed(item: Any) -> tuple[int, Any]:
+    return 0, item
+
+
+@dataclass(eq=False)
+class _WriteFn(beam.DoFn):
+    """Writes all answers, which have come with their number."""
+
+    folder: str
+    portfolio: Portfolio
+    prefix: str
+
+    def process(self, element: tuple[int, Iterable[Any]]) -> Iterator[str]:
+        numbers: list[int] = []
+        answers: dict[str, list[SlotAnswer]] = {question.name: [] for question in self.portfolio}
+        for item in element[1]:
+            if isinstance(item, SlotAnswer):
+                answers[item.question].append(item)
+            else:
+                numbers.append(item)
+        came = sum(map(len, answers.values()))
+        if numbers != [came]:
+            raise RuntimeError(
+                f"{self.folder}: {came} answers came to be written, and "
+                f"{numbers[0] if numbers else 'nobody says how many'} should: a step before this "
+                "failed or was lost, and the runner went on, so nothing is written. See the first "
+                "error in the runner's log, and run again"
+            )
+        make_folder(self.folder)
+        files = answer_files(self.folder, self.portfolio, self.prefix)
+        tables = {}
+        for question in self.portfolio:
+            told = sorted(answers.pop(question.name), key=lambda one: (one.end, -one.start))
+            tables[files[question.name]] = answers_batch(told, answer_schema(question))
+        write_tables(tables)
+        yield from files.values()
+
+
+@dataclass(eq=False)
+class WritePortfolioLedger(beam.PTransform):
+    """Writes what every answer cost every class, sorted by base slot and question; gives the path.
+
+    Input: a tuple of entries and of their number, the `booked` of `PrivateAnswers`.
+
+    Columns: question string, first_base_slot and last_base_slot int64 (of the question's slot),
+    window int64 (in base slots), epsilon double, users int64 (public size of the class), spent
+    double (by the answer), spent_in_window double (by all questions in the window of base slots
+    that ends with the last one).
+    """
+
+    path: str
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        super().__init__()
+        output_format_of(self.path)
+
+    def expand(
+        self, inputs: tuple[PCollection[PortfolioEntry], PCollection[int]]
+    ) -> PCollection[str]:
+        """Build the steps: batch, convert, write."""
+        return inputs | "Write" >> WriteItems(
+            self.path, PORTFOLIO_LEDGER_SCHEMA, portfolio_ledger_batch, _LEDGER_KEYS
+        )

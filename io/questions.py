@@ -1,0 +1,101 @@
+"""Portfolios of questions, read from YAML files; JSON is YAML as well."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import yaml
+from apache_beam.io.filesystems import FileSystems
+
+from streamveil.io.domain import read_domain
+from streamveil.io.files import open_file, reading, require_filesystem
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.portfolio.reading import portfolio_of
+
+
+def read_questions(path: str) -> Portfolio:
+    """The portfolio that a file describes, on any filesystem of Beam.
+
+    Domains that are names of files are read too; these are as of :func:`read_domain`.
+
+    Raises ConfigurationError, with the line and the column of what is no YAML or a key that is
+    written twice, and else with the question and the key.
+    """
+    require_filesystem(path)
+    if not FileSystems.exists(path):
+        raise ConfigurationError(f"file of questions {path} does not exist: check its name")
+    with reading(path), open_file(path) as file:
+        text = file.read()
+    try:
+        found = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise ConfigurationError(f"{path} is not YAML: {_in_words(error)}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as of no date, or no UTF-8
+        raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    return questions_of(found, path)
+
+
+def questions_of(found: Any, name: str = "the questions") -> Portfolio:
+    """The portfolio that a mapping describes, such as a reader of YAML gives.
+
+    Args:
+        found: the mapping.
+        name: of where it comes from, for errors.
+
+    Raises ConfigurationError.
+    """
+    try:
+        return portfolio_of(found, read_domain)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what YAML would read as something else than is written.
+
+    That is a key that a mapping has twice, of which it keeps the last, and whole numbers such as
+    010 and 12:30, which it takes for 8 and 750. Characters that JSON writes as two halves are put
+    together.
+    """
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number: int = super().construct_yaml_int(node)
+        if node.value != str(number):
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value} is {number} in YAML: write it in quotes if it is text, else "
+                "as a plain number",
+                problem_mark=node.start_mark,
+            )
+        return number
+
+    def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+        written: str = self.construct_scalar(node)
+        joined = written.encode("utf-16-le", "surrogatepass")
+        return joined.decode("utf-16-le", "surrogatepass")
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        first: dict[str, yaml.Mark] = {}
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            mark = first.setdefault(key.value, key.start_mark)
+            if mark is not key.start_mark:
+                problem = f"the key {key.value!r} is written twice, first in line {mark.line + 1}"
+                raise yaml.MarkedYAMLError(
+                    problem=f"{problem}: leave one out", problem_mark=key.start_mark
+                )
+        found: Mapping[Hashable, Any] = super().construct_mapping(node, deep)
+        return dict(found)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+_Loader.add_constructor("tag:yaml.org,2002:str", _Loader.construct_yaml_str)
+
+
+def _in_words(error: yaml.MarkedYAMLError) -> str:
+    mark = error.problem_mark or error.context_mark
+    place = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+    what = " ".join(str(part) for part in (error.context, error.problem) if part)
+    return f"{place}{' '.join(what.split())}"
