@@ -151,11 +151,11 @@ def _counted_key() -> Line2D:
 
 def draw_panel(figure: Figure, report: Report, j: int, part: slice) -> None:
     """One bin, true against released and revised, over a part of the slots."""
-    axes = _axes(figure)
+    axes = plain_axes(figure)
     _draw_bin(axes, report, j, part)
     if report.revisions:
         edges: Any = report.edges[part.start : part.stop + 1]
-        _step(axes, edges, report.revised[part, j], color=PALETTE["revised"], linewidth=1)
+        step(axes, edges, report.revised[part, j], color=PALETTE["revised"], linewidth=1)
 
 
 def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0.75) -> None:
@@ -172,15 +172,15 @@ def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0
     low[~np.isfinite(error)] = np.nan
     axes.fill_between(
         edges,
-        _held(low),
-        _held(high),
+        held(low),
+        held(high),
         step="post",
         color=PALETTE["released"],
         alpha=0.2,
         linewidth=0,
     )
     _lines(axes, edges, true, counted, released)
-    _over_time(axes, edges)
+    over_time(axes, edges)
     # The lines set the scale; of the bands only the common ones, or one wide band flattens all.
     spans: list[npt.NDArray[Any]] = [true, released]
     if np.isfinite(error).any():
@@ -191,7 +191,7 @@ def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0
     axes.set_ylim(bottom - 3 * room, top + room)
     published = [r.status == PUBLISHED for r in report.releases[part]]
     # One path for all ticks; a marker for each would be most of the page.
-    ticks = np.repeat(dates.date2num(_middles(edges)[published]), 3)
+    ticks = np.repeat(dates.date2num(middles(edges)[published]), 3)
     heights = np.tile([0.0, 0.045, np.nan], sum(published))
     style: Any = {"color": PALETTE["error"], "linewidth": 1, "solid_capstyle": "butt"}
     axes.plot(ticks, heights, transform=axes.get_xaxis_transform(), **style)
@@ -199,7 +199,7 @@ def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0
 
 def draw_scatter(figure: Figure, report: Report) -> None:
     """Released against true total of every bin, both on a logarithmic scale."""
-    axes = _axes(figure, left=62, bottom=44)
+    axes = plain_axes(figure, left=62, bottom=44)
     true, released = report.true_totals, report.released_totals
     low, high = _scale(report)
     axes.set_xscale("log")
@@ -281,34 +281,34 @@ def _name_points(
 
 def draw_total(figure: Figure, report: Report, group: int) -> None:
     """All bins together, a mean for every group of slots."""
-    axes, edges = _axes(figure), _grouped_edges(report, group)
+    axes, edges = plain_axes(figure), _grouped_edges(report, group)
     true, counted, released = (
         _grouped(counts.sum(axis=1), group)
         for counts in (report.true_counts, report.counted, report.released)
     )
     _lines(axes, edges, true, counted, released)
-    _over_time(axes, edges)
+    over_time(axes, edges)
     axes.set_ylim(bottom=min(0.0, 1.05 * float(released.min())))
 
 
 def draw_error(figure: Figure, report: Report, group: int) -> None:
     """Mean absolute error per bin, and the standard error that noise alone explains."""
-    axes, edges = _axes(figure), _grouped_edges(report, group)
+    axes, edges = plain_axes(figure), _grouped_edges(report, group)
     error = _grouped(report.absolute_error.mean(axis=1), group)
     known: Any = np.isfinite(report.stderr).any(axis=1)
     noise = np.full(len(report.releases), np.nan)
     noise[known] = np.nanmean(report.stderr[known], axis=1)
     noise = _grouped(noise, group)
     axes.fill_between(
-        edges, _held(error), step="post", color=PALETTE["error"], alpha=0.25, linewidth=0
+        edges, held(error), step="post", color=PALETTE["error"], alpha=0.25, linewidth=0
     )
-    _step(axes, edges, error, color=PALETTE["error"], linewidth=1.2)
-    _step(axes, edges, noise, color=PALETTE["muted"], linewidth=1, linestyle=(0, (3, 2)))
-    _over_time(axes, edges)
+    step(axes, edges, error, color=PALETTE["error"], linewidth=1.2)
+    step(axes, edges, noise, color=PALETTE["muted"], linewidth=1, linestyle=(0, (3, 2)))
+    over_time(axes, edges)
     axes.set_ylim(bottom=0)
 
 
-def _axes(figure: Figure, left: int = 46, bottom: int = 24) -> Axes:
+def plain_axes(figure: Figure, left: int = 46, bottom: int = 24) -> Axes:
     """One chart with margins in points, the same in all charts: they line up on the page."""
     width, height = figure.get_size_inches() * 72
     return figure.add_axes(
@@ -316,7 +316,7 @@ def _axes(figure: Figure, left: int = 46, bottom: int = 24) -> Axes:
     )
 
 
-def _over_time(axes: Axes, edges: Any) -> None:
+def over_time(axes: Axes, edges: Any) -> None:
     """Dates along the bottom, whole numbers with separators up the side."""
     narrow = axes.get_window_extent().width < 400
     locator = dates.AutoDateLocator(minticks=3, maxticks=5 if narrow else 14)
@@ -342,11 +342,11 @@ def _lines(
     Between them, dashed, what counts of the true events, if that is not all.
     """
     crowded = len(true) > axes.get_window_extent().width
-    _step(axes, edges, released, color=PALETTE["released"], linewidth=1.2 if crowded else 1.8)
+    step(axes, edges, released, color=PALETTE["released"], linewidth=1.2 if crowded else 1.8)
     if (counted != true).any():
-        axes.plot(_middles(edges), counted, **_COUNTED)
+        axes.plot(middles(edges), counted, **_COUNTED)
     axes.plot(
-        _middles(edges),
+        middles(edges),
         true,
         color=PALETTE["ink"],
         linewidth=0.6 if crowded else 0.9,
@@ -355,16 +355,18 @@ def _lines(
     )
 
 
-def _step(axes: Axes, edges: Any, values: npt.NDArray[Any], **style: Any) -> None:
-    axes.step(edges, _held(values), where="post", **style)
+def step(axes: Axes, edges: Any, values: npt.NDArray[Any], **style: Any) -> None:
+    """Draw a value for each slot, level over all of it."""
+    axes.step(edges, held(values), where="post", **style)
 
 
-def _held(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def held(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """One value for every edge: the last one holds to the end of its slot."""
     return np.append(values, values[-1])
 
 
-def _middles(edges: Any) -> Any:
+def middles(edges: Any) -> Any:
+    """Of the slots between edges."""
     return edges[:-1] + np.diff(edges) // 2
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from streamveil.io.places import SINK_FORMS
 from streamveil.mechanisms.core.parameter_checks import check_range, lateness, share, whole
-from streamveil.mechanisms.core.records import check_zone
+from streamveil.mechanisms.core.records import ConfigurationError, check_zone
 from streamveil.mechanisms.registry import (
     DEFAULT,
     DYNAMIC_MECHANISMS,
@@ -40,7 +40,9 @@ from streamveil.pipelines.foreign import (
     NOT_LOCAL_RELEASE,
     NOT_PER_RECORD,
     NOT_PER_RECORD_RELEASE,
+    NOT_QUESTIONS,
     PER_RECORD_SAYING,
+    QUESTIONS_SAYING,
     refuse_foreign,
 )
 from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
@@ -54,6 +56,7 @@ from streamveil.pipelines.options import (
     add_job_options,
     add_log_options,
     add_per_record_options,
+    add_plan_options,
     add_release_options,
     add_shared_options,
 )
@@ -63,8 +66,10 @@ from streamveil.pipelines.values import (
     budget_for_ever,
     check_bins,
     check_files,
+    check_folder,
     check_formats,
     check_going_on,
+    check_page,
     check_required,
     check_revisions,
     check_revisions_apart,
@@ -169,6 +174,13 @@ def _add_evaluate_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _check_release(given: Any) -> None:
+    if given.questions:
+        _check_questions(given)
+        return
+    if given.page:
+        raise ConfigurationError(
+            f"--page={given.page} is of the answers to --questions: give these, or leave it out"
+        )
     promise = promise_of(given)
     check_required("release", given)
     infinite = promise == INFINITE
@@ -183,6 +195,25 @@ def _check_release(given: Any) -> None:
     check_revisions(given, given.mechanism or (INFINITE_DEFAULT if infinite else DEFAULT))
     _check_histograms(given)
     _check_run(given)
+
+
+def _check_questions(given: Any) -> None:
+    usual = COMMANDS["release"].strict().parse_args([])
+    refuse_foreign(given, usual, NOT_QUESTIONS, QUESTIONS_SAYING)
+    check_required("release", given, ("input", "output", "user_column", "time_column"))
+    whole("shards", given.shards)
+    share("max_rejected", given.max_rejected)
+    default_requirement_of(given.default_requirement)
+    requirement_columns_of(given.requirement_columns)
+    _check_times(given)
+    check_folder(given.output)
+    check_summary(given.summary)
+    check_going_on(given)
+    files = () if given.state else ("ledger", "rejected", "page")
+    check_files(given, (*_READ, "questions"), files)
+    check_formats(given, ("ledger", "rejected"))
+    check_summary_apart(given)
+    check_page(given.page)
 
 
 def _check_collect(given: Any) -> None:
@@ -246,8 +277,19 @@ def _check_demo(given: Any) -> None:
 
 def _check_evaluate(given: Any) -> None:
     """What else is wrong shows when it runs, which needs no pipeline."""
-    if not given.per_record:
+    if not given.per_record and not given.questions:
         promise_of(given)
+
+
+def _check_plan(given: Any) -> None:
+    check_required("plan", given, ("questions",))
+    if not (given.requirements or given.default_requirement):
+        raise ConfigurationError(
+            "nobody's requirements are known: give --requirements=FILE, or "
+            "--default_requirement=WINDOW,EPSILON,USERS"
+        )
+    default_requirement_of(given.default_requirement)
+    requirement_columns_of(given.requirement_columns)
 
 
 _ALL = (
@@ -335,6 +377,19 @@ streamveil evaluate --streams=sin,step --users=900 --slots=60 --seeds=3 \
         _check_evaluate,
         beam=False,
         meanings={"input": EVENT_FILES},
+    ),
+    Command(
+        "plan",
+        "Which error questions will have, and which epsilon they need: from requirements and what "
+        "is assumed of events, without any. Mechanisms are simulated on streams that are drawn.",
+        (add_plan_options, add_log_options),
+        ("questions",),
+        r"""
+streamveil plan --questions=questions.yaml --default_requirement=168,1,5000 \
+    --rate=400 --drift=0.05 --wanted=places:10
+""",
+        _check_plan,
+        beam=False,
     ),
     Command(
         "demo",

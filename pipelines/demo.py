@@ -15,6 +15,10 @@ from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError, Slots, parse_time
 from streamveil.mechanisms.registry import DEFAULT, can_revise, check_revise, with_options
+from streamveil.pipelines import demo_questions
+from streamveil.pipelines.answers_page import context
+from streamveil.pipelines.answers_report import AnswersReport
+from streamveil.pipelines.demo_questions import DELAYS, FLIGHTS, LATE
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.flights import (
     CONTRIBUTIONS,
@@ -39,7 +43,8 @@ from streamveil.transforms.counting.unprotected import exact_counts
 CYCLIC = with_options(DEFAULT, {"cycle": AUTO})
 _OUTPUTS = (
     *("releases.parquet", "revisions.parquet", "ledger.parquet"),
-    *("rejected.jsonl", "index.html"),
+    *("rejected.jsonl", "index.html", "answers-ledger.parquet"),
+    *(f"answers/{name}.parquet" for name in (FLIGHTS, DELAYS, LATE)),
 )
 
 
@@ -79,7 +84,9 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
     job.check()
     summary = job.run(options, "streamveil demo")
     report = _report(job, summary, hourly)
-    write_page(report, str(folder / "index.html"))
+    asked = None if hourly else demo_questions.answer(folder, events, requirements, options)
+    more = context(asked, demo_questions.wordings(), charts=2) if asked else None
+    write_page(report, str(folder / "index.html"), more)
     if given.picture:
         write_picture(report, given.picture)
     print(summary.text(dead_letters=job.rejected))
@@ -94,8 +101,23 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
             f"revised:  {report.revised_relative_error:.1%} of all flights (L1), "
             f"{number_of(lag, report.slot_name)} later"
         )
+    if asked:
+        _tell(asked)
     print(f"look at   {folder / 'index.html'}")
     return 0
+
+
+def _tell(asked: AnswersReport) -> None:
+    words = demo_questions.wordings()
+    for name, told in asked.figures.items():
+        errors = ", ".join(
+            f"{output} {error:.3g}" for output, error in zip(told.outputs, told.error, strict=True)
+        )
+        print(
+            f"question: {name}, from {asked.shares[name]:.0%} of the budget: typical error "
+            f"{errors} {words[name].unit}, {told.covered:.0%} of the intervals of 90% hold what "
+            "is true"
+        )
 
 
 def _lag(mechanism: str, asked: int | None) -> int:

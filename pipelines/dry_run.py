@@ -19,14 +19,14 @@ from streamveil.io import CsvDialect, is_stream, read_events
 from streamveil.io.events import read_outputs, split_file
 from streamveil.io.files import input_files
 from streamveil.mechanisms.core.number_text import number_of
-from streamveil.mechanisms.core.records import Lifetime, Slots, format_time
+from streamveil.mechanisms.core.records import Lifetime, Slots, format_duration, format_time
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.presence.limits import LOOK
 from streamveil.mechanisms.randomness.noise import KEY_BYTES, NoiseSource
 from streamveil.mechanisms.registry import LOCAL_MECHANISMS, mechanism, only_dynamic, parse
 from streamveil.mechanisms.simulation import simulate_local
-from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.columns.dead_letters import column_of
 from streamveil.transforms.columns.event_mapper import Columns, EventMapper
 from streamveil.transforms.columns.times import to_micros
@@ -92,12 +92,58 @@ def preview(
         f"error:    {_expected_error(transform)}",
         *(f"would write {what}" for what in written),
     ]
-    if state is not None:
+    return "\n".join([*lines, *_state(state)])
+
+
+def _state(state: str | None) -> list[str]:
+    """What it means that a run goes on from a folder, if it does."""
+    if state is None:
+        return []
+    return [
+        f"state:    a run goes on from where {state} stands, and adds the number of the pass to "
+        "names of files"
+    ]
+
+
+def preview_questions(
+    place: str,
+    transform: PrivateAnswers,
+    written: Sequence[str],
+    dialect: CsvDialect | None = None,
+    state: str | None = None,
+) -> str:
+    """The same of a run over questions. Raises ConfigurationError."""
+    sample = _read(place, transform.columns.names, dialect)
+    mapper, portfolio = transform.trial_mapper(), transform.portfolio
+    reasons = Counter(sample.rejected)
+    asked: Counter[str] = Counter()
+    for batch in sample.batches:
+        events, letters = mapper.map(batch)
+        reasons.update(letters.column("reason").to_pylist())
+        for question, some in zip(portfolio, events, strict=True):
+            asked[question.name] += len(some.slots)
+    listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(reasons.items()))
+    lines = [
+        RAW,
+        *_columns(sample),
+        *_first_and_last([_times(batch, transform.columns) for batch in sample.batches]),
+        f"rejected: {reasons.total():,} of the sample{f': {listed}' if listed else ''}",
+        *_range(
+            transform.slots,
+            transform.first_slot,
+            transform.last_slot,
+            endless=state is not None,
+        ),
+        *_classes(transform.registry),
+    ]
+    for question in portfolio:
+        length = format_duration(portfolio.slots_of(question).length)
         lines.append(
-            f"state:    a run goes on from where {state} stands, and adds the number of the pass "
-            "to names of files"
+            f"question: {question.name}: {question.statistic.name} of {length} in "
+            f"{number_of(question.domain.bins, 'bin')} by {question.mechanism}, of "
+            f"{number_of(asked[question.name], 'event')} of the sample"
         )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"would write {what}" for what in written), *_state(state)])
 
 
 def preview_per_record(

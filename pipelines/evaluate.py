@@ -41,6 +41,7 @@ from streamveil.pipelines.evaluation.options import (
     DEFAULT_WINDOW,
     INFINITE_DEFAULTS,
     INPUT,
+    add_evaluate_options,
     preset,
 )
 from streamveil.pipelines.evaluation.per_record import PER_RECORD_DATA, PerRecord
@@ -49,6 +50,11 @@ from streamveil.pipelines.evaluation.sources import Counted, Drawn, Synthetic
 from streamveil.pipelines.evaluation.streams import INFINITE_STREAMS, REAL, STREAMS
 from streamveil.pipelines.evaluation.w_event import RevisedWEvent, WEvent
 from streamveil.pipelines.flags import numbers
+from streamveil.pipelines.foreign import (
+    NOT_QUESTIONS_COMPARED,
+    QUESTIONS_SAYING,
+    refuse_foreign,
+)
 from streamveil.pipelines.guarantees import INFINITE, USER, epsilons_of, promise_of
 from streamveil.pipelines.options import (
     REQUIRED,
@@ -57,10 +63,10 @@ from streamveil.pipelines.options import (
     add_histogram_options,
 )
 from streamveil.pipelines.progress import progress, steps
-from streamveil.pipelines.values import dialect_of
+from streamveil.pipelines.values import check_required, dialect_of
 
 if TYPE_CHECKING:
-    from streamveil.pipelines.evaluation.data import Data
+    from streamveil.pipelines.evaluation.data import Data, Letters
 
 _TITLE = "streamveil evaluate"
 # Options that have no meaning but with one form of the command, and those that have none with it.
@@ -95,6 +101,8 @@ def compared(given: argparse.Namespace, command: str) -> Comparison:
 
     Raises ConfigurationError for anything wrong.
     """
+    if given.questions:
+        return _compare_shares(given, command)
     if given.per_record:
         return _compare_records(given, command)
     _refuse(given, _PER_RECORD_OPTIONS, "is for statistics of records: give --per_record")
@@ -223,6 +231,32 @@ def _compare_streams(
     if isinstance(family, WEvent):
         notes += bound_advice([source for source, _ in sources], found)
     return dataclasses.replace(found, notes=notes)
+
+
+def _compare_shares(given: argparse.Namespace, command: str) -> Comparison:
+    """Score the answers to questions about events."""
+    usual = argparse.ArgumentParser()
+    add_evaluate_options(usual)
+    refuse_foreign(given, usual.parse_args([]), NOT_QUESTIONS_COMPARED, QUESTIONS_SAYING)
+    check_required("evaluate", given, ("input", "user_column", "time_column"))
+    seeds = _at_least_one("seeds", given.seeds)
+    processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
+    _check_outputs(given)
+    from streamveil.pipelines.evaluation.asked import AskedData
+    from streamveil.pipelines.evaluation.data import Letters
+    from streamveil.pipelines.evaluation.portfolio import EVEN, PLANNED, Asked
+
+    data, family, letters = AskedData.of(given), Asked(), Letters(keep=bool(given.rejected))
+    portfolio = data.transform.portfolio
+    kinds = (PLANNED, EVEN) if len(portfolio.questions) > 1 else (PLANNED,)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        with progress(f"{_TITLE}, counting"):
+            source = data.count(Path(folder), letters)
+        todo = tasks(family, [(source, [()])], kinds, seeds)
+        # One for each figure, and one for all questions together.
+        rows = 1 + sum(len(question.statistic.outputs) for question in portfolio)
+        found = _run(family, todo, len(todo) * len(kinds) * rows, processes, command)
+    return dataclasses.replace(found, notes=_told_of(letters, given))
 
 
 def _compare_records(given: argparse.Namespace, command: str) -> Comparison:
@@ -364,11 +398,17 @@ def _data(given: argparse.Namespace) -> Data | None:
 
 def _count(data: Data, folder: Path, given: argparse.Namespace) -> tuple[Counted, list[str]]:
     """Count events; gives what is to be told of those that could not be, too."""
-    from streamveil.io import REJECTED_SCHEMA, write_table
     from streamveil.pipelines.evaluation.data import Letters
 
     letters = Letters(keep=bool(given.rejected))
     counted = data.count(folder, letters)
+    return counted, _told_of(letters, given)
+
+
+def _told_of(letters: Letters, given: argparse.Namespace) -> list[str]:
+    """What is to be told of events that could not be counted, which are kept if that is asked."""
+    from streamveil.io import REJECTED_SCHEMA, write_table
+
     notes = []
     if letters.reasons:
         listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
@@ -376,7 +416,7 @@ def _count(data: Data, folder: Path, given: argparse.Namespace) -> tuple[Counted
         notes.append(f"rejected: {listed}{where}")
     if given.rejected:
         write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
-    return counted, notes
+    return notes
 
 
 def _requirements(given: argparse.Namespace, table: Counted | None) -> list[Setting]:

@@ -17,13 +17,14 @@ from typing import Any
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.pipelines import main as command_line
-from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE
+from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE, NOT_QUESTIONS
 from streamveil.pipelines.guarantees import INFINITE, USER
 from streamveil.pipelines.jobs import EventOptions, JobOptions
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
     LIMIT_OPTIONS,
+    QUESTION_OPTIONS,
     REQUIRED,
     REVISE_OPTIONS,
     TABLE_OPTIONS,
@@ -117,7 +118,7 @@ class Template:
 
 
 _RELEASE = (EventOptions, JobOptions, ReleaseOptions)
-_LOCAL = ("summary",)  # a file of the machine that launches, where nobody would find it
+_LOCAL = ("summary", "page")  # files of the machine that launches, where nobody would find them
 
 _ALL = (
     Template(
@@ -126,7 +127,7 @@ _ALL = (
         "Private histograms of events in files, one per slot, under every user's own requirement.",
         _RELEASE,
         ("input", "output", *REQUIRED),
-        (*FOLLOW_OPTIONS, *_LOCAL, "guarantee", "epsilon"),
+        (*FOLLOW_OPTIONS, *QUESTION_OPTIONS, *_LOCAL, "guarantee", "epsilon"),
         regexes=dict.fromkeys(("input", "requirement_changes"), _FILE),
     ),
     Template(
@@ -137,12 +138,27 @@ _ALL = (
         _RELEASE,
         # An update launches again, and must not change the key.
         ("input", "output", "noise_key", *REQUIRED),
-        (*FOLLOW_OPTIONS, *_LOCAL, "guarantee", "epsilon", "ledger", "rejected", "layout"),
+        (
+            *FOLLOW_OPTIONS,
+            *QUESTION_OPTIONS,
+            *_LOCAL,
+            *("guarantee", "epsilon", "ledger", "rejected", "layout"),
+        ),
         streaming=True,
         regexes={
             **dict.fromkeys(("input", "requirement_changes"), _STREAM),
             **dict.fromkeys(("output", "revisions"), _SINK),
         },
+    ),
+    Template(
+        "questions",
+        "release",
+        "Answers to many questions about events in files, from one budget, under every user's own "
+        "requirement.",
+        _RELEASE,
+        ("input", "output", "questions", "user_column", "time_column"),
+        (*NOT_QUESTIONS, *FOLLOW_OPTIONS, *_LOCAL),
+        regexes={"input": _FILE, "output": _FILE, "questions": _FILE},
     ),
     Template(
         "collect",
@@ -172,6 +188,7 @@ _ALL = (
             *CHANGE_OPTIONS,
             *REVISE_OPTIONS,
             *LIMIT_OPTIONS,
+            *QUESTION_OPTIONS,
             *_LOCAL,
             "guarantee",
             *TABLE_OPTIONS,
@@ -187,7 +204,14 @@ _ALL = (
         _RELEASE,
         # As above; and another key would know nobody who has counted.
         ("input", "output", "noise_key", "epsilon", "max_slots", *REQUIRED),
-        (*FOLLOW_OPTIONS, *CHANGE_OPTIONS, *_LOCAL, "guarantee", *TABLE_OPTIONS),
+        (
+            *FOLLOW_OPTIONS,
+            *CHANGE_OPTIONS,
+            *QUESTION_OPTIONS,
+            *_LOCAL,
+            "guarantee",
+            *TABLE_OPTIONS,
+        ),
         fixed=(f"--guarantee={USER}",),
         streaming=True,
         regexes={"max_slots": "[0-9]+"},

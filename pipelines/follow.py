@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from apache_beam.io.filesystem import FileMetadata
@@ -49,6 +49,7 @@ from streamveil.pipelines.close_by import CloseBy
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
+from streamveil.pipelines.jobs import Told
 from streamveil.pipelines.keys import KeyFile
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.monitor import Monitor, monitored
@@ -64,8 +65,9 @@ from streamveil.pipelines.values import (
     dialect_of,
     duration_of,
 )
-from streamveil.transforms import CollectHistograms, PrivateHistograms, metrics
+from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms, metrics
 from streamveil.transforms.counting.loss_limit import tally_in
+from streamveil.transforms.portfolio.bounds_choice import NothingChosen
 from streamveil.transforms.release.noise_keys import SameKey
 from streamveil.transforms.slots.passes import Pass
 
@@ -148,7 +150,7 @@ class Follow:
     outputs: Mapping[str, str]
     """`releases`, and `revisions`, `ledger` and `rejected` if wanted, to the names that the user
     gave."""
-    transform: PrivateHistograms | CollectHistograms
+    transform: PrivateHistograms | CollectHistograms | PrivateAnswers
     """For the whole stream."""
     following: Following
     folder: StateFolder
@@ -167,6 +169,8 @@ class Follow:
     """How CSV files of the input are written, where that is said."""
     passes: Passes = dataclasses.field(default_factory=Passes)
     """Those of this run."""
+
+    make_pass: ClassVar[type[PassJob]] = PassJob
 
     def run(self, options: PipelineOptions) -> None:
         """Release what has closed; then look again, if asked to follow, until the end.
@@ -336,7 +340,7 @@ class Follow:
             if asked[name] == before:
                 continue
             what = {
-                "slot": f"--slot={asked['slot']}",
+                "slot": self._slots_as_given,
                 "slot_zone": f"--slot_zone={asked['slot_zone']}",
                 "origin": f"slots that begin with {asked['origin']} (--origin, --start)",
             }[name]
@@ -345,6 +349,11 @@ class Follow:
                 f"--state={self.following.state} are of {name} {before}: give that, or begin a "
                 "stream in another folder, which spends the users' budgets again"
             )
+
+    @property
+    def _slots_as_given(self) -> str:
+        """How long slots are, as the user says it."""
+        return f"--slot={format_duration(self.transform.slots.length)}"
 
     def _refuse_other_start(self, begun: int) -> None:
         if self.transform.first_slot not in (None, begun):
@@ -422,13 +431,17 @@ class Follow:
 
     def _refuse_results_beyond(self, passes: int) -> None:
         """Refuse a state that is older than the results which are there."""
-        for path in self.outputs.values():
-            root, extension = os.path.splitext(os.path.abspath(path))
-            # Passes have not come to eight digits, but dates have.
-            numbered = f"{glob.escape(root)}-0{'[0-9]' * 7}{glob.escape(extension)}"
-            for found in sorted(glob.glob(numbered)):
+        for kind, path in self.outputs.items():
+            extension = os.path.splitext(path)[1]
+            for found in self._numbered(kind):
                 if int(found.removesuffix(extension)[-8:]) > passes:
                     raise self._older_than(found, passes)
+
+    def _numbered(self, kind: str) -> list[str]:
+        """The results of passes that are there, in their order."""
+        root, extension = os.path.splitext(os.path.abspath(self.outputs[kind]))
+        # Passes have not come to eight digits, but dates have.
+        return sorted(glob.glob(f"{glob.escape(root)}-0{'[0-9]' * 7}{glob.escape(extension)}"))
 
     def _older_than(self, result: str, passes: int) -> ConfigurationError:
         """Says of a result that is there that a state of so many passes knows nothing of it."""
@@ -499,7 +512,7 @@ class Follow:
         if self.following.interval is not None and snapshot.passes:
             # The options are right, and whoever sends events late must not hold a slot back.
             transform = dataclasses.replace(transform, max_rejected=1.0)
-        job = PassJob(
+        job = self.make_pass(
             due=Pass(snapshot.first_slot, snapshot.next_slot, until),
             transform=transform,
             fresh=fresh,
@@ -523,6 +536,9 @@ class Follow:
         except InputLost as error:
             self.passes.add(job.due, Summary.of_tally(tally_in(str(error))))
             self._write_summary()
+            raise
+        except NothingChosen:
+            self.folder.commit(dataclasses.replace(snapshot, looked=True), key().first, snapshot)
             raise
         except Exception:
             self.folder.refuse_replaced()  # these say more than a file that was not found
@@ -553,7 +569,11 @@ class Follow:
         self.monitor.passed(job.due, summary)
         self._write_summary()
         self._tell(job.due, summary, targets)
+        self._show(committed)
         return committed
+
+    def _show(self, snapshot: Snapshot) -> None:
+        """Show people what there is after a pass that is committed."""
 
     @property
     def _incoming(self) -> Incoming:
@@ -574,8 +594,8 @@ class Follow:
         registry = self.transform.registry
         if any(isinstance(one, Lifetime) for one in registry.classes):
             return None
-        longest = registry.classes.longest
-        return self.transform.slots.start(until + max(longest, self.transform.longest_window or 0))
+        longest = getattr(self.transform, "longest_window", None) or 0
+        return self.transform.slots.start(until + max(registry.classes.longest, longest))
 
     def _refuse_behind(self, found: Found) -> None:
         """Refuse a machine's clock that the newest of the files contradicts."""
@@ -624,8 +644,7 @@ class Follow:
         tell(
             f"{format_time(slots.start(due.first_slot))} to "
             f"{format_time(slots.end(due.last_slot))}: "
-            f"{number_of(due.last_slot - due.first_slot + 1, 'slot')} released, "
-            f"{summary.events_text()}"
+            f"{self._released(due, summary)}"
             f"{f'; {waiting:,} wait for a later slot' if waiting else ''}; wrote "
             f"{', '.join(targets.values())}"
         )
@@ -652,9 +671,22 @@ class Follow:
                 "name of its own",
                 logging.WARNING,
             )
-        for warning in (summary.loss(self.transform.max_rejected), summary.warning()):
+        for warning in (summary.loss(self.transform.max_rejected), *self._warnings(summary)):
             if warning:
                 tell(f"warning: {warning}", logging.WARNING)
+
+    def _released(self, due: Pass, summary: Summary) -> str:
+        """What a pass has released, and what became of its events."""
+        number = due.last_slot - due.first_slot + 1
+        return f"{number_of(number, 'slot')} released, {summary.events_text()}"
+
+    def _warnings(self, summary: Summary) -> Sequence[str | None]:
+        """What to do where most of the events of a pass do not count."""
+        return [summary.warning()]
+
+    def _told(self, summary: Summary) -> Told:
+        """What is said of one pass or of several."""
+        return summary
 
     def _write_summary(self) -> None:
         """Tell the figures of the passes of this run."""
@@ -663,11 +695,11 @@ class Follow:
             {
                 "start": format_time(slots.start(due.first_slot)),
                 "end": format_time(slots.end(due.last_slot)),
-                **summary.figures(),
+                **self._told(summary).figures(),
             }
             for due, summary in self.passes.last
         ]
-        write_summary(self.summary, {**self.passes.total.figures(), "passes": each})
+        write_summary(self.summary, {**self._told(self.passes.total).figures(), "passes": each})
 
 
 def follow(
@@ -687,13 +719,7 @@ def follow(
         "rejected": given.rejected,
     }
     wanted = {kind: path for kind, path in outputs.items() if path}
-    with (
-        StateFolder.held(following.state, create=not following.resume) as folder,
-        monitored(folder, following.clock, following.exports) as monitor,
-    ):
-        check_summary(given.summary)
-        if given.summary:
-            folder.refuse_inside(given.summary)
+    with held(given, following) as (folder, monitor):
         Follow(
             given.input,
             wanted,
@@ -707,6 +733,22 @@ def follow(
             summary=given.summary,
             dialect=dialect_of(given),
         ).run(options)
+
+
+@contextmanager
+def held(given: Any, following: Following) -> Iterator[tuple[StateFolder, Monitor]]:
+    """The folder of the state, and what tells of the run, as long as the block lasts.
+
+    Raises ConfigurationError.
+    """
+    with (
+        StateFolder.held(following.state, create=not following.resume) as folder,
+        monitored(folder, following.clock, following.exports) as monitor,
+    ):
+        check_summary(given.summary)
+        if given.summary:
+            folder.refuse_inside(given.summary)
+        yield folder, monitor
 
 
 def _described(slots: Slots) -> dict[str, str]:

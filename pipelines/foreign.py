@@ -10,6 +10,7 @@ from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
     LIMIT_OPTIONS,
+    QUESTION_OPTIONS,
     REVISE_OPTIONS,
 )
 
@@ -28,6 +29,7 @@ NOT_LOCAL_RELEASE: Mapping[str, str] = {
     "next",
     **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
     "restart_budget": "budgets come back by themselves",
+    **dict.fromkeys(QUESTION_OPTIONS, "a device answers one question"),
     **dict.fromkeys(
         LIMIT_OPTIONS,
         "devices count by themselves: where users are rarely there, say "
@@ -59,9 +61,45 @@ NOT_PER_RECORD_RELEASE: Mapping[str, str] = {
     **dict.fromkeys(REVISE_OPTIONS, "no mechanism revises"),
     **dict.fromkeys(("guarantee", "epsilon"), _OF_RECORD),
     **dict.fromkeys(LIMIT_OPTIONS, "the unit is the record; say --max_records_per_user"),
+    **dict.fromkeys(QUESTION_OPTIONS, "a run has one --statistic"),
     **dict.fromkeys(FOLLOW_OPTIONS, "a run keeps no state for a later one"),
 }
 """Of the options of `add_release_options`."""
+
+QUESTIONS_SAYING = "is not for --questions:"
+_OF_QUESTION = "each question of the file has its own"
+NOT_QUESTIONS: Mapping[str, str] = {
+    **dict.fromkeys(("value_column", "domain", "other", "mechanism"), _OF_QUESTION),
+    **dict.fromkeys(("max_contributions", "keep"), _OF_QUESTION),
+    "slot": "the file has a base_slot, and each question of it a slot",
+    "slot_zone": "their days have 24 hours, and weeks seven of these",
+    "layout": "answers are tidy, a row for each slot, bin and figure",
+    **dict.fromkeys(REVISE_OPTIONS, "answers are not revised"),
+    **dict.fromkeys(LIMIT_OPTIONS, "their users count in every slot"),
+    **dict.fromkeys(CHANGE_OPTIONS, "requirements stay as they are"),
+    **dict.fromkeys(("guarantee", "epsilon"), "every user has a requirement over windows"),
+    "restart_budget": "budgets come back by themselves",
+}
+"""Of all options of `streamveil release`."""
+
+
+NOT_QUESTIONS_COMPARED: Mapping[str, str] = {
+    name: NOT_QUESTIONS[name]
+    for name in (
+        *("value_column", "domain", "other", "slot", "slot_zone", "max_contributions", "keep"),
+        *("revise", "max_slots", "guarantee", "epsilon"),
+    )
+} | {
+    **dict.fromkeys(("streams", "users", "slots", "events"), "they are asked about --input"),
+    "mechanisms": _OF_QUESTION,
+    **dict.fromkeys(("epsilons", "windows"), "change the table of requirements"),
+    "format": "name the columns",
+    **dict.fromkeys(
+        ("per_record", "statistics", "runs", "records", "budget", "value_max", "epsilon_max"),
+        "it is for statistics of records",
+    ),
+}
+"""Of all options of `streamveil evaluate`."""
 
 
 def refuse_foreign(given: Any, usual: Any, reasons: Mapping[str, str], saying: str) -> None:

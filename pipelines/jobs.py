@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -51,6 +51,17 @@ from streamveil.transforms.counting.loss_limit import tally_in
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"
 HANDED_OVER = "handed over: the job runs when it is submitted to Dataflow"
+
+
+class Told(Protocol):
+    """What a run counted, to be said."""
+
+    def figures(self) -> dict[str, Any]:
+        """For tools."""
+
+    def text(self, dead_letters: str | None = None) -> str:
+        """For people, given where dead letters are."""
+
 
 J = TypeVar("J", bound=Any)
 Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
@@ -95,12 +106,12 @@ def refuse_options(
         refuse_foreign(options.view_as(kind), usual, reasons, saying)
 
 
-def required_registry(command: str, given: Any) -> Registry:
-    """The table of requirements, when all of `REQUIRED` are there.
+def required_registry(command: str, given: Any, required: Sequence[str] = REQUIRED) -> Registry:
+    """The table of requirements, when all options are there that are required.
 
     Raises ConfigurationError.
     """
-    check_required(command, given, REQUIRED)
+    check_required(command, given, required)
     registry = registry_of(given)
     if registry is None:
         instead = ", or --default_requirement" if command == "release" else ""
@@ -129,6 +140,11 @@ class Job(Generic[Transform]):
         """All files that the run writes."""
         places = (self.output, self.revisions, self.ledger, self.rejected)
         return [place for place in places if place and not is_stream(place)]
+
+    @property
+    def written(self) -> list[str]:
+        """What is told at the end, beside the summary."""
+        return [place for place in (self.output, self.revisions) if place] + self.files
 
     @property
     def places(self) -> list[str]:
@@ -205,9 +221,16 @@ class Job(Generic[Transform]):
         if self.ledger:
             entries = outputs.ledger, outputs.done
             entries | "WriteLedger" >> WriteLedger(self.ledger, dynamic=self._dynamic)
+        self._write_rejected([*rejected, outputs.rejected])
+
+    def _write_rejected(self, letters: list[beam.PCollection]) -> None:
         if self.rejected:
-            letters = (*rejected, outputs.rejected) | "Rejected" >> beam.Flatten()
-            letters | "WriteRejected" >> WriteRejected(self.rejected)
+            every = letters | "Rejected" >> beam.Flatten()
+            every | "WriteRejected" >> WriteRejected(self.rejected)
+
+    def told(self, summary: Summary) -> Told:
+        """What is said of a run."""
+        return summary
 
     def run(self, options: PipelineOptions, title: str) -> Summary:
         """Run the job to its end."""
@@ -262,9 +285,10 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
     if summary.handed_over:
         tell(HANDED_OVER)
         return
-    told = write_summary(job.summary, summary.figures())
-    tell(summary.text(dead_letters=job.rejected))
-    places = job.output, job.revisions, *job.files, job.summary if told else None
+    told = job.told(summary)
+    written = write_summary(job.summary, told.figures())
+    tell(told.text(dead_letters=job.rejected))
+    places = *job.written, job.summary if written else None
     for path in dict.fromkeys(filter(None, places)):
         tell(f"wrote {path}")
 

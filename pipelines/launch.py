@@ -32,13 +32,15 @@ from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 from streamveil.transforms.checks import follow_to_the_end
+from streamveil.transforms.portfolio.bounds_choice import NothingChosen
 from streamveil.transforms.slots.state_fence import StateWentBack
 
 _Options = TypeVar("_Options", bound=PipelineOptions)
 
 # Errors of ours that a worker raised, inside the text that a runner reports.
 _KINDS = {
-    kind.__name__: kind for kind in (ConfigurationError, BudgetExceeded, StateWentBack, InputLost)
+    kind.__name__: kind
+    for kind in (ConfigurationError, BudgetExceeded, StateWentBack, InputLost, NothingChosen)
 }
 _OURS = re.compile(rf"(?:\w+[.])*({'|'.join(_KINDS)}): (.+?)(?:\\n|\n|$)")
 _WHILE = re.compile(r" \[while running [^\]]*\]")

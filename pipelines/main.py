@@ -19,6 +19,7 @@ commands:
   collect     the same in the local setting: devices perturb, the server sees no raw value
   per-record  counts, sums and maxima that protect each record by a budget of its own
   evaluate    several mechanisms on the same streams: which one errs least
+  plan        which error questions will have, and which epsilon they need
   demo        a year of real flights, released and shown on a page
 
 streamveil COMMAND --help lists a command's options.
@@ -123,6 +124,15 @@ def _evaluate(argv: Sequence[str]) -> int:
     return evaluate.main(given, shlex.join(["streamveil", "evaluate", *argv]))
 
 
+def _plan(argv: Sequence[str]) -> int:
+    from streamveil.pipelines.commands import read
+
+    given, _ = read("plan", argv)
+    from streamveil.pipelines import plan
+
+    return plan.main(given)
+
+
 def _demo(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
@@ -139,6 +149,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "collect": _collect,
     "per-record": _per_record,
     "evaluate": _evaluate,
+    "plan": _plan,
     "demo": _demo,
 }
 

@@ -14,6 +14,7 @@ from typing import Any
 from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
+from streamveil.mechanisms.portfolio.expected import DRIFT, RATE
 from streamveil.mechanisms.presence.limits import BLOCKS
 from streamveil.mechanisms.registry import (
     DEFAULT,
@@ -28,6 +29,7 @@ from streamveil.mechanisms.registry import (
 )
 from streamveil.pipelines.guarantees import USER, add_guarantee_options
 from streamveil.pipelines.sections import (
+    ASSUMED,
     BINS,
     EVENTS,
     GOING_ON,
@@ -63,6 +65,7 @@ REVISE_OPTIONS = ("revise", "revisions")
 LIMIT_OPTIONS = ("max_slots",)
 CHANGE_OPTIONS = ("requirement_changes", "longest_window")
 METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
+QUESTION_OPTIONS = ("questions", "page")
 FOLLOW_OPTIONS = (
     *("state", "resume", "restart_budget", "follow", "clock_file", "close_by"),
     *("missing_input", "slots_per_pass", *METRICS_OPTIONS),
@@ -174,6 +177,33 @@ def add_histogram_options(parser: Parser) -> None:
         metavar="NAME",
         help="count what is outside the domain in one more bin of this name, the last",
     )
+    add_requirement_options(parser)
+    add = section(parser, PRIVACY)
+    add(
+        "--max_contributions",
+        type=int,
+        default=1,
+        metavar="N",
+        help="events of a user that count in a slot (default 1)",
+    )
+    add(
+        "--keep",
+        choices=KEEPS,
+        default=UNIFORM,
+        help="which events count of a user who has more in a slot: drawn, all as likely (uniform, "
+        "the default), or those in different bins before repeats of a bin (distinct)",
+    )
+    _add_adjacency(parser)
+    section(parser, RESULTS)(
+        "--rejected",
+        metavar="FILE",
+        help="dead letters: the raw record, why, and where it "
+        "stood; raw data, never to be published",
+    )
+
+
+def add_requirement_options(parser: Parser) -> None:
+    """Add the options that say who asks for what protection."""
     add = section(parser, PRIVACY)
     add(
         "--requirements",
@@ -191,20 +221,10 @@ def add_histogram_options(parser: Parser) -> None:
         metavar="WINDOW,EPSILON,USERS",
         help="requirement of users outside the table, and the public number of them",
     )
-    add(
-        "--max_contributions",
-        type=int,
-        default=1,
-        metavar="N",
-        help="events of a user that count in a slot (default 1)",
-    )
-    add(
-        "--keep",
-        choices=KEEPS,
-        default=UNIFORM,
-        help="which events count of a user who has more in a slot: drawn, all as likely (uniform, "
-        "the default), or those in different bins before repeats of a bin (distinct)",
-    )
+
+
+def _add_adjacency(parser: Parser) -> None:
+    add = section(parser, PRIVACY)
     add(
         "--adjacency",
         choices=(ADD_REMOVE, REPLACE),
@@ -212,12 +232,46 @@ def add_histogram_options(parser: Parser) -> None:
         help="what one user may change in a window: all of that user's events added or "
         "removed (add_remove, the default), or any of them replaced (replace, twice the noise)",
     )
-    section(parser, RESULTS)(
-        "--rejected",
+
+
+def add_plan_options(parser: Parser) -> None:
+    """Add the options of `streamveil plan`."""
+    section(parser, EVENTS)(
+        "--questions",
         metavar="FILE",
-        help="dead letters: the raw record, why, and where it "
-        "stood; raw data, never to be published",
+        help="YAML: base_slot, and a list of questions; windows of requirements are in base slots",
     )
+    add = section(parser, ASSUMED)
+    add(
+        "--rate",
+        metavar="EVENTS[,QUESTION:EVENTS...]",
+        help="events of all users in a base slot, and of single questions those that meet their "
+        f"conditions (default {RATE:g} for each user)",
+    )
+    add(
+        "--drift",
+        metavar="PART[,QUESTION:PART...]",
+        help="by what part of itself a count changes from one slot of its question to the next, "
+        f"but for chance (default {DRIFT:g})",
+    )
+    add(
+        "--long_drift",
+        metavar="PART[,QUESTION:PART...]",
+        help="the same over the longest window (default: as if each change was by itself)",
+    )
+    add(
+        "--chance",
+        metavar="PART[,QUESTION:PART...]",
+        help="variance of a count by chance in parts of the count, from 0 (a timetable, or the "
+        "same users each time) to 1 (default: users choose anew in each slot)",
+    )
+    add(
+        "--wanted",
+        metavar="QUESTION:ERROR[,...]",
+        help="tell which epsilon gives this question an error of so much",
+    )
+    add_requirement_options(parser)
+    _add_adjacency(parser)
 
 
 def add_job_options(parser: Parser) -> None:
@@ -317,7 +371,20 @@ def add_log_options(parser: Parser) -> None:
 
 def add_release_options(parser: Parser) -> None:
     """Add what only `streamveil release` can, and in part `collect`."""
+    section(parser, BINS)(
+        "--questions",
+        metavar="FILE",
+        help="many questions about the events, answered from one budget: a YAML file with "
+        "base_slot and questions, in place of --value_column, --domain and --slot; windows of "
+        "requirements are then in base slots, and --output is a folder, with a file for each "
+        "question",
+    )
     add = section(parser, RESULTS)
+    add(
+        "--page",
+        metavar="FILE",
+        help="of --questions: a page with the answers, the budget and what was lost: .html",
+    )
     add(
         "--revise",
         type=int,

@@ -8,6 +8,7 @@ make one of data that must stay private.
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,16 +42,17 @@ BUSIEST_ROWS = 10
 CLASS_ROWS = 40
 
 
-def write_page(report: Report, path: str) -> None:
+def write_page(report: Report, path: str, more: Mapping[str, Any] | None = None) -> None:
     """Write the page as one HTML file that needs no other.
 
     Args:
         report: what to show.
         path: file to write.
+        more: of questions that were answered besides, as `answers_page.context` gives it.
     """
     page = template(Path(__file__).parent / "page.html.jinja")
     with matplotlib.rc_context(STYLE):
-        html = page.render(_context(report))
+        html = page.render({**_context(report), **(more or {})})
     Path(path).write_text(html, encoding="utf-8")
 
 
@@ -206,12 +208,14 @@ def _budgets(report: Report) -> list[_Budget]:
     """Rows of the budget table, sorted by requirement."""
     near = sorted(report.budget_use.items(), key=lambda item: -item[1][1].max())[:CLASS_ROWS]
     return [
-        _Budget(requirement, users, float(use.max()), float(use.mean()), _strip(requirement, use))
+        _Budget(
+            requirement, users, float(use.max()), float(use.mean()), use_strip(requirement, use)
+        )
         for requirement, (users, use) in sorted(near, key=lambda item: item[0])
     ]
 
 
-def _strip(requirement: Requirement, use: npt.NDArray[np.float64]) -> Markup:
+def use_strip(requirement: Requirement, use: npt.NDArray[np.float64]) -> Markup:
     """Draw the use over time as a small area that stretches with its table cell."""
     size = -(-len(use) // READABLE_SLOTS)
     peaks = np.maximum.reduceat(use, np.arange(0, len(use), size))

@@ -19,7 +19,9 @@ from streamveil.io import (
     CsvDialect,
     ReadEvents,
     UserTable,
+    WriteAnswers,
     WriteLedger,
+    WritePortfolioLedger,
     WriteRejected,
     WriteReleases,
     WriteRevisions,
@@ -33,7 +35,7 @@ from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines.launch import run
 from streamveil.pipelines.remembering import remembered_specs
 from streamveil.pipelines.summary import Summary
-from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.slots.passes import WAITING_SCHEMA, Pass, SplitByPass
 
 _STATE = "state.parquet"
@@ -63,7 +65,7 @@ class PassJob:
     """What one pass reads, releases and writes."""
 
     due: Pass
-    transform: PrivateHistograms | CollectHistograms
+    transform: PrivateHistograms | CollectHistograms | PrivateAnswers
     """For the whole stream."""
     fresh: Sequence[str]
     """Files that no pass has read."""
@@ -72,7 +74,8 @@ class PassJob:
     folder: Path
     """Where the pass writes, empty."""
     results: Mapping[str, str]
-    """`releases`, and `revisions`, `ledger` and `rejected` if wanted, to the file in the folder."""
+    """`releases`, and `revisions`, `ledger` and `rejected` if wanted, to the file in the folder; of
+    questions see :class:`AnswersPass`."""
     command: str
     """What the run is called."""
     resume: bytes | None
@@ -179,7 +182,7 @@ class PassJob:
             last_slot=due.last_slot,
             resume=self.resume,
             may_be_empty=True,
-            ends=due.last_slot == whole.last_slot,
+            ends=self._ends,
         )
         inputs: Any = events
         if self._changing:
@@ -194,6 +197,20 @@ class PassJob:
             str(self.folder / _WAITING), WAITING_SCHEMA, private=True
         )
         paths = {kind: str(self.folder / name) for kind, name in self.results.items()}
+        self._write(outputs, paths)
+        if "rejected" in paths:
+            letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
+            letters | "WriteRejected" >> WriteRejected(paths["rejected"])
+
+    @property
+    def _ends(self) -> bool:
+        """Whether the stream ends with this pass."""
+        return self.due.last_slot == self.transform.last_slot
+
+    def _write(self, outputs: Any, paths: Mapping[str, str]) -> None:
+        """Compose the sinks of what is released, and of what it cost."""
+        whole = self.transform
+        assert not isinstance(whole, PrivateAnswers)
         (outputs.releases, outputs.done) | "WriteReleases" >> WriteReleases(
             paths["releases"],
             labels=whole.domain.labels,
@@ -209,9 +226,6 @@ class PassJob:
             dynamic = (self._changing and not limited) or only_dynamic(whole.mechanism)
             entries = outputs.ledger, outputs.done
             entries | "WriteLedger" >> WriteLedger(paths["ledger"], dynamic=dynamic)
-        if "rejected" in paths:
-            letters = [*rejected, outputs.rejected] | "Rejected" >> beam.Flatten()
-            letters | "WriteRejected" >> WriteRejected(paths["rejected"])
 
     def _changes(
         self, pipeline: beam.Pipeline
@@ -228,3 +242,28 @@ class PassJob:
         changes = batches | "Changes" >> beam.Flatten()
         changes.element_type = pa.RecordBatch
         return changes, rejected
+
+
+@dataclass(frozen=True)
+class AnswersPass(PassJob):
+    """The same of questions: `results` has a file of each, as of :func:`answers_kind`."""
+
+    @property
+    def _ends(self) -> bool:
+        """Never: where the end is moved on, slots that it cut are answered whole."""
+        return False
+
+    def _write(self, outputs: Any, paths: Mapping[str, str]) -> None:
+        """Compose the sinks of the answers, and of what they cost."""
+        assert isinstance(self.transform, PrivateAnswers)
+        (outputs.answers, outputs.done) | "WriteAnswers" >> WriteAnswers(
+            str(self.folder), self.transform.portfolio, answers_kind("")
+        )
+        if "ledger" in paths:
+            entries = outputs.ledger, outputs.booked
+            entries | "WriteLedger" >> WritePortfolioLedger(paths["ledger"])
+
+
+def answers_kind(question: str) -> str:
+    """What the answers to a question are among the results of a pass, and in its folder."""
+    return f"answers-{question}"

@@ -20,6 +20,7 @@ from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
+from streamveil.pipelines import questions
 from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following, follow
@@ -263,6 +264,9 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     given = given_by(options, EventOptions, JobOptions)
     own = options.view_as(ReleaseOptions)
     following = Following.of(given, own)
+    if own.questions:
+        given.questions, given.page = own.questions, own.page
+        return questions.main(given, options, dry, following)
     if is_true("dry_run", dry):
         job = ReleaseJob.of(options)
         tell_limits(job.transform)

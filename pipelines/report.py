@@ -133,10 +133,7 @@ class Report:
         those of the time zone that the origin of the slots was chosen for.
         """
         times = [release.start for release in self.releases] + [self.releases[-1].end]
-        edges = np.array(times, dtype="datetime64[us]")
-        if self.slots.length % MICROSECONDS["d"]:
-            return edges
-        return (edges + np.timedelta64(12, "h")).astype("datetime64[D]").astype(edges.dtype)
+        return day_edges(np.array(times, dtype="datetime64[us]"), self.slots)
 
     @property
     def absolute_error(self) -> npt.NDArray[np.int64]:
@@ -218,3 +215,10 @@ class Report:
     def largest_use(self) -> float:
         """Largest share of its budget that any class used in any window; 0 without a ledger."""
         return max((float(use.max()) for _, use in self.budget_use.values()), default=0.0)
+
+
+def day_edges(edges: npt.NDArray[np.datetime64], slots: Slots) -> npt.NDArray[np.datetime64]:
+    """Edges of slots; of slots of whole days the nearest midnights in UTC."""
+    if slots.length % MICROSECONDS["d"]:
+        return edges
+    return (edges + np.timedelta64(12, "h")).astype("datetime64[D]").astype(edges.dtype)

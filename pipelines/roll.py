@@ -16,11 +16,11 @@ from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.randomness.noise import NoiseKeys
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, LOCAL_MECHANISMS, only_dynamic
 from streamveil.pipelines.logs import tell
-from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.local.played_devices import PopulationMoves
 from streamveil.transforms.release.drivers import is_joined
 
-T = TypeVar("T", PrivateHistograms, CollectHistograms)
+T = TypeVar("T", PrivateHistograms, CollectHistograms, PrivateAnswers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class Roll:
     """The users of a stream, whose table may differ from the one that it began with."""
 
     users: UserTable | None
-    """None where no table can change: under a budget forever."""
+    """None where no table can change: under a budget forever, and of questions."""
     changing: bool = False
     """Whether requirements change, or have changed before."""
     changes: TableChanges | None = None
@@ -41,7 +41,7 @@ class Roll:
     @classmethod
     def of(
         cls,
-        transform: PrivateHistograms | CollectHistograms,
+        transform: PrivateHistograms | CollectHistograms | PrivateAnswers,
         before: UserTable | None,
         resume: bytes | None,
         changing: bool,
@@ -57,7 +57,9 @@ class Roll:
         Raises ConfigurationError for a change that the stream cannot follow.
         """
         local = isinstance(transform, CollectHistograms)
-        if not local and transform.registry.classes.forever:
+        if isinstance(transform, PrivateAnswers) or (
+            not local and transform.registry.classes.forever
+        ):
             return cls(None)
         users, changes = UserTable.begin(transform.registry, local=local), None
         if before is not None:
@@ -124,6 +126,7 @@ class Roll:
                 begun=self.users.members,
                 moves=self._population_moves(),
             )
+        assert not isinstance(transform, PrivateAnswers)
         return dataclasses.replace(
             transform,
             noise_key=noise_key,

@@ -8,6 +8,7 @@ from typing import Any
 
 COMPARED = "what is compared"
 EVENTS = "what is read"
+ASSUMED = "what is assumed"
 TIME = "slots of time"
 BINS = "bins"
 STATISTIC = "the statistic"
@@ -16,7 +17,9 @@ RESULTS = "what is written"
 GOING_ON = "a run that goes on"
 WORK = "how it runs"
 OPERATOR = "what an operator sees"
-SECTIONS = (*(COMPARED, EVENTS, TIME, BINS, STATISTIC, PRIVACY, RESULTS, GOING_ON, WORK, OPERATOR),)
+SECTIONS = (
+    *(COMPARED, EVENTS, ASSUMED, TIME, BINS, STATISTIC, PRIVACY, RESULTS, GOING_ON, WORK, OPERATOR),
+)
 
 
 def section(parser: argparse.ArgumentParser, title: str) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from streamveil.mechanisms.core.event_tallies import EventTally
+from streamveil.mechanisms.core.event_tallies import EventTally, is_loss
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import STATUSES, UNMEASURED
 from streamveil.pipelines.logs import tell_aside
@@ -175,7 +175,7 @@ class Summary:
 
     def loss(self, most: float) -> str | None:
         """Where more than that share of the events was lost, how many were."""
-        lost = sum(self.rejected.values()) + self.late
+        lost = sum(n for why, n in self.rejected.items() if is_loss(why)) + self.late
         if lost <= most * self.read:
             return None
         return (

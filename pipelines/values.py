@@ -6,9 +6,10 @@ import fnmatch
 import os
 import re
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from streamveil.io.formats import CsvDialect, format_of, output_format_of
+from streamveil.io.formats import EXTENSIONS, CsvDialect, format_of, output_format_of
 from streamveil.io.places import is_stream
 from streamveil.mechanisms.core.domains import (
     Categories,
@@ -107,6 +108,18 @@ def range_of(given: Any) -> tuple[Slots, int | None, int | None]:
         None if start is None else slots.index(start),
         None if end is None else slots.index(end - 1),
     )
+
+
+def base_range_of(given: Any, base: Slots) -> tuple[Slots, int | None, int | None]:
+    """The same of a portfolio, whose base slots have a length and an origin; that may be moved.
+
+    Raises ConfigurationError.
+    """
+    if given.origin is not None:
+        base = Slots(base.length, _time("origin", given.origin))
+    start = None if given.start is None else base.index(_time("start", given.start))
+    end = None if given.end is None else base.index(_time("end", given.end) - 1)
+    return base, start, end
 
 
 def _origin(usual: Slots, origin: int | None, start: int | None) -> int:
@@ -465,6 +478,15 @@ def check_formats(given: Any, outputs: Sequence[str]) -> None:
             output_format_of(path)
 
 
+def check_folder(path: str) -> None:
+    """Refuse as a folder of answers what is named as a file is. Raises ConfigurationError."""
+    if not is_stream(path) and path.lower().endswith(tuple(EXTENSIONS)):
+        raise ConfigurationError(
+            f"--output={path}: the answers to --questions go to files of a folder, one for each "
+            "question: name a folder, such as --output=answers"
+        )
+
+
 def check_files(given: Any, there: Sequence[str], new: Sequence[str]) -> None:
     """Refuse plain paths of this machine: inputs that are missing, outputs that are there already.
 
@@ -490,3 +512,17 @@ def check_files(given: Any, there: Sequence[str], new: Sequence[str]) -> None:
                 f"--{name}={path}: the output exists already and is never overwritten: delete it, "
                 "or choose another name"
             )
+
+
+def check_page(path: str | None) -> None:
+    """Refuse a page that could not be written, before anything runs. Raises ConfigurationError."""
+    if not path:
+        return
+    if not path.endswith(".html") or _NOT_A_PLAIN_PATH.match(path):
+        raise ConfigurationError(
+            f"--page={path}: name a file of this machine that ends in .html, such as answers.html"
+        )
+    if not all(map(find_spec, ("jinja2", "matplotlib"))):
+        raise ConfigurationError(
+            "--page needs jinja2 and matplotlib: pip install 'streamveil[demo]'"
+        )

@@ -15,7 +15,16 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from streamveil.io import LEDGER_SCHEMA, PER_RECORD_SCHEMA, REJECTED_SCHEMA, release_schema
+from streamveil.io import (
+    ANSWERS_SCHEMA,
+    LEDGER_SCHEMA,
+    PER_RECORD_SCHEMA,
+    PORTFOLIO_LEDGER_SCHEMA,
+    REJECTED_SCHEMA,
+    answers_batch,
+    release_schema,
+)
+from streamveil.io.answers import portfolio_ledger_batch
 from streamveil.io.jsonlines import json_rows
 from streamveil.io.per_record import per_record_object
 from streamveil.io.releases import (
@@ -28,10 +37,11 @@ from streamveil.io.revisions import revision_row, revision_schema
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines import collect, per_record, release
+from streamveil.pipelines import questions as asking
 from streamveil.pipelines.flags import StrictParser
-from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE
+from streamveil.pipelines.foreign import NOT_LOCAL, NOT_LOCAL_RELEASE, NOT_QUESTIONS
 from streamveil.pipelines.jobs import EventOptions, JobOptions
-from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS
+from streamveil.pipelines.options import CHANGE_OPTIONS, FOLLOW_OPTIONS, QUESTION_OPTIONS
 from streamveil.pipelines.parameters import meaning_of, parameters_of
 from streamveil.pipelines.rows import Objects, OnRows, Output
 from streamveil.pipelines.values import check_revisions
@@ -57,6 +67,12 @@ _OUTPUTS: Mapping[str, tuple[Any, str]] = {
 _WITH_REVISIONS: Mapping[str, tuple[Any, str]] = {
     **_OUTPUTS,
     "revisions": (str | None, "with revise: name of an output for the revised rows"),
+}
+
+_WITH_QUESTIONS: Mapping[str, tuple[Any, str]] = {
+    "questions": (Any, "what is asked: base_slot and questions, or the name of a file of these"),
+    "ledger": (str | None, "name of an output for what every answer cost every class of users"),
+    "error_handling": _OUTPUTS["error_handling"],
 }
 
 Configured = Callable[..., OnRows]
@@ -123,7 +139,7 @@ def _text(value: Any) -> str:
 
 @_configured_by(
     (EventOptions, JobOptions, release.ReleaseOptions),
-    (*CHANGE_OPTIONS, *FOLLOW_OPTIONS),
+    (*CHANGE_OPTIONS, *FOLLOW_OPTIONS, *QUESTION_OPTIONS),
     _WITH_REVISIONS,
 )
 def private_histograms(
@@ -173,6 +189,26 @@ def collect_histograms(
     return OnRows(transform, outputs)
 
 
+@_configured_by(
+    (EventOptions, JobOptions, release.ReleaseOptions),
+    (*NOT_QUESTIONS, *FOLLOW_OPTIONS, *QUESTION_OPTIONS),
+    _WITH_QUESTIONS,
+)
+def private_answers(
+    given: Any,
+    questions: Any = None,
+    ledger: str | None = None,
+    error_handling: Mapping[str, str] | None = None,
+) -> OnRows:
+    """Rows of events to answers to many questions, as `streamveil release --questions`."""
+    if questions is None:
+        raise ConfigurationError("questions are missing: give base_slot and questions, or a file")
+    given.questions = questions
+    return OnRows(
+        asking.transform_of(given), partial(_answers, ledger=ledger, error_handling=error_handling)
+    )
+
+
 @_configured_by((per_record.PerRecordOptions, EventOptions), (), {})
 def per_record_statistic(given: Any) -> OnRows:
     """Rows of records to a statistic that protects each, as `streamveil per-record`."""
@@ -195,15 +231,51 @@ def _histograms(
         "releases": Output(made.releases, _release, release_schema(shares=shares))
     }
     if rows:
-        outputs[rows] = made.rows
+        _add(outputs, rows, made.rows)
     if ledger:
         schema = DYNAMIC_LEDGER_SCHEMA if dynamic else LEDGER_SCHEMA
-        outputs[ledger] = Output(made.ledger, _dynamic_ledger if dynamic else _ledger, schema)
+        told = Output(made.ledger, _dynamic_ledger if dynamic else _ledger, schema)
+        _add(outputs, ledger, told)
     if revisions:
-        outputs[revisions] = Output(made.revisions, _revision, revision_schema())
+        _add(outputs, revisions, Output(made.revisions, _revision, revision_schema()))
     if error_handling:
-        outputs[error_handling["output"]] = Output(made.rejected, json_rows, REJECTED_SCHEMA)
+        bad = Output(made.rejected, json_rows, REJECTED_SCHEMA)
+        _add(outputs, error_handling.get("output"), bad)
     return outputs
+
+
+def _answers(
+    made: Any, ledger: str | None, error_handling: Mapping[str, str] | None
+) -> dict[str, Output | beam.PCollection[beam.Row]]:
+    outputs: dict[str, Output | beam.PCollection[beam.Row]] = {
+        "answers": Output(made.answers, _answer, ANSWERS_SCHEMA)
+    }
+    if ledger:
+        told = Output(made.ledger, _portfolio_ledger, PORTFOLIO_LEDGER_SCHEMA)
+        _add(outputs, ledger, told)
+    if error_handling:
+        bad = Output(made.rejected, json_rows, REJECTED_SCHEMA)
+        _add(outputs, error_handling.get("output"), bad)
+    return outputs
+
+
+def _add(outputs: dict[str, Any], name: Any, output: Any) -> None:
+    """Add an output under a name of its own. Raises ConfigurationError."""
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(
+            f"an output is called {name!r}: give it a name, such as error_handling: {{output: bad}}"
+        )
+    if name in outputs:
+        raise ConfigurationError(f"two outputs are called {name!r}: name them apart")
+    outputs[name] = output
+
+
+def _answer(made: Any) -> Objects:
+    return json_rows(answers_batch([made], ANSWERS_SCHEMA))
+
+
+def _portfolio_ledger(entry: Any) -> Objects:
+    return json_rows(portfolio_ledger_batch([entry]))
 
 
 def _release(made: Any) -> Objects:

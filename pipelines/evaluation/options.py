@@ -95,6 +95,12 @@ def add_evaluate_options(parser: argparse.ArgumentParser) -> None:
         help="compare limits on the slots of each half of the window in which a user counts, on "
         "events: these, or all that may pay; and what release --max_slots=auto makes of them",
     )
+    add(
+        "--questions",
+        metavar="FILE",
+        help="score answers to many questions about --input instead, with planned and with even "
+        "shares of one budget: a YAML file as of streamveil release",
+    )
     section(parser, WORK)(
         "--processes", type=int, metavar="N", help="how many run at a time (default: every core)"
     )

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import apache_beam as beam
 import pyarrow as pa
@@ -27,6 +27,7 @@ from streamveil.io import (
     is_table,
     table_of,
 )
+from streamveil.io.answers import portfolio_ledger_table
 from streamveil.io.releases import ledger_table
 from streamveil.mechanisms.core.arguments import domain_of
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
@@ -39,22 +40,26 @@ from streamveil.mechanisms.core.records import (
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines import collect as collecting
 from streamveil.pipelines import per_record as recording
+from streamveil.pipelines import questions as asking
 from streamveil.pipelines import release as releasing
 from streamveil.pipelines.evaluate import compared
 from streamveil.pipelines.evaluation.comparison import Comparison
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
-from streamveil.pipelines.in_memory.results import Releases, Statistics
+from streamveil.pipelines.in_memory.results import Answers, Releases, Statistics
 from streamveil.pipelines.in_memory.steps import run_here
 from streamveil.pipelines.options import KEY_PLACES
+from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
 from streamveil.transforms import CollectHistograms, PrivateHistograms
+
+T = TypeVar("T", bound=Any)
 
 _LOGGER = logging.getLogger("streamveil")
 
 _DATA = "a path, a glob, a table of pandas, Polars, Arrow or DuckDB, or a list of record batches"
 # Arguments that need not be text.
-_KEPT = ("domain", "requirements", "requirement_changes", "noise_key")
+_KEPT = ("questions", "domain", "requirements", "requirement_changes", "noise_key")
 
 
 def release(
@@ -165,6 +170,88 @@ def release(
             sources.append(_changes(requirement_changes))
         dynamic = releasing.is_dynamic(transform, requirement_changes)
         return _releases(release, transform, sources, dynamic=dynamic)
+
+
+def answers(
+    data: Any,
+    *,
+    questions: Any,
+    user: str,
+    time: str,
+    requirements: Any = None,
+    start: Any = None,
+    end: Any = None,
+    noise_key: str | bytes | None = None,
+    adjacency: str = ADD_REMOVE,
+    requirement_columns: Any = None,
+    default_requirement: Any = None,
+    origin: Any = None,
+    time_zone: str | None = None,
+    time_unit: str | None = None,
+    time_format: str | None = None,
+    delimiter: str | None = None,
+    columns: Any = None,
+    max_rejected: float = MAX_REJECTED,
+) -> Answers:
+    """Answer many questions about the same events from one budget, in one pass.
+
+    It is what `streamveil release --questions` does, in this process: with the same events,
+    questions and noise key the answers are identical. The guarantee and its bounds are those of
+    :class:`streamveil.transforms.PrivateAnswers`.
+
+    Args:
+        data: events, as of :func:`release`.
+        questions: what is asked: the path of a YAML file, a mapping as such a file has it, or a
+            `Portfolio`.
+        user: column of the user id.
+        time: column of the event time.
+        requirements: as of :func:`release`; windows are in base slots.
+        start: from the base slot that holds this time on; None takes the first one with an event.
+        end: up to the base slot before this time; None takes the last one with an event.
+        origin: start of base slot 0; None is 1970-01-01, or where a slot is of weeks the Monday
+            after it.
+        noise_key: as of :func:`release`, like all that follows.
+        adjacency: `add_remove`, or `replace`.
+        requirement_columns: names of the columns of users, windows and epsilons.
+        default_requirement: window and epsilon of users outside the table, and their public number.
+        time_zone: zone of times without an offset; None is UTC.
+        time_unit: unit of times given as numbers.
+        time_format: how times are written as text, if not as ISO 8601.
+        delimiter: what parts the fields of CSV files.
+        columns: names of all columns of CSV files without a header.
+        max_rejected: share of the events that may count in no question, from 0 to 1.
+
+    Returns:
+        The answers by the name of the question, the ledger, the dead letters and what became of the
+        events.
+
+    Raises:
+        ConfigurationError, InputLost, BudgetExceeded, TypeError: as :func:`release`.
+    """
+    given = _without(locals(), ["data"])
+    with words_of(answers):
+        options = _options("release", given)
+        transform = asking.transform_of(options)
+        source = _events(data, "data", transform.columns.names, dialect_of(options))
+
+        def build(pipeline: beam.Pipeline) -> dict[str, Any]:
+            read = pipeline | "ReadEvents" >> source
+            made = read.batches | "PrivateAnswers" >> _here(transform)
+            rejected = [read.rejected, made.rejected]
+            return {"answers": made.answers, "ledger": made.ledger, "rejected": rejected}
+
+        kept, counted = run_here(build)
+        summary = QuestionsSummary(counted, transform.portfolio)
+        for line in summary.warnings():
+            _LOGGER.warning("%s", line)
+        return Answers(
+            transform.portfolio,
+            tuple(kept["answers"]),
+            portfolio_ledger_table(kept["ledger"]),
+            pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
+            summary.figures(),
+            in_words_of(answers, summary.text(dead_letters=".rejected")),
+        )
 
 
 def collect(
@@ -312,9 +399,7 @@ def _releases(
     dynamic: bool = False,
 ) -> Releases:
     """Take events, and perhaps changes, through a transform."""
-    registry = transform.registry
-    if registry.reload is None:  # Beam copies each step, and would copy all users with it
-        transform = replace(transform, registry=replace(registry, reload=_stays_here))
+    transform = _here(transform)
 
     def build(pipeline: beam.Pipeline) -> dict[str, Any]:
         read = [pipeline | f"Read{i}" >> source for i, source in enumerate(sources)]
@@ -340,6 +425,14 @@ def _releases(
         text,
         tuple(kept["revisions"]),
     )
+
+
+def _here(transform: T) -> T:
+    """The transform without copies of its users: Beam copies each step, and all of them with it."""
+    registry = transform.registry
+    if registry.reload is not None:
+        return transform
+    return replace(transform, registry=replace(registry, reload=_stays_here))
 
 
 def _stays_here() -> Registry:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from streamveil.io.answers import ANSWERS_SCHEMA, answer_schema, answers_batch
 from streamveil.io.per_record import PER_RECORD_SCHEMA, per_record_batch
 from streamveil.io.releases import release_schema, releases_to_batch
 from streamveil.io.revisions import revision_schema, revisions_to_batch
@@ -28,6 +29,8 @@ from streamveil.mechanisms.core.records import (
     Revision,
     format_time,
 )
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.pipelines.result import Result
 
 if TYPE_CHECKING:
@@ -138,6 +141,83 @@ class Releases(Result, Sequence[Release]):
             f"{number_of(len(self), 'release')} of {number_of(len(self.labels), 'bin')} by "
             f"{first.mechanism}, {format_time(first.start)} to {format_time(last.end)}\n{self.text}"
         )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class QuestionAnswers(Result, Sequence[SlotAnswer]):
+    """The answers to one question, in order of slots: a sequence of :class:`SlotAnswer`.
+
+    A longer time (`times`) comes after its last slot; `length` of an answer says which it is.
+    """
+
+    question: Question
+    answers: tuple[SlotAnswer, ...]
+
+    def __len__(self) -> int:
+        return len(self.answers)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.answers[index]
+
+    def to_arrow(self) -> pa.Table:
+        """A row for each slot, bin and figure: the columns of WriteAnswers."""
+        batch = answers_batch(self.answers, answer_schema(self.question))
+        return pa.Table.from_batches([batch])
+
+    def __str__(self) -> str:
+        told = self.answers
+        length = told[0].length if told else ""
+        slots = [one for one in told if one.length == length]
+        more = len(told) - len(slots)
+        when = f", {format_time(told[0].start)} to {format_time(slots[-1].end)}" if told else ""
+        longer = f" and {number_of(more, 'longer time')}" if more else ""
+        return (
+            f"{self.question.name}: {self.question.statistic.name} of "
+            f"{number_of(self.question.domain.bins, 'bin')} in {number_of(len(slots), 'slot')}"
+            f"{longer}{when}"
+        )
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Answers(Result, Mapping[str, QuestionAnswers]):
+    """Answers to all questions of a portfolio, by the name of the question. They are public.
+
+    `ledger` is public too; `rejected` and `summary` are raw.
+    """
+
+    portfolio: Portfolio
+    """What was asked."""
+    answers: tuple[SlotAnswer, ...]
+    """Of all questions, in the order in which they were given."""
+    ledger: pa.Table
+    """What every answer cost every class of users, with the columns of WritePortfolioLedger."""
+    rejected: pa.Table
+    """Dead letters: what some question could not count, and why. Raw: never publish it."""
+    summary: Mapping[str, Any]
+    """What became of the events, as `--summary` has it. Raw: never publish it."""
+    text: str
+    """The same in lines."""
+
+    def __len__(self) -> int:
+        return len(self.portfolio.questions)
+
+    def __iter__(self) -> Iterator[str]:
+        return (question.name for question in self.portfolio)
+
+    def __getitem__(self, name: str) -> QuestionAnswers:
+        for question in self.portfolio:
+            if question.name == name:
+                told = tuple(one for one in self.answers if one.question == name)
+                return QuestionAnswers(question, told)
+        raise KeyError(f"there is no question {name!r}: choose of {', '.join(self)}")
+
+    def to_arrow(self) -> pa.Table:
+        """All answers in one table: as of each question, with its name in `question`."""
+        told = [answer for name in self for answer in self[name]]
+        return pa.Table.from_batches([answers_batch(told, ANSWERS_SCHEMA)])
+
+    def __str__(self) -> str:
+        return "\n".join([*(str(self[name]) for name in self), self.text])
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from streamveil.io import read_ledger, read_releases, read_revisions
+from streamveil.io import read_ledger, read_releases, read_revisions, read_table
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +78,27 @@ def test_page_is_self_contained(demo):
     assert not re.search(r"https?:|<script|<link|<img|<iframe|@import|@font-face", html)
     assert "New York" in html
     assert "336,776" in html
+
+
+def test_three_questions_from_one_budget(demo):
+    folder, outcome = demo
+    told = re.findall(r"question: (\w+), from (\d+)% of the budget: .* (\d+)% of the", outcome.out)
+    assert [name for name, _, _ in told] == ["flights", "delay", "late"]
+    assert sum(int(share) for _, share, _ in told) == 100
+    assert all(int(held) > 65 for _, _, held in told)  # with storms, and noise of any run
+    html = (folder / "index.html").read_text(encoding="utf-8")
+    section = html.split('<section id="questions">')[1].split("</section>")[0]
+    for asked in ("How many flights go to", "How late does each airline", "How late are most"):
+        assert section.count(asked) == 1
+    assert "One budget for all questions" in section
+    answers = {name: read_table(str(folder / "answers" / f"{name}.parquet")) for name, *_ in told}
+    assert {name: table.num_rows for name, table in answers.items()} == {
+        "flights": 364 * 105,
+        "delay": 364 * 7,
+        "late": 52 * 2,
+    }
+    rows = read_table(str(folder / "answers-ledger.parquet")).to_pylist()
+    assert all(row["spent_in_window"] <= row["epsilon"] * (1 + 1e-12) for row in rows)
 
 
 @pytest.mark.slow

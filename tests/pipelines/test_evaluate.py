@@ -360,3 +360,108 @@ def test_default_sizes_are_those_of_the_reference():
     assert (evaluate.DEFAULT_USERS, evaluate.DEFAULT_SLOTS) == (10_000, 3_000)
     assert math.isclose(evaluate.DEFAULT_EPSILON, 0.6)
     assert evaluate.DEFAULT_WINDOW == 120
+
+
+# ---- questions -------------------------------------------------------------------------------
+
+ASKED = """\
+base_slot: 1d
+questions:
+  - {name: places, value: value, domain: [A, B, C], levels: [all], weight: 2, mechanism: uniform}
+  - {name: weeks, slot: 4d, statistic: mean, column: speed, lower: 0, upper: 20, share: 0.7}
+"""
+
+
+def asked(command, questions=ASKED, days=12):
+    """Options to score questions about thirty users, one of whom nobody knows."""
+    rows = [
+        f"u{u},{'ABC'[(u + d) % 3]},{u},2024-01-{d:02d}T08:00:00Z"
+        for d in range(1, days + 1)
+        for u in range(30)
+    ]
+    table = [f"u{u},{2 + u % 2},4000" for u in range(29)]
+    for name, lines in {
+        "events.csv": ["user,value,speed,time", *rows],
+        "users.csv": ["user,window,epsilon", *table],
+        "questions.yaml": [questions],
+    }.items():
+        Path(command.path(name)).write_text("\n".join(lines) + "\n")
+    return [
+        *(f"--questions={command.path('questions.yaml')}", f"--input={command.path('events.csv')}"),
+        *("--user_column=user", "--time_column=time", "--seeds=2", "--processes=1"),
+        "--origin=2024-01-01",
+        f"--requirements={command.path('users.csv')}",
+    ]
+
+
+def test_questions_are_scored_with_planned_and_with_even_shares(command):
+    flags = [*asked(command), f"--output={command.path('t.csv')}"]
+    done = command.done(*flags, f"--page={command.path('p.html')}")
+    rows = {
+        (row["question"], row["figure"], row["mechanism"]): row
+        for row in read_table(command.path("t.csv")).to_pylist()
+    }
+    assert list(rows) == [
+        (*case, kind)
+        for case in (("places", "count"), ("weeks", "mean"), ("all questions", "together"))
+        for kind in ("planned", "even")
+    ]
+    assert [round(row["share"], 2) for row in rows.values()] == [0.3, 0.5, 0.7, 0.5, 1, 1]
+    for kind in ("planned", "even"):
+        places, weeks, together = (
+            rows[case, figure, kind]
+            for case, figure in (
+                ("places", "count"),
+                ("weeks", "mean"),
+                ("all questions", "together"),
+            )
+        )
+        # So large a budget leaves the user whom nobody knows, in one of the bins and in the top.
+        assert places["error"] == pytest.approx(math.sqrt(2 / 4), rel=0.05)
+        assert (places["slots"], weeks["slots"], places["told"]) == (12, 3, 1)
+        # Of nine of 30 numbers that are clipped to 20, the mean of the others' is told.
+        assert weeks["error"] == pytest.approx(14.5 - 12.76, abs=0.5)
+        assert together["weighted"] == pytest.approx(places["weighted"] + weeks["weighted"])
+        assert 0 < together["window_use"] <= 1
+        assert places["window_use"] is None
+    assert "weighted error of all questions: " in done.out
+    assert "rejected: no requirement 12" in done.out
+    page = Path(command.path("p.html")).read_text()
+    assert "2 questions about events, answered from one budget" in page
+
+
+def test_one_question_has_no_other_shares(command):
+    one = "\n".join(ASKED.splitlines()[:3])
+    done = command.done(*asked(command, one), "--start=2024-01-02", "--end=2024-01-05")
+    assert "| even " not in done.out
+    assert done.out.count("| planned |") == 2
+
+
+@pytest.mark.parametrize(
+    ("flag", "words"),
+    [
+        ("--mechanisms=pba", "each question of the file has its own"),
+        ("--streams=sin", "asked about --input"),
+        ("--windows=3", "change the table"),
+        ("--value_column=value", "each question of the file has its own"),
+        ("--max_slots=auto", "their users count in every slot"),
+        ("--per_record=input", "statistics of records"),
+        ("--guarantee=infinite", "requirement over windows"),
+        ("--format=tdrive", "name the columns"),
+    ],
+)
+def test_what_has_no_meaning_beside_questions(command, flag, words):
+    command.refused(flag, "is not for --questions", words, flags=[*asked(command), flag])
+
+
+def test_questions_need_events_that_count(command):
+    flags = asked(command)
+    with pytest.raises(ConfigurationError, match="data is missing"):
+        sv.evaluate(questions=command.path("questions.yaml"), user="user", time="time")
+    command.refused("--input is missing", flags=[flags[0], *flags[2:]])
+    auto = asked(command, ASKED.replace("lower: 0, upper: 20", "bounds: auto"))
+    command.refused("write lower and upper to score the question", flags=auto)
+    flags = asked(command)
+    command.refused("--requirements is missing", flags=flags[:-1])
+    Path(command.path("users.csv")).write_text("user,window,epsilon\nstranger,1,1\n")
+    command.refused("no event counts for any question; rejected: no requirement 360", flags=flags)

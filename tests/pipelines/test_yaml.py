@@ -13,6 +13,7 @@ from apache_beam.transforms.window import FixedWindows, TimestampedValue
 from apache_beam.utils.timestamp import Timestamp
 from apache_beam.yaml.yaml_provider import load_providers
 
+from streamveil.io import read_table
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import yaml
 
@@ -106,6 +107,66 @@ def test_releases_of_the_local_setting_are_those_of_the_command(job, config, run
     job.done(**config)
     found = run(yaml.collect_histograms(**config), ROWS)
     assert found["releases"] == job.json_rows("out.jsonl")
+
+
+ASKED = {
+    "base_slot": "1d",
+    "questions": [
+        {"name": "places", "value": "value", "domain": ["A", "B", "C"], "mechanism": "ba"},
+        {"name": "users", "slot": "2d", "statistic": "distinct", "mechanism": "ba"},
+    ],
+}
+
+
+@pytest.fixture
+def asked(config):
+    """The configuration of a portfolio."""
+    of_one = ("value_column", "slot", "domain")
+    return {name: value for name, value in config.items() if name not in of_one}
+
+
+def test_answers_are_those_of_the_command(job, asked, run):
+    job.lines(*(",".join(row) for row in ROWS))
+    job.flags = {"input": job.flags["input"], "output": job.path("answers"), **asked}
+    questions = job.write("questions.yaml", json.dumps(ASKED))
+    job.done(questions=questions, ledger=job.path("ledger.jsonl"))
+    for given in (ASKED, questions):
+        found = run(yaml.private_answers(**asked, questions=given, ledger="spent"), ROWS)
+        assert set(found) == {"answers", "spent"}
+        assert {row["question"] for row in found["answers"]} == {"places", "users"}
+        places = [row for row in found["answers"] if row["question"] == "places"]
+        written = read_table(job.path("answers/places.parquet")).to_pylist()
+        for name in ("bin", "value", "low", "status"):
+            assert [row[name] for row in places] == [row[name] for row in written]
+        spent = [row for row in found["spent"] if row["question"] == "places"]
+        ledger = [row for row in job.json_rows("ledger.jsonl") if row["question"] == "places"]
+        assert sorted(map(str, spent)) == sorted(map(str, ledger))
+
+
+# An output that takes the place of another one would be lost without a word.
+@pytest.mark.parametrize(
+    ("named", "words"),
+    [
+        ({"ledger": "answers"}, "two outputs are called 'answers': name them apart"),
+        ({"ledger": "a", "error_handling": {"output": "a"}}, "two outputs are called 'a'"),
+        ({"error_handling": {"name": "bad"}}, "an output is called None: give it a name"),
+    ],
+)
+def test_outputs_have_names_of_their_own(asked, named, words):
+    made = yaml.private_answers(**asked, questions=ASKED, **named)
+    rows = [Event(*row) for row in ROWS]
+    with pytest.raises(ConfigurationError, match=words):
+        beam.Pipeline() | beam.Create(rows).with_output_types(Event) | made
+
+
+def test_wrong_questions_are_refused(asked):
+    with pytest.raises(ConfigurationError, match="questions are missing"):
+        yaml.private_answers(**asked)
+    with pytest.raises(ConfigurationError, match="there is no 'slot' here"):
+        yaml.private_answers(**asked, questions=ASKED, slot="1d")
+    wrong = {**ASKED, "questions": [{"name": "q", "slot": "36h"}]}
+    with pytest.raises(ConfigurationError, match="not a multiple of base_slot 1d"):
+        yaml.private_answers(**asked, questions=wrong)
 
 
 def test_one_budget_for_ever_gives_shares(config, run):
@@ -236,12 +297,14 @@ def test_the_listing_documents_every_option():
     (provider,) = load_providers(str(path))
     assert set(provider.provided_transforms()) == {
         "PrivateHistograms",
+        "PrivateAnswers",
         "CollectHistograms",
         "PerRecordStatistic",
     }
     for kind in provider.provided_transforms():
         assert provider.description(kind)
         fields = {field.name: field for field in provider.config_schema(kind).fields}
-        assert {"slot", "noise_key"} <= set(fields)
+        asked = "questions" if kind == "PrivateAnswers" else "slot"
+        assert {asked, "noise_key"} <= set(fields)
         assert not {"input", "output", "rejected", "state", "resume"} & set(fields)
         assert all(field.description for field in fields.values()), fields

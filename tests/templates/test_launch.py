@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamveil.io import read_per_record, read_releases
+from streamveil.io import read_per_record, read_releases, read_table
 from streamveil.pipelines.flex import IMAGE_VARIABLE, NAME_VARIABLE, TEMPLATES
 
 LAUNCH = Path(__file__).parents[2] / "templates" / "launch.py"
@@ -21,6 +21,9 @@ REQUIREMENTS = """user,window,epsilon
 ann,7,1.0
 bob,7,2.0
 cho,3,1.0
+"""
+QUESTIONS = """base_slot: 1d
+questions: [{name: out, value: place, domain: [cafe, park]}]
 """
 STREAM = "pubsub:projects/project/subscriptions/events"
 TOPIC = "pubsub:projects/project/topics/releases"
@@ -41,6 +44,7 @@ def parameters(tmp_path):
     """The parameters of each template, on files of this machine."""
     (tmp_path / "events.csv").write_text(EVENTS)
     (tmp_path / "users.csv").write_text(REQUIREMENTS)
+    (tmp_path / "questions.yaml").write_text(QUESTIONS)
     files = {"input": str(tmp_path / "events.csv"), "output": str(tmp_path / "out.jsonl")}
     users = {"requirements": str(tmp_path / "users.csv")}
     times = {name: COMMON[name] for name in ("time_column", "slot", "start", "end")}
@@ -50,6 +54,11 @@ def parameters(tmp_path):
         "release-streaming": {**COMMON, **users, "input": STREAM, "output": TOPIC},
         "collect": {**COMMON, **files, **users},
         "per-record": {**files, **times, **record, "value_max": "9", "epsilon_max": "1"},
+        "questions": {
+            **{name: COMMON[name] for name in ("user_column", "time_column", "start", "end")},
+            **{**files, **users, "output": str(tmp_path / "answers")},
+            "questions": str(tmp_path / "questions.yaml"),
+        },
         "infinite": {**COMMON, **files, "epsilon": "1"},
         "user": {**COMMON, **files, "epsilon": "1", "max_slots": "2"},
     }
@@ -109,13 +118,16 @@ def test_a_launch_writes_the_job_and_ends(name, launch, to_dataflow, tmp_path, c
     images = {image["containerImage"] for image in pool["sdkHarnessContainerImages"]}
     assert {pool["workerHarnessContainerImage"], *images} == {IMAGE}
     options = job["environment"]["sdkPipelineOptions"]["options"]
-    assert options["domain" if name != "per-record" else "budget"]
+    assert options[{"per-record": "budget", "questions": "questions"}.get(name, "domain")]
     assert not (tmp_path / "out.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "release-streaming"])
 def test_a_launch_with_a_local_runner_releases(name, launch, tmp_path, capsys):
     assert launch(name, "--runner=FnApiRunner") == 0, capsys.readouterr().err
+    if name == "questions":
+        assert read_table(str(tmp_path / "answers" / "out.parquet")).num_rows == 4
+        return
     path = str(tmp_path / "out.jsonl")
     rows = read_per_record(path) if name == "per-record" else read_releases(path)
     assert len(rows) == 2

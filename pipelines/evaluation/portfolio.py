@@ -1,0 +1,244 @@
+"""A portfolio on events: how far its answers are from the truth, with planned and with even shares.
+
+Cases are the figures of each question, and all questions together by their weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import Requirements, Units
+from streamveil.mechanisms.core.records import format_duration
+from streamveil.mechanisms.portfolio.answers import Answer
+from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.simulated import (
+    PortfolioSimulation,
+    answers_of,
+    simulate_portfolio,
+    times_of,
+)
+from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.pipelines.evaluation.comparison import (
+    Column,
+    Comparison,
+    Family,
+    Measure,
+    Run,
+    Task,
+    noise_key,
+)
+from streamveil.transforms.portfolio.unprotected import ExactQuestion
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+PLANNED, EVEN = "planned", "even"
+ALL, TOGETHER = "all questions", "together"
+
+
+@dataclass(frozen=True, eq=False)
+class AskedEvents:
+    """Counts of real events for each question, the same for each seed; only the noise differs."""
+
+    name: str
+    portfolio: Portfolio
+    requirements: Requirements
+    sizes: Integers
+    """Users of each class, shape (K,)."""
+    adjacency: str
+    planned: Units
+    """Of each question and class at first, shape (Q, K): they are planned again from answers."""
+    first_slot: int
+    """Base slot with which all begins."""
+    path: str
+    """File of arrays: for each question by its number `counts0` and `figures0`, as `ExactQuestion`
+    has them, and `longer0_1` of its second longer time. Processes read it for themselves."""
+    about: str = ""
+
+    def units(self, shares: str) -> Units:
+        """Of each question and class, with shares of a kind."""
+        if shares == PLANNED:
+            return self.planned
+        number = len(self.portfolio.questions)
+        return np.tile(self.requirements.budgets // number, (number, 1))
+
+
+class Asked(Family):
+    """A case is a figure of a question; what is compared are kinds of shares."""
+
+    columns = (
+        Column("stream", str, "events"),
+        Column("question", str, "question"),
+        Column("figure", str, "figure"),
+        Column("mechanism", str, "shares"),
+        *(Column("users", int), Column("slots", int), Column("bins", int), Column("seeds", int)),
+    )
+    measures = (
+        Measure(
+            "weighted",
+            "weighted error",
+            "weight times the mean squared error of cells, of what counts: what shares are for",
+        ),
+        Measure(
+            "error",
+            "error",
+            "root mean squared difference of released and true figure, in its own unit",
+        ),
+        Measure("coverage", "coverage", "share of true figures within their intervals of 90 %"),
+        Measure("told", "told", "share of figures that are not empty"),
+        Measure("share", "share", "of everybody's budget"),
+        Measure(
+            "window_use", "window use", "largest share of a budget spent in a window: at most 1"
+        ),
+    )
+    log = ("weighted", "error")
+    wide = ("weighted",)
+    limits = {"window_use": 1.0, "coverage": 0.9}
+    template = "portfolio.html.jinja"
+
+    def check(self, source: AskedEvents, setting: tuple[Any, ...], kinds: Sequence[str]) -> None:
+        """Raise ConfigurationError for what a question or its mechanism cannot do."""
+        for kind in kinds:
+            PortfolioStream(
+                *(source.portfolio, source.requirements, source.sizes, source.units(kind)),
+                NoiseSource(noise_key(0)),
+                adjacency=source.adjacency,
+            )
+
+    def run(self, task: Task) -> list[Run]:
+        """Do a task: answer all questions with each kind of shares.
+
+        Raises BudgetExceeded when a filter refuses.
+        """
+        source: AskedEvents = task.source
+        with np.load(source.path) as file:
+            exact = {
+                question.name: ExactQuestion(
+                    file[f"counts{q}"],
+                    file[f"figures{q}"],
+                    tuple(file[f"longer{q}_{t}"] for t in range(len(question.times))),
+                )
+                for q, question in enumerate(source.portfolio)
+            }
+        by_kind = (_runs(source, exact, kind, task.seed) for kind in task.mechanisms)
+        return [run for same in zip(*by_kind, strict=True) for run in same]
+
+    def advice(self, comparison: Comparison) -> list[str]:
+        """What planning the shares is worth."""
+        found = {
+            row.mechanism: row.means["weighted"] for row in comparison.rows if row.case[1] == ALL
+        }
+        if EVEN not in found:
+            return []
+        return [
+            f"weighted error of all questions: {found[PLANNED] / found[EVEN]:.2f} of that of even "
+            "shares"
+        ]
+
+    def findings(self, comparison: Comparison) -> Mapping[str, Any]:
+        """How many questions there are, and what planning is worth."""
+        names = {row.case[1] for row in comparison.rows} - {ALL}
+        return {"questions": len(names), "worth": self.advice(comparison)}
+
+
+def _runs(
+    source: AskedEvents, exact: Mapping[str, ExactQuestion], kind: str, seed: int
+) -> list[Run]:
+    done = simulate_portfolio(
+        source.portfolio,
+        {name: one.counts for name, one in exact.items()},
+        *(source.requirements, source.sizes, noise_key(seed)),
+        shares=None if kind == PLANNED else source.units(kind),
+        adjacency=source.adjacency,
+        first_slot=source.first_slot,
+    )
+    use = max(
+        float(spent) / asked.epsilon
+        for entry in done.entries
+        for asked, spent in zip(entry.classes, entry.spent_in_window.tolist(), strict=True)
+    )
+    facts = {"stream": source.name, "mechanism": kind, "users": int(source.sizes.sum())}
+    parts = (done.last_shares / source.requirements.budgets).min(axis=1).tolist()
+    runs, total = [], 0.0
+    for question, share in zip(source.portfolio, parts, strict=True):
+        found = exact[question.name]
+        weighted = question.weight * _squares(question, found.counts, done.counts(question.name))
+        total += weighted
+        own = {"question": question.name, "bins": question.domain.bins}
+        common = {"weighted": weighted, "share": share, "window_use": math.nan}
+        for figure, slots, scores in _scores(source, question, done, found):
+            case = {**facts, **own, "slots": slots, "figure": figure}
+            runs.append(Run(case, seed, {**common, **scores}))
+    own = {
+        "question": ALL,
+        "figure": TOGETHER,
+        "slots": sum(len(one.figures) for one in exact.values()),
+        "bins": sum(question.domain.bins for question in source.portfolio),
+    }
+    unknown = dict.fromkeys(("error", "coverage", "told"), math.nan)
+    figures = {"weighted": total, **unknown, "share": sum(parts), "window_use": use}
+    return [*runs, Run({**facts, **own}, seed, figures)]
+
+
+def _squares(question: Question, counts: Integers, released: Integers) -> float:
+    """Mean squared error of cells, in squares of what one event may add.
+
+    Args:
+        question: what was asked.
+        counts: of each slot, class and cell.
+        released: of each slot and cell.
+    """
+    apart = (released - counts.sum(axis=1)) / question.measure.sensitivity
+    return float((apart**2).mean())
+
+
+def _scores(
+    source: AskedEvents, question: Question, done: PortfolioSimulation, exact: ExactQuestion
+) -> Iterator[tuple[str, int, dict[str, float]]]:
+    """Of each figure, by slot and by longer time: name, how many there are, and its scores."""
+    # The last releases may be of nothing asked.
+    asked = done.releases[question.name][: len(exact.figures)]
+    answers = list(answers_of(question, asked))
+    for figure, scores in _scores_of(question, answers, exact.figures).items():
+        yield figure, len(answers), scores
+    first = source.first_slot // question.slots
+    longer = times_of(question, source.portfolio, asked, first)
+    for (slots, told), true in zip(longer.items(), exact.longer, strict=True):
+        length = format_duration(source.portfolio.of_length(slots).length)
+        if told:
+            for figure, scores in _scores_of(question, told, true[: len(told)]).items():
+                yield f"{figure} by {length}", len(told), scores
+
+
+def _scores_of(
+    question: Question, answers: Sequence[Answer], true: Floats
+) -> dict[str, dict[str, float]]:
+    """How far figures are from what is true, shape (slots, nodes, outputs), by figure."""
+    values, low, high = (
+        np.array([getattr(answer, name) for answer in answers])
+        for name in ("values", "low", "high")
+    )
+    found = {}
+    for o, name in enumerate(question.statistic.outputs):
+        told, apart = np.isfinite(values[..., o]), values[..., o] - true[..., o]
+        ends = low[..., o], true[..., o], high[..., o]
+        known = np.isfinite(ends).all(axis=0)
+        inside = (ends[0] <= ends[1]) & (ends[1] <= ends[2])
+        found[name] = {
+            "error": math.sqrt(_mean(apart[np.isfinite(apart)] ** 2)),
+            "coverage": _mean(inside[known]),
+            "told": _mean(told),
+        }
+    return found
+
+
+def _mean(values: npt.NDArray[Any]) -> float:
+    """NaN of nothing."""
+    return float(values.mean()) if values.size else math.nan

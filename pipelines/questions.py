@@ -1,0 +1,233 @@
+"""`streamveil release --questions`: many questions from one pass over the events and one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamveil.io import (
+    WritePortfolioLedger,
+    answer_files,
+    answer_sink_of,
+    check_place,
+    is_stream,
+    make_folder,
+    questions_of,
+    read_questions,
+    read_table,
+)
+from streamveil.mechanisms.core.records import ConfigurationError, format_duration
+from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.pipelines.answers_report import AnswersReport, Floats, shares_of
+from streamveil.pipelines.dry_run import preview_questions
+from streamveil.pipelines.errors import PartlyWritten, reason_of
+from streamveil.pipelines.flags import is_true
+from streamveil.pipelines.follow import Following
+from streamveil.pipelines.jobs import Job, in_time, required_registry, run_and_tell
+from streamveil.pipelines.keys import noise_key
+from streamveil.pipelines.logs import tell
+from streamveil.pipelines.questions_follow import follow_questions
+from streamveil.pipelines.questions_summary import QuestionsSummary
+from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.values import base_range_of, dialect_of
+from streamveil.transforms import PrivateAnswers, columns_for
+
+
+@dataclass(frozen=True)
+class QuestionsJob(Job[Any]):
+    """One run: what to read, what is asked, and the folder of the answers."""
+
+    transform: PrivateAnswers
+    page: str | None = None
+
+    @classmethod
+    def of(cls, given: Any) -> QuestionsJob:
+        """Read and check all options and the public files; nothing is run yet.
+
+        Raises ConfigurationError for anything missing or wrong.
+        """
+        job = cls(
+            given.input,
+            given.output,
+            transform_of(given),
+            given.ledger,
+            given.rejected,
+            given.summary,
+            dialect_of(given),
+            page=given.page,
+        )
+        job.check()
+        return job
+
+    @property
+    def files(self) -> list[str]:
+        """All files that the run writes."""
+        answers = answer_files(self.output, self.transform.portfolio).values()
+        others = [place for place in (self.ledger, self.rejected) if place]
+        return others if is_stream(self.output) else [*answers, *others]
+
+    @property
+    def places(self) -> list[str]:
+        """What the run writes, and where."""
+        where = self.output if is_stream(self.output) else f"files of {self.output}"
+        page = [f"the page to {self.page}"] if self.page else []
+        return [f"answers to {where}", *super().places[1:], *page]
+
+    @property
+    def written(self) -> list[str]:
+        """What is told at the end."""
+        streams = [self.output] if is_stream(self.output) else []
+        return [*streams, *self.files, *([self.page] if self.page else [])]
+
+    def check(self) -> None:
+        """Look at the places before anything runs; raises ConfigurationError."""
+        if not is_stream(self.output):
+            if is_stream(self.input):
+                raise ConfigurationError(
+                    f"--output={self.output}: files are written when the input has ended, and "
+                    f"--input={self.input} does not end: write to pubsub:, kafka: or folder:"
+                )
+            make_folder(self.output)
+        super().check()
+        if self.page:
+            if is_stream(self.output):
+                raise ConfigurationError(
+                    f"--page={self.page} is made of the files of answers, and --output="
+                    f"{self.output} is a stream: name a folder, or leave the page out"
+                )
+            check_place(self.page)
+
+    def told(self, summary: Summary) -> QuestionsSummary:
+        """What is said of a run."""
+        return QuestionsSummary(summary, self.transform.portfolio)
+
+    def run(self, options: PipelineOptions, title: str) -> Summary:
+        """Run the job to its end, and make the page."""
+        summary = super().run(options, title)
+        if self.page and not summary.handed_over:
+            from streamveil.pipelines.answers_page import write_answers_page
+
+            try:
+                write_answers_page(self.report(summary), self.page)
+            except OSError as error:
+                raise PartlyWritten(
+                    f"{self.page} could not be written: {reason_of(error)}. The answers are whole: "
+                    f"{', '.join(self.files)}"
+                ) from error
+        return summary
+
+    def report(self, summary: Summary, true: Mapping[str, Floats] | None = None) -> AnswersReport:
+        """What the page shows of a run that is over, read back from its files.
+
+        Args:
+            summary: of the run.
+            true: what is true, as of :class:`QuestionFigures`, by question; for demonstrations.
+        """
+        portfolio = self.transform.portfolio
+        return AnswersReport.of(
+            portfolio,
+            {name: read_table(path) for name, path in answer_files(self.output, portfolio).items()},
+            shares_of(self.transform),
+            read_table(self.ledger) if self.ledger else pa.table({}),
+            self.told(summary).figures(),
+            true,
+        )
+
+    def _sink(self) -> beam.PTransform:
+        return answer_sink_of(self.output, self.transform.portfolio)
+
+    def _write(self, outputs: Any, rejected: list[beam.PCollection]) -> None:
+        whole = outputs.answers if is_stream(self.output) else (outputs.answers, outputs.done)
+        whole | "WriteAnswers" >> self._sink()
+        if self.ledger:
+            entries = outputs.ledger, outputs.booked
+            entries | "WriteLedger" >> WritePortfolioLedger(self.ledger)
+        self._write_rejected([*rejected, outputs.rejected])
+
+
+def _refuse_stream(output: str) -> None:
+    """Refuse to write elsewhere than to a folder of files. Raises ConfigurationError."""
+    if is_stream(output):
+        raise ConfigurationError(
+            f"--output={output} is not a folder of files, and --state makes passes over files: "
+            "name a folder, or leave --state to a runner that keeps checkpoints"
+        )
+
+
+def transform_of(given: Any) -> PrivateAnswers:
+    """The transform that these options ask for, whatever is read and written.
+
+    Raises ConfigurationError.
+    """
+    portfolio = portfolio_of(given.questions)
+    registry = required_registry("release", given, ("user_column", "time_column"))
+    base, first_slot, last_slot = base_range_of(given, portfolio.base)
+    portfolio = replace(portfolio, base=base)
+    columns = columns_for(
+        portfolio,
+        given.user_column,
+        given.time_column,
+        time_zone="UTC" if given.time_zone is None else given.time_zone,
+        time_unit=given.time_unit,
+        time_format=given.time_format,
+    )
+    return PrivateAnswers(
+        portfolio,
+        registry,
+        columns,
+        adjacency=given.adjacency,
+        noise_key=noise_key(given.noise_key, base),
+        first_slot=first_slot,
+        last_slot=last_slot,
+        shards=given.shards,
+        allowed_lateness=given.allowed_lateness,
+        max_rejected=given.max_rejected,
+    )
+
+
+def portfolio_of(questions: Any) -> Portfolio:
+    """The portfolio of a file, or of Python or a pipeline in YAML, a mapping.
+
+    Raises ConfigurationError.
+    """
+    if isinstance(questions, Portfolio):
+        return questions
+    if not isinstance(questions, str):
+        return questions_of(questions)
+    try:
+        return read_questions(questions)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--questions: {error}") from None
+
+
+def about_shares(transform: PrivateAnswers) -> str:
+    """How everybody's budget is divided, which is public."""
+    listed = ", ".join(f"{name} {part:.1%}" for name, part in shares_of(transform).items())
+    base = format_duration(transform.portfolio.base.length)
+    open_ones = sum(question.share is None for question in transform.portfolio)
+    later = "; planned again from answers" if transform.shares is None and open_ones > 1 else ""
+    return f"shares of everybody's budget, whose windows are in slots of {base}: {listed}{later}"
+
+
+def main(given: Any, options: PipelineOptions, dry: str, following: Following | None) -> int:
+    """Run the command, or if `dry` only tell what it would do; returns the exit code."""
+    if following is not None and not is_true("dry_run", dry):
+        _refuse_stream(given.output)
+        make_folder(given.output)
+        transform = replace(transform_of(given), ends=False)
+        tell(about_shares(transform))
+        follow_questions(given, transform, following, options)
+        return 0
+    job = in_time(QuestionsJob.of(given), options)
+    tell(about_shares(job.transform))
+    if is_true("dry_run", dry):
+        state = None if following is None else following.state
+        tell(preview_questions(job.input, job.transform, job.places, job.dialect, state))
+        return 0
+    run_and_tell(job, options, "streamveil release")
+    return 0

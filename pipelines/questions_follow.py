@@ -1,0 +1,182 @@
+"""`streamveil release --questions --state`: answers in passes, as of `follow.py`.
+
+A pass goes on in base slots, and answers every question whose slot ends in it. Events of slots that
+are not over wait in the state.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from streamveil.io import (
+    Snapshot,
+    answer_files,
+    read_table,
+    witness_of,
+)
+from streamveil.mechanisms.core.number_text import number_of
+from streamveil.mechanisms.core.records import ConfigurationError, format_duration, format_time
+from streamveil.mechanisms.portfolio.bounds import are_known
+from streamveil.pipelines.answers_report import AnswersReport, shares_of
+from streamveil.pipelines.errors import reason_of
+from streamveil.pipelines.follow import Follow, Following, held
+from streamveil.pipelines.logs import tell
+from streamveil.pipelines.passes import AnswersPass, PassJob, answers_kind
+from streamveil.pipelines.questions_summary import QuestionsSummary
+from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.values import dialect_of
+from streamveil.transforms import PrivateAnswers
+from streamveil.transforms.slots.passes import Pass
+
+
+@dataclass(frozen=True)
+class FollowQuestions(Follow):
+    """Answers to the questions of a portfolio, made in passes over base slots."""
+
+    page: str | None = None
+    """File that shows all answers which are there, after every pass."""
+
+    make_pass: ClassVar[type[PassJob]] = AnswersPass
+
+    @property
+    def _asked(self) -> PrivateAnswers:
+        assert isinstance(self.transform, PrivateAnswers)
+        return self.transform
+
+    @property
+    def _witness(self) -> str:
+        folder = os.path.dirname(self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)])
+        return witness_of(os.path.join(folder, "answers"))
+
+    @property
+    def _slots_as_given(self) -> str:
+        return f"base_slot: {format_duration(self.transform.slots.length)}"
+
+    def _resumed(self) -> Snapshot | None:
+        """The same, unless a look was paid in vain: whoever starts it again must not pay again."""
+        snapshot = self.folder.read()
+        if snapshot is not None and snapshot.looked and not are_known(self._asked.portfolio):
+            raise ConfigurationError(
+                f"the stream of --state={self.following.state} has looked at numbers for bounds: "
+                "auto, and found too few: that has cost its part of everybody's budget, and is not "
+                "done again. Give lower and upper, or begin when more events are there, with "
+                "another folder, whose look costs that part once more"
+            )
+        return super()._resumed()
+
+    def _released(self, due: Pass, summary: Summary) -> str:
+        told = self._told(summary)
+        slots = {one.name: told.figures_of(one)["slots"] for one in self._asked.portfolio}
+        answered = ", ".join(f"{name} {number:,}" for name, number in slots.items() if number)
+        bounds = {one.name: told.bounds(one) for one in self._asked.portfolio}
+        chosen = ", ".join(
+            "{} {:g} to {:g}".format(name, *both) for name, both in bounds.items() if both
+        )
+        return (
+            f"{number_of(due.last_slot - due.first_slot + 1, 'base slot')} over, slots answered: "
+            f"{answered or 'none'}; {told.events_text()}"
+            f"{f'; bounds chosen: {chosen}' if chosen else ''}"
+        )
+
+    def _warnings(self, summary: Summary) -> Sequence[str | None]:
+        """Of a quiet pass there is nothing to warn of."""
+        return self._told(summary).warnings() if summary.read else []
+
+    def _told(self, summary: Summary) -> QuestionsSummary:
+        return QuestionsSummary(summary, self._asked.portfolio)
+
+    def _show(self, snapshot: Snapshot) -> None:
+        """Write the page anew. That it cannot be is said, and the stream goes on."""
+        if not self.page:
+            return
+        from streamveil.pipelines.answers_page import write_answers_page
+
+        asked = replace(
+            self._asked,
+            first_slot=snapshot.next_slot,
+            last_slot=None,
+            resume=self._state(snapshot),
+        )
+        part = f"{self.page}.part"
+        try:
+            report = AnswersReport.of(
+                asked.portfolio,
+                {one.name: self._written(answers_kind(one.name)) for one in asked.portfolio},
+                shares_of(asked),
+                self._written("ledger"),
+                self._told(self.passes.total).figures(),
+            )
+            write_answers_page(report, part)
+            os.replace(part, self.page)
+        except (OSError, ConfigurationError) as error:  # such as of answers that were moved away
+            tell(
+                f"warning: --page={self.page} cannot be written ({reason_of(error)}): the run "
+                "goes on without it",
+                logging.WARNING,
+            )
+
+    def _written(self, kind: str) -> pa.Table:
+        """What all passes have written of a kind and is still there; no columns if nothing is."""
+        if kind not in self.outputs:
+            return pa.table({})
+        tables = [read_table(path) for path in self._numbered(kind)]
+        if not tables:
+            raise FileNotFoundError(errno.ENOENT, "no pass has left it", self.outputs[kind])
+        some = [table for table in tables if table.num_rows] or tables[:1]
+        return pa.concat_tables(some, promote_options="permissive")
+
+
+def follow_questions(
+    given: Any,
+    transform: PrivateAnswers,
+    following: Following,
+    options: PipelineOptions,
+) -> None:
+    """Answer the questions of `streamveil release` in passes.
+
+    Raises ConfigurationError, and what a pass raises.
+    """
+    outputs = {
+        **{answers_kind(q): f for q, f in answer_files(given.output, transform.portfolio).items()},
+        "ledger": given.ledger,
+        "rejected": given.rejected,
+    }
+    wanted = {kind: path for kind, path in outputs.items() if path}
+    _tell_of_end(transform)
+    with held(given, following) as (folder, monitor):
+        if given.page:
+            folder.refuse_inside(given.page)
+        stream = FollowQuestions(
+            given.input,
+            wanted,
+            transform,
+            following,
+            folder,
+            monitor,
+            summary=given.summary,
+            dialect=dialect_of(given),
+            page=given.page,
+        )
+        stream.run(options)
+
+
+def _tell_of_end(transform: PrivateAnswers) -> None:
+    """Say which questions' last slots are not over at the end of the stream."""
+    if transform.last_slot is None:
+        return
+    last = transform.last_slot + 1
+    names = transform.within(last)
+    if names:
+        tell(
+            f"--end is within a slot of {', '.join(names)}, at "
+            f"{format_time(transform.slots.start(last))}: that slot of each is answered when a "
+            "later run, with a later --end, comes to where it ends"
+        )

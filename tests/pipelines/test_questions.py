@@ -1,0 +1,483 @@
+"""`streamveil release --questions`: answers in a folder, one ledger, what is refused or told."""
+
+import datetime as dt
+import json
+import math
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+import streamveil as sv
+from streamveil.io import read_table
+from streamveil.pipelines.jobs import EventOptions, JobOptions, given_by, in_time
+from streamveil.pipelines.launch import parse_flags
+from streamveil.pipelines.questions import QuestionsJob
+from streamveil.pipelines.release import ReleaseOptions
+from streamveil.transforms.counting.loss_limit import tally_in
+
+UTC = dt.timezone.utc
+QUESTIONS = """\
+base_slot: 1h
+questions:
+  - {name: places, value: place, domain: [A, B], slot: 1h, mechanism: pba}
+  - {name: speed, value: kind, domain: [car, bus], slot: 1d, statistic: mean, column: kmh,
+     lower: 0, upper: 128, mechanism: ba}
+  - {name: late, slot: 1w, statistic: quantiles, column: kmh, edges: [0, 50, 100],
+     quantiles: [0.5, 0.95], where: {kind: [car, van]}, mechanism: ba}
+"""
+KEY = "5e" * 32
+LEDGER = [
+    *("question", "first_base_slot", "last_base_slot", "window", "epsilon", "users", "spent"),
+    "spent_in_window",
+]
+
+
+def events(users=40, days=2):
+    """One event of a user in a day."""
+    return [
+        (
+            f"u{u}",
+            "AB"[u % 2],
+            ("car", "bus")[u % 3 == 0],
+            float(u),
+            dt.datetime(2024, 1, 1 + d, (u + d) % 24, tzinfo=UTC),
+        )
+        for d in range(days)
+        for u in range(users)
+    ]
+
+
+@pytest.fixture
+def job(toolbox, tmp_path):
+    """Events of two days, and budgets so large that all is exact."""
+    made = toolbox.Job(tmp_path)
+    made.write("events.parquet", table(events()))
+    made.requirements({f"u{u}": (1 + u % 3, toolbox.EXACT) for u in range(40)})
+    made.flags = {
+        "questions": made.write("questions.yaml", QUESTIONS),
+        "input": made.path("events.parquet"),
+        "requirements": made.path("users.csv"),
+        "user_column": "user",
+        "time_column": "time",
+        "output": made.path("answers"),
+        "ledger": made.path("ledger.csv"),
+    }
+    return made
+
+
+def table(rows):
+    names = ("user", "place", "kind", "kmh", "time")
+    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def answers(job, name):
+    return pq.read_table(job.path(f"answers/{name}.parquet")).to_pylist()
+
+
+def test_longer_times_are_in_the_same_file_and_not_in_the_ledger(job):
+    text = QUESTIONS.replace("slot: 1h, mechanism: pba", "slot: 6h, times: [1d, 1w]")
+    job.write("questions.yaml", text)
+    job.done(page=job.path("page.html"), start="2024-01-01", end="2024-01-03")
+    places = answers(job, "places")
+    slots, days, weeks = (
+        [row for row in places if row["length"] == length] for length in ("6h", "1d", "1w")
+    )
+    assert [len(slots), len(days), len(weeks)] == [2 * 4 * 2, 2 * 2, 2]
+    for bin_ in "AB":
+        told = [row["value"] for row in slots if row["bin"] == bin_]
+        assert [row["value"] for row in days if row["bin"] == bin_] == [
+            *(sum(told[:4]), sum(told[4:])),
+        ]
+    assert weeks[0]["note"].startswith("a part of the time: 8 of its 28 slots of 6h")
+    assert len(pa.csv.read_csv(job.path("ledger.csv"))) == 3 * (8 + 2 + 1)
+    with open(job.path("page.html"), encoding="utf-8") as page:
+        assert "of the day that begins on 2 Jan 2024, all its slots together" in page.read()
+
+
+def test_answers_ledger_and_summary(job):
+    done = job.done(rejected=job.path("rejected.jsonl"), summary=job.path("summary.json"))
+    assert sorted(os.listdir(job.path("answers"))) == [
+        "late.parquet",
+        "places.parquet",
+        "speed.parquet",
+    ]
+    places = answers(job, "places")
+    assert list(places[0]) == [
+        *("slot", "start", "end", "length", "bin", "level", "statistic", "value", "stderr", "low"),
+        *("high", "status", "note"),
+    ]
+    true = {}
+    for _, place, _, _, time in events():
+        true[time, place] = true.get((time, place), 0) + 1
+    # The week of the longest question is answered to its end.
+    assert len(places) == 2 * 24 * 7
+    fresh = [row for row in places if row["status"] != "nullified"]  # which repeats the last
+    assert all(row["value"] == true.get((row["start"], row["bin"]), 0) for row in fresh)
+    assert len(fresh) > len(places) - 20
+    speed = answers(job, "speed")
+    cars = [kmh for _, _, kind, kmh, time in events() if kind == "car" and time.day == 1]
+    assert speed[0]["bin"] == "car"
+    assert speed[0]["value"] == pytest.approx(sum(cars) / len(cars), abs=0.2)
+    assert speed[0]["end"] - speed[0]["start"] == dt.timedelta(days=1)
+    assert "clipping" in speed[0]
+    late = answers(job, "late")
+    assert [(row["bin"], row["statistic"]) for row in late] == [("all", "p50"), ("all", "p95")]
+    assert late[0]["start"] == dt.datetime(2024, 1, 1, tzinfo=UTC)
+
+    ledger = read_table(job.path("ledger.csv"))
+    assert ledger.column_names == LEDGER
+    rows = ledger.to_pylist()
+    lengths = {row["question"]: row["last_base_slot"] - row["first_base_slot"] for row in rows}
+    assert lengths == {"places": 0, "speed": 23, "late": 167}
+    assert {row["window"] for row in rows} == {1, 2, 3}
+    assert all(row["spent_in_window"] <= row["epsilon"] for row in rows)
+
+    summary = json.loads((job.folder / "summary.json").read_text())
+    assert summary["read"] == 80
+    assert summary["rejected"] == {}
+    assert summary["questions"]["places"]["counted"] == 80
+    assert summary["questions"]["speed"]["slots"] == 7
+    assert summary["questions"]["late"]["beyond_bound"] == 26
+    assert "question: places: 168 slots of 1h" in done.out
+    assert "shares of everybody's budget, whose windows are in slots of 1h: places" in done.out
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "avro"])
+@pytest.mark.slow
+def test_the_ledger_in_every_format(job, ending):
+    job.done(ledger=job.path(f"ledger.{ending}"), questions=only_places(job))
+    assert read_table(job.path(f"ledger.{ending}")).column_names == LEDGER
+
+
+CITY = """\
+base_slot: 1h
+questions:
+  - {name: trips, value: place, domain: [A, B, C], levels: LEVELS, weight: 2}
+  - {name: people, slot: 1d, value: place, domain: [A, B, C], statistic: distinct, levels: LEVELS}
+  - {name: way, slot: 1d, value: place, domain: [A, B, C], statistic: sum, column: kmh,
+     lower: 0, upper: 30, levels: LEVELS}
+  - {name: speed, slot: 1d, value: place, domain: [A, B, C], statistic: mean, column: kmh,
+     lower: 0, upper: 30, levels: LEVELS}
+""".replace("LEVELS", "[{in: [A], out: [B, C]}, all]")
+
+
+# With noise, what is released of bins and of the top does not agree by itself.
+@pytest.mark.slow
+def test_groups_add_up_in_files_and_in_python(job):
+    events_of = [(*row[:1], "ABC"[int(row[0][1:]) % 3], *row[2:]) for row in events()]
+    job.write("events.parquet", table(events_of))
+    job.requirements({f"u{u}": (2, 16.0) for u in range(40)})
+    asked = {"noise_key": job.key(KEY), "start": "2024-01-01", "end": "2024-01-03"}
+    job.done(**asked, questions=job.write("city.yaml", CITY))
+    told, low, high = {}, {}, {}
+    for name in ("trips", "people", "way", "speed"):
+        rows = answers(job, name)
+        assert [(row["bin"], row["level"]) for row in rows[:6]] == [
+            *(("A", 0), ("B", 0), ("C", 0), ("in", 1), ("out", 1), ("all", 2))
+        ]
+        for figures, column in ((told, "value"), (low, "low"), (high, "high")):
+            values = [np.nan if row[column] is None else row[column] for row in rows]
+            figures[name] = np.array(values).reshape(-1, 6).T
+    assert [len(each.T) for each in told.values()] == [48, 2, 2, 2]
+    for name in ("trips", "people", "way"):
+        a, b, c, inside, outside, everything = told[name]
+        assert np.nansum(everything) > 0
+        np.testing.assert_array_equal(inside, a)
+        for whole, parts in ((outside, b + c), (everything, a + b + c)):
+            np.testing.assert_allclose(whole, parts, rtol=0 if name != "way" else 1e-12)
+        if name != "way":
+            known = told[name][:, ~np.isnan(everything)]
+            assert (known == np.rint(known)).all()
+    # A group's mean is one of its bins' events, so it may lie between theirs.
+    _, b, c, _, outside, _ = told["speed"]
+    assert (np.fmin(b, c) <= high["speed"][4]).all()
+    assert (low["speed"][4] <= np.fmax(b, c)).all()
+    found = sv.answers(
+        job.path("events.parquet"),
+        questions=job.path("city.yaml"),
+        user="user",
+        time="time",
+        requirements=job.path("users.csv"),
+        **asked,
+    )
+    for name in told:
+        assert found[name].to_arrow().equals(pq.read_table(job.path(f"answers/{name}.parquet")))
+
+
+def only_places(job):
+    return job.write("places.yaml", "\n".join(QUESTIONS.splitlines()[:3]))
+
+
+def test_the_same_key_gives_the_same_answers(job):
+    again = {"noise_key": job.key(KEY), "questions": only_places(job)}
+    job.requirements({f"u{u}": (2, 1.0) for u in range(40)})
+    job.done(**again)
+    job.done(**again, output=job.path("b"), ledger=job.path("b.csv"))
+    first = pq.read_table(job.path("answers/places.parquet"))
+    assert first.equals(pq.read_table(job.path("b/places.parquet")))
+    assert any(row["value"] for row in first.to_pylist())
+
+
+def test_what_one_question_cannot_read_is_told_and_is_no_loss(job):
+    rows = [
+        (u, "C" if u != "u1" else place, kind, kmh if u != "u2" else float("nan"), time)
+        for u, place, kind, kmh, time in events()
+    ]
+    job.write("events.parquet", table(rows))
+    done = job.done(rejected=job.path("rejected.jsonl"))
+    assert "80 events read, 2 of them rejected" in done.out
+    assert "rejected: outside the domain (question places) 2" in done.out  # the first of them
+    assert "2 events counted, 0 beyond the users' contribution bound, 78 outside the domain" in (
+        done.out
+    )
+    assert "2 not a finite number" in done.out
+    assert "warning:  question places: 98% of its events could not be counted" in done.out
+    reasons = {row["reason"] for row in job.json_rows("rejected.jsonl")}
+    assert "outside the domain (question places, counted in others)" in reasons
+
+
+PLACE = "{name: places, value: place, domain: [A, B]}"
+SPEED = "{name: speed, statistic: sum, column: kmh, lower: 0, upper: 9}"
+LOST = {
+    "outside the domain": (
+        PLACE,
+        {"place": "C"},
+        ["place is c", "not what the domain of question 'places' lists", "other: NAME gives"],
+    ),
+    "blanks": (
+        PLACE,
+        {"place": "A "},
+        ["column place has blanks", "the domain of question 'places' lists without"],
+    ),
+    "no value": (
+        PLACE,
+        {"place": None},
+        ["null value", "column place is empty", "(value of question 'places')"],
+    ),
+    "no number for an edge": (
+        "{name: fast, value: kmh, domain: {edges: [0, 9]}}",
+        {"kmh": math.nan},
+        ["not a number", "column kmh is not the right one", "question 'fast' should list texts"],
+    ),
+    "no number": (SPEED, {"kmh": None}, ["column kmh is empty", "(column of question 'speed')"]),
+    "an endless number": (
+        SPEED,
+        {"kmh": math.inf},
+        ["kmh is inf", "no finite one", "(column of question 'speed')"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_most_events_lost_to_all_stop_the_run_and_the_cause_is_named(job, case):
+    question, fault, words = LOST[case]
+    names = ("user", "place", "kind", "kmh", "time")
+    rows = [{**dict(zip(names, row, strict=True)), **fault} for row in events(users=9, days=1)]
+    job.write("events.parquet", table([tuple(row.values()) for row in rows]))
+    asked = job.write("one.yaml", f"base_slot: 1d\nquestions:\n  - {question}\n")
+    outcome = job.refused("likely cause", *words, code=3, questions=asked)
+    assert "see the dead letters" not in outcome.message
+    assert not os.listdir(job.path("answers"))
+
+
+# A question that lost its input is no success, whatever others count.
+def test_a_question_that_can_read_none_of_its_events_stops_the_run(job):
+    rows = [(u, "C", kind, kmh, time) for u, _, kind, kmh, time in events()]
+    job.write("events.parquet", table(rows))
+    outcome = job.refused(
+        "question 'places' asks about 80 events and can read none of them, so nothing is released",
+        *["most often: outside the domain (question places) (80)", "place is c"],
+        *["not what the domain of question 'places' lists", "--max_rejected=1"],
+        code=3,
+    )
+    assert "Nor does a range" not in outcome.message
+    assert not os.listdir(job.path("answers"))
+    done = job.done(max_rejected=1)
+    assert "warning:  question places: 100% of its events could not be counted" in done.out
+
+
+# Events that another question counts are no loss: the cause is that of those which nobody counts.
+def test_the_cause_is_that_of_a_loss_and_its_figures_are_told(job):
+    time = events()[0][-1]
+    rows = [("u1", "C", "car", 1.0, time)] * 4  # for the speed
+    rows += [("u1", None, "bus", 1.0, time)] * 4 + [(None, "A", "bus", 1.0, time)] * 3
+    job.write("events.parquet", table(rows))
+    asked = f"base_slot: 1d\nquestions:\n  - {PLACE}\n  - {SPEED[:-1]}, where: {{kind: car}}}}\n"
+    outcome = job.refused(
+        "outside the domain (question places, counted in others) 4",
+        "most often: null value (question places) (4)",
+        code=3,
+        questions=job.write("two.yaml", asked),
+    )
+    told = tally_in(outcome.message)
+    assert (told.read, told.all_lost, sum(told.rejected.values())) == (11, 7, 11)
+
+
+FOREIGN = {
+    "value_column": "place",
+    "domain": "A,B",
+    "other": "rest",
+    "slot": "1d",
+    "slot_zone": "Europe/Paris",
+    "mechanism": "pba",
+    "max_contributions": 2,
+    "keep": "distinct",
+    "layout": "tidy",
+    "revise": 2,
+    "max_slots": 2,
+    "requirement_changes": "changes.csv",
+    "guarantee": "infinite",
+    "restart_budget": 1,
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_what_a_portfolio_says_itself_or_does_not_know_is_refused(job, name):
+    job.refused(f"--{name}={FOREIGN[name]} is not for --questions: ", **{name: FOREIGN[name]})
+
+
+REFUSED = {
+    "a file": ({"output": "out.parquet"}, "name a folder"),
+    "a table": ({"output": "bigquery:p.d.t"}, "does not take answers to questions: name a folder"),
+    "a stream in": ({"input": "watch:in/*.csv"}, "write to pubsub:, kafka: or folder:"),
+    "no runner": (
+        {"input": "watch:in/*.csv", "output": "folder:a", "ledger": None},
+        "give --runner",
+    ),
+    "a ledger": (
+        {"input": "watch:in/*.csv", "output": "folder:a", "start": "2024-01-01"},
+        "ledger.csv: a file is written when the input has ended",
+    ),
+    "no user": ({"user_column": None}, "--user_column is missing"),
+    "no requirements": ({"requirements": None}, "--requirements is missing"),
+    "no questions file": ({"questions": "no.yaml"}, "--questions: no file matches 'no.yaml'"),
+    "no such column": ({"time_column": "when"}, "'when'"),
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), REFUSED.values(), ids=REFUSED.keys())
+def test_wrong_options_are_refused(job, flags, words):
+    job.refused(words, **flags)
+
+
+def test_a_fault_of_the_file_names_its_place(job):
+    wrong = job.write("wrong.yaml", QUESTIONS.replace("slot: 1d", "slot: 90m"))
+    job.refused("--questions", "wrong.yaml", "question 'speed': slot is '90m'", questions=wrong)
+    twice = job.write("twice.yaml", QUESTIONS + "base_slot: 1h\n")
+    job.refused("twice.yaml is not YAML: line 8, column 1: the key 'base_slot'", questions=twice)
+
+
+def test_a_column_that_a_question_reads_must_be_there(job):
+    rows = pa.table({name: table(events())[name] for name in ("user", "place", "kind", "time")})
+    job.write("events.parquet", rows)
+    job.refused("no column 'kmh'")
+
+
+def test_answers_are_never_replaced(job):
+    os.mkdir(job.path("answers"))
+    job.write("answers/speed.parquet", "kept")
+    job.refused("answers/speed.parquet: the output exists already")
+
+
+def test_bounds_that_a_run_chooses(job):
+    job.write("questions.yaml", QUESTIONS.replace("lower: 0, upper: 128", "bounds: auto"))
+    dry = job.done("--dry_run", start="2024-01-01", end="2024-01-08")
+    assert "question: speed: mean of 1d in 2 bins by ba, of 80 events of the sample" in dry.out
+    done = job.done(summary=job.path("summary.json"), page=job.path("answers.html"))
+    assert "the users' contribution bound; bounds chosen: 0 to 64" in done.out + done.log
+    html = (job.folder / "answers.html").read_text(encoding="utf-8")
+    assert "Numbers count from 0 to 64, as the run chose." in html
+    with open(job.path("summary.json")) as file:
+        assert json.load(file)["questions"]["speed"]["bounds"] == [0, 64]
+    speed = answers(job, "speed")
+    cars = [kmh for _, _, kind, kmh, time in events() if kind == "car" and time.day == 1]
+    assert speed[0]["value"] == pytest.approx(sum(cars) / len(cars), abs=0.2)
+
+
+def test_too_few_numbers_to_choose_bounds_by_are_told_in_a_line(job):
+    job.write("questions.yaml", QUESTIONS.replace("lower: 0, upper: 128", "bounds: auto"))
+    job.requirements({f"u{u}": (1, 1.0) for u in range(40)})
+    job.refused("question 'speed': bounds: auto found too few numbers in column 'kmh'")
+
+
+def test_a_limit_of_the_table_is_refused(job):
+    job.write("users.csv", "user,window,epsilon,max_slots\nu1,3,1,1\n")
+    job.refused("max_slots", "portfolios do not know yet")
+
+
+def test_a_dry_run_tells_of_each_question(job):
+    done = job.done("--dry_run", start="2024-01-01", end="2024-01-08")
+    assert "question: speed: mean of 1d in 2 bins by ba, of 80 events of the sample" in done.out
+    assert "168 slots, from 2024-01-01T00:00:00Z" in done.out
+    assert "would write answers to files of" in done.out
+    assert not os.listdir(job.path("answers"))
+
+
+def test_a_range_that_ends_within_a_slot_is_told(job):
+    done = job.done(questions=job.path("questions.yaml"), start="2024-01-01", end="2024-01-02")
+    assert "within a slot of late" in done.log
+    assert len(answers(job, "places")) == 2 * 24
+    assert len(answers(job, "late")) == 2
+
+
+def test_answers_one_by_one(job):
+    """Files of a folder, each written once: the same whoever writes them again."""
+    given = {"questions": only_places(job), "output": f"folder:{job.path('one')}"}
+    given |= {"noise_key": job.key(KEY), "ledger": None}
+    done = job.done(**given, rejected=job.path("rejected.jsonl"))
+    assert f"wrote {given['output']}" in done.out
+    assert len(os.listdir(job.path("one"))) == 48
+    first = json.loads((job.folder / "one/places.1h-20240101T010000.000000Z.json").read_text())
+    assert {name: first[name] for name in ("question", "start", "end")} == {
+        "question": "places",
+        "start": "2024-01-01T01:00:00Z",
+        "end": "2024-01-01T02:00:00Z",
+    }
+    assert [(row["bin"], row["statistic"]) for row in first["figures"]] == [
+        ("A", "count"),
+        ("B", "count"),
+    ]
+    job.done(**given)
+
+
+def test_a_stream_settles_where_there_are_checkpoints(job):
+    flags = {"input": "watch:in/*.csv", "output": "folder:a", "ledger": None}
+    arguments = job.arguments(
+        *("--runner=FlinkRunner", "--checkpointing_interval=2500"), **flags, start="2024-01-01"
+    )
+    options = parse_flags("release", arguments[1:])
+    given = given_by(options, EventOptions, JobOptions, ReleaseOptions)
+    assert in_time(QuestionsJob.of(given), options).transform.settle == 2_500_000
+
+
+@pytest.mark.parametrize("command", ["collect", "per-record"])
+def test_other_commands_have_no_questions(toolbox, tmp_path, command):
+    outcome = toolbox.run(command, "--questions=q.yaml")
+    assert outcome.code == 2
+    assert "--questions=q.yaml" in outcome.message
+
+
+def test_page(job):
+    done = job.done(page=job.path("answers.html"))
+    assert f"wrote {job.path('answers.html')}" in done.out
+    html = (job.folder / "answers.html").read_text(encoding="utf-8")
+    for name in ("places", "speed", "late"):
+        assert f'<section id="question-{name}">' in html
+    assert "80 events read." in html
+    assert html.count('class="strip"') == 3
+
+
+def test_page_that_cannot_be(job):
+    (job.folder / "there.html").write_text("precious")
+    job.refused("--page=", "ends in .html", page=job.path("answers.pdf"))
+    job.refused("--page=", "exists already", page=job.path("there.html"))
+    job.refused("none/answers.html", page=job.path("none/answers.html"))
+    stream = {"output": f"folder:{job.path('each')}", "ledger": None}
+    job.refused("is a stream: name a folder", page=job.path("a.html"), **stream)
+    job.flags.pop("questions")
+    job.refused("is of the answers to --questions", page=job.path("a.html"))
+    assert (job.folder / "there.html").read_text() == "precious"

@@ -1,0 +1,45 @@
+"""What a run over questions says of each: only what it knows."""
+
+from streamveil.mechanisms.core.records import Slots
+from streamveil.mechanisms.portfolio.conditions import Condition
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.pipelines.questions_summary import QuestionsSummary
+from streamveil.pipelines.summary import Summary
+
+CARS = Question("cars", where=(Condition("kind", ("car",)),), max_contributions=2)
+ALL = Question("all", slots=24)
+PORTFOLIO = Portfolio(Slots.of("1h"), (CARS, ALL))
+
+
+def summary(**counters):
+    named = {name.replace("_of_", " of question "): n for name, n in counters.items()}
+    return QuestionsSummary(Summary({"events_read": 100, **named}), PORTFOLIO)
+
+
+def test_a_question_without_events_is_warned_of():
+    told = summary(slots_published_of_cars=24, slots_published_of_all=1, events_counted_of_all=90)
+    (warning,) = told.warnings()
+    assert warning.startswith("question cars: there are no events that meet its conditions (where)")
+    assert "question: all: 1 slot of 1d (1 published); 90 events counted" in told.text()
+
+
+def test_a_runner_without_counters_says_nothing_that_might_be_wrong():
+    assert QuestionsSummary(Summary(), PORTFOLIO).warnings() == []
+    assert summary(events_counted_of_all=3).warnings() == []
+
+
+def test_most_events_beyond_the_bound_are_warned_of():
+    counters = {"slots_published_of_all": 1, "events_counted_of_all": 30}
+    told = summary(**counters, events_bounded_away_of_all=70)
+    assert "70% of its events were beyond max_contributions" in told.text()
+    assert told.figures()["questions"]["all"]["beyond_bound"] == 70
+
+
+# Of a stream: an event that is late for its hour may count for its day.
+def test_what_is_late_is_told_by_question():
+    told = summary(slots_published_of_cars=24, slots_published_of_all=1, events_late_of_cars=7)
+    figures = told.figures()["questions"]
+    assert figures["cars"]["late"] == 7
+    assert "late" not in figures["all"]
+    assert "beyond the users' contribution bound, 7 late" in told.text()
+    assert [one.partition(":")[0] for one in told.warnings()] == ["question all"]
