@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.core.records import PUBLISHED, Release
+from streamveil.mechanisms.core.records import PUBLISHED, LedgerEntry, Release
 
 
 def keep(release: Release, folder: str) -> None:
@@ -19,6 +19,25 @@ def keep(release: Release, folder: str) -> None:
     part = path.with_suffix(".part")
     part.write_bytes(release_json(release))
     part.rename(path)
+
+
+def keep_cost(entry: LedgerEntry, folder: str) -> None:
+    """Keep what a slot cost users, of one class, every time that it is told."""
+    path = Path(folder, f"{entry.slot:012}-{uuid.uuid4().hex}.cost")
+    part = path.with_suffix(".part")
+    part.write_text(repr(float(entry.spent[0])))
+    part.rename(path)
+
+
+def costs(folder: Path) -> list[tuple[int, float]]:
+    """By slot, in order, what was told that it cost: all that differs together.
+
+    A release alone does not say that: what a sum of several slots cost is booked in each of them.
+    """
+    told: dict[int, set[str]] = collections.defaultdict(set)
+    for path in folder.glob("*.cost"):
+        told[slot_of(path)].add(path.read_text())
+    return [(slot, sum(map(float, texts))) for slot, texts in sorted(told.items())]
 
 
 def kept(folder: Path) -> dict[int, collections.Counter[bytes]]:
@@ -41,7 +60,7 @@ def cost(content: bytes) -> float:
 
 
 def spent(given: Mapping[int, Iterable[bytes]]) -> list[tuple[int, float]]:
-    """By slot, in order, what its different releases cost together."""
+    """By slot, in order, what its different releases cost together: see `costs` for sums."""
     return [(slot, sum(map(cost, contents))) for slot, contents in sorted(given.items())]
 
 

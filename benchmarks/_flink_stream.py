@@ -11,7 +11,7 @@ from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
-from _drill import keep
+from _drill import keep, keep_cost
 from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
 from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.transforms.core import RestrictionProvider
@@ -20,7 +20,6 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 
 from streamveil.io import WriteReleasesToFolder
 from streamveil.mechanisms import Categories, Registry, Slots
-from streamveil.mechanisms.core.records import Release
 from streamveil.transforms import Columns, Outputs, PrivateHistograms
 
 SECOND = 1_000_000
@@ -125,14 +124,14 @@ def arrived(slot: int, pace: Pace) -> Iterator[pa.RecordBatch]:
     yield past.slice(past.num_rows // 2)
 
 
-def releases(
+def released(
     batches: beam.PCollection[pa.RecordBatch],
     last_slot: int | None = None,
     heartbeat: beam.PTransform | None = None,
     settle: str | None = None,
-) -> beam.PCollection[Release]:
+) -> Outputs:
     """The same release of the same events, whatever runs it."""
-    outputs: Outputs = batches | PrivateHistograms(
+    return batches | PrivateHistograms(
         registry=Registry.of(dict.fromkeys(USERS, (WINDOW, EPSILON))),
         domain=Categories(BINS),
         slots=Slots.of("1s"),
@@ -144,7 +143,6 @@ def releases(
         heartbeat=heartbeat,
         settle=settle,
     )
-    return outputs.releases
 
 
 def build(pipeline: beam.Pipeline, pace: Pace, folder: Path, settle: str | None) -> None:
@@ -152,10 +150,11 @@ def build(pipeline: beam.Pipeline, pace: Pace, folder: Path, settle: str | None)
     slots = pipeline | "Events" >> Paced(pace)
     read = beam.FlatMap(arrived, pace) if pace.clock else beam.Map(events_of)
     batches = slots | "Batches" >> read.with_output_types(pa.RecordBatch)
-    found = releases(batches, heartbeat=Paced(pace), settle=settle)
-    _ = found | "See" >> beam.Map(keep, str(folder / "seen"))
+    found = released(batches, heartbeat=Paced(pace), settle=settle)
+    _ = found.releases | "See" >> beam.Map(keep, str(folder / "seen"))
+    _ = found.ledger | "SeeCosts" >> beam.Map(keep_cost, str(folder / "seen"))
     if settle or not pace.clock:
-        _ = found | WriteReleasesToFolder(str(folder / "releases"))
+        _ = found.releases | WriteReleasesToFolder(str(folder / "releases"))
 
 
 def reference(last_slot: int, path: str) -> None:
@@ -167,4 +166,4 @@ def reference(last_slot: int, path: str) -> None:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         slots = pipeline | beam.Create(range(last_slot + 1))
         batches = slots | beam.Map(events_of).with_output_types(pa.RecordBatch)
-        _ = releases(batches, last_slot) | WriteReleases(path)
+        _ = released(batches, last_slot).releases | WriteReleases(path)

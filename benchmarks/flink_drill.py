@@ -10,7 +10,8 @@ and a new spare is started. All that a sink is given is kept, each time that it 
 - every slot is released;
 - all that a sink was given of one slot is the same, byte for byte;
 - the releases are those of one undisturbed run in this process over the same events;
-- no window of slots cost more than the users asked for, each different release counted.
+- no window of slots cost more than the users asked for, each different entry of the ledger
+  counted.
 
 With --watermark=clock event time follows the clock, not the events, and what was late at first is
 in time when it is read again after a kill, so the undisturbed run says nothing. Then slots must
@@ -39,7 +40,7 @@ from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
-from _drill import kept, overspent, slot_of, spent, tell
+from _drill import costs, kept, overspent, slot_of, tell
 from _flink_stream import EPSILON, WINDOW, Pace, build, reference
 from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -210,9 +211,12 @@ class Drill:
         last = max(given)
         lost = [slot for slot in range(last + 1) if slot not in given]
         differing = [slot for slot, contents in given.items() if len(contents) > 1]
-        over = overspent(spent(given), WINDOW, EPSILON)
+        told = costs(self.folder / "seen")
+        unpriced = sorted(given.keys() - dict(told).keys() - {last})
+        over = overspent(told, WINDOW, EPSILON)
         self._expect(not lost, f"lost slots: {lost}")
         self._expect(not differing, f"slots released again with other content: {differing}")
+        self._expect(not unpriced, f"slots without an entry of the ledger: {unpriced}")
         self._expect(not over, f"overspent windows end at {[end for end, *_ in over]}")
         figures = {
             "kills": self.kills,

@@ -7,9 +7,9 @@ slots of a second, events of users all the time, heartbeat by the clock. Beside 
 drill's own keep the processors busy. After so many seconds it is stopped. A run
 
 - stalled, if a slot that ended a while before the stop was not released;
-- lost a slot, if one between its first and its last is missing;
+- lost a slot, if one between its first and its last is missing, or what it cost;
 - doubled, if a slot was released twice with different content;
-- overspent, if some window of slots cost more than the users asked for, all releases counted;
+- overspent, if some window of slots cost more than the users asked for, by the ledger;
 - failed, if it ended by itself: then its last words are told.
 
 Exit code 0 if none did.
@@ -29,12 +29,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import apache_beam as beam
 import pyarrow as pa
-from _drill import keep, kept, overspent, spent, tell
+from _drill import costs, keep, keep_cost, kept, overspent, tell
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.transforms.periodicsequence import PeriodicImpulse
 from apache_beam.utils.timestamp import Timestamp
@@ -82,6 +82,7 @@ def stream(folder: Path, seconds: float, flags: list[str]) -> None:
         max_rejected=1.0,
     )
     _ = outputs.releases | "Keep" >> beam.Map(keep, str(folder))
+    _ = outputs.ledger | "KeepCosts" >> beam.Map(keep_cost, str(folder))
     result = pipeline.run()
 
     ended = threading.Event()
@@ -127,7 +128,7 @@ def one_run(folder: Path, seconds: float, loops: int, flags: list[str]) -> tuple
         one.join()
     stopped = folder / "stopped"
     until = float(stopped.read_text()) if stopped.exists() else time.time()
-    wrong = faults(kept(folder), until, 1.0, WINDOW, EPSILON)
+    wrong = faults(kept(folder), until, 1.0, costs(folder), WINDOW, EPSILON)
     said = f"{len(kept(folder))} slots"
     if code != STOPPED:
         wrong.add("failed")
@@ -140,23 +141,25 @@ def faults(
     given: Mapping[int, Collection[bytes]],
     stopped: float,
     seconds: float,
+    costs: Sequence[tuple[int, float]],
     window: int,
     epsilon: float,
 ) -> set[str]:
     """What is wrong with the releases of a stream that was stopped at a time of the clock.
 
-    `given` has the different contents of each slot, of so many seconds since 1970, in order; the
-    users asked for `epsilon` over `window` slots.
+    `given` has the different contents of each slot, of so many seconds since 1970, in order, and
+    `costs` what each slot cost; the users asked for `epsilon` over `window` slots.
     """
     slots = list(given)
     wrong = set()
     if not slots or (slots[-1] + 1) * seconds < stopped - PATIENCE:
         wrong.add("stalled")
-    if slots and len(slots) < slots[-1] - slots[0] + 1:
+    unpriced = set(slots[:-1]) - dict(costs).keys()
+    if slots and (unpriced or len(slots) < slots[-1] - slots[0] + 1):
         wrong.add("lost")
     if any(len(contents) > 1 for contents in given.values()):
         wrong.add("doubled")
-    if overspent(spent(given), window, epsilon):
+    if overspent(costs, window, epsilon):
         wrong.add("overspent")
     return wrong
 

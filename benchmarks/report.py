@@ -24,7 +24,8 @@ second, so they are per core.
 NAMES = (
     *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
     *("utility", "changing", "adaptive", "local", "local_presence", "per_record"),
-    *("infinite", "for_ever", "presence", "scaling", "messages", "following", "startup"),
+    *("infinite", "for_ever", "presence", "portfolio", "portfolio_pass"),
+    *("scaling", "messages", "following", "startup"),
 )
 
 

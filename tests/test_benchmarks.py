@@ -29,6 +29,10 @@ SMALL = {
         *("--seeds", "4", "--streams", "ratings", "flights-hourly", "--slots=30", "--repeats=1"),
         *("--events=20000", "--users=5000", "--active=2000"),
     ),
+    "portfolio": (
+        *("--seeds", "4", "--portfolios", "films", "--days=35", "--streams", "sparse"),
+        *("--slots=30", "--delay_days=3", "--city_days=1"),
+    ),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
     "messages": ("--events=100", "--per_message", "10", "--kinds", "json", "--repeats=1"),
     "local": (
@@ -39,6 +43,10 @@ SMALL = {
     "per_record": (
         *("--draws=1", "--runs=5", "--data", "zipf-5", "--tried", "--local_runs=0", "--ticks"),
         *("50", "--records", "--processes=1"),
+    ),
+    "portfolio_pass": (
+        *("--events=2000", "--questions", "1", "5", "--users=200", "--slots=12", "--repeats=1"),
+        *("--kinds", "mean by kind"),
     ),
     "scaling": (
         *("--events=5000", "--users", "50", "--bins", "10", "--slots=3", "--files"),
@@ -61,13 +69,14 @@ def tables(folder, name):
 
 
 @pytest.mark.parametrize(
-    "name", ["release_stage", "state_bytes", "ledgers", "changing", "local_presence"]
+    "name",
+    ["release_stage", "state_bytes", "ledgers", "changing", "local_presence", "portfolio_pass"],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
     run(name, *SMALL[name], f"--results={tmp_path}")
-    (table,) = tables(tmp_path, name)
-    assert table["rows"]
-    assert all(len(row) == len(table["columns"]) for row in table["rows"])
+    for table in tables(tmp_path, name):
+        assert table["rows"]
+        assert all(len(row) == len(table["columns"]) for row in table["rows"])
 
 
 # State must not grow with time: what grew with the slots would be three times as large.
@@ -116,6 +125,16 @@ def test_utility_has_a_row_for_each_mechanism(tmp_path):
     assert [row[0] for row in errors["rows"]] == ["bd", "bd-1", "ba", "ba-1", "pbd", "pba"]
     assert [row[0] for row in draws["rows"]] == ["pbd", "pba"]
     assert all(row[3] > 0 and 0 <= row[5] <= 1 for row in errors["rows"])
+
+
+def test_portfolios_are_measured_beside_others_and_what_was_expected(tmp_path):
+    run("portfolio", *SMALL["portfolio"], f"--results={tmp_path}")
+    shares, expected, delays, city = tables(tmp_path, "portfolio")
+    assert city["rows"]
+    assert [row[1] for row in shares["rows"]] == ["genres", "visitors", "stars", "all"]
+    assert all(row[4] > 0 and row[5] > 0 for row in shares["rows"])
+    assert expected["rows"][0][3] > 0
+    assert [row[0] for row in delays["rows"]] == ["mean", "mean", "p95", "p95"]
 
 
 def test_local_compares_all_mechanisms(tmp_path):
