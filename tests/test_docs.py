@@ -12,12 +12,15 @@ import pytest
 import yaml
 
 import streamveil
+from streamveil.io import read_questions, read_requirements
+from streamveil.mechanisms.portfolio.shares import plan_shares
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 BLOCK = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 ANCHOR = re.compile(r"\]\(([^):#]*)#([^)]+)\)")
+HERE = re.compile(r"cat > (\S+) <<'END'\n(.*?)END\n", re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -55,7 +58,8 @@ def test_blocks_for_a_runner_run_on_the_files_of_the_readme(mark, request, tmp_p
         (tmp_path / name).symlink_to(ROOT / name)
     if mark == "flink":
         (tmp_path / "flink").symlink_to(request.config.getoption("--flink_home"))
-    files = [(language, text) for language, text in blocks(ROOT / "README.md") if "cat >" in text]
+    written = list(blocks(ROOT / "README.md"))
+    files = [(language, text) for language, text in written if re.fullmatch(HERE, text)]
     on_runner = list(blocks(ROOT / "docs" / "runners.md", mark))
     assert len(files) == 2
     assert len(on_runner) == 1
@@ -72,6 +76,17 @@ def test_blocks_for_a_runner_run_on_the_files_of_the_readme(mark, request, tmp_p
 def test_links_lead_to_files(page):
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_links_between_pages_of_the_site_stay_on_it():
+    """What `mkdocs build` refuses: a link to a file of the repository that is no page."""
+    hook = (ROOT / ".ci" / "site_pages.py").read_text()
+    others = {ROOT / source for source in re.findall(r'"[\w.]+\.md": "(\S+\.md)"', hook)}
+    assert ROOT / "README.md" in others
+    for page in {*ROOT.glob("docs/**/*.md"), *others}:
+        for target in LINK.findall(page.read_text()):
+            led = (page.parent / target).resolve()
+            assert led in others or led.is_relative_to(ROOT / "docs"), f"{page.name}: {target}"
 
 
 def anchors(page):
@@ -102,10 +117,22 @@ def test_readme_has_the_two_commands():
     assert "pytest" in marked[1]
 
 
+def test_readme_says_how_its_budget_is_divided(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    readme = (ROOT / "README.md").read_text()
+    for name, text in HERE.findall(readme):
+        (tmp_path / name).write_text(text)
+    known = read_requirements("requirements.csv")
+    asked = read_questions("questions.yaml")
+    shares, _ = plan_shares(asked, known.classes, known.sizes)
+    told = ", ".join(f"{one.name} {share:.1%}" for one, share in zip(asked, shares, strict=True))
+    assert f"`{told}`" in readme.replace("\n", " ")
+
+
 def test_the_page_on_versions_names_those_of_saved_states():
     page = (ROOT / "docs" / "versioning.md").read_text()
     rows = re.findall(r"^\|.*\| `(streamveil\S+)` \| (\d+) \|$", page, re.MULTILINE)
-    assert len(rows) == 7
+    assert len(rows) == 9
     for name, version in rows:
         keeper = pkgutil.resolve_name(name)
         newest = max(keeper.SCHEMAS) if hasattr(keeper, "SCHEMAS") else keeper.VERSION
