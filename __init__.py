@@ -20,8 +20,15 @@ if TYPE_CHECKING:
         Slots,
         simulate,
     )
-    from streamveil.pipelines.in_memory.functions import collect, evaluate, per_record, release
-    from streamveil.transforms import Columns, PrivateHistograms
+    from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+    from streamveil.pipelines.in_memory.functions import (
+        answers,
+        collect,
+        evaluate,
+        per_record,
+        release,
+    )
+    from streamveil.transforms import Columns, PrivateAnswers, PrivateHistograms
 
 __version__ = "0.1.0"
 
@@ -32,13 +39,17 @@ __all__ = [
     "Edges",
     "Grid",
     "InputLost",
+    "Portfolio",
+    "PrivateAnswers",
     "PrivateHistograms",
+    "Question",
     "ReadEvents",
     "Registry",
     "Requirement",
     "Slots",
     "WriteReleases",
     "__version__",
+    "answers",
     "collect",
     "evaluate",
     "per_record",
@@ -49,11 +60,12 @@ __all__ = [
 
 _HOME = {
     **dict.fromkeys(
-        ("collect", "evaluate", "per_record", "release"),
+        ("answers", "collect", "evaluate", "per_record", "release"),
         "streamveil.pipelines.in_memory.functions",
     ),
     **dict.fromkeys(("ReadEvents", "WriteReleases", "read_requirements"), "streamveil.io"),
-    **dict.fromkeys(("Columns", "PrivateHistograms"), "streamveil.transforms"),
+    **dict.fromkeys(("Portfolio", "Question"), "streamveil.mechanisms.portfolio.questions"),
+    **dict.fromkeys(("Columns", "PrivateAnswers", "PrivateHistograms"), "streamveil.transforms"),
 }
 """Where a name is defined; all others are in `streamveil.mechanisms`."""
 
