@@ -23,10 +23,16 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements
-from streamveil.mechanisms.core.records import ADD_REMOVE, PUBLISHED, REPLACE, Requirement
+from streamveil.mechanisms.core.records import (
+    ADD_REMOVE,
+    PUBLISHED,
+    REPLACE,
+    ConfigurationError,
+    Requirement,
+)
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
-from streamveil.mechanisms.registry import DEFAULT
+from streamveil.mechanisms.registry import DEFAULT, MECHANISMS, parse
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import Guesses, check
@@ -52,6 +58,9 @@ DEFAULT_BINS = 16
 LEAST_RUNS = 4
 # Loss of a canary that tells most per guess.
 _TELLING = {SLOTS: 2.0, BINS: 2.0, WINDOWS: 3.0}
+# Slots between publications, in windows, and from how long a window on one is enough: what looks
+# cost of a publication's slot is little beside what it has saved up by then.
+RESTS, LONG = 2, 20
 # Least users of a class in a worst case.
 _CROWD = 1000
 
@@ -158,6 +167,7 @@ class Audit:
         self.overspent = 0.0
         self._mechanism, self._population = mechanism, population
         self._moves, self._counts, self._seed, self._make = moves, counts, seed, make_driver
+        self._scheduled = MECHANISMS[parse(mechanism)[0]].schedule
         self._groups: dict[tuple[int, str], tuple[Integers, Integers]] = {}
 
     def guesses(self, k: int, kind: str, number: int) -> Guesses:
@@ -178,15 +188,21 @@ class Audit:
         )
 
     def _world(self, k: int, kind: str, number: int, random: np.random.Generator) -> World:
-        slots = length_of(kind, self._population.requirements[k].window)
+        window = self._population.requirements[k].window
+        every = 1
+        if kind == BINS and self._scheduled:
+            every = RESTS * window if window < LONG else window
+        slots = length_of(kind, window, every)
         if self._counts is not None:
             others = self._counts
             slots = len(others)
-        elif number % 2:
+        elif kind == BINS and self._scheduled:
+            others = leaps(self._population, slots, every)
+        elif number % 2 or self._scheduled:
             others = leaping(self._population, slots, random)
         else:
             others = calm(self._population, slots)
-        plan = plan_of(kind, self._population, k, self._moves, slots)
+        plan = plan_of(kind, self._population, k, self._moves, slots, every)
         return World(others, plan, kind == SLOTS)
 
     def _grouped(self, k: int, kind: str, world: World, random: np.random.Generator) -> Canaries:

@@ -17,8 +17,8 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-# So many of so many runs, of each kind of world one, choose which guesses are made; the others count
-# them.
+# So many of so many runs, of each kind of world one, choose which guesses are made; the others
+# count them.
 CHOOSING, OF = 2, 8
 # Guesses are made where a score is at least such a part of what is claimed to be possible.
 CONFIDENT = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)

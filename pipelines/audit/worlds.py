@@ -22,6 +22,9 @@ all bins at once."""
 LENGTH = 240
 # Part of the slots in which the others leap.
 LEAPING = 0.25
+# Leaps of a run that come at known times, at least; and their size, in noise scales of a
+# publication with the least that it can have.
+LEAST_LEAPS, FAR = 12, 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,15 +39,17 @@ class World:
     """Whether one canary is there at a time."""
 
 
-def length_of(kind: str, window: int) -> int:
-    """Slots of a run: whole windows."""
-    return -(-LENGTH // window) * window if kind == WINDOWS else LENGTH
+def length_of(kind: str, window: int, every: int) -> int:
+    """Slots of a run: whole windows, and enough of what comes every so many slots only."""
+    if kind == WINDOWS:
+        return -(-LENGTH // window) * window
+    return max(LENGTH, LEAST_LEAPS * every)
 
 
 def plan_of(
-    kind: str, population: Population, class_index: int, moves: bool, slots: int
+    kind: str, population: Population, class_index: int, moves: bool, slots: int, every: int
 ) -> Canaries:
-    """Where and when canaries of a class may be."""
+    """Where and when canaries of a class may be; every so many slots if they are in all bins."""
     window, bins = population.requirements[class_index].window, population.bins
     if kind == SLOTS:
         first = np.arange(slots, dtype=np.int64)
@@ -52,7 +57,7 @@ def plan_of(
     else:
         if kind == BINS:
             window = 1
-        starts = np.arange(0, slots - window + 1, window, dtype=np.int64)
+        starts = np.arange(every - 1, slots - window + 1, max(every, window), dtype=np.int64)
         usable = np.arange(0, bins - bins % 2, 2) if moves else np.arange(bins)
         first, at = np.repeat(starts, usable.size), np.tile(usable, starts.size)
         end = first + window
@@ -80,6 +85,16 @@ def leaping(population: Population, slots: int, random: Random) -> Integers:
                 else round(population.sensitivity * most * (least / most) ** random.random())
             )
         counts[slot, k] = level
+    return counts
+
+
+def leaps(population: Population, slots: int, every: int) -> Integers:
+    """Others who leap every so many slots, far enough for any publication: counts (T, K, d)."""
+    shares = to_epsilon(population.requirements.shares)
+    k = int(shares.argmax())
+    counts = np.zeros((slots, len(shares), population.bins), dtype=np.int64)
+    high = (np.arange(1, slots + 1) // every) % 2 == 1
+    counts[high, k] = round(2 * FAR * population.sensitivity / shares[k])
     return counts
 
 
