@@ -16,7 +16,7 @@ Together the first two are the whole guarantee; the third one needs no faith in 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -32,37 +32,25 @@ from streamveil.mechanisms.core.records import (
 )
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
-from streamveil.mechanisms.registry import DEFAULT, MECHANISMS, parse
+from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.runs import Exact, MakeDriver, Transcript, run
 from streamveil.pipelines.audit.scores import scores
-from streamveil.pipelines.audit.worlds import (
-    BINS,
-    SLOTS,
-    WINDOWS,
-    World,
-    calm,
-    leaping,
-    length_of,
-    plan_of,
-)
+from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, World, crowd, world_of
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-DEFAULT_RUNS = 30
-DEFAULT_CONFIDENCE = 0.95
-DEFAULT_BINS = 16
+DEFAULT_RUNS = 24
 LEAST_RUNS = 4
+DEFAULT_CONFIDENCE = 0.95
+DEFAULT_BINS = 64
 # Loss of a canary that tells most per guess.
-_TELLING = {SLOTS: 2.0, BINS: 2.0, WINDOWS: 3.0}
-# Slots between publications, in windows, and from how long a window on one is enough: what looks
-# cost of a publication's slot is little beside what it has saved up by then.
-RESTS, LONG = 2, 20
-# Least users of a class in a worst case.
-_CROWD = 1000
+_TELLING, _TELLING_OF_WINDOWS = 2.0, 3.0
+# Checks of a class: see `_checks`.
+_CHECKS = 5
 
 
 def audited(
@@ -79,80 +67,64 @@ def audited(
     seed: int = 0,
     confidence: float = DEFAULT_CONFIDENCE,
     make_driver: MakeDriver = Exact,
+    done: Callable[[], object] = lambda: None,
 ) -> Findings:
     """Audit a mechanism over fixed requirements.
 
     Args:
         requirements: of each class, K of them, all distinct.
         mechanism: a key of `MECHANISMS`, with options.
-        sizes: users of each class, shape (K,); without, as many as the worst cases need.
+        sizes: users of each class, shape (K,); in worst cases there are as many times more of all
+            as these need.
         bins: of the histogram, where there are no counts.
         sensitivity: as of `Population`.
         adjacency: what neighbouring streams differ in.
         counts: of a real stream, int64, shape (T, K, d), beside which canaries are put; worst cases
             without.
         runs: with canaries of each class and of each kind; None for as many as `seconds` allow.
-        seconds: to stop after, about.
+        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
         seed: the same seed gives the same audit, but for where `seconds` stop it.
         confidence: probability, at least, that no bound is above the truth.
         make_driver: what is audited in place of the exact driver.
+        done: called after each run.
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
-    asked = Requirements.of(requirements)
+    if runs is None and seconds is None:
+        raise ConfigurationError("an audit must end: give runs, or seconds")
     if runs is not None and runs < LEAST_RUNS:
         raise ConfigurationError(f"runs is {runs}: an audit needs {LEAST_RUNS} or more")
-    if sizes is None:
-        sizes = np.full(len(asked), _CROWD, dtype=np.int64)
-    if counts is not None:
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
+    asked = Requirements.of(requirements)
+    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    if counts is None:
+        users = crowd(asked, users, bins)
+    else:
         bins = counts.shape[2]
-    population = Population(asked, np.asarray(sizes, dtype=np.int64), bins, sensitivity)
+    population = Population(asked, users, bins, sensitivity)
     audit = Audit(mechanism, population, adjacency == REPLACE, counts, seed, make_driver)
-    started = time.monotonic()
-    guesses: dict[tuple[int, str], list[Guesses]] = {}
-    done = 0
-    while runs is None or done < runs:
-        for k in range(len(asked)):
-            for kind in (SLOTS, BINS, WINDOWS):
-                guesses.setdefault((k, kind), []).append(audit.guesses(k, kind, done))
-        done += 1
-        if seconds is not None and time.monotonic() - started > seconds and done >= LEAST_RUNS:
+    started, number = time.monotonic(), 0
+    while number != runs:
+        audit.round(number, done)
+        number += 1
+        over = seconds is not None and time.monotonic() - started > seconds
+        if over and number >= LEAST_RUNS:
             break
-    checks = tuple(_checks(population, guesses, 1 - confidence))
     return Findings(
         mechanism,
         confidence,
         audit.runs,
         audit.slots,
         time.monotonic() - started,
-        checks,
+        tuple(audit.checks(1 - confidence)),
         audit.overspent,
+        counts is not None,
     )
 
 
-def _checks(
-    population: Population, guesses: dict[tuple[int, str], list[Guesses]], flakiness: float
-) -> Iterator[Check]:
-    """Each check may be wrong with an even part of the probability."""
-    each = flakiness / (5 * len(population.requirements))
-    for k, requirement in enumerate(population.requirements):
-        single, whole = guesses[k, SLOTS], guesses[k, WINDOWS]
-        for part, published in (("publications", True), ("looks", False)):
-            some = [one.only(published) for one in single]
-            yield check(part, CHARGE, requirement, some, each)
-        yield check("bins", CHARGE, requirement, guesses[k, BINS], each)
-        yield check("windows", CHARGE, requirement, whole, each)
-        yield check(
-            "windows",
-            WINDOW,
-            requirement,
-            [one.of_window(requirement.epsilon) for one in whole],
-            each,
-        )
-
-
 class Audit:
-    """Runs of one configuration."""
+    """Runs of one configuration, and the guesses about their canaries."""
 
     def __init__(
         self,
@@ -167,74 +139,71 @@ class Audit:
         self.overspent = 0.0
         self._mechanism, self._population = mechanism, population
         self._moves, self._counts, self._seed, self._make = moves, counts, seed, make_driver
-        self._scheduled = MECHANISMS[parse(mechanism)[0]].schedule
-        self._groups: dict[tuple[int, str], tuple[Integers, Integers]] = {}
+        self._groups: dict[tuple[int, str], tuple[int, int]] = {}
+        self._guesses: dict[tuple[int, str], list[Guesses]] = {
+            (k, kind): [] for k in range(len(population.requirements)) for kind in KINDS
+        }
 
-    def guesses(self, k: int, kind: str, number: int) -> Guesses:
+    def round(self, number: int, done: Callable[[], object]) -> None:
+        """Run every kind of world once for each class."""
+        for (k, kind), guesses in self._guesses.items():
+            guesses.append(self._guessed(k, kind, number))
+            done()
+
+    def checks(self, flakiness: float) -> Iterator[Check]:
+        """Each check may be wrong with an even part of the probability."""
+        requirements = self._population.requirements
+        each = flakiness / (_CHECKS * len(requirements))
+        for k, requirement in enumerate(requirements):
+            single, wide, whole = (self._guesses[k, kind] for kind in KINDS)
+            published = [one.only(True) for one in single]
+            yield check("publications", CHARGE, requirement, published, each)
+            yield check("looks", CHARGE, requirement, [one.only(False) for one in single], each)
+            yield check("bins", CHARGE, requirement, wide, each)
+            yield check("windows", CHARGE, requirement, whole, each)
+            against = [one.of_window(requirement.epsilon) for one in whole]
+            yield check("windows", WINDOW, requirement, against, each)
+
+    def _guessed(self, k: int, kind: str, number: int) -> Guesses:
         """Run a world with canaries of a class; what an attacker makes of it."""
-        random = np.random.default_rng([self._seed, k, (SLOTS, BINS, WINDOWS).index(kind), number])
-        world = self._world(k, kind, number, random)
+        random = np.random.default_rng([self._seed, k, KINDS.index(kind), number])
+        world = world_of(
+            kind, self._mechanism, self._population, k, self._moves, number, random, self._counts
+        )
         canaries = self._grouped(k, kind, world, random).flipped(random)
         seen = self._run(world, canaries, f"{k} {kind} {number}")
-        found = scores(seen, world.others, canaries, alone=world.alone)
+        spans = zip(canaries.first, canaries.end, strict=True)
         return Guesses(
-            found,
+            scores(seen, world.others, canaries, alone=kind == SLOTS),
             canaries.there,
             canaries.charged(seen.spent[:, k]),
             canaries.users,
-            np.array(
-                [_published(seen, *span) for span in zip(canaries.first, canaries.end, strict=True)]
-            ),
+            np.array([bool(_published(seen)[slice(*span)].any()) for span in spans], dtype=bool),
         )
-
-    def _world(self, k: int, kind: str, number: int, random: np.random.Generator) -> World:
-        window = self._population.requirements[k].window
-        every = 1
-        if kind == BINS and self._scheduled:
-            every = RESTS * window if window < LONG else window
-        slots = length_of(kind, window, every)
-        if self._counts is not None:
-            others = self._counts
-            slots = len(others)
-        elif kind == BINS and self._scheduled:
-            others = leaps(self._population, slots, every)
-        elif number % 2 or self._scheduled:
-            others = leaping(self._population, slots, random)
-        else:
-            others = calm(self._population, slots)
-        plan = plan_of(kind, self._population, k, self._moves, slots, every)
-        return World(others, plan, kind == SLOTS)
 
     def _grouped(self, k: int, kind: str, world: World, random: np.random.Generator) -> Canaries:
-        """As many users in each canary as tell most: by what is charged for one in a trial run."""
-        if kind == WINDOWS:
-            epsilon = self._population.requirements[k].epsilon
-            users = max(1, round(_TELLING[kind] / epsilon))
-            return replace(world.plan, users=np.full_like(world.plan.users, users))
+        """As many users in each canary as tell most."""
         if (k, kind) not in self._groups:
-            self._groups[k, kind] = self._trial(k, world)
-        sizes = self._groups[k, kind]
-        users = random.choice(np.array(sizes[: 1 if kind == BINS else 2]), world.plan.users.size)
+            self._groups[k, kind] = self._users(k, kind, world)
+        users = random.choice(np.array(self._groups[k, kind]), world.plan.users.size)
         return replace(world.plan, users=users)
 
-    def _trial(self, k: int, world: World) -> tuple[int, int]:
+    def _users(self, k: int, kind: str, world: World) -> tuple[int, int]:
         """Users of a canary that shows in publications, and of one that shows in looks."""
-        flipped = world.plan.flipped(np.random.default_rng([self._seed, k]))
-        others = leaping(self._population, len(world.others), np.random.default_rng([self._seed]))
-        seen = self._run(
-            replace(world, others=others if self._counts is None else self._counts),
-            flipped,
-            f"trial {k}",
-        )
-        spent = seen.spent[:, k]
-        published = np.array([one.status == PUBLISHED for one in seen.releases])
         most = max(1, int(self._population.sizes[k]))
+        if kind == WINDOWS:
+            epsilon = self._population.requirements[k].epsilon
+            users = min(max(1, round(_TELLING_OF_WINDOWS / epsilon)), most)
+            return users, users
+        seen = self._run(world, world.plan, f"trial {k} {kind}")
+        spent = seen.spent[np.unique(world.plan.first), k]
+        published = _published(seen)[np.unique(world.plan.first)]
         found = []
         for which in (published, ~published):
             costs = spent[which & (spent > 0)]
-            wanted = round(_TELLING[SLOTS] / float(np.median(costs))) if costs.size else 1
+            wanted = round(_TELLING / float(np.median(costs))) if costs.size else 1
             found.append(min(max(1, wanted), most))
-        return found[0], found[1]
+        return found[0], found[0 if kind == BINS else 1]
 
     def _run(self, world: World, canaries: Canaries, name: str) -> Transcript:
         key = digest(b"audit", b"%d" % self._seed, name.encode())
@@ -246,17 +215,18 @@ class Audit:
         return seen
 
 
-def _published(seen: Transcript, first: int, end: int) -> bool:
-    return any(one.status == PUBLISHED for one in seen.releases[first:end])
+def _published(seen: Transcript) -> npt.NDArray[np.bool_]:
+    """Which slots published something, shape (T,)."""
+    return np.array([one.status == PUBLISHED for one in seen.releases], dtype=bool)
 
 
 def _overspent(seen: Transcript) -> float:
-    """Largest charge of a window in parts of its budget, in whole units."""
+    """Largest charge of a window in parts of its budget, of whole units."""
     asked, most = seen.population.requirements, 0.0
     units = np.stack([one.spent for one in seen.releases])
     sums = np.concatenate([np.zeros((1, units.shape[1]), np.int64), units.cumsum(axis=0)])
+    ends = np.arange(1, len(sums))
     for k, (window, budget) in enumerate(zip(asked.windows, asked.budgets, strict=True)):
-        ends = np.arange(1, len(sums))
         spent = sums[ends, k] - sums[np.maximum(ends - window, 0), k]
         most = max(most, int(spent.max()) / int(budget))
     return most

@@ -57,6 +57,8 @@ class Findings:
     checks: tuple[Check, ...]
     overspent: float
     """Largest charge of any window in parts of its budget: exact, and above 1 a violation."""
+    own: bool = False
+    """Whether canaries were put beside counts of the user's own."""
 
     @property
     def convicted(self) -> bool:
