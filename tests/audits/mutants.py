@@ -1,7 +1,7 @@
 """Mutants of the mechanisms: what a programmer may get wrong, each as a patch of one place.
 
-Every mutant says what it gets wrong, in which scene (`scenes.py`) it is put on trial, and which
-test of this repository convicts it for sure, without luck: its door.
+Every mutant says what it gets wrong, and in which scene (`scenes.py`) it is put on trial. Which
+test of this repository convicts it without luck is in `doors.py`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from streamveil.mechanisms.accounting import schedule, window_filter, window_sum
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.open_windows import NO_LIMIT, OpenWindows
 from streamveil.mechanisms.accounting.shared_ledgers import Interned
-from streamveil.mechanisms.adaptive import algorithm, gate, outputs, releases, running_sum
+from streamveil.mechanisms.adaptive import gate, outputs, releases, running_sum
 from streamveil.mechanisms.adaptive import weighting as adaptive_weighting
 from streamveil.mechanisms.adaptive.algorithm import AdaptiveRelease
 from streamveil.mechanisms.adaptive.fixed import Adaptive
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
+from streamveil.mechanisms.infinite.distance import GRID
 from streamveil.mechanisms.infinite.dpi import DPI
 from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.infinite.series import Harmonic, Series
 from streamveil.mechanisms.local import oracles
 from streamveil.mechanisms.local.accounting.one_event import OneEvent
-from streamveil.mechanisms.local.client import device
 from streamveil.mechanisms.local.client.device import Device
 from streamveil.mechanisms.local.oracles import Oracle
 from streamveil.mechanisms.per_record import hat, prdp, running
@@ -44,7 +44,6 @@ from streamveil.mechanisms.presence import counters, limits
 from streamveil.mechanisms.presence.counters import Counters
 from streamveil.mechanisms.randomness import noise
 from streamveil.mechanisms.randomness.noise import NoiseSource, SlotNoise
-from streamveil.mechanisms.registry import REGISTRY
 from streamveil.mechanisms.wevent import pwsm, sampling
 from streamveil.mechanisms.wevent.obs import keep_probability
 from streamveil.mechanisms.wevent.pba import PBA, AbsorptionState
@@ -52,27 +51,7 @@ from streamveil.mechanisms.wevent.pbd import PBD
 from streamveil.mechanisms.wevent.sampling import Sampling
 
 Patch = pytest.MonkeyPatch
-
-
-@dataclass(frozen=True)
-class Door:
-    """A test that convicts: its module below `tests`, its name, its arguments."""
-
-    module: str
-    test: str
-    arguments: dict[str, Any]
-
-    def __str__(self) -> str:
-        return f"tests/{self.module.replace('.', '/')}.py::{self.test}"
-
-    def open(self) -> None:
-        """Run the test; raises what it raises."""
-        test = getattr(import_module(f"tests.{self.module}"), self.test)
-        with pytest.MonkeyPatch.context() as patch:
-            given = dict(self.arguments)
-            if "monkeypatch" in given:
-                given["monkeypatch"] = patch
-            test(**given)
+Breaks = Callable[[Patch], None]
 
 
 @dataclass(frozen=True)
@@ -83,8 +62,7 @@ class Mutant:
     wrong: str
     """What it gets wrong, in words."""
     scene: str
-    breaks: Callable[[Patch], None]
-    door: Door | None
+    breaks: Breaks
 
     @contextmanager
     def patched(self) -> Iterator[None]:
@@ -97,14 +75,12 @@ class Mutant:
 MUTANTS: dict[str, Mutant] = {}
 
 
-def mutant(scene: str, door: str = "", test: str = "", **arguments: Any):
-    """Enter a patch, with its first line as what it gets wrong."""
+def mutant(scene: str) -> Callable[[Breaks], Breaks]:
+    """Enter a patch that is on trial in a scene; what it gets wrong is its docstring."""
 
-    def enter(breaks: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        name = breaks.__name__
+    def enter(breaks: Breaks) -> Breaks:
         wrong = " ".join((breaks.__doc__ or "").split())
-        opened = Door(door, test, arguments) if test else None
-        MUTANTS[name] = Mutant(name, wrong, scene, breaks, opened)
+        MUTANTS[breaks.__name__] = Mutant(breaks.__name__, wrong, scene, breaks)
         return breaks
 
     return enter
@@ -142,13 +118,13 @@ def noise_halved(patch):
     scaled(sampling, patch, 20)
 
 
-@mutant("points")
+@mutant("weights")
 def noise_of_points_a_fifth_less(patch):
     """Weighted releases get noise for 1.2 times the budget."""
     scaled(adaptive_weighting, patch, 12)
 
 
-@mutant("points")
+@mutant("weights")
 def noise_of_points_halved(patch):
     """Weighted releases get noise for twice the budget."""
     scaled(adaptive_weighting, patch, 20)
@@ -167,9 +143,9 @@ def looks_with_half_the_noise(patch):
     patch.setattr(
         Sampling,
         "noise",
-        lambda self, size, words: LAPLACE(2 * self.threshold, 1, words)
-        if size == 1
-        else drawn(self, size, words),
+        lambda self, size, words: (
+            LAPLACE(2 * self.threshold, 1, words) if size == 1 else drawn(self, size, words)
+        ),
     )
 
 
@@ -196,7 +172,7 @@ def published(patch: Patch, change: Callable[[np.ndarray, np.ndarray], np.ndarra
     patch.setattr(Sampling, "publish", publish)
 
 
-@mutant("empty")
+@mutant("uniform")
 def empty_bins_without_noise(patch):
     """A bin without events gets no noise."""
     published(patch, lambda sampled, drawn: np.where(sampled > 0, sampled + drawn, 0))
@@ -208,19 +184,19 @@ def the_last_bin_without_noise(patch):
     published(patch, lambda sampled, drawn: sampled + np.append(drawn[:-1], 0))
 
 
-@mutant("one slot")
+@mutant("uniform")
 def one_draw_for_all_bins(patch):
     """All bins of a slot get the same draw."""
     published(patch, lambda sampled, drawn: sampled + drawn[0])
 
 
-@mutant("apart")
+@mutant("uniform")
 def one_draw_for_all_slots(patch):
     """Every slot starts the same stream of random words."""
     patch.setattr(NoiseSource, "slot", lambda self, *_: SlotNoise(self._keys.first))
 
 
-@mutant("apart")
+@mutant("uniform")
 def noise_that_counts_have_no_part_in(patch):
     """Noise is a function of key and slot alone: other counts get the same."""
     slot = NoiseSource.slot
@@ -230,10 +206,13 @@ def noise_that_counts_have_no_part_in(patch):
 @mutant("pba")
 def one_purpose_for_two_draws(patch):
     """The dissimilarity and the publication of a slot draw from the same words."""
-    words = SlotNoise.words
-    patch.setattr(
-        SlotNoise, "words", lambda self, purpose: words(self, purpose.split()[-1])
-    )
+
+    def publish(self, counts, noise):
+        sampled = self.sample(counts, noise.words("dissimilarity sample"))
+        released = sampled + self.noise(sampled.size, noise.words("dissimilarity noise"))
+        return released, self.standard_error(released)
+
+    patch.setattr(Sampling, "publish", publish)
 
 
 @mutant("uniform")
@@ -241,11 +220,14 @@ def zero_of_both_signs(patch):
     """Zero is accepted with either sign: it is twice as likely as it should be."""
 
     def drawn(units, size, words):
-        alive, fraction, whole, negative = noise._exponentials(noise.UNIT_BITS, 4 * size + 64, words)
-        magnitude = (fraction + (whole << noise.UNIT_BITS)) // units
-        return np.where(negative, -magnitude, magnitude)[:size]
+        samples = np.empty(0, dtype=np.int64)
+        while samples.size < size:
+            _, fraction, whole, negative = _exponentials(UNIT_BITS, 2 * size + 16, words)  # noqa: F821
+            magnitude = (fraction + (whole << UNIT_BITS)) // units  # noqa: F821
+            samples = np.append(samples, np.where(negative, -magnitude, magnitude))
+        return samples[:size]
 
-    patch.setattr(sampling, "discrete_laplace", drawn)
+    patch.setattr(noise.discrete_laplace, "__code__", drawn.__code__)
 
 
 # ---- sensitivity ----------------------------------------------------------------------------
@@ -277,7 +259,7 @@ def contributions_ignored(patch):
     divided(patch, lambda sensitivity: 1)
 
 
-@mutant("contributions")
+@mutant("moved")
 def weights_without_sensitivity(patch):
     """Weighted releases take every change for one, in weights and in the bill."""
 
@@ -398,7 +380,9 @@ def recycled_a_slot_early(patch):
 @mutant("pbd")
 def publications_unrecorded(patch):
     """PBD halves the whole budget again and again."""
-    patch.setattr(PBD, "commit", lambda self, state, offer, _: self._sums.add(state, 0 * offer.publication))
+    patch.setattr(
+        PBD, "commit", lambda self, state, offer, _: self._sums.add(state, 0 * offer.publication)
+    )
 
 
 @mutant("pbd")
@@ -438,9 +422,7 @@ def skipped_slots_unbooked(patch):
 def windows_a_slot_short(patch):
     """Every window is read as one slot shorter, by mechanisms and filters alike."""
     windows = Requirements.windows.func
-    patch.setattr(
-        Requirements, "windows", property(lambda self: np.maximum(windows(self) - 1, 1))
-    )
+    patch.setattr(Requirements, "windows", property(lambda self: np.maximum(windows(self) - 1, 1)))
 
 
 @mutant("uniform")
@@ -519,7 +501,7 @@ def thresholds_from_who_is_there(patch):
 # ---- the adaptive mechanism -----------------------------------------------------------------
 
 
-@mutant("points")
+@mutant("weights")
 def all_weigh_alike(patch):
     """Everybody counts fully, and is charged by weight."""
 
@@ -530,7 +512,7 @@ def all_weigh_alike(patch):
     patch.setattr(Weighting, "release", release)
 
 
-@mutant("points")
+@mutant("weights")
 def a_reserve_counted_twice(patch):
     """The main part may spend the reserve as well."""
     parts = Adaptive._parts
@@ -542,14 +524,16 @@ def a_reserve_counted_twice(patch):
     patch.setattr(Adaptive, "_parts", twice)
 
 
-@mutant("points")
+@mutant("weights")
 def two_audits_in_a_window(patch):
     """Audits come twice in the longest window."""
     terms = Adaptive.terms
 
     def due(self, state, members):
         found = terms(self, state, members)
-        return replace(found, audit=self.audit if state.slots % max(self.longest // 2, 1) == 0 else None)
+        return replace(
+            found, audit=self.audit if state.slots % max(self.longest // 2, 1) == 0 else None
+        )
 
     patch.setattr(Adaptive, "terms", due)
 
@@ -620,6 +604,7 @@ def sums_paid_at_the_end(patch):
 
     patch.setattr(releases, "add", unbooked)
     patch.setattr(RunningSum, "weighting", saved_up)
+    patch.setattr(AdaptiveRelease, "price", lambda self, state, members=None: self.main_cap)
 
 
 @mutant("sums")
@@ -713,9 +698,6 @@ def one_slot_more_counts(patch):
 def blocks_from_the_first_visit(patch):
     """Blocks begin with a user's first visit, not with a phase of their own."""
 
-    def ends(key, users, slots, lengths, names=None):
-        return slots + lengths - (slots - slots.min(initial=0)) % lengths
-
     def first(key, users, slots, lengths, names=None):
         start = int(slots[0]) if len(slots) else 0
         return ((slots - start) // lengths + 1) * lengths + start
@@ -726,12 +708,11 @@ def blocks_from_the_first_visit(patch):
 @mutant("limited")
 def a_price_for_fewer_slots(patch):
     """Under `add_remove` a slot costs E / ((j + 1) m), the price under `replace`."""
-    right = limits.effective_window
-    patch.setattr(
-        limits,
-        "effective_window",
-        lambda window, most, blocks=limits.BLOCKS, _="": right(window, most, blocks, limits.REPLACE),
-    )
+
+    def fewer(window, max_slots, blocks=2, adjacency=""):
+        return min((blocks + 1) * max_slots, window)
+
+    patch.setattr(limits.effective_window, "__code__", fewer.__code__)
 
 
 # ---- one budget forever ---------------------------------------------------------------------
@@ -750,10 +731,9 @@ def a_gate_for_another_sensitivity(patch):
 
 
 @mutant("gate forever")
-def a_gate_with_half_its_noise(patch):
-    """Threshold and query of the gate get noise for twice their budgets."""
-    gated = import_module("streamveil.mechanisms.infinite.gated")
-    scaled(gated, patch, 20)
+def a_gate_without_its_factor_two(patch):
+    """The gate takes the distance from a distribution to move by one count, not by two."""
+    patch.setattr(Gated, "_step", property(lambda self: self.population.sensitivity * GRID))
 
 
 @mutant("forever")
@@ -905,12 +885,14 @@ def nodes_chosen_by_true_totals(patch):
 @mutant("domains")
 def domains_rounded_up(patch):
     """A budget is put into the next domain, whose noise is for twice as much."""
-    index = prdp.domain_index
-    patch.setattr(
-        prdp,
-        "domain_index",
-        lambda budgets, low: np.minimum(index(budgets, low) + 1, len(low)),
-    )
+
+    def above(budgets, low):
+        budgets = np.asarray(budgets, np.float64)
+        index = np.array(np.searchsorted(low, budgets, side="left"), np.int64) + 1
+        index[np.isnan(budgets) | (budgets < low[0])] = 0
+        return np.minimum(index, len(low))
+
+    patch.setattr(prdp.domain_index, "__code__", above.__code__)
 
 
 @mutant("domains")
@@ -963,9 +945,7 @@ def shares_of_more_than_all(patch):
 @mutant("questions")
 def slots_in_part_as_whole(patch):
     """A slot of which the window has a part is priced as one that it has whole."""
-    patch.setattr(
-        portfolio_stream, "sensitivity_of", lambda question, _: question.sensitivity
-    )
+    patch.setattr(portfolio_stream, "sensitivity_of", lambda question, _: question.sensitivity)
 
 
 @mutant("questions")
@@ -977,11 +957,11 @@ def windows_of_questions_rounded_down(patch):
 
 
 @mutant("questions")
-def a_portfolio_charged_late(patch):
-    """The filter over all questions books a release one base slot late."""
+def releases_charged_to_their_last_slot(patch):
+    """The filter over all questions takes a long release for one of its last base slot."""
     charge = PortfolioFilter.charge
 
     def late(self, last, charges):
-        charge(self, last + 1, [(first + 1, end + 1, units) for first, end, units in charges])
+        charge(self, last, [(end, end, units) for _, end, units in charges])
 
     patch.setattr(PortfolioFilter, "charge", late)

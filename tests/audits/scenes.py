@@ -1,16 +1,17 @@
-"""Where mutants are put on trial: pairs of neighbouring worlds, and all that is shown of each run.
+"""Where mutants are put on trial: what `streamveil audit` is asked about, and pairs of worlds.
 
-A scene is a stream or a release as a user of the package would have it, with a promise about one
-user, the target. In one of its worlds the target's events are there, in the other one they are not,
-or they are others. Who looks on sees what leaves, in so many runs, each with noise of its own.
+The command audits requirements that never change. All else has a scene of its own: a stream or a
+release with a promise about one user, the target. In one of its worlds the target's events are
+there, in the other one they are not, or they are others. Who looks on sees what leaves, in so many
+runs, each with noise of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,9 +31,6 @@ from streamveil.mechanisms import (
 from streamveil.mechanisms.accounting.changing_filter import ChangingFilter
 from streamveil.mechanisms.accounting.presence_filter import PresenceFilter
 from streamveil.mechanisms.accounting.window_filter import WindowFilter
-from streamveil.mechanisms.adaptive import algorithm
-from streamveil.mechanisms.adaptive.budget_plan import Plan, Planned
-from streamveil.mechanisms.adaptive.gap_errors import POINT, SUM
 from streamveil.mechanisms.core.budgets import Requirements, asked_units, to_units
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
@@ -52,8 +50,11 @@ from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
 from streamveil.mechanisms.presence.limits import terms
-from streamveil.mechanisms.protocol import Setting
+from streamveil.mechanisms.protocol import Setting, SlotRelease
 from streamveil.mechanisms.registry import local_mechanism
+from streamveil.pipelines.audit.auditing import audited
+from streamveil.pipelines.audit.findings import Findings
+from streamveil.pipelines.audit.runs import Exact
 from tests.mechanisms.local.populations import SERVER, tally_of
 
 KEY = bytes(range(32))
@@ -96,114 +97,80 @@ def no_filters() -> Iterator[None]:
 # ---- requirements that never change ---------------------------------------------------------
 
 
+class Restarting(Exact):
+    """A stream that goes on from a saved state before every slot."""
+
+    def release(self, slot: int, counts: np.ndarray) -> SlotRelease:
+        """As the exact driver does."""
+        self._state = self._stream.decode(self._stream.encode(self._state))
+        return super().release(slot, counts)
+
+
+# What `streamveil audit` is asked for: runs with canaries of each class and of each kind, and bins.
+RUNS, BINS, CONFIDENCE = 4, 16, 0.95
+
+
 @dataclass(frozen=True)
-class Fixed:
-    """The target is in every slot of a window, in the first class; in bin 0, or in none or bin 1.
+class Command:
+    """What `streamveil audit` is asked about: it finds the worst cases by itself."""
 
-    Of the second class `others` are in each of two bins.
-    """
+    what: str
+    mechanism: str
+    asked: Sequence[Requirement]
+    options: Mapping[str, Any] = field(default_factory=dict)
 
-    name: str
-    asked: tuple[Requirement, Requirement]
-    others: Sequence[int]
-    adjacency: str = ADD_REMOVE
-    events: int = 1
-    """Of the target in a slot: so many may count."""
-    gap: tuple[int, int] | None = None
-    """What `adaptive` is made to plan, which is public: slots and kind."""
-    restart: tuple[int, ...] = ()
-    """Before these slots the stream goes on from a saved state."""
-
-    def tables(self, there: bool, pairs: int = 1) -> np.ndarray:
-        """Counts by slot, class and bin, of as many pairs of bins: shape (T, 2, 2 * pairs)."""
-        counts = np.zeros((len(self.others), 2, pairs, 2), np.int64)
-        counts[:, 1] = np.array(self.others)[:, None, None]
-        if there or self.adjacency == REPLACE:
-            counts[:, 0, :, 0 if there else 1] = self.events
-        return counts.reshape(len(self.others), 2, -1)
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        with self.planned():
-            stream, counts = self.stream(), self.tables(there)
-            return np.array(
-                [self._run(stream, counts, f"{seed} {there} {run}") for run in range(runs)]
-            )
-
-    def stream(self, pairs: int = 1) -> ReleaseStream:
-        """Of so many pairs of bins."""
-        factor = 2 if self.adjacency == REPLACE else 1
-        people = Population(self.asked, np.array([1, 50]), 2 * pairs, self.events * factor)
-        return ReleaseStream(mechanism(self.name, people), NoiseSource(KEY))
-
-    @contextmanager
-    def planned(self) -> Iterator[None]:
-        """With this gap."""
-        with pytest.MonkeyPatch.context() as patch:
-            if self.gap:
-                gap = Planned(*self.gap, 0.0)
-                patch.setattr(Plan, "best_gap", lambda *_: gap)
-                patch.setattr(algorithm, "SOON", self.gap[0])
-            yield
-
-    def _run(self, stream: ReleaseStream, counts: np.ndarray, name: str) -> list[int]:
-        stream._noise = NoiseSource(KEY, name)
-        state, seen = stream.start(), []
-        for slot, table in enumerate(counts):
-            if slot in self.restart:
-                state = stream.decode(stream.encode(state))
-            state, release = stream.release(state, slot, table)
-            seen.append(shown(release, self.others[slot]))
-        return seen
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited(
+            self.asked,
+            mechanism=self.mechanism,
+            runs=runs,
+            bins=BINS,
+            seed=seed,
+            confidence=CONFIDENCE,
+            **self.options,
+        )
 
 
-def shown(release, others) -> int:
+REPLACED = {"adjacency": REPLACE, "sensitivity": 2}
+TWO_REPLACED = {"adjacency": REPLACE, "sensitivity": 4}
+COMMANDS = {
+    "uniform": Command("one publication a slot", "uniform", [Requirement(3, 2.4)]),
+    "classes": Command(
+        "one publication a slot, users are sampled",
+        "uniform",
+        [Requirement(2, 2.0), Requirement(2, 10.0)],
+        {"sizes": np.array([1, 50])},
+    ),
+    "replaced": Command(
+        "one publication a slot, two events are replaced",
+        "uniform",
+        [Requirement(2, 2.4)],
+        TWO_REPLACED,
+    ),
+    "pba": Command("PBA", "pba", [Requirement(3, 3.1)]),
+    "pbd": Command("PBD", "pbd", [Requirement(3, 3.1)]),
+    "present": Command("PBA of two classes", "pba", [Requirement(3, 3.0), Requirement(3, 9.0)]),
+    "restarted": Command(
+        "PBD from saved states", "pbd", [Requirement(3, 6.0)], {"make_driver": Restarting}
+    ),
+    "weights": Command(
+        "adaptive of two classes", "adaptive", [Requirement(2, 3.0), Requirement(2, 6.0)]
+    ),
+    "moved": Command("adaptive, an event is replaced", "adaptive", [Requirement(2, 3.0)], REPLACED),
+    "gate": Command("adaptive, mostly gate", "adaptive:gate=0.5", [Requirement(3, 4.0)]),
+    "sums": Command(
+        "adaptive without gate, audits and reserve",
+        "adaptive:gate=0:audit=0:reserve=0",
+        [Requirement(3, 3.0)],
+    ),
+}
+
+
+def shown(release: SlotRelease, others: int) -> int:
     """A slot as one number: its status, and on which side of the others its bins are."""
     sides = np.sign(release.counts - others) + 1
     return 9 * STATUSES.index(release.status) + 3 * int(sides[0]) + int(sides[1])
-
-
-@dataclass(frozen=True)
-class Pairs(Fixed):
-    """The same in as many pairs of bins as runs, of a mechanism that treats bins apart."""
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        with self.planned():
-            stream, seen, before = self.stream(runs), [], 0
-            stream._noise = NoiseSource(KEY, f"{seed} {there}")
-            state = stream.start()
-            for slot, table in enumerate(self.tables(there, runs)):
-                state, release = stream.release(state, slot, table)
-                bins = noisy_counts(release, self.others[slot]).reshape(runs, 2)
-                near = np.clip(bins, -4, 3)
-                apart = np.clip([bins[:, 0] - bins[:, 1], bins[:, 0] - before], -4, 3)
-                seen += [8 * near[:, 0] + near[:, 1], *apart]
-                before = bins[:, 0]
-        return np.stack(seen, axis=1).astype(np.int64)
-
-
-def both(window: int, epsilon: float, other: float | None = None):
-    """The target's requirement, and that of the others."""
-    return Requirement(window, epsilon), Requirement(window, other or epsilon)
-
-
-class Once(Pairs):
-    """The target is in the second slot alone."""
-
-    def tables(self, there: bool, pairs: int = 1) -> np.ndarray:
-        """As of all slots."""
-        counts = super().tables(there, pairs)
-        counts[[0, 2], 0] = 0
-        return counts
-
-
-def noisy_counts(release, others) -> np.ndarray:
-    """How many more there are in each bin than the others, before any filter, added up: (d,)."""
-    if release.observed is None:
-        return release.counts - others
-    if not release.observed:
-        return np.zeros_like(release.counts)
-    last = release.observed[-1]
-    return np.rint((last.counts - others) * last.slots).astype(np.int64)
 
 
 # ---- requirements that change ---------------------------------------------------------------
@@ -255,7 +222,11 @@ class Changing:
 
 @dataclass(frozen=True)
 class Limited:
-    """The first slot of each block counts; the target comes with a window, or after it."""
+    """The first slot of each block counts; the target comes with a window, or after it.
+
+    A slot behind the window is without the target in either world, so that no block of its length
+    ends with it.
+    """
 
     window: int
     epsilon: float
@@ -264,7 +235,10 @@ class Limited:
     def __call__(self, there: bool, runs: int, seed: str) -> Shown:
         limit, asked = Limit(1, 1), Requirement(self.window, self.epsilon)
         begins = self.window // 2 + 2
-        when = np.arange(begins if there else begins + self.window, self.slots)
+        ends = begins + self.window
+        when = np.append(
+            np.arange(begins, ends if there else begins), np.arange(ends + 1, self.slots)
+        )
         who, classes = np.zeros((2, len(when)), np.int64)
         rules = Rules.of([limit], [asked], ADD_REMOVE)
         layers = Counters(rules, KEY, who).layers(who, when, classes, self.slots)
@@ -338,18 +312,17 @@ class Events:
 
         import streamveil as sv
 
+        # Somebody else is there in either world, in a bin of their own.
         users = np.tile(np.repeat(np.arange(runs), 4), self.slots)
         days = np.repeat(np.arange(self.slots), 4 * runs)
         bins = np.tile(2 * np.repeat(np.arange(runs), 4) + np.tile([0, 0, 1, 1], runs), self.slots)
         kept = slice(None) if there else slice(0)
-        names = [f"b{i}" for i in range(2 * runs)]
-        table = pa.table(
-            {
-                "user": pa.array(users[kept].astype(str).tolist(), pa.string()),
-                "place": pa.array([names[i] for i in bins[kept]], pa.string()),
-                "time": pa.array([f"2024-05-0{1 + day}T12:00:00Z" for day in days[kept]], pa.string()),
-            }
-        )
+        users, days = np.append(users[kept], runs), np.append(days[kept], 0)
+        bins = np.append(bins[kept], 2 * runs)
+        names = [f"b{i}" for i in range(2 * runs + 1)]
+        times = [f"2024-05-0{1 + day}T12:00:00Z" for day in days.tolist()]
+        places = [names[i] for i in bins.tolist()]
+        table = pa.table({"user": users.astype(str).tolist(), "place": places, "time": times})
         released = sv.release(
             table,
             user="user",
@@ -357,13 +330,14 @@ class Events:
             time="time",
             slot="1d",
             domain=names,
-            requirements={str(i): (self.slots, self.epsilon) for i in range(runs)},
+            requirements={str(i): (self.slots, self.epsilon) for i in range(runs + 1)},
             mechanism="uniform",
             start="2024-05-01",
             end=f"2024-05-0{1 + self.slots}",
             noise_key=NoiseSource(KEY, f"{seed} {there}").sealing_key,
         ).to_pandas()
-        counts = released["count"].to_numpy().reshape(self.slots, runs, 2)
+        counts = released["count"].to_numpy().reshape(self.slots, -1)
+        counts = counts[:, :-1].reshape(self.slots, runs, 2)
         return (counts > 0).astype(np.int64).transpose(1, 0, 2).reshape(runs, -1)
 
 
@@ -383,7 +357,10 @@ class Reporting:
     symbols: int
 
     def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        asked = (Requirement(self.window // 2, 2 * self.epsilon), Requirement(self.window, self.epsilon))
+        asked = (
+            Requirement(self.window // 2, 2 * self.epsilon),
+            Requirement(self.window, self.epsilon),
+        )
         users = Users(asked, np.arange(2 * runs, dtype=np.int32) % 2, self.symbols)
         made = local_mechanism(self.name, users)
         users = made.users
@@ -460,7 +437,9 @@ class Record:
         rest, one = made.tally(values, budgets, np.array([0, 0, 0, 0, 1]), 2)
         part = made.add([rest, one]) if there else rest
         if self.ticks:
-            worlds = [self._running(made, rest, each, runs, f"{seed} {there}") for each in (rest, part)]
+            worlds = [
+                self._running(made, rest, each, runs, f"{seed} {there}") for each in (rest, part)
+            ]
         else:
             source = NoiseSource(KEY, f"{seed} {there}").slot(0, b"").words("audit")
             worlds = [[(rest, None)], [(part, made.nodes.noisy(part, source, runs=runs))]]
@@ -539,103 +518,17 @@ class Questions:
 
 
 SCENES = {
-    "uniform": Scene(
-        "one publication a slot, E = 2.4 over 3 slots",
-        2.4,
-        Pairs("uniform", both(3, 2.4), (3, 3, 3)),
-        50_000,
-    ),
-    "empty": Scene(
-        "one publication a slot, nobody else is there, E = 2.4 over 3 slots",
-        2.4,
-        Pairs("uniform", both(3, 2.4), (0, 0, 0)),
-        50_000,
-    ),
-    "one slot": Scene(
-        "one publication, run by run, E = 2.4 over 1 slot",
-        2.4,
-        Fixed("uniform", both(1, 2.4), (3,)),
-        2000,
-    ),
-    "apart": Scene(
-        "one publication a slot, E = 2.4 over 3 slots; the target is in the second one",
-        2.4,
-        Once("uniform", both(3, 2.4), (3, 3, 3)),
-        50_000,
-    ),
-    "classes": Scene(
-        "one publication a slot, sampled: E = 2 among users of E = 10, over 2 slots",
-        2.0,
-        Pairs("uniform", both(2, 2.0, 10.0), (3, 3)),
-        50_000,
-    ),
-    "replaced": Scene(
-        "one publication a slot, two events of the target in bin 1 become two in bin 0",
-        2.4,
-        Pairs("uniform", both(2, 2.4), (3, 3), adjacency=REPLACE, events=2),
-        50_000,
-    ),
-    "pba": Scene(
-        "PBA, E = 3.1 over 3 slots",
-        3.1,
-        Fixed("pba", both(3, 3.1), (0, 6, 0, 6)),
-        2000,
-    ),
-    "pbd": Scene(
-        "PBD, E = 3.1 over 3 slots",
-        3.1,
-        Fixed("pbd", both(3, 3.1), (0, 12, 0)),
-        2000,
-    ),
-    "present": Scene(
-        "PBA, E = 3 over 3 slots among users of E = 9",
-        3.0,
-        Fixed("pba", both(3, 3.0, 9.0), (0, 2, 0)),
-        2000,
-    ),
-    "restarted": Scene(
-        "PBD that goes on from saved states, E = 6 over 3 slots",
-        6.0,
-        Fixed("pbd", both(3, 6.0), (20, 0, 20), restart=(1, 2)),
-        2000,
-    ),
-    "contributions": Scene(
-        "adaptive, a release of every slot without gate, the target's event in bin 1 or in bin 0",
-        3.0,
-        Pairs("adaptive:gate=0", both(2, 3.0), (3, 3), adjacency=REPLACE, gap=(1, POINT)),
-        50_000,
-    ),
-    "points": Scene(
-        "adaptive, a release of every slot without gate, E = 3 over 2 slots, among users of E = 6",
-        3.0,
-        Pairs("adaptive:gate=0", both(2, 3.0, 6.0), (3, 3), gap=(1, POINT)),
-        50_000,
-    ),
-    "sums": Scene(
-        "adaptive, sums of 3 slots without gate and audit, E = 3 over 3 slots",
-        3.0,
-        Pairs(
-            "adaptive:gate=0:audit=0:reserve=0", both(3, 3.0), (3, 3, 3, 3), gap=(3, SUM)
-        ),
-        50_000,
-    ),
-    "gate": Scene(
-        "adaptive with half of the budget for its gate, E = 4 over 2 slots",
-        4.0,
-        Fixed("adaptive:gate=0.5", both(2, 4.0), (3, 9), gap=(2, POINT)),
-        1000,
-    ),
     "changing": Scene(
         "DPBD, E = 3 over 3 slots; in the second one the target asks for ten times as much",
         3.0,
         Changing("dpbd", TARGET, LATER, range(SLOTS)),
-        1500,
+        800,
     ),
     "stricter": Scene(
         "DPBD; from the second slot on the target asks for E = 0.5 a slot",
         0.5,
         Changing("dpbd", LATER, STRICTER, [1], others=(3, 20)),
-        1500,
+        800,
     ),
     "limited": Scene(
         "one slot of each block of 11 counts, E = 3 over 11 slots",
@@ -646,7 +539,11 @@ SCENES = {
     "forever": Scene(
         "gated, E = 2 forever: the gate opens in the third slot",
         2.0,
-        Forever("gated:p=4:latest=3:shrink=none:worth=0:total=200", 2.0, ((100, 100), (100, 100), (0, 4000))),
+        Forever(
+            "gated:p=4:latest=3:shrink=none:worth=0:total=200",
+            2.0,
+            ((100, 100), (100, 100), (0, 4000)),
+        ),
         1500,
     ),
     "gate forever": Scene(
@@ -659,7 +556,7 @@ SCENES = {
         "DPI over sums of slots, E = 2 forever",
         2.0,
         Forever("dpi:pool=50:precision=10:total=6:mode=cumulative", 2.0, ((1, 3, 2),) * 12),
-        300,
+        200,
     ),
     "events": Scene(
         "events through sv.release: of four of the target's in a slot one counts, E = 2 over 2 slots",
