@@ -38,7 +38,16 @@ from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.runs import Exact, MakeDriver, Transcript, run
 from streamveil.pipelines.audit.scores import scores
-from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, World, crowd, world_of
+from streamveil.pipelines.audit.worlds import (
+    BINS,
+    KINDS,
+    SLOTS,
+    WINDOWS,
+    World,
+    crowd,
+    saves_up,
+    world_of,
+)
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -49,6 +58,8 @@ DEFAULT_CONFIDENCE = 0.95
 DEFAULT_BINS = 64
 # Loss of a canary that tells most per guess.
 _TELLING, _TELLING_OF_WINDOWS = 2.0, 3.0
+# The same where canaries in all bins that are gone again would make a mechanism publish soon.
+_TELLING_AND_GONE = 1.0
 # Checks of a class: see `_checks`.
 _CHECKS = 5
 
@@ -198,10 +209,11 @@ class Audit:
         seen = self._run(world, world.plan, f"trial {k} {kind}")
         spent = seen.spent[np.unique(world.plan.first), k]
         published = _published(seen)[np.unique(world.plan.first)]
-        found = []
+        gone = kind == BINS and saves_up(self._mechanism)
+        telling, found = _TELLING_AND_GONE if gone else _TELLING, []
         for which in (published, ~published):
             costs = spent[which & (spent > 0)]
-            wanted = round(_TELLING / float(np.median(costs))) if costs.size else 1
+            wanted = round(telling / float(np.median(costs))) if costs.size else 1
             found.append(min(max(1, wanted), most))
         return found[0], found[0 if kind == BINS else 1]
 
