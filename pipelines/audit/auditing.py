@@ -34,7 +34,7 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
-from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
+from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.runs import Exact, MakeDriver, Transcript, run
 from streamveil.pipelines.audit.scores import scores
@@ -54,6 +54,8 @@ Floats = npt.NDArray[np.float64]
 
 DEFAULT_RUNS = 24
 LEAST_RUNS = 4
+# More classes are not audited one by one.
+MOST_CLASSES = 4
 DEFAULT_CONFIDENCE = 0.95
 DEFAULT_BINS = 64
 # Loss of a canary that tells most per guess.
@@ -131,7 +133,27 @@ def audited(
         tuple(audit.checks(1 - confidence)),
         audit.overspent,
         counts is not None,
+        tuple(_left_out(population, audit.classes)),
     )
+
+
+def watched(population: Population) -> list[int]:
+    """Classes that canaries are of: all, or of many those that differ most and the largest."""
+    if len(population.requirements) <= MOST_CLASSES:
+        return list(range(len(population.requirements)))
+    shares = population.requirements.shares
+    return sorted({int(shares.argmin()), int(shares.argmax()), int(population.sizes.argmax())})
+
+
+def _left_out(population: Population, classes: Sequence[int]) -> Iterator[str]:
+    """What no canary was of."""
+    known = len(population.requirements)
+    if len(classes) < known:
+        told = "; ".join(asked_of(population.requirements[k]) for k in classes)
+        yield (
+            f"canaries are of {len(classes)} of {known:,} classes: {told}; of the others only "
+            "charges are checked"
+        )
 
 
 class Audit:
@@ -150,9 +172,10 @@ class Audit:
         self.overspent = 0.0
         self._mechanism, self._population = mechanism, population
         self._moves, self._counts, self._seed, self._make = moves, counts, seed, make_driver
+        self.classes = watched(population)
         self._groups: dict[tuple[int, str], tuple[int, int]] = {}
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
-            (k, kind): [] for k in range(len(population.requirements)) for kind in KINDS
+            (k, kind): [] for k in self.classes for kind in KINDS
         }
 
     def round(self, number: int, done: Callable[[], object]) -> None:
@@ -164,8 +187,9 @@ class Audit:
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
         requirements = self._population.requirements
-        each = flakiness / (_CHECKS * len(requirements))
-        for k, requirement in enumerate(requirements):
+        each = flakiness / (_CHECKS * len(self.classes))
+        for k in self.classes:
+            requirement = requirements[k]
             single, wide, whole = (self._guesses[k, kind] for kind in KINDS)
             published = [one.only(True) for one in single]
             yield check("publications", CHARGE, requirement, published, each)

@@ -43,7 +43,7 @@ def times_at_least(right: int, losses: Floats, flakiness: float) -> float:
 
 def times_of(share: float, losses: Floats) -> float:
     """So many times the claimed losses allow this share of right guesses at most."""
-    if share <= 0.5:
+    if share <= 0.5 or not losses.size:
         return 0.0
     if mean_right(MOST, losses) <= share:
         return MOST
