@@ -49,7 +49,7 @@ class Guesses:
 
     def of_window(self, epsilon: float) -> Guesses:
         """The same against the budget of a window."""
-        return replace(self, losses=epsilon * self.users)
+        return replace(self, losses=epsilon * self.users.astype(np.float64))
 
     def made(self, confident: float, least: float, most: float) -> Guesses:
         """Those where a guess is made."""

@@ -94,4 +94,4 @@ def _row(one: Check) -> dict[str, Any]:
 
 
 def _times(visible: float) -> str:
-    return "none" if math.isinf(visible) else f"{visible:.2f} times"
+    return "none" if math.isinf(visible) else f"{visible:.2f}"
