@@ -80,7 +80,7 @@ def audited(
     seed: int = 0,
     confidence: float = DEFAULT_CONFIDENCE,
     make_driver: MakeDriver = Exact,
-    done: Callable[[], object] = lambda: None,
+    done: Callable[[int], object] = lambda _: None,
 ) -> Findings:
     """Audit a mechanism over fixed requirements.
 
@@ -99,7 +99,7 @@ def audited(
         seed: the same seed gives the same audit, but for where `seconds` stop it.
         confidence: probability, at least, that no bound is above the truth.
         make_driver: what is audited in place of the exact driver.
-        done: called after each run.
+        done: called after each run with how many are done of each kind for each class.
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
@@ -107,6 +107,8 @@ def audited(
         raise ConfigurationError("an audit must end: give runs, or seconds")
     if runs is not None and runs < LEAST_RUNS:
         raise ConfigurationError(f"runs is {runs}: an audit needs {LEAST_RUNS} or more")
+    if seconds is not None and seconds <= 0:
+        raise ConfigurationError(f"seconds is {seconds:g}: give more than 0")
     if not 0 < confidence < 1:
         raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
     asked = Requirements.of(requirements)
@@ -121,6 +123,7 @@ def audited(
     while number != runs:
         audit.round(number, done)
         number += 1
+        done(number)
         over = seconds is not None and time.monotonic() - started > seconds
         if over and number >= LEAST_RUNS:
             break
@@ -178,11 +181,11 @@ class Audit:
             (k, kind): [] for k in self.classes for kind in KINDS
         }
 
-    def round(self, number: int, done: Callable[[], object]) -> None:
+    def round(self, number: int, done: Callable[[int], object]) -> None:
         """Run every kind of world once for each class."""
         for (k, kind), guesses in self._guesses.items():
             guesses.append(self._guessed(k, kind, number))
-            done()
+            done(number)
 
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""

@@ -117,15 +117,15 @@ def _counted(
 
 
 @contextmanager
-def _going_on(seconds: float | None, runs: int | None) -> Iterator[Callable[[], None]]:
+def _going_on(seconds: float | None, runs: int | None) -> Iterator[Callable[[int], None]]:
     """Show progress: by seconds where these end the audit, by runs otherwise."""
     started, shown = time.monotonic(), 0
-    unit, total = ("runs", 0) if seconds is None else ("seconds", round(seconds))
+    unit, total = ("rounds", runs or 0) if seconds is None else ("seconds", round(seconds))
     with steps(_TITLE, total, unit) as more:
 
-        def done() -> None:
+        def done(rounds: int) -> None:
             nonlocal shown
-            now = shown + 1 if seconds is None else round(time.monotonic() - started)
+            now = rounds if seconds is None else round(time.monotonic() - started)
             more(now - shown)
             shown = now
 

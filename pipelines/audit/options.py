@@ -13,6 +13,7 @@ from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
     LIMIT_OPTIONS,
+    QUESTION_OPTIONS,
     REQUIRED,
     REVISE_OPTIONS,
     add_event_options,
@@ -87,6 +88,7 @@ NOT_AUDITED: Mapping[str, str] = {
     **dict.fromkeys(LIMIT_OPTIONS, "limits on the slots in which a user counts"),
     **dict.fromkeys(("guarantee", "epsilon"), "promises other than requirements over windows"),
     **dict.fromkeys(REVISE_OPTIONS, f"revisions are made of releases, and {_SAME}"),
+    **dict.fromkeys(QUESTION_OPTIONS, "questions: audit the mechanism of each with its share"),
     "noise_key": "an audit draws keys of its own, and never the one of a release",
     "restart_budget": "a budget that is granted again is spent again",
     **dict.fromkeys(
