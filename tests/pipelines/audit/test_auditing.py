@@ -11,11 +11,19 @@ from streamveil.mechanisms.adaptive import running_sum, weighting
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.protocol import population_of
 from streamveil.mechanisms.wevent import sampling
+from streamveil.pipelines.audit import worlds
 from streamveil.pipelines.audit.auditing import audited, watched
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW
 from streamveil.pipelines.audit.runs import Exact
 
 QUICK = {"runs": 4, "bins": 16}
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Runs of as few slots as there can be."""
+    monkeypatch.setattr(worlds, "LENGTH", 20)
+    monkeypatch.setattr(worlds, "LEAST_LEAPS", 4)
 
 
 @pytest.fixture
@@ -50,6 +58,7 @@ def test_an_honest_mechanism_is_not_convicted_and_nearly_all_of_its_charges_is_p
     assert f"{found.visible:.2f} times would have been seen" in found.sentence
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_convicted(less_noise):
     less_noise(2.0)
     found = audited([Requirement(5, 2.0)], mechanism="pba", **QUICK)
@@ -58,6 +67,7 @@ def test_half_the_noise_is_convicted(less_noise):
     assert found.sentence.startswith("CONVICTED: pba tells at least")
 
 
+@pytest.mark.usefixtures("short")
 def test_the_same_seed_gives_the_same_audit():
     once, again, other = (
         audited([Requirement(3, 3.0)], mechanism="pbd", seed=seed, **QUICK) for seed in (1, 1, 2)
@@ -66,6 +76,7 @@ def test_the_same_seed_gives_the_same_audit():
     assert once.checks != other.checks
 
 
+@pytest.mark.usefixtures("short")
 def test_charges_beyond_a_budget_are_convicted_exactly(monkeypatch):
     """As if schedule and filter allowed what was never asked for."""
     monkeypatch.setattr(WindowFilter, "charge", lambda *_: None)
@@ -81,6 +92,7 @@ def test_charges_beyond_a_budget_are_convicted_exactly(monkeypatch):
     assert "times the budget of a window" in found.sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("adjacency", [ADD_REMOVE, REPLACE])
 def test_users_of_several_events_are_audited(adjacency):
     sensitivity = 4 if adjacency == REPLACE else 2
@@ -95,6 +107,7 @@ def test_users_of_several_events_are_audited(adjacency):
     assert found.worst.times > 0.25
 
 
+@pytest.mark.usefixtures("short")
 def test_canaries_stand_beside_counts_of_ones_own():
     counts = np.random.default_rng(3).poisson(20, (90, 2, 3)).astype(np.int64)
     asked = [Requirement(3, 2.0), Requirement(5, 4.0)]
@@ -104,6 +117,7 @@ def test_canaries_stand_beside_counts_of_ones_own():
     assert {one.requirement for one in found.checks} == set(asked)
 
 
+@pytest.mark.usefixtures("short")
 def test_of_many_classes_those_that_differ_most_are_audited():
     asked = [Requirement(w, 1.0) for w in (2, 3, 4, 5, 6, 7)]
     assert watched(population_of(asked, [1, 9, 1, 1, 1, 1], 2)) == [0, 1, 5]

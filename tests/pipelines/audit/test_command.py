@@ -5,9 +5,17 @@ import json
 import pytest
 
 from streamveil.mechanisms.wevent import sampling
+from streamveil.pipelines.audit import worlds
 
 ASKED = "--default_requirement=4,3,100"
 QUICK = ("--mechanism=pba", "--runs=4", "--bins=8")
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Runs of as few slots as there can be."""
+    monkeypatch.setattr(worlds, "LENGTH", 20)
+    monkeypatch.setattr(worlds, "LEAST_LEAPS", 4)
 
 
 @pytest.fixture
@@ -23,6 +31,7 @@ def files(tmp_path):
     )
 
 
+@pytest.mark.usefixtures("short")
 def test_a_page_and_json_are_written(toolbox, tmp_path):
     page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
     outcome = toolbox.run("audit", ASKED, *QUICK, f"--report={page}", f"--json={figures}")
@@ -53,6 +62,7 @@ def test_a_conviction_is_told_and_the_exit_code_is_1(toolbox, tmp_path, monkeypa
     assert "<h1>Convicted</h1>" in page.read_text()
 
 
+@pytest.mark.usefixtures("short")
 def test_canaries_stand_beside_events_of_a_file(toolbox, files):
     outcome = toolbox.run("audit", *files, "--mechanism=pba", "--runs=4")
     assert outcome.code == 0, outcome.err
