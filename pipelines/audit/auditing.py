@@ -36,7 +36,7 @@ from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.guesses import Guesses, check
-from streamveil.pipelines.audit.runs import Exact, MakeDriver, Transcript, run
+from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, run
 from streamveil.pipelines.audit.scores import scores
 from streamveil.pipelines.audit.worlds import (
     BINS,
@@ -79,14 +79,15 @@ def audited(
     seconds: float | None = None,
     seed: int = 0,
     confidence: float = DEFAULT_CONFIDENCE,
-    make_driver: MakeDriver = Exact,
+    make_driver: MakeDriver = exact,
     done: Callable[[int], object] = lambda _: None,
 ) -> Findings:
     """Audit a mechanism over fixed requirements.
 
     Args:
         requirements: of each class, K of them, all distinct.
-        mechanism: a key of `MECHANISMS`, with options.
+        mechanism: a key of `MECHANISMS`, with options; or one of `DYNAMIC_MECHANISMS` alone, whose
+            requirements then stay as they are.
         sizes: users of each class, shape (K,); in worst cases there are as many times more of all
             as these need.
         bins: of the histogram, where there are no counts.

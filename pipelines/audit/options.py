@@ -7,7 +7,13 @@ from collections.abc import Mapping
 
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError
-from streamveil.mechanisms.registry import DEFAULT, MECHANISMS, parse
+from streamveil.mechanisms.registry import (
+    DEFAULT,
+    DYNAMIC_MECHANISMS,
+    MECHANISMS,
+    only_dynamic,
+    parse,
+)
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
@@ -36,7 +42,8 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
     section(parser, PRIVACY)(
         "--mechanism",
         metavar="NAME",
-        help=f"{', '.join(MECHANISMS)} (default {DEFAULT}), with options as "
+        help=f"{', '.join(dict.fromkeys((*MECHANISMS, *DYNAMIC_MECHANISMS)))} (default {DEFAULT}), "
+        "with options as "
         "NAME:OPTION=VALUE:OPTION=VALUE",
     )
     section(parser, BINS)(
@@ -101,7 +108,8 @@ NOT_AUDITED: Mapping[str, str] = {
 
 def check_audit(given: argparse.Namespace) -> None:
     """Refuse options that are wrong before anything runs; raises ConfigurationError."""
-    parse(given.mechanism or DEFAULT)
+    if not (given.mechanism and only_dynamic(given.mechanism)):
+        parse(given.mechanism or DEFAULT)
     check_required("audit", given, ("input", *REQUIRED) if given.input else ())
     if not given.input:
         usual, events = argparse.ArgumentParser(), argparse.ArgumentParser()

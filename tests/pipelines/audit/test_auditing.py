@@ -126,6 +126,16 @@ def test_of_many_classes_those_that_differ_most_are_audited():
     assert "canaries are of 3 of 6 classes" in found.notes[0]
 
 
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("name", ["dpba", "dpbd"])
+def test_mechanisms_whose_requirements_could_change_are_audited_while_they_do_not(name):
+    asked = [Requirement(2, 4.0), Requirement(3, 4.0)]
+    found = audited(asked, mechanism=name, **QUICK)
+    assert not found.convicted
+    assert found.overspent <= 1.0
+    assert found.worst.times > 0.1
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

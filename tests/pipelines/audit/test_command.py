@@ -75,7 +75,6 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
     ("flags", "message"),
     [
         ([], "nobody's requirements are known"),
-        ([ASKED, "--mechanism=dpbd"], "'dpbd' is for requirements that change"),
         ([ASKED, "--mechanism=rotation"], "'rotation' is for devices"),
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
         ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
