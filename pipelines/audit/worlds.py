@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.protocol import Population
-from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, MECHANISMS
+from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic, parse
 from streamveil.pipelines.audit.canaries import Canaries
 
 Integers = npt.NDArray[np.int64]
@@ -94,7 +94,8 @@ def crowd(requirements: Requirements, sizes: Integers, bins: int) -> Integers:
 
 def saves_up(mechanism: str) -> bool:
     """Whether what a slot does not publish is saved for later slots, by a schedule."""
-    return {**DYNAMIC_MECHANISMS, **MECHANISMS}[mechanism.partition(":")[0]].schedule
+    known = DYNAMIC_MECHANISMS if only_dynamic(mechanism) else MECHANISMS
+    return known[parse(mechanism, known)[0]].schedule
 
 
 def _every(window: int) -> int:
