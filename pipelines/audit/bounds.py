@@ -59,7 +59,8 @@ def visible_from(reached: float, losses: Floats, flakiness: float) -> float:
     """The smallest violation that as many guesses would prove, four times in five.
 
     Args:
-        reached: how many times the claimed losses the guesses showed, as a point estimate.
+        reached: how many times the claimed losses guesses show where the claim is kept, as a point
+            estimate: 1 at most.
         losses: as of :func:`times_at_least`.
         flakiness: as of :func:`times_at_least`.
 

@@ -75,7 +75,10 @@ class Findings:
 
     @property
     def visible(self) -> float:
-        """The smallest violation of all noise that would have been seen by one of the checks."""
+        """The smallest violation of all noise that would have been seen by one of the checks.
+
+        As if what was claimed were kept: see :func:`bounds.visible_from`.
+        """
         return min((one.visible for one in self.checks), default=float("inf"))
 
     @property

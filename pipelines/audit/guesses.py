@@ -98,7 +98,7 @@ def check(
         made.right,
         _bound(made, flakiness),
         reached,
-        visible_from(reached, made.losses, flakiness),
+        visible_from(min(reached, 1.0), made.losses, flakiness),
     )
 
 

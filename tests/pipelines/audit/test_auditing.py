@@ -150,24 +150,25 @@ def test_what_cannot_be_audited_is_refused(wrong, message):
         audited([Requirement(3, 3.0)], **{"runs": 4, **wrong})
 
 
-# Each audit may convict an honest mechanism with probability 5 %; that 4 of 12 do has a
-# probability of 2e-3 even then, and bounds that are shared among checks err far less often.
+# Each audit may convict an honest mechanism with probability 5 %; that 5 of 20 do has a probability
+# of 3e-3 even then, and bounds that are shared among checks err far less often.
 @pytest.mark.slow
+@pytest.mark.usefixtures("short")
 def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
     convicted = [
-        audited([Requirement(2, 3.0)], mechanism="pba", runs=4, bins=8, seed=seed).convicted
-        for seed in range(12)
+        audited([Requirement(2, 3.0)], mechanism="pba", runs=4, bins=24, seed=seed).convicted
+        for seed in range(20)
     ]
-    assert sum(convicted) < 4
+    assert sum(convicted) < 5
 
 
 @pytest.mark.slow
 def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(less_noise):
     asked = [Requirement(5, 3.0)]
-    honest = audited(asked, runs=6)
+    honest = audited(asked, runs=4)
     assert not honest.convicted
-    assert honest.visible < 1.2
+    assert honest.worst.times > 0.8
     less_noise(1.2)
-    broken = audited(asked, runs=6)
+    broken = audited(asked, runs=5)
     assert broken.convicted
     assert any(one.claim == WINDOW and one.times > 0.9 for one in broken.checks)
