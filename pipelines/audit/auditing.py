@@ -34,21 +34,34 @@ from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
-from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
+from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
 from streamveil.pipelines.audit.guesses import Guesses, check
-from streamveil.pipelines.audit.runs import Exact, MakeDriver, Transcript, run
+from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, run
 from streamveil.pipelines.audit.scores import scores
-from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, World, crowd, world_of
+from streamveil.pipelines.audit.worlds import (
+    BINS,
+    KINDS,
+    SLOTS,
+    WINDOWS,
+    World,
+    crowd,
+    saves_up,
+    world_of,
+)
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 DEFAULT_RUNS = 24
 LEAST_RUNS = 4
+# More classes are not audited one by one.
+MOST_CLASSES = 4
 DEFAULT_CONFIDENCE = 0.95
 DEFAULT_BINS = 64
 # Loss of a canary that tells most per guess.
 _TELLING, _TELLING_OF_WINDOWS = 2.0, 3.0
+# The same where canaries in all bins that are gone again would make a mechanism publish soon.
+_TELLING_AND_GONE = 1.0
 # Checks of a class: see `_checks`.
 _CHECKS = 5
 
@@ -66,14 +79,15 @@ def audited(
     seconds: float | None = None,
     seed: int = 0,
     confidence: float = DEFAULT_CONFIDENCE,
-    make_driver: MakeDriver = Exact,
-    done: Callable[[], object] = lambda: None,
+    make_driver: MakeDriver = exact,
+    done: Callable[[int], object] = lambda _: None,
 ) -> Findings:
     """Audit a mechanism over fixed requirements.
 
     Args:
         requirements: of each class, K of them, all distinct.
-        mechanism: a key of `MECHANISMS`, with options.
+        mechanism: a key of `MECHANISMS`, with options; or one of `DYNAMIC_MECHANISMS` alone, whose
+            requirements then stay as they are.
         sizes: users of each class, shape (K,); in worst cases there are as many times more of all
             as these need.
         bins: of the histogram, where there are no counts.
@@ -86,7 +100,7 @@ def audited(
         seed: the same seed gives the same audit, but for where `seconds` stop it.
         confidence: probability, at least, that no bound is above the truth.
         make_driver: what is audited in place of the exact driver.
-        done: called after each run.
+        done: called after each run with how many are done of each kind for each class.
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
@@ -94,6 +108,8 @@ def audited(
         raise ConfigurationError("an audit must end: give runs, or seconds")
     if runs is not None and runs < LEAST_RUNS:
         raise ConfigurationError(f"runs is {runs}: an audit needs {LEAST_RUNS} or more")
+    if seconds is not None and seconds <= 0:
+        raise ConfigurationError(f"seconds is {seconds:g}: give more than 0")
     if not 0 < confidence < 1:
         raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
     asked = Requirements.of(requirements)
@@ -108,6 +124,7 @@ def audited(
     while number != runs:
         audit.round(number, done)
         number += 1
+        done(number)
         over = seconds is not None and time.monotonic() - started > seconds
         if over and number >= LEAST_RUNS:
             break
@@ -120,7 +137,27 @@ def audited(
         tuple(audit.checks(1 - confidence)),
         audit.overspent,
         counts is not None,
+        tuple(_left_out(population, audit.classes)),
     )
+
+
+def watched(population: Population) -> list[int]:
+    """Classes that canaries are of: all, or of many those that differ most and the largest."""
+    if len(population.requirements) <= MOST_CLASSES:
+        return list(range(len(population.requirements)))
+    shares = population.requirements.shares
+    return sorted({int(shares.argmin()), int(shares.argmax()), int(population.sizes.argmax())})
+
+
+def _left_out(population: Population, classes: Sequence[int]) -> Iterator[str]:
+    """What no canary was of."""
+    known = len(population.requirements)
+    if len(classes) < known:
+        told = "; ".join(asked_of(population.requirements[k]) for k in classes)
+        yield (
+            f"canaries are of {len(classes)} of {known:,} classes: {told}; of the others only "
+            "charges are checked"
+        )
 
 
 class Audit:
@@ -139,22 +176,24 @@ class Audit:
         self.overspent = 0.0
         self._mechanism, self._population = mechanism, population
         self._moves, self._counts, self._seed, self._make = moves, counts, seed, make_driver
+        self.classes = watched(population)
         self._groups: dict[tuple[int, str], tuple[int, int]] = {}
         self._guesses: dict[tuple[int, str], list[Guesses]] = {
-            (k, kind): [] for k in range(len(population.requirements)) for kind in KINDS
+            (k, kind): [] for k in self.classes for kind in KINDS
         }
 
-    def round(self, number: int, done: Callable[[], object]) -> None:
+    def round(self, number: int, done: Callable[[int], object]) -> None:
         """Run every kind of world once for each class."""
         for (k, kind), guesses in self._guesses.items():
             guesses.append(self._guessed(k, kind, number))
-            done()
+            done(number)
 
     def checks(self, flakiness: float) -> Iterator[Check]:
         """Each check may be wrong with an even part of the probability."""
         requirements = self._population.requirements
-        each = flakiness / (_CHECKS * len(requirements))
-        for k, requirement in enumerate(requirements):
+        each = flakiness / (_CHECKS * len(self.classes))
+        for k in self.classes:
+            requirement = requirements[k]
             single, wide, whole = (self._guesses[k, kind] for kind in KINDS)
             published = [one.only(True) for one in single]
             yield check("publications", CHARGE, requirement, published, each)
@@ -198,10 +237,11 @@ class Audit:
         seen = self._run(world, world.plan, f"trial {k} {kind}")
         spent = seen.spent[np.unique(world.plan.first), k]
         published = _published(seen)[np.unique(world.plan.first)]
-        found = []
+        gone = kind == BINS and saves_up(self._mechanism)
+        telling, found = _TELLING_AND_GONE if gone else _TELLING, []
         for which in (published, ~published):
             costs = spent[which & (spent > 0)]
-            wanted = round(_TELLING / float(np.median(costs))) if costs.size else 1
+            wanted = round(telling / float(np.median(costs))) if costs.size else 1
             found.append(min(max(1, wanted), most))
         return found[0], found[0 if kind == BINS else 1]
 

@@ -43,7 +43,7 @@ def times_at_least(right: int, losses: Floats, flakiness: float) -> float:
 
 def times_of(share: float, losses: Floats) -> float:
     """So many times the claimed losses allow this share of right guesses at most."""
-    if share <= 0.5:
+    if share <= 0.5 or not losses.size:
         return 0.0
     if mean_right(MOST, losses) <= share:
         return MOST
@@ -59,7 +59,8 @@ def visible_from(reached: float, losses: Floats, flakiness: float) -> float:
     """The smallest violation that as many guesses would prove, four times in five.
 
     Args:
-        reached: how many times the claimed losses the guesses showed, as a point estimate.
+        reached: how many times the claimed losses guesses show where the claim is kept, as a point
+            estimate: 1 at most.
         losses: as of :func:`times_at_least`.
         flakiness: as of :func:`times_at_least`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from streamveil.mechanisms.core.records import Requirement
@@ -59,6 +60,8 @@ class Findings:
     """Largest charge of any window in parts of its budget: exact, and above 1 a violation."""
     own: bool = False
     """Whether canaries were put beside counts of the user's own."""
+    notes: tuple[str, ...] = ()
+    """What was not looked at."""
 
     @property
     def convicted(self) -> bool:
@@ -66,6 +69,57 @@ class Findings:
         return self.overspent > 1.0 or any(one.convicted for one in self.checks)
 
     @property
+    def worst(self) -> Check:
+        """The check that proves most, beside what it claims."""
+        return max(self.checks, key=lambda one: one.times)
+
+    @property
     def visible(self) -> float:
-        """The smallest violation of all noise that would have been seen by one of the checks."""
+        """The smallest violation of all noise that would have been seen by one of the checks.
+
+        As if what was claimed were kept: see :func:`bounds.visible_from`.
+        """
         return min((one.visible for one in self.checks), default=float("inf"))
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        if self.overspent > 1.0:
+            return (
+                f"CONVICTED: {self.mechanism} charged {self.overspent:.3g} times the budget of a "
+                "window"
+            )
+        worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
+        if self.convicted:
+            of = "what its slots were charged" if worst.claim == CHARGE else "a window's budget"
+            return (
+                f"CONVICTED: {self.mechanism} tells at least {worst.times:.3g} times {of} of a "
+                f"user with {asked_of(worst.requirement)}, {sure}"
+                f"{_of_question(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
+            )
+        return (
+            f"no violation found in {self.mechanism}: it tells at least {worst.times:.3g} times "
+            f"what it claims, {sure}; {seen_from(self.visible)}"
+        )
+
+
+def asked_of(requirement: Requirement) -> str:
+    """A requirement as people read it."""
+    return f"w = {requirement.window}, E = {requirement.epsilon:g}"
+
+
+def named(check: Check) -> str:
+    """Whose loss a bound is of."""
+    asked = asked_of(check.requirement)
+    return f"{check.question}: {asked}" if check.question else asked
+
+
+def seen_from(visible: float) -> str:
+    """Which violation would have been seen."""
+    if math.isinf(visible):
+        return "no violation would have been seen: give it more time"
+    return f"a violation of {visible:.2f} times would have been seen, four times in five"
+
+
+def _of_question(check: Check) -> str:
+    return f", by question {check.question!r}" if check.question else ""

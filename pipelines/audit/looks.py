@@ -34,8 +34,8 @@ class Look:
     """By how much an event of each class moves its bin, shape (K,)."""
     last: Floats
     """What the slot was compared with, shape (d,)."""
-    per_count: Floats
-    """Noise scales to a difference of 1, a number."""
+    per_count: float
+    """Noise scales to a difference of 1."""
     seen: float
     """The noisy distance in noise scales, but for what is the same in all looks around; or 1 where
     it was above the limit, 0 where it was not."""
@@ -99,7 +99,7 @@ def _decisions(seen: Transcript) -> Iterator[Look]:
             slot,
             kept,
             _before(seen, slot),
-            np.float64(threshold),
+            threshold,
             float(release.status == PUBLISHED),
             float(np.sqrt(error)) * population.bins * threshold,
         )
@@ -122,7 +122,7 @@ def _surprises(seen: Transcript, found: list[Reading], usual: Floats) -> Iterato
         shifts, last = price / per_count, _before(seen, slot)
         distance = float(np.abs(shifts @ usual[slot] - last).sum() * per_count)
         told = float(seen.releases[slot].diagnostics[SURPRISE])
-        plain.append((Look(slot, shifts, last, np.float64(per_count), told), told - distance))
+        plain.append((Look(slot, shifts, last, per_count, told), told - distance))
     for place, (look, _) in enumerate(plain):
         near = [rest for _, rest in plain[max(0, place - _NEAR) : place + _NEAR + 1]]
         distance = float(np.abs(look.shifts @ usual[look.slot] - look.last).sum() * look.per_count)

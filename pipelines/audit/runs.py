@@ -9,11 +9,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.budgets import Units, to_epsilon
+from streamveil.mechanisms.core.budgets import Units, asked_units, to_epsilon
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream
-from streamveil.mechanisms.protocol import Population, SlotRelease
+from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.mechanisms.registry import mechanism
+from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -48,6 +50,36 @@ class Exact:
         """See :class:`Driver`. Raises BudgetExceeded when the filter refuses."""
         self._state, release = self._stream.release(self._state, slot, counts)
         return release
+
+
+class Unchanging:
+    """The same for a mechanism whose requirements could change, and stay as they are."""
+
+    def __init__(self, text: str, population: Population, key: bytes) -> None:
+        asked = population.requirements
+        setting = Setting(population.bins, asked.longest, population.sensitivity)
+        both_ways = asked_units([[r.window, r.epsilon, r.window, r.epsilon] for r in asked])
+        source = NoiseSource(key)
+        made = dynamic_mechanism(text, setting)
+        self._stream = DynamicStream(made, both_ways, population.sizes, source)
+        self._state, self._slot, self._nobody = self._stream.start(), 0, Moves.none()
+
+    def price(self) -> Units:
+        """See :class:`Driver`."""
+        return self._stream.price(self._state, self._slot, self._nobody)
+
+    def release(self, slot: int, counts: Integers) -> SlotRelease:
+        """See :class:`Driver`. Raises BudgetExceeded when the filter refuses."""
+        cohorts, bins = np.nonzero(counts)
+        cells = CohortCounts(cohorts, bins, counts[cohorts, bins])
+        self._state, release = self._stream.release(self._state, slot, cells, self._nobody)
+        self._slot = slot + 1
+        return release
+
+
+def exact(text: str, population: Population, key: bytes) -> Driver:
+    """The driver of a pipeline for this mechanism."""
+    return (Unchanging if only_dynamic(text) else Exact)(text, population, key)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.protocol import Population
-from streamveil.mechanisms.registry import MECHANISMS, parse
+from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic, parse
 from streamveil.pipelines.audit.canaries import Canaries
 
 Integers = npt.NDArray[np.int64]
@@ -71,7 +71,7 @@ def world_of(
         counts: of a real stream, shape (T, K, d); None for worst cases.
     """
     window = population.requirements[class_index].window
-    every = _every(window) if kind == BINS and _saves_up(mechanism) else 1
+    every = _every(window) if kind == BINS and saves_up(mechanism) else 1
     if counts is not None:
         others = _stretch(counts, window, random)
         every = 1
@@ -80,7 +80,7 @@ def world_of(
         others = np.zeros((slots, len(population.requirements), population.bins), np.int64)
         if every > 1:
             _leap(others, population, every)
-        elif number % 2 or _saves_up(mechanism):
+        elif number % 2 or saves_up(mechanism):
             _leap_now_and_then(others, population, random)
     plan = _plan(kind, population, class_index, moves, len(others), every)
     return World(others, plan)
@@ -92,9 +92,10 @@ def crowd(requirements: Requirements, sizes: Integers, bins: int) -> Integers:
     return sizes * max(1, -int(-needed // max(int(sizes.min()), 1)))
 
 
-def _saves_up(mechanism: str) -> bool:
+def saves_up(mechanism: str) -> bool:
     """Whether what a slot does not publish is saved for later slots, by a schedule."""
-    return MECHANISMS[parse(mechanism)[0]].schedule
+    known = DYNAMIC_MECHANISMS if only_dynamic(mechanism) else MECHANISMS
+    return known[parse(mechanism, known)[0]].schedule
 
 
 def _every(window: int) -> int:
