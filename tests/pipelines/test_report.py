@@ -274,12 +274,17 @@ def test_a_picture_of_a_week_of_hours(tmp_path):
     assert any(re.fullmatch(r"\d\d Jan", label) for label in labels), labels
 
 
-# Where little of the estimates is told, the page says that the counts are too low.
+# Where little of the estimates is told, the page says that counts are too low, in sums too.
 def test_a_page_says_that_estimates_were_shrunk(tmp_path):
     report = make([[9, 8], [7, 6]], [[2, 2], [2, 1]])
-    assert "far below the noise" not in page(report, tmp_path)
+    html = page(report, tmp_path)
+    assert "far below it" not in html
+    assert "so it fades as counts are added up" in html
     shrunk = [replace(one, diagnostics={"believed": 0.25}) for one in report.releases]
-    assert "25.0% on average" in page(replace(report, releases=shrunk), tmp_path)
+    html = page(replace(report, releases=shrunk), tmp_path)
+    assert "25.0% on average" in html
+    assert "fades" not in html
+    assert "why to live with it" not in html
 
 
 def test_refuses_shapes_that_disagree():
