@@ -22,7 +22,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from streamveil.pipelines.report import Report
-from streamveil.pipelines.sums import in_spans
+from streamveil.pipelines.sums import BUSIEST, in_spans
 
 # This module of matplotlib has no types, and its versions differ in which dates axes are typed
 # to take: hence also the `Any` of the times below.
@@ -43,6 +43,7 @@ PALETTE = {
 
 # Text stays text (small, selectable, in the reader's own font), and `$` in a label is a dollar.
 _COUNTED: Any = {"color": "#5b6670", "linewidth": 0.9, "dashes": (3, 2)}
+_LOST: Any = {"color": PALETTE["error"], "alpha": 0.3, "linewidth": 0}
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "streamveil",
@@ -117,8 +118,8 @@ def _short_path(path: str) -> str:
 
 
 def picture(report: Report, part: slice) -> Figure:
-    """Draw the three busiest bins above one another, with a headline and a key to the lines."""
-    bins = report.busiest[:3]
+    """Draw three busy bins above one another, with a headline and a key to the lines."""
+    bins = _telling(report)
     figure = Figure(figsize=(8, 4), facecolor="white")
     axes = figure.subplots(len(bins), 1, sharex=True, squeeze=False)[:, 0]
     figure.subplots_adjust(left=0.058, right=0.975, top=0.79, bottom=0.075, hspace=0.45)
@@ -128,7 +129,7 @@ def picture(report: Report, part: slice) -> Figure:
     figure.text(0.012, 0.938, shorten(report.subject, 60), fontsize=13, weight="bold")
     keys: list[Any] = [
         Line2D([], [], color=PALETTE["ink"], linewidth=1.1, label="true"),
-        *([_counted_key()] if report.uncounted_share > 0 else []),
+        *(_counted_keys() if report.uncounted_share > 0 else []),
         Line2D([], [], color=PALETTE["released"], linewidth=2, label="released"),
         Patch(color=PALETTE["released"], alpha=0.2, linewidth=0, label="± 2 standard errors"),
     ]
@@ -144,8 +145,15 @@ def picture(report: Report, part: slice) -> Figure:
     return figure
 
 
-def _counted_key() -> Line2D:
-    return Line2D([], [], label="counted", **_COUNTED)
+def _counted_keys() -> list[Any]:
+    return [Line2D([], [], label="counted", **_COUNTED), Patch(label="not counted", **_LOST)]
+
+
+def _telling(report: Report) -> list[int]:
+    """The two busiest bins, and of the other busy ones that of which least counts."""
+    two, others = report.busiest[:2], report.busiest[2:BUSIEST]
+    kept = report.counted.sum(axis=0) / np.maximum(report.true_totals, 1)
+    return two + sorted(others, key=lambda j: float(kept[j]))[:1]
 
 
 def draw_panel(figure: Figure, report: Report, j: int, part: slice) -> None:
@@ -347,11 +355,13 @@ def _lines(
 ) -> None:
     """Released steps, and over them the true line through the middles of the slots.
 
-    Between them, dashed, what counts of the true events, if that is not all.
+    Between them, dashed, what counts of the true events, if that is not all, and what is lost by
+    that as an area.
     """
     crowded = len(true) > axes.get_window_extent().width
     step(axes, edges, released, color=PALETTE["released"], linewidth=1.2 if crowded else 1.8)
     if (counted != true).any():
+        axes.fill_between(middles(edges), counted, true, **_LOST)
         axes.plot(middles(edges), counted, **_COUNTED)
     axes.plot(
         middles(edges),

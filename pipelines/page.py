@@ -64,7 +64,7 @@ def write_page(report: Report, path: str, more: Mapping[str, Any] | None = None)
 
 
 def write_picture(report: Report, path: str) -> None:
-    """Write one picture, twice as wide as high: the three busiest bins, true against released.
+    """Write one picture, twice as wide as high: three busy bins, true against released.
 
     Args:
         report: what to show.

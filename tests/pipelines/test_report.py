@@ -259,6 +259,21 @@ def test_charts_of_counts_begin_at_0(released, bottom):
         assert figure.axes[0].get_ylim()[0] == pytest.approx(least, abs=0.5)
 
 
+# Of busy bins the picture shows the one that loses most by the bound, and how much that is.
+def test_a_picture_shows_what_does_not_count(tmp_path):
+    true = np.tile([50, 40, 30, 20, 2], (14, 1))
+    drawn = picture(make(true, true, counted=true - [1, 1, 2, 8, 0]), slice(0, 14))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["L0", "L1", "L3"]
+    _, lost = drawn.axes[2].collections
+    assert set(lost.get_paths()[0].vertices[:, 1]) == {12, 20}
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
+        *("true", "counted", "not counted", "released", "± 2 standard errors"),
+    ]
+    drawn = picture(make(true, true), slice(0, 14))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["L0", "L1", "L2"]
+    assert len(drawn.axes[2].collections) == 1
+
+
 # A count cannot be below 0, so nor can what it may be; and a week says of which month it is.
 def test_a_picture_of_a_week_of_hours(tmp_path):
     hours = 24 * 30
