@@ -19,6 +19,9 @@ from _measure import HERE, Table, data_folder, parser, save, table
 
 sys.path.insert(0, str(HERE.parent))
 
+# Scenes whose audits take minutes.
+SLOW = {"weights", "moved", "gate", "sums", "changing", "stricter", "drawn"}
+
 
 def main() -> None:
     from tests.audits.mutants import MUTANTS
@@ -26,23 +29,31 @@ def main() -> None:
 
     options = parser(__doc__, repeats=3)
     options.add_argument("--mutants", nargs="*", default=list(MUTANTS), help="some of them")
+    options.add_argument(
+        "--slow_repeats", type=int, default=1, help="of slow scenes, and where nothing is wrong"
+    )
     options.add_argument("--processes", type=int, default=2, help="at once (default %(default)s)")
     given = options.parse_args()
     scenes = sorted({MUTANTS[name].scene for name in given.mutants})
+
+    def seeds(scene: str) -> int:
+        return given.slow_repeats if scene in SLOW else given.repeats
+
     with data_folder(given.folder) as folder, ProcessPoolExecutor(given.processes) as pool:
-        tried = [pool.submit(_tried, name, given.repeats, folder) for name in given.mutants]
-        right = [pool.submit(_innocent, scene, given.repeats, folder) for scene in scenes]
+        tried = [
+            pool.submit(_tried, name, seeds(MUTANTS[name].scene), folder) for name in given.mutants
+        ]
+        right = [pool.submit(_innocent, scene, given.slow_repeats, folder) for scene in scenes]
         verdicts = dict(zip(given.mutants, (one.result() for one in tried), strict=True))
         innocent = dict(zip(scenes, (one.result() for one in right), strict=True))
     note = (
-        f"{given.repeats} audits each, of other seeds: by `streamveil audit` of {RUNS} runs of each "
-        f"kind with {BINS} bins at a confidence of {CONFIDENCE} where it audits such releases, else "
-        "by two worlds of `tests/audits/scenes.py` at a confidence of 1 - 1e-6. Where a filter "
-        "refuses, they are made without filters."
+        f"Audits of different seeds: by `streamveil audit` of {RUNS} runs of each kind with {BINS} "
+        f"bins at a confidence of {CONFIDENCE} where it audits such releases, else by two worlds "
+        "of `tests/audits/scenes.py` at a confidence of 1 - 1e-6. Where a filter refuses, they are "
+        "made without filters."
     )
-    tables = [_totals(verdicts, given.repeats), _each(verdicts, given.repeats, note)]
-    tables.append(_granted(innocent, given.repeats, note))
-    kept = {"repeats": given.repeats, "processes": given.processes}
+    tables = [_totals(verdicts), _each(verdicts, note), _granted(innocent, note)]
+    kept = {name: getattr(given, name) for name in ("repeats", "slow_repeats", "processes")}
     save(given.results, "mutants", kept, tables)
 
 
@@ -69,7 +80,7 @@ def _kept(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _each(verdicts: dict[str, Any], seeds: int, note: str) -> Table:
+def _each(verdicts: dict[str, Any], note: str) -> Table:
     from tests.audits.doors import DOORS
     from tests.audits.mutants import MUTANTS
 
@@ -85,15 +96,15 @@ def _each(verdicts: dict[str, Any], seeds: int, note: str) -> Table:
         mutant, charges = MUTANTS[name], found["charges"]
         made.add(
             *(mutant.wrong.rstrip("."), mutant.scene, "refuses" if found["refused"] else ""),
-            None if charges is None else f"{charges} of {seeds}",
-            f"{found['guesses']} of {seeds}",
+            None if charges is None else f"{charges} of {found['audits']}",
+            f"{found['guesses']} of {found['audits']}",
             found["times"],
             str(DOORS[name]) if found["door"] else "none",
         )
     return made
 
 
-def _totals(verdicts: dict[str, Any], seeds: int) -> Table:
+def _totals(verdicts: dict[str, Any]) -> Table:
     from tests.audits.mutants import MUTANTS
     from tests.audits.scenes import COMMANDS
 
@@ -102,26 +113,28 @@ def _totals(verdicts: dict[str, Any], seeds: int) -> Table:
     others = [one for name, one in verdicts.items() if MUTANTS[name].scene not in COMMANDS]
     rows = {
         "a filter, or the price told before": [
-            bool(v["refused"]) * seeds for v in verdicts.values()
+            float(bool(v["refused"])) for v in verdicts.values()
         ],
-        "`streamveil audit`": [max(v["charges"], v["guesses"]) for v in commanded],
+        "`streamveil audit`": [_share(v) for v in commanded],
         "`streamveil audit`, of those that no filter refuses": [
-            max(v["charges"], v["guesses"]) for v in commanded if not v["refused"]
+            _share(v) for v in commanded if not v["refused"]
         ],
-        "two worlds": [v["guesses"] for v in others],
-        "a filter or an audit": [
-            seeds if v["refused"] else max(v["charges"] or 0, v["guesses"])
-            for v in verdicts.values()
-        ],
-        "a test": [v["door"] * seeds for v in verdicts.values()],
+        "two worlds": [_share(v) for v in others],
+        "a filter or an audit": [1.0 if v["refused"] else _share(v) for v in verdicts.values()],
+        "a test": [float(v["door"]) for v in verdicts.values()],
     }
-    for by, hits in rows.items():
-        all_of_them = sum(hit == seeds for hit in hits)
-        made.add(by, len(hits), all_of_them, sum(0 < hit < seeds for hit in hits))
+    for by, shares in rows.items():
+        made.add(by, len(shares), shares.count(1.0), sum(0 < one < 1 for one in shares))
     return made
 
 
-def _granted(innocent: dict[str, Any], seeds: int, note: str) -> Table:
+def _share(found: dict[str, Any]) -> float:
+    """Of the audits of a mutant, those that convict it."""
+    hits: int = max(found["charges"] or 0, found["guesses"])
+    return hits / found["audits"]
+
+
+def _granted(innocent: dict[str, Any], note: str) -> Table:
     from tests.audits.scenes import COMMANDS, SCENES
 
     made = table(
@@ -131,7 +144,7 @@ def _granted(innocent: dict[str, Any], seeds: int, note: str) -> Table:
     )
     for scene, found in innocent.items():
         what = (COMMANDS.get(scene) or SCENES[scene]).what
-        made.add(scene, what, f"{found['guesses']} of {seeds}", found["times"])
+        made.add(scene, what, f"{found['guesses']} of {found['audits']}", found["times"])
     return made
 
 

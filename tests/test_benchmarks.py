@@ -52,6 +52,7 @@ SMALL = {
         *("--events=5000", "--users", "50", "--bins", "10", "--slots=3", "--files"),
         *("--repeats=1",),
     ),
+    "mutants": ("--mutants", "the_truth_too_often", "--repeats=1", "--processes=1"),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
 
@@ -70,7 +71,10 @@ def tables(folder, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["release_stage", "state_bytes", "ledgers", "changing", "local_presence", "portfolio_pass"],
+    [
+        *("release_stage", "state_bytes", "ledgers", "changing", "local_presence"),
+        *("portfolio_pass", "mutants"),
+    ],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
     run(name, *SMALL[name], f"--results={tmp_path}")

@@ -14,6 +14,7 @@ from hypothesis import Phase, settings
 
 from streamveil.mechanisms import BudgetExceeded
 from streamveil.mechanisms.per_record import Bounds
+from streamveil.transforms.counting.event_codes import MEMBERS
 from tests.audits.mutants import MUTANTS
 
 
@@ -30,12 +31,15 @@ class Door:
     def __str__(self) -> str:
         return f"{self.module.replace('.', '/')}.py::{self.test}"
 
-    def open(self) -> None:
-        """Run the test; raises what it raises."""
+    def open(self, examples: int | None = None) -> None:
+        """Run the test, with so many examples if it draws any; raises what it raises."""
         test = getattr(import_module(f"tests.{self.module}"), self.test)
         with pytest.MonkeyPatch.context() as patch:
             if drawn := getattr(test, _DRAWN, None):  # the first example that fails will do
-                once = settings(drawn, phases=(Phase.generate,), report_multiple_bugs=False)
+                most = examples or drawn.max_examples
+                once = settings(
+                    drawn, max_examples=most, phases=(Phase.generate,), report_multiple_bugs=False
+                )
                 patch.setattr(test, _DRAWN, once)
             more = {"monkeypatch": patch} if self.patches else {}
             test(**self.arguments, **more)
@@ -92,7 +96,7 @@ _OWN_NOISE = Door(
 _BOUNDED = Door(
     "transforms.counting.test_bounding",
     "test_the_kept_distinct_bin_is_uniform",
-    {"kind": "members", "most": 1},
+    {"kind": MEMBERS, "most": 1},
 )
 
 DOORS = {

@@ -137,10 +137,10 @@ TWO_REPLACED = {"adjacency": REPLACE, "sensitivity": 4}
 COMMANDS = {
     "uniform": Command("one publication a slot", "uniform", [Requirement(3, 2.4)]),
     "classes": Command(
-        "one publication a slot, users are sampled",
+        "one publication a slot, sampled; a stream of its own, as worst cases sample nobody",
         "uniform",
         [Requirement(2, 2.0), Requirement(2, 10.0)],
-        {"sizes": np.array([1, 50])},
+        {"sizes": np.array([1, 50]), "counts": np.zeros((240, 2, BINS), np.int64)},
     ),
     "replaced": Command(
         "one publication a slot, two events are replaced",
@@ -302,7 +302,7 @@ NEAR = _near()
 
 @dataclass(frozen=True)
 class Events:
-    """Events as a table: each target has two in each of two bins of its own, of which one counts."""
+    """Events as a table: each target has two in each of two bins, of which one may count."""
 
     epsilon: float
     slots: int
@@ -559,7 +559,7 @@ SCENES = {
         200,
     ),
     "events": Scene(
-        "events through sv.release: of four of the target's in a slot one counts, E = 2 over 2 slots",
+        "events through sv.release, of which one in a slot counts, E = 2 over 2 slots",
         2.0,
         Events(2.0, 2),
         5000,
@@ -589,7 +589,7 @@ SCENES = {
         100_000,
     ),
     "asked again": Scene(
-        "a device of 4 symbols that is asked the same three times, in both slots of its window, E = 3",
+        "a device of 4 symbols that is asked the same again, E = 3 over 2 slots",
         3.0,
         Asked(3.0, 4),
         2000,

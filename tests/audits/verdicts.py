@@ -21,8 +21,10 @@ from tests.mechanisms.test_audit import audit
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of as many audits as there are seeds."""
+    """Of some audits."""
 
+    audits: int
+    """How many, each of another seed."""
     refused: str
     """What a filter, or the price that was told before, says; nothing if all passes."""
     charges: int | None
@@ -55,7 +57,7 @@ def _verdict(scene: str, seeds: int, mutant: Mutant | None = None, refused: str 
             charges = sum(one.overspent > 1 for one in found)
         else:
             proven, charges = [worlds(scene, seed) for seed in range(seeds)], None
-    return Verdict(refused, charges, sum(times > 1 for times in proven), median(proven))
+    return Verdict(seeds, refused, charges, sum(times > 1 for times in proven), median(proven))
 
 
 @contextmanager
