@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from streamveil.mechanisms import BudgetExceeded
 from streamveil.mechanisms.per_record import Bounds
@@ -38,7 +38,13 @@ class Door:
             if drawn := getattr(test, _DRAWN, None):  # the first example that fails will do
                 most = examples or drawn.max_examples
                 once = settings(
-                    drawn, max_examples=most, phases=(Phase.generate,), report_multiple_bugs=False
+                    drawn,
+                    max_examples=most,
+                    phases=(Phase.generate,),
+                    report_multiple_bugs=False,
+                    derandomize=True,
+                    deadline=None,
+                    suppress_health_check=list(HealthCheck),
                 )
                 patch.setattr(test, _DRAWN, once)
             more = {"monkeypatch": patch} if self.patches else {}
