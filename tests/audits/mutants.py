@@ -577,14 +577,19 @@ def compared_with_the_counts(patch):
 
 @mutant("gate")
 def gaps_by_true_counts(patch):
-    """The gap to the next release is chosen by the true counts."""
-    seen = AdaptiveRelease._seen
+    """The gap to the next release is planned by the true counts."""
+    seen, replan, counted = AdaptiveRelease._seen, AdaptiveRelease._replan, [0]
 
-    def looking(self, state, here):
-        state.gap = 1 + int(here.counts.sum()) % 2
+    def noted(self, state, here):
+        counted[0] = int(here.counts.sum())
         return seen(self, state, here)
 
-    patch.setattr(AdaptiveRelease, "_seen", looking)
+    def planned(self, state, terms):
+        replan(self, state, terms)
+        state.gap += counted[0] % 2
+
+    patch.setattr(AdaptiveRelease, "_seen", noted)
+    patch.setattr(AdaptiveRelease, "_replan", planned)
 
 
 @mutant("sums")
