@@ -238,6 +238,7 @@ class Follow:
         warnings = Warnings()
         board = Board(
             self.command,
+            self.transform.slots,
             self._histories(),
             lambda: self.monitor.status,
             self._told,

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from streamveil.mechanisms.core.records import MICROSECONDS, format_duration, format_time
+from streamveil.mechanisms.core.records import MICROSECONDS, Slots, format_duration, format_time
 from streamveil.pipelines.jobs import Told
 from streamveil.pipelines.live.budget import LEDGER, Budget
 from streamveil.pipelines.live.condition import Condition, condition_of, seen_at
@@ -40,6 +40,7 @@ class Board:
     def __init__(
         self,
         command: str,
+        slots: Slots,
         histories: Sequence[History],
         status: Callable[[], Status],
         told: Callable[[Summary], Told],
@@ -51,7 +52,8 @@ class Board:
 
         Args:
             command: what the run is called.
-            histories: of its slots.
+            slots: that windows of users are in.
+            histories: of what was released.
             status: what is known of the run at any moment.
             told: what is said of what its passes counted.
             warnings: that it gave.
@@ -65,7 +67,7 @@ class Board:
         self._warnings = warnings
         self._interval = interval
         self._file_clock = file_clock
-        self._budget = Budget()
+        self._budget = Budget(slots)
         self._unread: deque[str] = deque(maxlen=10)
         # Of passes: their files by kind. The run adds at one end, and takes no lock.
         self._waiting: deque[Mapping[str, str]] = deque(maxlen=_PASSES_KEPT)

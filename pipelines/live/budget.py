@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from streamveil.mechanisms.core.records import Slots, format_duration, format_time
 from streamveil.pipelines.live.history import Files, tables
 
 CLASSES_SHOWN = 20
@@ -27,7 +28,9 @@ class _Part(NamedTuple):
 class Budget:
     """The rows of the newest slot of a ledger of any kind."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: Slots) -> None:
+        """Of a stream whose windows are in these slots."""
+        self._slots = slots
         self._newest: list[dict[str, Any]] = []
 
     def read(self, files: Files) -> list[str]:
@@ -49,8 +52,10 @@ class Budget:
             part = _class_of(row)
             classes[part.window, part.epsilon].append(part)
         shown = sorted(map(_together, classes.values()), key=lambda one: -one["share"])
+        slot = self._newest[0][_slot_column(self._newest[0])]
         return {
-            "slot": self._newest[0][_slot_column(self._newest[0])],
+            "until": format_time(self._slots.end(slot)),
+            "length": format_duration(self._slots.length),
             "classes": len(shown),
             "shown": shown[:CLASSES_SHOWN],
         }

@@ -43,7 +43,7 @@ function figure(value) {
   const text = whole
     ? Math.round(value).toLocaleString("en")
     : value.toLocaleString("en", { maximumSignificantDigits: 3 });
-  return text.replace("-", MINUS);
+  return text === "-0" ? "0" : text.replace("-", MINUS);
 }
 
 const percent = (share) => `${(100 * share).toFixed(1)}%`;
@@ -54,11 +54,18 @@ function duration(seconds) {
   return `${Math.floor(seconds)} ${Math.floor(seconds) === 1 ? "second" : "seconds"}`;
 }
 
-// 2024-01-03T00:00:00Z as 2024-01-03 00:00, without what all times of a table have in common.
-function time(iso, short = false) {
-  if (iso === null) return NOTHING;
-  const text = iso.replace("T", " ").replace(/([.]\d+)?Z$/, "");
-  return short && text.endsWith(" 00:00:00") ? text.slice(0, 10) : text.replace(/:00$/, "");
+// A time as 2024-01-03 00:00:00.
+function time(iso) {
+  return iso === null ? NOTHING : iso.replace("T", " ").replace(/([.]\d+)?Z$/, "");
+}
+
+// How to write when slots begin: no more of it than tells them apart.
+function starts(slots) {
+  const all = slots.map((slot) => time(slot.start));
+  if (all.every((text) => text.endsWith(" 00:00:00"))) return (slot) => time(slot.start).slice(0, 10);
+  const from = all.every((text) => text.slice(0, 10) === all[0].slice(0, 10)) ? 11 : 0;
+  const to = all.every((text) => text.endsWith(":00")) ? 16 : 19;
+  return (slot) => time(slot.start).slice(from, to);
 }
 
 const secondsTo = (iso, now) => (Date.parse(iso) - now) / 1000;
@@ -74,6 +81,7 @@ function showHead(raw, now) {
   const state = raw.condition[0].toUpperCase() + raw.condition.slice(1);
   say(find("state"), state);
   say(find("words"), raw.words);
+  announce(raw.condition);
   document.title = `${state} – streamveil ${told.public.command}`;
   const kind = CALM.includes(raw.condition) ? "" : raw.condition === "waiting" ? "waits" : "alarm";
   find("condition").className = `condition ${kind}`;
@@ -82,7 +90,7 @@ function showHead(raw, now) {
   const cards = [
     ["Last release", lag.released_at, lag.released_at && `${duration(Math.max(0, -secondsTo(lag.released_at, now)))} ago`,
       `${time(lag.released_at)} UTC`],
-    ["Released up to", lag.released_until, time(lag.released_until), lag.event_seconds === null ? ""
+    ["Released up to", lag.released_until, time(lag.released_until), lag.event_seconds === null ? "UTC"
       : `UTC; the clock is ${duration(lag.event_seconds)} further`],
     ["Lag", lag.clock, lag.backlog_slots ? duration(lag.seconds) : "none",
       lag.backlog_slots ? `since the oldest of ${lag.backlog_slots.toLocaleString("en")} closed slots closed` : "no closed slot is open"],
@@ -97,6 +105,11 @@ function showHead(raw, now) {
   ];
   if (lag.clock_file) cards.push(["Clock of the stream", lag.clock, time(lag.clock), "UTC, by --clock_file"]);
   showCards(find("lags"), cards);
+}
+
+// Reads out what matters: not that each slot of a stream that is well is about to be released.
+function announce(condition) {
+  say(find("announced"), CALM.includes(condition) ? "The stream is well." : `The stream is ${condition}.`);
 }
 
 // Elements stay, and only their text changes, so that a reader keeps the place.
@@ -157,14 +170,17 @@ function section(given, index) {
       later: slot.revised && slot.revised[b][f],
       note: slot.notes && slot.notes[b][f],
     }));
+    const start = starts(series.slots);
     const what = `${given.figures[f]} of ${series.shown[b]}`;
+    const from = time(points[0].slot.start), to = time(points[points.length - 1].slot.end);
     parts.push(
       make("div", { class: "choices" }, bins, figures, lengths),
       series.bins > series.shown.length ? make("p", { class: "muted" },
         `${series.shown.length} of ${series.bins.toLocaleString("en")} bins: those that matter most by what was released of them lately.`) : null,
       key(points),
-      make("figure", {}, chart(points, `${what}: chart of the last ${points.length} slots; the newest are in the table below`)),
-      make("div", { class: "tables" }, slotTable(points, what, given.unit), binTable(series, f, given)),
+      make("figure", {}, chart(points, start, `${what}: chart of the last ${points.length} slots; the newest are in the table below`),
+        make("figcaption", {}, `${what}, in ${given.unit}: the last ${points.length} slots, from ${from} to ${to} UTC.`)),
+      make("div", { class: "tables" }, slotTable(points, start, given.figures[f], what), binTable(series, start, f, given)),
     );
   }
   return make("section", { id, "aria-labelledby": `${id}-title` }, ...parts.filter(Boolean));
@@ -187,19 +203,19 @@ function table(label, caption, heads, rows) {
   return make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, made);
 }
 
-function slotTable(points, what, unit) {
+function slotTable(points, start, name, what) {
   const newest = points.slice(-ROWS).reverse();
   const revised = points.some((p) => p.later);
   const rows = newest.map(({ slot, cell, later, note }) => make("tr", {},
-    make("th", { scope: "row", class: "nowrap" }, time(slot.start, true)),
+    make("th", { scope: "row" }, start(slot)),
     make("td", {}, figure(cell[0])), make("td", {}, interval(cell)),
     revised ? make("td", {}, later ? make("span", { class: "late" }, figure(later[0]), make("br"), make("small", {}, interval(later))) : NOTHING) : null,
     make("td", { class: "text" }, slot.status, note ? make("small", {}, ` ${note}`) : null)));
-  return table(`Newest slots: ${what}`, `The newest slots: ${what}, in ${unit}`,
-    [["Start, UTC"], ["Figure"], ["Interval of 90%"], ...(revised ? [["Revised"]] : []), ["Status", "text"]], rows);
+  return table(`Newest slots: ${what}`, `The newest slots: ${what}`,
+    [["Start, UTC"], [name], ["Interval of 90%"], ...(revised ? [["Revised"]] : []), ["Status", "text"]], rows);
 }
 
-function binTable(series, f, given) {
+function binTable(series, start, f, given) {
   const newest = series.slots[series.slots.length - 1];
   const order = newest.values.map((cells, j) => j).sort((i, j) => newest.ranks
     ? (newest.ranks[i] ?? Infinity) - (newest.ranks[j] ?? Infinity)
@@ -208,20 +224,20 @@ function binTable(series, f, given) {
     make("th", { scope: "row" }, newest.ranks && newest.ranks[j] ? `${newest.ranks[j]}. ` : "", series.shown[j]),
     make("td", {}, figure(newest.values[j][f][0])), make("td", {}, interval(newest.values[j][f]))));
   const some = rows.length < series.bins ? ` (${rows.length} of ${series.bins.toLocaleString("en")} bins)` : "";
-  return table(`Newest slot of ${given.name}, bin by bin`, `The slot of ${time(newest.start, true)}, bin by bin${some}`,
+  return table(`Newest slot of ${given.name}, bin by bin`, `The slot of ${start(newest)}, bin by bin${some}`,
     [["Bin"], [given.figures[f]], ["Interval of 90%"]], rows);
 }
 
 // ---- the chart ---------------------------------------------------------------------------------
 
 // It is drawn for the width that it has, so that its text has one size everywhere.
-function chart(points, label) {
+function chart(points, start, label) {
   const made = draw("svg", { class: "chart", role: "img", "aria-label": label });
   made.redraw = () => {
     const { width, height } = made.getBoundingClientRect();
     if (!width) return;
     made.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    made.replaceChildren(...marks(points, width, height));
+    made.replaceChildren(...marks(points, start, width, height));
   };
   return made;
 }
@@ -235,7 +251,7 @@ function ticks(low, high, number) {
   return found;
 }
 
-function marks(points, width, height) {
+function marks(points, start, width, height) {
   const cells = points.flatMap((p) => [p.cell, p.later]).filter((cell) => cell && cell[0] !== null);
   if (!cells.length) return [draw("text", { x: 8, y: 20 }, "nothing is known of it yet")];
   const all = cells.flat().filter((value) => value !== null);
@@ -244,7 +260,7 @@ function marks(points, width, height) {
   const room = 0.05 * (high - low || Math.abs(high) || 1);
   if (low !== 0) low -= room;
   high += room;
-  const levels = ticks(low, high, Math.max(2, Math.floor(height / 50)));
+  const levels = ticks(low, high, Math.max(2, Math.floor(height / 45)));
   const left = 12 + 7 * Math.max(...levels.map((level) => figure(level).length));
   const right = width - 12, bottom = height - 24, top = 8;
   const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
@@ -256,20 +272,21 @@ function marks(points, width, height) {
     path(`M${left} ${y(level)}H${right}`, level === 0 ? "zero" : "grid"),
     draw("text", { x: left - 6, y: y(level) + 4, "text-anchor": "end" }, figure(level)),
   ]);
-  const wide = 7 * time(points[0].slot.start, true).length + 24;
-  const every = Math.max(1, Math.ceil(points.length / Math.max(1, Math.floor((right - left) / wide))));
-  points.forEach(({ slot }, i) => {
-    if ((points.length - 1 - i) % every) return;
-    const at = Math.min(Math.max(x(i), left + wide / 2 - 12), right - wide / 2 + 24);
-    drawn.push(draw("text", { x: at, y: height - 6, "text-anchor": "middle" }, time(slot.start, true)));
-  });
+  const wide = 7 * start(points[0].slot).length + 20;
+  let free = width + wide; // left edge of the label before
+  for (let i = points.length - 1; i >= 0; i -= 1) {
+    const at = Math.min(x(i), width - wide / 2 + 10);
+    if (at + wide / 2 > free || at - wide / 2 < 0) continue;
+    free = at - wide / 2;
+    drawn.push(draw("text", { x: at, y: height - 6, "text-anchor": "middle" }, start(points[i].slot)));
+  }
   const known = points.map((p, i) => [p, i]).filter(([p]) => p.cell[0] !== null);
   drawn.push(path(known.map(([p, i], k) => `${k ? "L" : "M"}${x(i)} ${y(p.cell[0])}`).join(""), "joined"));
   for (const [{ slot, cell, later }, i] of known) {
     if (cell[1] !== null && cell[2] !== null) drawn.push(path(`M${x(i)} ${y(cell[1])}V${y(cell[2])}`, "range"));
     if (later && later[0] !== null) drawn.push(path(`M${x(i) - step / 2.5} ${y(later[0])}H${x(i) + step / 2.5}`, "later"));
     drawn.push(draw("circle", { class: fresh(slot.status) ? "dot" : "hollow", cx: x(i), cy: y(cell[0]), r: size },
-      draw("title", {}, `${time(slot.start, true)}: ${figure(cell[0])} (${interval(cell)})`)));
+      draw("title", {}, `${start(slot)}: ${figure(cell[0])} (${interval(cell)})`)));
   }
   return drawn;
 }
@@ -284,12 +301,13 @@ function showBudget({ budget, has_ledger: kept }) {
     return;
   }
   const rows = budget.shown.map((row) => make("tr", {},
-    make("th", { scope: "row" }, row.window === null ? "for ever" : `${row.window.toLocaleString("en")} slots`),
+    make("th", { scope: "row" }, row.window === null ? "for ever"
+      : `${row.window.toLocaleString("en")} ${row.window === 1 ? "slot" : "slots"} of ${budget.length}`),
     make("td", {}, figure(row.epsilon)), make("td", {}, row.users ? row.users.toLocaleString("en") : NOTHING),
     make("td", {}, percent(row.share)), make("td", { class: "over" }, bar(row.share))));
   const some = budget.shown.length < budget.classes
     ? `the ${budget.shown.length} of ${budget.classes.toLocaleString("en")} classes of users that are nearest to their limits` : "every class of users";
-  place.replaceChildren(table("Budget by class", `Spent in the window that ends with the newest slot, ${budget.slot}: ${some}`,
+  place.replaceChildren(table("Budget by class", `Spent in the window that ends at ${time(budget.until)} UTC: ${some}`,
     [["Window"], ["Budget ε"], ["Users"], ["Spent"], ["", "over"]], rows));
 }
 
@@ -358,6 +376,7 @@ function show() {
 function lost(why) {
   say(find("state"), "No answer");
   say(find("words"), `The run does not answer (${why}): it has ended, or this page cannot reach it. What is below is of before. Its log and status.json in the folder of its state say more.`);
+  say(find("announced"), "The run does not answer.");
   find("condition").className = "condition alarm";
   document.title = "No answer – streamveil";
 }
