@@ -175,6 +175,7 @@ def check_going_on(given: Any) -> None:
     Raises ConfigurationError.
     """
     resume = is_true("resume", given.resume)
+    page_address_of(given)
     if given.restart_budget is not None:
         if not resume:
             raise ConfigurationError(
@@ -194,7 +195,6 @@ def check_going_on(given: Any) -> None:
         whole("slots_per_pass", given.slots_per_pass)
     if given.close_by is not None:
         close_rule_of(given.close_by)
-    page_address_of(given)
     address_of(given)
     endpoint_of(given)
 

@@ -158,6 +158,7 @@ class _Server(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = _CLIENTS
 
     def __init__(self, address: tuple[str, int], board: Board) -> None:
         found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
