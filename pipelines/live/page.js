@@ -93,7 +93,8 @@ function showHead(raw, now) {
     ["Released up to", lag.released_until, time(lag.released_until), lag.event_seconds === null ? "UTC"
       : `UTC; the clock is ${duration(lag.event_seconds)} further`],
     ["Lag", lag.clock, lag.backlog_slots ? duration(lag.seconds) : "none",
-      lag.backlog_slots ? `since the oldest of ${lag.backlog_slots.toLocaleString("en")} closed slots closed` : "no closed slot is open"],
+      !lag.backlog_slots ? "no closed slot is open" : lag.backlog_slots === 1 ? "since the one closed slot closed"
+        : `since the oldest of ${lag.backlog_slots.toLocaleString("en")} closed slots closed`],
     ["Next slot closes", lag.next_closes, lag.next_closes && (secondsTo(lag.next_closes, clock) > 0
       ? `in ${duration(secondsTo(lag.next_closes, clock))}` : "now"), `${time(lag.next_closes)} UTC`],
     ["Delay of the last release", lag.release_delay_seconds, lag.release_delay_seconds !== null && duration(lag.release_delay_seconds),
@@ -171,7 +172,7 @@ function section(given, index) {
       note: slot.notes && slot.notes[b][f],
     }));
     const start = starts(series.slots);
-    const what = `${given.figures[f]} of ${series.shown[b]}`;
+    const what = series.bins > 1 ? `${given.figures[f]} of ${series.shown[b]}` : given.figures[f];
     const from = time(points[0].slot.start), to = time(points[points.length - 1].slot.end);
     parts.push(
       make("div", { class: "choices" }, bins, figures, lengths),
@@ -180,7 +181,8 @@ function section(given, index) {
       key(points),
       make("figure", {}, chart(points, start, `${what}: chart of the last ${points.length} slots; the newest are in the table below`),
         make("figcaption", {}, `${what}, in ${given.unit}: the last ${points.length} slots, from ${from} to ${to} UTC.`)),
-      make("div", { class: "tables" }, slotTable(points, start, given.figures[f], what), binTable(series, start, f, given)),
+      make("div", { class: "tables" }, slotTable(points, start, given.figures[f], what),
+        series.bins > 1 ? binTable(series, start, f, given) : null),
     );
   }
   return make("section", { id, "aria-labelledby": `${id}-title` }, ...parts.filter(Boolean));
@@ -217,9 +219,9 @@ function slotTable(points, start, name, what) {
 
 function binTable(series, start, f, given) {
   const newest = series.slots[series.slots.length - 1];
-  const order = newest.values.map((cells, j) => j).sort((i, j) => newest.ranks
-    ? (newest.ranks[i] ?? Infinity) - (newest.ranks[j] ?? Infinity)
-    : (newest.values[j][f][0] ?? -Infinity) - (newest.values[i][f][0] ?? -Infinity));
+  const rank = (j) => (newest.ranks && newest.ranks[j]) || 1e9;
+  const value = (j) => newest.values[j][f][0] ?? -1e300;
+  const order = newest.values.map((_, j) => j).sort((i, j) => rank(i) - rank(j) || value(j) - value(i));
   const rows = order.slice(0, ROWS).map((j) => make("tr", {},
     make("th", { scope: "row" }, newest.ranks && newest.ranks[j] ? `${newest.ranks[j]}. ` : "", series.shown[j]),
     make("td", {}, figure(newest.values[j][f][0])), make("td", {}, interval(newest.values[j][f]))));
