@@ -76,7 +76,7 @@ function interval([value, low, high]) {
 
 // ---- the head and the lag ----------------------------------------------------------------------
 
-function showHead(raw, now) {
+function showCondition(raw) {
   say(find("title"), `streamveil ${told.public.command}`);
   const state = raw.condition[0].toUpperCase() + raw.condition.slice(1);
   say(find("state"), state);
@@ -85,7 +85,10 @@ function showHead(raw, now) {
   document.title = `${state} – streamveil ${told.public.command}`;
   const kind = CALM.includes(raw.condition) ? "" : raw.condition === "waiting" ? "waits" : "alarm";
   find("condition").className = `condition ${kind}`;
-  const lag = raw.lag;
+}
+
+function showLag(lag) {
+  const now = Date.parse(told.time) + (performance.now() - readAt);
   const clock = lag.clock_file || lag.clock === null ? Date.parse(lag.clock) : now;
   const cards = [
     ["Last release", lag.released_at, lag.released_at && `${duration(Math.max(0, -secondsTo(lag.released_at, now)))} ago`,
@@ -366,8 +369,8 @@ function changed(name, value, show) {
 }
 
 function show() {
-  const now = Date.parse(told.time) + (performance.now() - readAt);
-  showHead(told.raw, now);
+  showCondition(told.raw);
+  showLag(told.raw.lag);
   changed("contents", told.public.sections.map((one) => one.name), () => showContents(told.public.sections));
   changed("sections", told.public.edition, () => showSections(told.public.sections));
   changed("budget", [told.public.budget, told.public.has_ledger], () => showBudget(told.public));
@@ -381,6 +384,7 @@ function lost(why) {
   say(find("announced"), "The run does not answer.");
   find("condition").className = "condition alarm";
   document.title = "No answer – streamveil";
+  if (told) showLag(told.raw.lag); // what was some time ago is longer ago by now
 }
 
 async function read() {
