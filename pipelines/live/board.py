@@ -135,7 +135,7 @@ class Board:
                 self._unread.extend(self._budget.read(files))
                 self._edition += 1
                 self._public = self._public_part()
-            return self._public
+            return {**self._public, "has_ledger": self._has_ledger}
 
     def _public_part(self) -> dict[str, Any]:
         return {
@@ -143,7 +143,6 @@ class Board:
             "edition": f"{self._status().since}-{self._edition}",
             "sections": [_section(history) for history in self._histories],
             "budget": self._budget.record(),
-            "has_ledger": self._has_ledger,
         }
 
     def _lag(self, status: Status) -> dict[str, Any]:

@@ -430,9 +430,9 @@ def test_the_golden_answer(passes):
         totals=Summary(counted, 0.5), delay=3 * SECOND, passed=NOW, passes=2, longest=SECOND
     )
     board = board_of(status)
-    board.begun({})
+    board.begun({"releases": [], "ledger": []})
     none = board.record()["public"]
-    assert none["budget"] is None
+    assert (none["budget"], none["has_ledger"]) == (None, True)
     assert none["sections"][0]["series"][0]["slots"] == []
     board.wrote(
         passes(
@@ -474,7 +474,7 @@ def test_the_golden_answer(passes):
     assert public == {
         "command": "release",
         "edition": f"{NOW - HOUR}-1",
-        "has_ledger": False,
+        "has_ledger": True,
         "budget": {
             "until": "1970-01-03T00:00:00Z",
             "length": "1d",
