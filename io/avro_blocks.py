@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.io.spans import spans
+from streamveil.io.spans import MAX_BYTES, spans
 
 MIN_BLOCKS = 40
 """Records by the largest number in one block: with fewer, one record after the other is as fast."""
@@ -110,6 +110,8 @@ def read_blocks(
         schema says, or too few to be read at once.
     """
     if min(counts) < 0 or not 0 < max(counts) * MIN_BLOCKS <= sum(counts):
+        return None
+    if sum(map(len, blocks)) > MAX_BYTES - _PADDING:
         return None
     try:
         with np.errstate(over="ignore"):
