@@ -1,9 +1,10 @@
 """JSON objects as columns of text: every record is read by itself, whatever stands beside it.
 
 A string is its text, a number the decimal text of its value, exactly (:func:`number_text`). There
-are two ways to read a record, equal by test: Python's parser, which takes one after the other, and
-regular expressions over all of them, one for every order of keys that a sample of them has. These
-match flat objects alone, and what they do not match is parsed.
+are three ways to read a record, equal by test. Templates, of which a sample of the records is, tell
+where values are by the quotes alone (:mod:`json_templates`); regular expressions, one for every
+order of keys in the sample, match what has other blanks, escapes or lists; and Python's parser
+takes all else, one record after the other.
 (Arrow's reader of JSON types a column by its block, and dies of a scalar in place of an object.)
 """
 

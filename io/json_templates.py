@@ -97,10 +97,11 @@ def read_template(
         return good, [pa.nulls(0, pa.string()) for _ in columns]
     data = np.frombuffer(buffer, np.uint8)
     rows, places = _places(data, bounds, template.pieces)
+    same = np.ones(len(rows), bool)
     for piece, at in zip(template.pieces, places, strict=True):
-        same = _are_at(data, at, piece)
-        if not same.all():
-            rows, places = rows[same], [some[same] for some in places]
+        same &= _are_at(data, at, piece)
+    if not same.all():
+        rows, places = rows[same], [at[same] for at in places]
     values = {
         key: (places[i] + len(template.pieces[i]), places[i + 1], template.quoted[i])
         for i, key in enumerate(template.keys)
@@ -144,7 +145,8 @@ def _rows_of(data: npt.NDArray[np.uint8], bounds: _At, number: int) -> tuple[_At
     """Rows that have so many marks, and where these are: shape (rows, number)."""
     begin, end = int(bounds[0]), int(bounds[-1])
     part = data[begin:end]
-    marks = np.flatnonzero((part == ord('"')) | (part < 0x20) | (part == ord("\\"))) + begin
+    marks = np.flatnonzero((part == ord('"')) | (part < 0x20) | (part == ord("\\")))
+    marks += begin
     size = len(bounds) - 1
     if len(marks) == size * number:  # as where all records are of the template
         every = marks.reshape(size, number)

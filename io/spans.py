@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-
 MAX_BYTES = (1 << 31) - 1
 
 
