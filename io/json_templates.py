@@ -34,6 +34,7 @@ _COLON = re.compile(rb"[ ]*:[ ]*")
 USUAL_NUMBER = r"^(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]*[1-9])$"
 _BARE_VALUE = r"^(?:-?(?:0|[1-9][0-9]*)(?:[.][0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)$"
 _WIDTHS = (8, 4, 2, 1)
+_SLICE_BYTES = 1 << 20  # of records that are read together: what is made of them stays in the cache
 
 
 class Template(NamedTuple):
@@ -90,6 +91,20 @@ def read_template(
     Returns:
         Flags, shape (len(records),), and for each column an array of string, of those records.
     """
+    most = max(1, len(records) * _SLICE_BYTES // max(records.nbytes, 1))
+    parts = [
+        _read_slice(records[first : first + most], template, columns)
+        for first in range(0, len(records), most)
+    ]
+    if not parts:
+        return np.zeros(0, bool), [pa.nulls(0, pa.string()) for _ in columns]
+    arrays = [pa.concat_arrays(each) for each in zip(*(part[1] for part in parts), strict=True)]
+    return np.concatenate([part[0] for part in parts]), arrays
+
+
+def _read_slice(
+    records: pa.Array, template: Template, columns: Sequence[str]
+) -> tuple[_Flags, list[pa.Array]]:
     _, offsets, buffer = records.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(records) + 1, 8 * records.offset)
     good = np.zeros(len(records), bool)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from streamveil.io import check_events, json_objects, read_events
+from streamveil.io import check_events, json_objects, json_templates, read_events
 from streamveil.io.json_objects import MAX_DEPTH, _one_by_one, read_objects
 from streamveil.io.json_templates import read_template, template_of
 from streamveil.mechanisms import (
@@ -240,6 +240,7 @@ def test_templates_read_what_one_by_one_is_read(records):
     records = [*records, *[records[0]] * 64]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_objects, "_TEMPLATE_PRICE", 1)
+        patch.setattr(json_templates, "_SLICE_BYTES", 500)
         assert read(records) == read(records, rows=range(len(records)))
 
 
