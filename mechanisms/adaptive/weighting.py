@@ -22,6 +22,7 @@ all among them, are tracked side by side and mixed by how well they predict the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -166,6 +167,12 @@ class Choices:
         dispersion = sizes.sum() * (shares**2 @ sizes) / total**2 - 1
         return cls(thresholds, noise, np.maximum(dispersion, 0.0))
 
+    @cached_property
+    def nearness(self) -> Floats:
+        """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
+        found: Floats = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
+        return found
+
     def errors(self, scale: float, risk: Risk, slots: int = 1) -> Floats:
         """Expected squared error of a count at each threshold, shape (c,).
 
@@ -174,8 +181,7 @@ class Choices:
             risk: of bias, which weights that are spread less than most are harder to foresee in.
             slots: how many give as much each to a release of their mean.
         """
-        nearness = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
-        bias = risk.here + risk.elsewhere * (1 - nearness)
+        bias = risk.here + risk.elsewhere * (1 - self.nearness)
         found: Floats = self.noise / slots**2 + self.dispersion * (scale / slots + bias)
         return found
 
