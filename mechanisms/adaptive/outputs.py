@@ -47,7 +47,7 @@ def told(
         status, variance, error = SKIPPED, np.full_like(mean, np.nan), forecast.variance
     else:
         status, mean = PREDICTED, forecast.mean
-        variance, error = state.misfit.of(forecast, factor, every), forecast.variance
+        variance, error = state.misfit.of(forecast, every, factor), forecast.variance
     most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
     if terms.crowd.joined:
         most = UNBOUNDED
@@ -105,8 +105,7 @@ def revised(
         slot, known = ring.revise(weights, scale)
         bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
         known = bank.of_level(known)
-        factor = state.misfit.factor(known.variance)
-        mean, variance = known.mean, state.misfit.of(known, factor, every) + ring.doubt
+        mean, variance = known.mean, state.misfit.of(known, every) + ring.doubt
         if state.published_slot is None:
             mean, variance = np.zeros_like(mean), np.full_like(mean, np.nan)
         else:

@@ -38,9 +38,7 @@ def learnt(found, bins):
     """A misfit after all innovations, and the share of errors that its last intervals covered."""
     misfit, covered = Misfit.start(bins), []
     for seen, error in found:
-        reach = NINETY_PERCENT * np.sqrt(
-            misfit.of(foreseen(seen.foreseen), misfit.factor(seen.foreseen))
-        )
+        reach = NINETY_PERCENT * np.sqrt(misfit.of(foreseen(seen.foreseen)))
         covered.append(np.abs(error) <= reach)
         misfit.learn(seen)
     return misfit, np.array(covered[len(covered) // 2 :])
