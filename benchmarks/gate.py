@@ -40,21 +40,21 @@ def main() -> None:
     add("--record", action="store_true", help="write what is found to the results, and accept it")
     given = options.parse_args()
     sizes = {name: getattr(given, name) for name in ("events", "many_users", "slots")}
-    with data_folder(given.folder) as folder:
-        ratios = ratios_of(medians(folder, given.repeats, **sizes), given.many_users)
     path = Path(given.results) / "gate.json"
-    if given.record:
-        known = {"machine": machine(), "options": sizes | {"repeats": given.repeats}}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(known | {"ratios": ratios}, indent=1) + "\n")
-        print(f"\nwrote {path.name}")
-        return
-    committed = json.loads(path.read_text())
-    if committed["options"] | sizes != committed["options"]:
+    committed = {} if given.record else json.loads(path.read_text())
+    if committed and committed["options"] | sizes != committed["options"]:
         sys.exit(
             f"gate: {path.name} was measured with {committed['options']}, and this run with "
             f"{sizes}: measure the same, or write this down with --record"
         )
+    with data_folder(given.folder) as folder:
+        ratios = ratios_of(medians(folder, given.repeats, **sizes), given.many_users)
+    if given.record:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = {"machine": machine(), "options": sizes | {"repeats": given.repeats}}
+        path.write_text(json.dumps(known | {"ratios": ratios}, indent=1) + "\n")
+        print(f"\nwrote {path.name}")
+        return
     faults = compared(ratios, committed["ratios"])
     if faults:
         sys.exit("\n".join(f"gate: {fault}" for fault in faults))
@@ -71,7 +71,7 @@ def compared(measured: Mapping[str, float], committed: Mapping[str, float]) -> l
             where = "measured" if ours is None else "committed"
             faults.append(f"{name} is not {where}: write down what there is with --record")
             continue
-        above = ours / theirs - 1
+        above = ours / max(theirs, 1e-9) - 1  # of too few events nothing is measured
         shown.add(name, ours, theirs, f"{above:+.0%}")
         if above > MOST:
             faults.append(
