@@ -40,6 +40,7 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
     Lifetime,
+    NothingChosen,
     Slots,
     format_duration,
     format_time,
@@ -64,7 +65,6 @@ from streamveil.pipelines.signals import ending, stopping
 from streamveil.pipelines.summary import Summary, write_summary
 from streamveil.pipelines.values import (
     CLOCK,
-    check_going_on,
     check_summary,
     dialect_of,
     duration_of,
@@ -72,7 +72,6 @@ from streamveil.pipelines.values import (
 )
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms, metrics
 from streamveil.transforms.counting.loss_limit import tally_in
-from streamveil.transforms.portfolio.bounds_choice import NothingChosen
 from streamveil.transforms.release.noise_keys import SameKey
 from streamveil.transforms.slots.passes import Pass
 
@@ -107,14 +106,8 @@ class Following:
     """Address and port of the page for operators; None for no page."""
 
     @classmethod
-    def of(cls, given: Any, own: Any) -> Following | None:
-        """Read the options of the job and of `add_follow_options`; None without a state.
-
-        Raises ConfigurationError.
-        """
-        check_going_on(own)
-        if not own.state:
-            return None
+    def of(cls, given: Any, own: Any) -> Following:
+        """Read the options of the job and of `add_follow_options`; raises ConfigurationError."""
         return cls(
             own.state,
             is_true("resume", own.resume),

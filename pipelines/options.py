@@ -14,7 +14,6 @@ from typing import Any
 from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
-from streamveil.mechanisms.portfolio.expected import DRIFT, RATE
 from streamveil.mechanisms.presence.limits import BLOCKS
 from streamveil.mechanisms.registry import (
     DEFAULT,
@@ -236,6 +235,8 @@ def _add_adjacency(parser: Parser) -> None:
 
 def add_plan_options(parser: Parser) -> None:
     """Add the options of `streamveil plan`."""
+    from streamveil.mechanisms.portfolio.expected import DRIFT, RATE
+
     section(parser, EVENTS)(
         "--questions",
         metavar="FILE",
