@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -44,9 +44,12 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
-from streamveil.pipelines.values import check_required, check_summary
-from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.pipelines.values import check_going_on, check_required, check_summary
 from streamveil.transforms.counting.loss_limit import tally_in
+
+if TYPE_CHECKING:
+    from streamveil.pipelines.follow import Following
+    from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"
@@ -64,7 +67,7 @@ class Told(Protocol):
 
 
 J = TypeVar("J", bound=Any)
-Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
+Transform = TypeVar("Transform", "PrivateHistograms", "CollectHistograms")
 
 
 class EventOptions(PipelineOptions):
@@ -117,6 +120,19 @@ def required_registry(command: str, given: Any, required: Sequence[str] = REQUIR
         instead = ", or --default_requirement" if command == "release" else ""
         raise ConfigurationError(f"--requirements is missing: give the table of users{instead}")
     return registry
+
+
+def following_of(given: Any, own: Any) -> Following | None:
+    """When slots are released, and where the state is; None without a state.
+
+    Raises ConfigurationError.
+    """
+    check_going_on(own)
+    if not own.state:
+        return None
+    from streamveil.pipelines.follow import Following  # half of a command's modules
+
+    return Following.of(given, own)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ SMALL = {
         *("--slots=30", "--delay_days=3", "--city_days=1"),
     ),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
+    "readers": ("--events=3000", "--formats", "avro", "--repeats=1"),
     "messages": ("--events=100", "--per_message", "10", "--kinds", "json", "--repeats=1"),
     "local": (
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
@@ -163,6 +164,15 @@ def test_following_tells_how_late_releases_are_and_what_a_gap_takes(tmp_path):
     assert 0 < median <= largest
     assert cpu > 0
     assert [row[0] for row in catches["rows"]] == [10_000]
+
+
+def test_readers_stand_beside_their_libraries(tmp_path):
+    run("readers", *SMALL["readers"], f"--results={tmp_path}")
+    (table,) = tables(tmp_path, "readers")
+    assert [row[:3] for row in table["rows"]] == [
+        ["avro", times, "fastavro"] for times in ("text", "number")
+    ]
+    assert all(row[5] == row[4] / row[3] > 0 < row[6] for row in table["rows"])
 
 
 def test_messages_have_a_row_for_each_kind_and_size(tmp_path):

@@ -99,23 +99,21 @@ class Misfit:
         found.releases = written["releases"]
         return found
 
-    def of(self, forecast: Forecast, every: bool = False) -> Floats:
+    def of(self, forecast: Forecast, every: bool = False, factor: Floats | None = None) -> Floats:
         """Variance to tell of counts that are foreseen, shape (d,).
 
         Args:
             forecast: what the bank expects.
             every: whether every slot is released.
+            factor: of its variance, where that is known already.
         """
-        factor = self._factor(forecast.variance)
+        if factor is None:
+            factor = self.factor(forecast.variance)
         return factor * forecast.variance + _white(forecast, factor, every)
-
-    def of_curve(self, forecast: Forecast, curve: Floats) -> Floats:
-        """The part of a variance to tell that is the curve's, where that has this variance."""
-        return self._factor(forecast.variance) * curve
 
     def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
         """The same once the present slot's release is known."""
-        factor = self._factor(seen.foreseen)
+        factor = self.factor(seen.foreseen)
         blurred = seen.noise + seen.error
         before = factor * (seen.before - forecast.white) + _white(forecast, factor, every)
         both = before / seen.before
@@ -166,7 +164,8 @@ class Misfit:
         unusual: Floats = np.clip(above - above.mean(), -MOST_UNUSUAL, MOST_UNUSUAL)
         return unusual
 
-    def _factor(self, variance: Floats) -> Floats:
+    def factor(self, variance: Floats) -> Floats:
+        """By how much a variance that is foreseen is to be told larger, shape (d,)."""
         unknown = self.own_variance + self.covariance[0, 0]
         log = self.common[0] + self.common[1] * self._unusual(variance) + self.own
         factor: Floats = np.exp(log + ALLOWANCE * unknown)

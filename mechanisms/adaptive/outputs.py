@@ -37,7 +37,7 @@ def told(
 ) -> SlotRelease:
     """What leaves: the last observation of the slot, or the forecast."""
     forecast, terms = here.forecast, here.terms
-    every = _every(state)
+    every, factor = _every(state), state.misfit.factor(forecast.variance)
     if seen:
         status, mean = PUBLISHED, seen[-1].mean
         variance = state.misfit.after(seen[-1], forecast, every)
@@ -47,7 +47,7 @@ def told(
         status, variance, error = SKIPPED, np.full_like(mean, np.nan), forecast.variance
     else:
         status, mean = PREDICTED, forecast.mean
-        variance, error = state.misfit.of(forecast, every), forecast.variance
+        variance, error = state.misfit.of(forecast, every, factor), forecast.variance
     most = int(terms.crowd.sizes.sum()) * terms.crowd.sensitivity
     if terms.crowd.joined:
         most = UNBOUNDED
@@ -57,7 +57,7 @@ def told(
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
     curve, kept = _lasting(state, here, seen)
-    own = np.maximum(variance - state.misfit.of_curve(forecast, curve), 0.0)
+    own = np.maximum(variance - factor * curve, 0.0)
     variance, error, share = variance + doubt, error + doubt, 1.0
     if status != SKIPPED:
         mean, variance, share = state.shrinkage.shrunk(mean, variance, error)

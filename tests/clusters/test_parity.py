@@ -19,6 +19,7 @@ from streamveil.pipelines.main import main
 pytestmark = pytest.mark.slow  # whole runs, on each runner
 
 RUNNERS = [
+    "no_runner",
     "bundle_based",
     pytest.param("prism", marks=pytest.mark.prism),
     pytest.param("flink", marks=pytest.mark.flink),
@@ -110,7 +111,7 @@ def written(inputs, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(written, flags_of):
-    """What the first runner writes."""
+    """What FnApiRunner writes."""
     return {job: written(job, flags_of("fn_api")) for job in JOBS}
 
 
