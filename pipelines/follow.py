@@ -51,7 +51,11 @@ from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
 from streamveil.pipelines.jobs import Told
 from streamveil.pipelines.keys import KeyFile
-from streamveil.pipelines.logs import tell
+from streamveil.pipelines.live.board import Board
+from streamveil.pipelines.live.history import History, of_releases
+from streamveil.pipelines.live.server import serving
+from streamveil.pipelines.live.warnings import Warnings
+from streamveil.pipelines.logs import heard_by, tell
 from streamveil.pipelines.monitor import Monitor, monitored
 from streamveil.pipelines.options import SLOTS_PER_PASS
 from streamveil.pipelines.passes import PassJob, state_after, users_after
@@ -64,6 +68,7 @@ from streamveil.pipelines.values import (
     check_summary,
     dialect_of,
     duration_of,
+    page_address_of,
 )
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms, metrics
 from streamveil.transforms.counting.loss_limit import tally_in
@@ -98,6 +103,8 @@ class Following:
     """What happens when input is missing: see :class:`Incoming`."""
     most_slots: int = SLOTS_PER_PASS
     """That one pass releases."""
+    serve: tuple[str, int] | None = None
+    """Address and port of the page for operators; None for no page."""
 
     @classmethod
     def of(cls, given: Any, own: Any) -> Following | None:
@@ -119,6 +126,7 @@ class Following:
             Exports.of(own),
             own.missing_input or STOP,
             SLOTS_PER_PASS if own.slots_per_pass is None else own.slots_per_pass,
+            page_address_of(own),
         )
 
     @property
@@ -169,6 +177,8 @@ class Follow:
     """How CSV files of the input are written, where that is said."""
     passes: Passes = dataclasses.field(default_factory=Passes)
     """Those of this run."""
+    board: Board | None = None
+    """What is shown on the page of the run, if it has one."""
 
     make_pass: ClassVar[type[PassJob]] = PassJob
 
@@ -177,8 +187,14 @@ class Follow:
 
         Raises ConfigurationError and what a pass raises; passes before it stay committed.
         """
+        with self._shown() as board:
+            dataclasses.replace(self, board=board)._run(options)
+
+    def _run(self, options: PipelineOptions) -> None:
         snapshot, key, roll, following = self._start()
         slots, end = self.transform.slots, self.transform.last_slot
+        if self.board is not None:
+            self.board.begun({kind: self._numbered(kind) for kind in self._shown_kinds})
         self.monitor.begun(snapshot, slots, self.following.lateness, end)
         self._write_summary()
         transform = roll.transform(self.transform, key.source)
@@ -211,6 +227,43 @@ class Follow:
                 if stopped_within(wait / 1e6):
                     tell("stopped by a signal: what is released is committed; go on with --resume")
                     return
+
+    @contextmanager
+    def _shown(self) -> Iterator[Board | None]:
+        """The board of the run, which is served while the block lasts; None if nobody asked."""
+        address, interval = self.following.serve, self.following.interval
+        if address is None or interval is None:
+            yield None
+            return
+        warnings = Warnings()
+        board = Board(
+            self.command,
+            self.transform.slots,
+            self._histories(),
+            lambda: self.monitor.status,
+            self._told,
+            warnings,
+            interval,
+            self.following.clock.file is not None,
+        )
+        with heard_by(warnings), serving(address, board):
+            yield board
+
+    def _histories(self) -> Sequence[History]:
+        """What is shown of the slots that were released."""
+        assert not isinstance(self.transform, PrivateAnswers)
+        series = of_releases(self.transform.slots, self.transform.domain.labels)
+        revisions = "revisions" if "revisions" in self.outputs else None
+        return [
+            History(
+                "counts", "Events in each bin.", "events", True, [series], "releases", revisions
+            )
+        ]
+
+    @property
+    def _shown_kinds(self) -> list[str]:
+        """The outputs that the page shows: all but raw ones."""
+        return [kind for kind in self.outputs if kind != "rejected"]
 
     def _end_of_look(self, waiting: str | None, told: str | None) -> str | None:
         """Say what the next slot waits for, unless that was told; gives what is told now."""
@@ -492,6 +545,7 @@ class Follow:
         self, snapshot: Snapshot, until: int, key: SameKey, options: PipelineOptions
     ) -> Snapshot:
         """Release and commit the slots up to one that has closed; gives what is committed then."""
+        self.monitor.passing()
         # After the clock was read: what comes later is late.
         found = self._incoming.look(snapshot, self.transform.slots)
         self._refuse_behind(found)
@@ -566,6 +620,8 @@ class Follow:
         )
         committed = self.folder.commit(committed, key().first, snapshot)
         self.passes.add(job.due, summary)
+        if self.board is not None:
+            self.board.wrote({kind: targets[kind] for kind in self._shown_kinds})
         self.monitor.passed(job.due, summary)
         self._write_summary()
         self._tell(job.due, summary, targets)

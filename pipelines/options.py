@@ -68,7 +68,7 @@ METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
 QUESTION_OPTIONS = ("questions", "page")
 FOLLOW_OPTIONS = (
     *("state", "resume", "restart_budget", "follow", "clock_file", "close_by"),
-    *("missing_input", "slots_per_pass", *METRICS_OPTIONS),
+    *("missing_input", "slots_per_pass", "serve", *METRICS_OPTIONS),
 )
 MISSING_INPUT = ("stop", "wait", "ignore")
 SLOTS_PER_PASS = 10_000
@@ -487,6 +487,13 @@ def add_follow_options(parser: Parser) -> None:
         f"(default {SLOTS_PER_PASS})",
     )
     add = section(parser, OPERATOR)
+    add(
+        "--serve",
+        metavar="[ADDRESS:]PORT",
+        help="with --follow: show the last releases, the budget, the lag and what became of events "
+        "on a page for operators, on this machine alone unless ADDRESS says more, without a "
+        "password; port 0 takes a free one",
+    )
     add(
         "--metrics_port",
         metavar="[ADDRESS:]PORT",
