@@ -163,12 +163,13 @@ def test_honest_mechanisms_are_convicted_no_more_often_than_was_said():
 
 
 @pytest.mark.slow
-def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(less_noise):
+def test_the_whole_adaptive_mechanism_with_a_sixth_less_noise_is_convicted(monkeypatch, less_noise):
+    monkeypatch.setattr(worlds, "LENGTH", 120)
     asked = [Requirement(5, 3.0)]
     honest = audited(asked, runs=4)
     assert not honest.convicted
-    assert honest.worst.times > 0.8
+    assert honest.worst.times > 0.75
     less_noise(1.2)
-    broken = audited(asked, runs=5)
+    broken = audited(asked, runs=6)
     assert broken.convicted
-    assert any(one.claim == WINDOW and one.times > 0.9 for one in broken.checks)
+    assert any(one.claim == WINDOW and one.times > 0.85 for one in broken.checks)
