@@ -25,11 +25,7 @@ NAMES = (
     *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
     *("utility", "changing", "adaptive", "local", "local_presence", "per_record"),
     *("infinite", "for_ever", "presence", "portfolio", "portfolio_pass"),
-<<<<<<< HEAD
-    *("scaling", "messages", "following", "startup", "mutants"),
-=======
-    *("scaling", "readers", "messages", "following", "startup"),
->>>>>>> main
+    *("scaling", "readers", "messages", "following", "startup", "mutants"),
 )
 
 
