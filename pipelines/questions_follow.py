@@ -26,6 +26,7 @@ from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, format_duration, format_time
 from streamveil.mechanisms.portfolio.bounds import are_known
 from streamveil.pipelines.answers_report import AnswersReport, shares_of
+from streamveil.pipelines.cards.files import card_in
 from streamveil.pipelines.errors import reason_of
 from streamveil.pipelines.follow import Follow, Following, held
 from streamveil.pipelines.logs import tell
@@ -55,6 +56,11 @@ class FollowQuestions(Follow):
     def _witness(self) -> str:
         folder = os.path.dirname(self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)])
         return witness_of(os.path.join(folder, "answers"))
+
+    @property
+    def _card(self) -> str:
+        first = self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)]
+        return card_in(os.path.dirname(first))
 
     @property
     def _slots_as_given(self) -> str:
