@@ -48,7 +48,9 @@ def card_of(
         runs: of it, as :func:`run_of` makes them; one at least.
         drawn: whether its key was drawn by the run; where nobody gave one, when None.
         in_force: classes that the ledger has beside those of the table.
-        grants: see :func:`promise_of`, as for what follows.
+        grants: see :func:`promise_of`.
+        changes: the same.
+        chosen: the same.
     """
     promise = promise_of(transform, changes=changes, grants=grants, chosen=chosen)
     if in_force:
@@ -152,11 +154,13 @@ def _data_of_records(transform: PerRecord) -> Record:
 
 
 def slots_stated(slots: Slots) -> Record:
-    """How time is cut, in words of the options."""
+    """How time is cut, in words of the options; the origin of a calendar is as its clocks show."""
+    zone = slots.zone if isinstance(slots, CalendarSlots) else None
+    origin = format_time(slots.origin)
     return {
         "slot": format_duration(slots.length),
-        "slot_zone": slots.zone if isinstance(slots, CalendarSlots) else None,
-        "origin": format_time(slots.start(0)),
+        "slot_zone": zone,
+        "origin": origin if zone is None else origin.removesuffix("Z"),
     }
 
 

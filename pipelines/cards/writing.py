@@ -248,17 +248,11 @@ def _alike(run: Mapping[str, Any]) -> Any:
     return run["streamveil"], names, run.get("granted_again", 0)
 
 
-def _answered_together(
-    before: Mapping[str, list[int]], last: Mapping[str, list[int]]
-) -> dict[str, list[int]]:
-    names = [*before, *(name for name in last if name not in before)]
+def _answered_together(before: Mapping[str, Any], last: Mapping[str, Any]) -> dict[str, list[int]]:
     return {
-        name: [before.get(name, last.get(name, []))[0], _last(name, before, last)] for name in names
+        name: [before.get(name, last.get(name))[0], last.get(name, before.get(name))[1]]
+        for name in dict.fromkeys((*before, *last))
     }
-
-
-def _last(name: str, before: Mapping[str, list[int]], last: Mapping[str, list[int]]) -> int:
-    return (last.get(name) or before[name])[1]
 
 
 def after_choice(transform: Any, next_slot: int, state: bytes) -> Any:
