@@ -245,16 +245,17 @@ class Follow:
         resume = self._state(snapshot)
         before = users_after(self.folder.of_pass(snapshot.passes))
         roll = Roll.of(self.transform, before, resume, bool(self.changes))
+        whole = roll.transform(self.transform, key.source)
         # Refuses other options than the state was written with, before anything is read.
         dataclasses.replace(
-            roll.transform(self.transform, key.source),
+            whole,
             first_slot=snapshot.next_slot,
             last_slot=None,
             resume=resume,
         )
         self._refuse_other_start(snapshot.first_slot)
         self._warn_of_no_revisions(snapshot)
-        following = self._to_grant(resume)
+        following = dataclasses.replace(self, transform=whole)._to_grant(resume)
         roll.tell(self.transform.slots, snapshot.next_slot)
         return snapshot, key, roll, following
 

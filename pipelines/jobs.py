@@ -248,7 +248,7 @@ class Job(Generic[Transform]):
         if self.card and not summary.handed_over:
             with telling_what_is_whole(self.card, self.files):
                 card = card_of_run(
-                    title.removeprefix("streamveil "),
+                    title.removeprefix("streamveil ").partition(",")[0],
                     self.transform,
                     self._public_files,
                     summary.counters,

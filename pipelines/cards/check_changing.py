@@ -133,7 +133,7 @@ def device_faults(card: Record, tables: Tables) -> Iterator[str]:
         one = ClassLedger(
             Requirement(window, epsilon), np.array([slot]), np.array([spent]), np.array([told])
         )
-        faults = list(wrong_local(one, changes=True))
-        if faults and "together" not in faults[0]:
+        faults = list(wrong_local(one, changes=True, at_once=True))
+        if faults:
             yield faults[0]
             return

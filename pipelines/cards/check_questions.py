@@ -34,10 +34,13 @@ def question_faults(card: Record, read: Read) -> Iterator[str]:
                 "changed, or is of another stream"
             )
         by_class[key].append(answer)
+    ends = {one.question: one.last for _, _, one in sorted(rows, key=lambda row: row[2].last)}
+    goes_on = "passes" in card["runs"][-1]
+    until = (max if goes_on else min)(ends.values(), default=0)
     for key, answers in by_class.items():
         look = int(to_units(float(classes[key].get("look", 0.0))))
         ordered = sorted(answers, key=lambda one: one.last)
-        yield from wrong_portfolio(requirement_of(classes[key]), look, ordered)
+        yield from wrong_portfolio(requirement_of(classes[key]), look, ordered, until)
 
 
 def _answer_rows(path: str, table: pa.Table) -> list[tuple[tuple[int, float], int, Answer]]:

@@ -82,7 +82,8 @@ def window_faults(card: Record, ledgers: Sequence[ClassLedger]) -> Iterator[str]
     guarantee = card["promise"]["guarantee"]
     for ledger in ledgers:
         if guarantee == LOCAL:
-            yield from wrong_local(ledger, changes=False)
+            at_once = "turns=" in card["mechanism"]
+            yield from wrong_local(ledger, changes=False, at_once=at_once)
         elif guarantee == INFINITE:
             sums = life_sums(ledger.spent, ledger.slots, _grants(card))
             yield from wrong_sums(ledger, sums, "all slots of the budget")

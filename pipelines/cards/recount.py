@@ -111,14 +111,21 @@ def shown(units: int) -> str:
     return f"{float(to_epsilon(units)):.13g}"
 
 
-def wrong_local(ledger: ClassLedger, *, changes: bool) -> Told:
-    """What is wrong of the dearest user of a class, whose slots need not be those of one user."""
+def wrong_local(ledger: ClassLedger, *, changes: bool, at_once: bool = False) -> Told:
+    """What is wrong of the dearest user of a class, whose slots need not be those of one user.
+
+    Args:
+        ledger: of the class.
+        changes: whether users come and go.
+        at_once: whether a window is booked whole with its first slot, as turns are.
+    """
     window = ledger.requirement.window
     yield from beyond(ledger, ledger.in_window, "the window of one user that ends with it")
     least = ledger.spent if changes else _largest(ledger.spent, window)
+    most = ledger.in_window if at_once else window_sums(ledger.spent, window)
     for wrong, what in (
         (ledger.in_window < least, "less than a slot of that window alone"),
-        (ledger.in_window > window_sums(ledger.spent, window), "more than its slots together"),
+        (ledger.in_window > most, "more than its slots together"),
     ):
         at = np.flatnonzero(wrong)
         if at.size:
@@ -148,7 +155,9 @@ class Answer:
     in_window: int
 
 
-def wrong_portfolio(requirement: Requirement, look: int, answers: Sequence[Answer]) -> Told:
+def wrong_portfolio(
+    requirement: Requirement, look: int, answers: Sequence[Answer], until: int
+) -> Told:
     """What is wrong of the answers to all questions, in the order of their last base slots.
 
     An answer counts whole in every window of base slots that it meets.
@@ -157,6 +166,8 @@ def wrong_portfolio(requirement: Requirement, look: int, answers: Sequence[Answe
         requirement: of the class, windows in base slots.
         look: units that a look at bounds cost, in every window.
         answers: that the class paid for.
+        until: the base slot up to which all questions were answered. Slots of questions that end
+            later are answered as well, and what others would have cost then is set aside.
     """
     if not answers:
         return
@@ -178,7 +189,8 @@ def wrong_portfolio(requirement: Requirement, look: int, answers: Sequence[Answe
                     f"{requirement.epsilon:g} over {window} base slots: do not publish more of "
                     "this stream before it is known which of the two is wrong"
                 )
-            if fullest != one.in_window and not told_other:
+            same = fullest <= one.in_window if last > until else fullest == one.in_window
+            if not same and not told_other:
                 told_other = True
                 yield (
                     f"base slots {one.first} to {last} of the ledger, question {one.question}: "
