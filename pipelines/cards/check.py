@@ -8,9 +8,12 @@ from typing import Any
 from streamveil.mechanisms.core.records import ConfigurationError, format_time
 from streamveil.pipelines.cards.check_ledger import ledger_faults
 from streamveil.pipelines.cards.check_releases import released_faults
-from streamveil.pipelines.cards.promises import PER_RECORD
+from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD
 from streamveil.pipelines.cards.read import Fault, Places, check_form, read_files, slots_of
 from streamveil.pipelines.cards.registry_form import deployment_of
+from streamveil.pipelines.cards.writing import ANSWERS
+from streamveil.pipelines.guarantees import GUARANTEES as CENTRAL
+from streamveil.pipelines.guarantees import INFINITE, USER
 
 Record = Mapping[str, Any]
 
@@ -28,8 +31,8 @@ def faults_of(card: Record, places: Places) -> tuple[list[str], list[str]]:
         faults += _within(card)
         read = read_files(card, places, faults)
         faults += released_faults(card, read)
+        faults += _without_files(card)
         if card["promise"]["guarantee"] != PER_RECORD:
-            faults += _without_ledger(card)
             faults += ledger_faults(card, read, notices)
     except Fault as error:
         faults.append(str(error))
@@ -58,6 +61,7 @@ def _within(card: Record) -> Iterator[str]:
                 f"the card says {told[part][name]} as deployment.{part}.{name}, and its own "
                 f"promise makes it {meant[part][name]}: bring back the card that the run wrote"
             )
+    yield from _kind(card)
     if "slot" in card["data"]:
         yield from _runs(card)
 
@@ -89,11 +93,41 @@ def _runs(card: Record) -> Iterator[str]:
         before = run
 
 
-def _without_ledger(card: Record) -> Iterator[str]:
+def _without_files(card: Record) -> Iterator[str]:
+    """Which runs cannot be checked, since the card does not know what they wrote."""
+    wanted = ["releases"]
+    if "questions" in card["data"]:
+        wanted = [f"{ANSWERS}{one['name']}" for one in card["data"]["questions"]]
+    by_record = card["promise"]["guarantee"] == PER_RECORD
     runs: Sequence[Record] = card["runs"]
-    for run in runs:
-        if "ledger" not in run["files"]:
+    for number, run in enumerate(runs, 1):
+        for kind in wanted:
+            if kind not in run["files"]:
+                yield (
+                    f"the card does not say where the {kind} of run {number} are, so they cannot "
+                    "be checked: bring back the card that the run wrote"
+                )
+        if "ledger" not in run["files"] and not by_record:
             yield (
                 f"slots {run['first_slot']} to {run['last_slot']} were released without a ledger, "
                 "so nobody can tell what they cost: give --ledger to the next run"
+            )
+
+
+def _kind(card: Record) -> Iterator[str]:
+    """Whether command, guarantee and classes are of one kind, as a run writes them."""
+    promise, command = card["promise"], card["command"]
+    guarantee = promise["guarantee"]
+    meant = {"collect": [LOCAL], "per-record": [PER_RECORD]}.get(command, CENTRAL)
+    if guarantee not in meant:
+        yield f"the card promises {guarantee!r}, and streamveil {command} gives {', '.join(meant)}"
+    if (promise["adjacency"] == ANY) != (guarantee == LOCAL):
+        yield f"the card says adjacency {promise['adjacency']!r}, which {guarantee!r} cannot have"
+    for one in promise.get("classes", ()):
+        forever = guarantee in (INFINITE, USER)
+        in_life = (one.get("limit") or {}).get("in_life") is not None
+        if (one["window"] is None) != forever or in_life != (guarantee == USER):
+            yield (
+                f"the card promises {guarantee!r}, and its class with epsilon {one['epsilon']:g} "
+                "is of another kind: bring back the card that the run wrote"
             )

@@ -27,6 +27,8 @@ def ledger_faults(card: Record, read: Read, notices: list[str]) -> Iterator[str]
     """What is wrong with the ledger, or between it and the releases."""
     tables = read.of("ledger")
     if not tables:
+        if any("ledger" in run["files"] for run in card["runs"]):
+            yield "the ledger has no row that can be read: bring back the one that the run wrote"
         return
     if "questions" in card["data"]:
         yield from question_faults(card, read)

@@ -66,8 +66,6 @@ def _wrong_slots(
     what: str, tables: Sequence[tuple[str, pa.Table]], wanted: Iterable[int], slots: Slots
 ) -> Iterator[str]:
     """Slots that are missing, too many, doubled or at another time."""
-    if not tables:
-        return
     yield from _doubled(what, tables)
     found, asked = _every(tables), set(wanted)
     for some, how in (
@@ -81,7 +79,7 @@ def _wrong_slots(
 
 
 def _where(tables: Sequence[tuple[str, pa.Table]]) -> str:
-    paths = [path for path, _ in tables]
+    paths = [path for path, _ in tables] or ["no file"]
     return paths[0] if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
 
 
@@ -168,14 +166,7 @@ def _answers(card: Record, read: Read, slots: Slots) -> Iterator[str]:
         length = format_duration(_length(card) * question["slots"])
         tables = [(path, _of_length(path, table, length)) for path, table in read.of(kind)]
         tables = [(path, table) for path, table in tables if table.num_rows]
-        if wanted and not tables and not _lost(read, kind, card):
-            yield f"question {question['name']}: no answer is there, and the card tells of some"
         yield from _wrong_answers(question, tables, wanted)
-
-
-def _lost(read: Read, kind: str, card: Record) -> bool:
-    """Whether files are missing, which was told."""
-    return kind not in read.tables or not read.of(kind)
 
 
 def _length(card: Record) -> int:
@@ -194,8 +185,6 @@ def _of_length(path: str, table: pa.Table, length: str) -> pa.Table:
 def _wrong_answers(
     question: Record, tables: Sequence[tuple[str, pa.Table]], wanted: set[int]
 ) -> Iterator[str]:
-    if not tables:
-        return
     name, found = question["name"], _every(tables)
     labels = set(domain_of(question["domain"]).labels)
     keys: Counter[Any] = Counter()

@@ -13,6 +13,8 @@ from streamveil.pipelines.cards.words import checked, in_words
 from streamveil.pipelines.errors import in_one_line
 from streamveil.pipelines.logs import tell, tell_aside
 
+_MOST_FAULTS = 50
+
 
 def main(given: argparse.Namespace) -> int:
     """Run the command; returns the exit code: 1 where the check found something wrong."""
@@ -34,7 +36,8 @@ def _check(given: argparse.Namespace, card: dict[str, object]) -> int:
     faults, notices = faults_of(card, Places(given.card, given.releases, given.ledger))
     for line in notices:
         tell_aside(f"streamveil card: {in_one_line(line)}", logging.WARNING)
-    for line in faults:
+    more = len(faults) - _MOST_FAULTS
+    for line in [*faults[:_MOST_FAULTS], *([f"and {more:,} more faults"] if more > 0 else [])]:
         tell_aside(f"streamveil card: {in_one_line(line)}", logging.ERROR)
     if faults:
         return 1

@@ -141,13 +141,14 @@ def _range_of(transform: Transform) -> str:
 
 
 def _data_of_records(transform: PerRecord) -> Record:
+    plan = transform.plan()
     columns = {"value": transform.value, "key": transform.key, "time": transform.time}
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},
         **({} if transform.slots is None else slots_stated(transform.slots)),
         "keys": list(transform.keys),
-        "statistic": f"running_{transform.kind}" if transform.running else transform.kind,
-        "value_max": transform.plan().bounds.value_max,
+        "statistic": f"running_{plan.kind}" if transform.running else plan.kind,
+        "value_max": plan.bounds.value_max,
         "window": transform.sliding,
         "running": transform.running,
     }

@@ -89,7 +89,7 @@ class Files:
     def rewrite(self, kind, change):
         """Change the list of rows of a file, and the digest that the card has of it."""
         rows = self.rows(kind)
-        rows = change(rows) or rows
+        rows = change(rows) or rows  # changed in place, or made anew
         path = self.folder / f"{kind}.jsonl"
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         self.card(lambda card: card["runs"][0]["files"].update({kind: file_of(str(path))}))
@@ -222,7 +222,10 @@ LEDGER = {
         ["spent_in_window", "add up to"],
     ),
     "a cost below nothing": (lambda rows: rows[4].update(spent=-0.5), ["-0.5", "row 4"]),
-    "a cost that is no number": (lambda rows: rows[4].update(spent="much"), ["no number"]),
+    "a cost that is no number": (
+        lambda rows: rows[4].update(spent="much"),
+        ["cannot be read", "much"],
+    ),
     "a row lost": (lambda rows: rows[:5] + rows[6:], ["2 classes", "promises to 3"]),
     "a row doubled": (lambda rows: [*rows[:5], rows[4], *rows[5:]], ["4 classes"]),
     "a slot lost": (lambda rows: rows[:6] + rows[9:], [f"slot {FIRST + 2}", "no row of it"]),
@@ -241,6 +244,7 @@ LEDGER = {
         ["2 as window", "the card says 3"],
     ),
     "other users": (lambda rows: rows[0].update(users=7), ["7 as users", "the card says 20"]),
+    "nothing left": (lambda rows: rows.clear(), ["no row that can be read"]),
     "a column lost": (
         lambda rows: [{k: v for k, v in row.items() if k != "spent"} for row in rows],
         ["no column spent"],
@@ -258,6 +262,7 @@ def test_a_changed_ledger_is_told(case, stream, toolbox):
 
 RELEASES = {
     "a slot missing": (lambda rows: rows[:3] + rows[4:], [f"slots {FIRST + 3} are missing"]),
+    "nothing left": (lambda rows: rows.clear(), ["are missing"]),
     "a slot doubled": (lambda rows: [*rows, rows[3]], [f"slots {FIRST + 3} are there twice"]),
     "a slot more": (
         lambda rows: [*rows, {**rows[-1], "slot": FIRST + 16, "start": f"{day(16)}T00:00:00Z"}],
@@ -330,6 +335,12 @@ CARDS = {
     ),
     "no run": (lambda c: c["runs"].clear(), ["tells of no run"]),
     "no ledger": (lambda c: c["runs"][0]["files"].pop("ledger"), ["without a ledger"]),
+    "no releases": (lambda c: c["runs"][0]["files"].pop("releases"), ["cannot be checked"]),
+    "the local setting": (
+        lambda c: c["promise"].update(guarantee="local w-event", adjacency="any", setting="local"),
+        ["streamveil release gives"],
+    ),
+    "one budget forever": (lambda c: c["promise"].update(guarantee="infinite"), ["another kind"]),
     "no promise": (lambda c: c.pop("promise"), ["was edited", "promise"]),
     "a class that is none": (
         lambda c: c["promise"]["classes"][0].update(window="long"),
