@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 from streamveil.io import read_table
 from streamveil.mechanisms.core.records import format_duration
 from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.registry import only_dynamic
 from streamveil.pipelines.cards.facts import card_of, run_of
 from streamveil.pipelines.cards.files import chained, digest_of, file_of, is_public, name_of
 from streamveil.pipelines.cards.promises import Record, Transform, chosen_limits
-from streamveil.transforms import PrivateAnswers
+from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
 from streamveil.transforms.per_record.statistics import PerRecord
 
 ANSWERS = "answers-"
@@ -48,7 +49,8 @@ def card_of_run(
     """
     tables = {kind: read_slots(path) for kind, path in _with_slots(transform, files).items()}
     public = {kind: file_of(path) for kind, path in files.items() if is_public(kind)}
-    ledger = read_table(files["ledger"]) if "ledger" in files else None
+    read = "ledger" in files and _may_differ(transform, changes)
+    ledger = read_table(files["ledger"]) if read else None
     run = _run_of(transform, tables, public)
     return card_of(
         command,
@@ -78,6 +80,13 @@ def card_in_memory(
         changes=changes,
         chosen=chosen_limits(counters),
     )
+
+
+def _may_differ(transform: Transform, changes: bool) -> bool:
+    """Whether the ledger may be of other classes than the table: else it need not be read."""
+    if isinstance(transform, PrivateHistograms):
+        return changes or only_dynamic(transform.mechanism)
+    return isinstance(transform, CollectHistograms) and changes
 
 
 def _with_slots(transform: Transform, files: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,6 +192,7 @@ def card_of_pass(
         grants: how often one budget forever was granted again.
         changes: whether requirements change, or have changed.
     """
+    changes = changes or (before or {}).get("promise", {}).get("requirements_change", False)
     public = {kind: (name_of(name), path) for kind, (name, path) in results.items()}
     public = {kind: one for kind, one in public.items() if is_public(kind)}
     files = {kind: {"name": n, "sha256": digest_of(str(p))} for kind, (n, p) in public.items()}
@@ -194,7 +204,8 @@ def card_of_pass(
     if grants:
         more["granted_again"] = grants
     run = run_of(transform, *due, files, **more)
-    ledger = read_table(str(public["ledger"][1])) if "ledger" in public else None
+    read = "ledger" in public and _may_differ(transform, changes)
+    ledger = read_table(str(public["ledger"][1])) if read else None
     known = () if before is None else before["promise"].get("in_force", ())
     asked = [*known, *in_force(ledger, transform)]
     return card_of(
@@ -204,7 +215,7 @@ def card_of_pass(
         drawn=drawn,
         in_force=[one for i, one in enumerate(asked) if one not in asked[:i]],
         grants=grants,
-        changes=changes or (before or {}).get("promise", {}).get("requirements_change", False),
+        changes=changes,
     )
 
 

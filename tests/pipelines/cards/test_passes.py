@@ -125,7 +125,7 @@ def test_questions_have_one_card_for_all(files, toolbox):
     job = files.job
     asked = {**ASKED, "questions": job.write("q.yaml", QUESTIONS), "output": job.path("answers")}
     asked["ledger"] = job.path("ledger.jsonl")
-    job.done(start="2024-01-03", end="2024-01-12", **asked)
+    job.done(start="2024-01-03", end="2024-01-17", **asked)
     card = files.card("answers/card.json")
     assert set(card["runs"][0]["answered"]) == {"visits", "people"}
     where = {"name": "answers/card.json", "ledger": job.path("ledger.jsonl")}
