@@ -27,7 +27,7 @@ from streamveil.pipelines.answers_report import (
 )
 from streamveil.pipelines.charts import PALETTE, STYLE, chart, shorten
 from streamveil.pipelines.html import decimal, template
-from streamveil.pipelines.page import CLASS_ROWS, READABLE_SLOTS, use_strip
+from streamveil.pipelines.page import CLASS_ROWS, READABLE_SLOTS, budget_row
 
 PALETTE_OF_ANSWERS = {**PALETTE, **STACK}
 _SPANS = {"1w": "week", "1d": "day", "1h": "hour", "1m": "minute", "1s": "second"}
@@ -200,13 +200,12 @@ def _budget(report: AnswersReport) -> dict[str, Any] | None:
         ),
         "classes": len(report.largest_use),
         "rows": [
-            {
-                "use": use,
-                "window": _so_many(use.requirement.window, report.portfolio.base),
-                "largest": float(use.together.max()),
-                "mean": float(use.together.mean()),
-                "strip": use_strip(use.requirement, use.together),
-            }
+            budget_row(
+                use.requirement,
+                use.users,
+                use.together,
+                _so_many(use.requirement.window, report.portfolio.base),
+            )
             for use in sorted(uses, key=lambda use: use.requirement)
         ],
     }

@@ -21,8 +21,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.pipelines.report import Report
+from streamveil.pipelines.sums import BUSIEST, in_spans
 
 # This module of matplotlib has no types, and its versions differ in which dates axes are typed
 # to take: hence also the `Any` of the times below.
@@ -43,6 +43,7 @@ PALETTE = {
 
 # Text stays text (small, selectable, in the reader's own font), and `$` in a label is a dollar.
 _COUNTED: Any = {"color": "#5b6670", "linewidth": 0.9, "dashes": (3, 2)}
+_LOST: Any = {"color": PALETTE["error"], "alpha": 0.3, "linewidth": 0}
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "streamveil",
@@ -117,8 +118,8 @@ def _short_path(path: str) -> str:
 
 
 def picture(report: Report, part: slice) -> Figure:
-    """Draw the three busiest bins above one another, with a headline and a key to the lines."""
-    bins = report.busiest[:3]
+    """Draw three busy bins above one another, with a headline and a key to the lines."""
+    bins = _telling(report)
     figure = Figure(figsize=(8, 4), facecolor="white")
     axes = figure.subplots(len(bins), 1, sharex=True, squeeze=False)[:, 0]
     figure.subplots_adjust(left=0.058, right=0.975, top=0.79, bottom=0.075, hspace=0.45)
@@ -128,10 +129,9 @@ def picture(report: Report, part: slice) -> Figure:
     figure.text(0.012, 0.938, shorten(report.subject, 60), fontsize=13, weight="bold")
     keys: list[Any] = [
         Line2D([], [], color=PALETTE["ink"], linewidth=1.1, label="true"),
-        *([_counted_key()] if report.uncounted_share > 0 else []),
+        *(_counted_keys() if report.uncounted_share > 0 else []),
         Line2D([], [], color=PALETTE["released"], linewidth=2, label="released"),
         Patch(color=PALETTE["released"], alpha=0.2, linewidth=0, label="± 2 standard errors"),
-        Line2D([], [], color=PALETTE["error"], marker="|", linestyle="", label="publication"),
     ]
     figure.legend(
         handles=keys,
@@ -145,21 +145,40 @@ def picture(report: Report, part: slice) -> Figure:
     return figure
 
 
-def _counted_key() -> Line2D:
-    return Line2D([], [], label="counted", **_COUNTED)
+def _counted_keys() -> list[Any]:
+    return [Line2D([], [], label="counted", **_COUNTED), Patch(label="not counted", **_LOST)]
+
+
+def _telling(report: Report) -> list[int]:
+    """The two busiest bins, and of the other busy ones that of which least counts."""
+    two, others = report.busiest[:2], report.busiest[2:BUSIEST]
+    kept = report.counted.sum(axis=0) / np.maximum(report.true_totals, 1)
+    return two + sorted(others, key=lambda j: float(kept[j]))[:1]
 
 
 def draw_panel(figure: Figure, report: Report, j: int, part: slice) -> None:
-    """One bin, true against released and revised, over a part of the slots."""
+    """One bin, true against released, over a part of the slots."""
+    _draw_bin(plain_axes(figure), report, j, part)
+
+
+def draw_sums(figure: Figure, report: Report, j: int, size: int) -> None:
+    """One bin, sums of so many slots in a row: true, counted, released, and as revised."""
     axes = plain_axes(figure)
-    _draw_bin(axes, report, j, part)
+    edges: Any = report.edges[::size][: len(report.releases) // size + 1]
+    true, counted, released = (
+        in_spans(counts[:, [j]], size)[:, 0]
+        for counts in (report.true_counts, report.counted, report.released)
+    )
+    _lines(axes, edges, true, counted, released)
     if report.revisions:
-        edges: Any = report.edges[part.start : part.stop + 1]
-        step(axes, edges, report.revised[part, j], color=PALETTE["revised"], linewidth=1)
+        revised = in_spans(report.revised[:, [j]], size)[:, 0]
+        step(axes, edges, revised, color=PALETTE["revised"], linewidth=1.2)
+    over_time(axes, edges)
+    _from_zero(axes, [true, counted, released])
 
 
 def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0.75) -> None:
-    """True line, released steps with their band, and a tick under every publication.
+    """True line and released steps with their band, from 0 up.
 
     Where not all events count, a dashed line shows what is left of them.
     """
@@ -182,19 +201,16 @@ def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0
     _lines(axes, edges, true, counted, released)
     over_time(axes, edges)
     # The lines set the scale; of the bands only the common ones, or one wide band flattens all.
-    spans: list[npt.NDArray[Any]] = [true, released]
-    if np.isfinite(error).any():
-        spans.append(np.nanquantile(low, 1 - spread, keepdims=True))
-        spans.append(np.nanquantile(high, spread, keepdims=True))
-    bottom, top = min(s.min() for s in spans), max(s.max() for s in spans)
-    room = 0.06 * max(top - bottom, 1)
-    axes.set_ylim(bottom - 3 * room, top + room)
-    published = [r.status == PUBLISHED for r in report.releases[part]]
-    # One path for all ticks; a marker for each would be most of the page.
-    ticks = np.repeat(dates.date2num(middles(edges)[published]), 3)
-    heights = np.tile([0.0, 0.045, np.nan], sum(published))
-    style: Any = {"color": PALETTE["error"], "linewidth": 1, "solid_capstyle": "butt"}
-    axes.plot(ticks, heights, transform=axes.get_xaxis_transform(), **style)
+    common = [np.nanquantile(high, spread, keepdims=True)] if np.isfinite(error).any() else []
+    _from_zero(axes, [true, released, *common])
+
+
+def _from_zero(axes: Axes, shown: Sequence[npt.NDArray[Any]]) -> None:
+    """A scale of counts from 0, or from the lowest of those that noise made negative."""
+    bottom = min(0.0, *(float(one.min()) for one in shown))
+    top = max(1.0, *(float(one.max()) for one in shown))
+    room = 0.06 * (top - bottom)
+    axes.set_ylim(bottom - room if bottom < 0 else 0, top + room)
 
 
 def draw_scatter(figure: Figure, report: Report) -> None:
@@ -288,7 +304,7 @@ def draw_total(figure: Figure, report: Report, group: int) -> None:
     )
     _lines(axes, edges, true, counted, released)
     over_time(axes, edges)
-    axes.set_ylim(bottom=min(0.0, 1.05 * float(released.min())))
+    _from_zero(axes, [true, released])
 
 
 def draw_error(figure: Figure, report: Report, group: int) -> None:
@@ -339,11 +355,13 @@ def _lines(
 ) -> None:
     """Released steps, and over them the true line through the middles of the slots.
 
-    Between them, dashed, what counts of the true events, if that is not all.
+    Between them, dashed, what counts of the true events, if that is not all, and what is lost by
+    that as an area.
     """
     crowded = len(true) > axes.get_window_extent().width
     step(axes, edges, released, color=PALETTE["released"], linewidth=1.2 if crowded else 1.8)
     if (counted != true).any():
+        axes.fill_between(middles(edges), counted, true, **_LOST)
         axes.plot(middles(edges), counted, **_COUNTED)
     axes.plot(
         middles(edges),

@@ -36,6 +36,7 @@ from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.release import ReleaseJob
 from streamveil.pipelines.report import Report
 from streamveil.pipelines.summary import Summary
+from streamveil.pipelines.sums import all_sums, longest
 from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.counting.unprotected import exact_counts
 
@@ -97,6 +98,12 @@ def main(given: argparse.Namespace, options: PipelineOptions) -> int:
         f"{report.uncounted_error:.2f} by flights that do not count, "
         f"{report.noise_error:.2f} by noise"
     )
+    if span := longest(report):
+        each, together = (rows[-1] for rows in all_sums(report)[-2:])
+        print(
+            f"sums:     {each.share:.1%} of the flights to an airport in a {span[0]}, "
+            f"{together.share:.1%} of all of them"
+        )
     if lag:
         print(
             f"revised:  {report.revised_relative_error:.1%} of all flights (L1), "
@@ -150,6 +157,7 @@ def _report(job: ReleaseJob, summary: Summary, hourly: bool) -> Report:
         counted=counted,
         facts={name.strip(): text.strip() for name, text in facts.items()},
         bin_name="airport",
+        event_name="flight",
         revisions=read_revisions(job.revisions) if job.revisions else (),
         repeat="streamveil demo" + (" --hourly" if hourly else ""),
     )

@@ -8,7 +8,7 @@ make one of data that must stay private.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,10 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from streamveil.mechanisms.core.records import MICROSECONDS, STATUSES, Requirement
+from streamveil.mechanisms.core.number_text import number_of
+from streamveil.mechanisms.core.records import MICROSECONDS, PUBLISHED, STATUSES, Requirement
 from streamveil.pipelines.charts import (
     PALETTE,
     STYLE,
@@ -26,17 +28,22 @@ from streamveil.pipelines.charts import (
     draw_error,
     draw_panel,
     draw_scatter,
+    draw_sums,
     draw_total,
     on_scale,
     picture,
     shorten,
+    whole,
 )
 from streamveil.pipelines.html import percent, template
 from streamveil.pipelines.report import Report
+from streamveil.pipelines.sums import BUSIEST, TURN, all_sums, in_spans, longest, turns
 
 # More slots than this in one small chart cannot be told apart: a window of them is drawn instead.
 READABLE_SLOTS = 500
-BUSIEST_CHARTS = 6
+BUSIEST_CHARTS = 4
+# Places, in the order of true totals, of the bins whose sums are drawn: rare ones too.
+SUMMED = (1, 10, 30, 60)
 BUSIEST_ROWS = 10
 # Rows of the budget table; a registry with more classes shows those that came nearest the limit.
 CLASS_ROWS = 40
@@ -57,7 +64,7 @@ def write_page(report: Report, path: str, more: Mapping[str, Any] | None = None)
 
 
 def write_picture(report: Report, path: str) -> None:
-    """Write one picture, twice as wide as high: the three busiest bins, true against released.
+    """Write one picture, twice as wide as high: three busy bins, true against released.
 
     Args:
         report: what to show.
@@ -86,8 +93,10 @@ def _context(report: Report) -> dict[str, Any]:
         "statuses": {s: report.slots_with(s) for s in STATUSES},
         "alarms": sum(release.alarm for release in report.releases),
         "believed": _believed(report),
+        "gaps": _gaps(report),
         "mean_true": float(report.true_counts.mean()),
         "uncounted": report.uncounted_share > 0,
+        **_sums(report),
         "panels": _panels(report, part),
         "part": {
             "slots": part.stop - part.start,
@@ -129,22 +138,85 @@ def _believed(report: Report) -> float:
     return float(np.mean([one.diagnostics.get("believed", 1.0) for one in report.releases]))
 
 
+def _gaps(report: Report) -> dict[str, int] | None:
+    """Slots from one publication to the next, in the median and at most; None without two."""
+    at = [i for i, release in enumerate(report.releases) if release.status == PUBLISHED]
+    between = np.diff(at)
+    if not len(between):
+        return None
+    return {"median": int(np.median(between)), "longest": int(between.max())}
+
+
+def _sums(report: Report) -> dict[str, Any]:
+    """What the template shows of counts added up over slots and bins."""
+    rows = all_sums(report)
+    each, *together = rows[-2:] if len(report.labels) > 1 else rows
+    shown: dict[str, Any] = {
+        "sums": [row for kind in rows for row in kind],
+        "cards": dict.fromkeys([each[0], each[-1], *(one[-1] for one in together)]),
+        "sum_panels": [],
+    }
+    if span := longest(report):
+        name, size = span
+        places = dict.fromkeys(min(place, len(report.labels)) for place in SUMMED)
+        shown |= {
+            "span": name,
+            "busiest": BUSIEST,
+            "turn": TURN,
+            "turns": turns(report, size),
+            "sum_panels": [
+                _panel(
+                    report,
+                    report.busiest[place - 1],
+                    f"sums{place}",
+                    (name, size, slice(None)),
+                    partial(draw_sums, report=report, j=report.busiest[place - 1], size=size),
+                )
+                for place in places
+            ],
+        }
+    return shown
+
+
 def _panels(report: Report, part: slice) -> list[dict[str, Any]]:
     """The busiest bins, each with its chart."""
     return [
-        {
-            "label": report.labels[j],
-            "name": report.label_names.get(report.labels[j], ""),
-            "chart": chart(
-                f"bin{i}",
-                f"True and released counts of {report.full_name(j)} by {report.slot_name}",
-                partial(draw_panel, report=report, j=j, part=part),
-                wide=(540, 190),
-                narrow=(350, 165),
-            ),
-        }
+        _panel(
+            report,
+            j,
+            f"bin{i}",
+            (report.slot_name, 1, part),
+            partial(draw_panel, report=report, j=j, part=part),
+        )
         for i, j in enumerate(report.busiest[:BUSIEST_CHARTS])
     ]
+
+
+def _panel(
+    report: Report,
+    j: int,
+    name: str,
+    shown: tuple[str, int, slice],
+    draw: Callable[[Figure], None],
+) -> dict[str, Any]:
+    """A bin with its chart; `shown` are the span, its slots, and the part of all slots."""
+    return {
+        "label": report.labels[j],
+        "name": report.label_names.get(report.labels[j], ""),
+        "chart": chart(name, _told(report, j, *shown), draw, wide=(540, 190), narrow=(350, 165)),
+    }
+
+
+def _told(report: Report, j: int, span: str, size: int, part: slice) -> str:
+    """What a chart of a bin shows, for those who do not see it."""
+    ranges = [
+        f"{name} from {whole(sums.min())} to {whole(sums.max())}, {whole(sums.mean())} in the mean"
+        for name, sums in (
+            ("true", in_spans(report.true_counts[part, [j]], size)),
+            ("released", in_spans(report.released[part, [j]], size)),
+        )
+    ]
+    return f"Counts of {report.full_name(j)} by {span}: {'; '.join(ranges)}"
 
 
 def _readable(report: Report) -> slice:
@@ -178,9 +250,10 @@ class _Row(NamedTuple):
 
 
 class _Budget(NamedTuple):
-    """One row of the budget table."""
+    """One row of a budget table."""
 
-    requirement: Requirement
+    window: str
+    epsilon: float
     users: int
     largest: float
     mean: float
@@ -208,14 +281,20 @@ def _budgets(report: Report) -> list[_Budget]:
     """Rows of the budget table, sorted by requirement."""
     near = sorted(report.budget_use.items(), key=lambda item: -item[1][1].max())[:CLASS_ROWS]
     return [
-        _Budget(
-            requirement, users, float(use.max()), float(use.mean()), use_strip(requirement, use)
-        )
+        budget_row(requirement, users, use, number_of(requirement.window, report.slot_name))
         for requirement, (users, use) in sorted(near, key=lambda item: item[0])
     ]
 
 
-def use_strip(requirement: Requirement, use: npt.NDArray[np.float64]) -> Markup:
+def budget_row(
+    requirement: Requirement, users: int, use: npt.NDArray[np.float64], window: str
+) -> _Budget:
+    """What a class asked for, and the share of it used in the window of every slot."""
+    strip = _use_strip(requirement, use)
+    return _Budget(window, requirement.epsilon, users, float(use.max()), float(use.mean()), strip)
+
+
+def _use_strip(requirement: Requirement, use: npt.NDArray[np.float64]) -> Markup:
     """Draw the use over time as a small area that stretches with its table cell."""
     size = -(-len(use) // READABLE_SLOTS)
     peaks = np.maximum.reduceat(use, np.arange(0, len(use), size))

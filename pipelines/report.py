@@ -60,6 +60,8 @@ class Report:
     """Lines of the footer, such as events read and rejected."""
     bin_name: str = "bin"
     """What one bin is called, in the singular: `airport`."""
+    event_name: str = "event"
+    """What one event is called, in the singular: `flight`."""
     repeat: str = ""
     """A shell command that makes the page again, or nothing."""
     revisions: Sequence[Revision] = ()

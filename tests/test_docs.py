@@ -53,12 +53,12 @@ def test_blocks_of_a_page_run_in_order(page, tmp_path):
 @pytest.mark.parametrize(
     "mark", [pytest.param(name, marks=getattr(pytest.mark, name)) for name in ("prism", "flink")]
 )
-def test_blocks_for_a_runner_run_on_the_files_of_the_readme(mark, request, tmp_path):
+def test_blocks_for_a_runner_run_on_the_files_of_the_first_steps(mark, request, tmp_path):
     for name in ("tests", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
     if mark == "flink":
         (tmp_path / "flink").symlink_to(request.config.getoption("--flink_home"))
-    written = list(blocks(ROOT / "README.md"))
+    written = list(blocks(ROOT / "docs" / "first-steps.md"))
     files = [(language, text) for language, text in written if re.fullmatch(HERE, text)]
     on_runner = list(blocks(ROOT / "docs" / "runners.md", mark))
     assert len(files) == 2
@@ -117,16 +117,34 @@ def test_readme_has_the_two_commands():
     assert "pytest" in marked[1]
 
 
-def test_readme_says_how_its_budget_is_divided(tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["README.md", "docs/first-steps.md"])
+def test_pages_say_how_their_budget_is_divided(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    readme = (ROOT / "README.md").read_text()
-    for name, text in HERE.findall(readme):
-        (tmp_path / name).write_text(text)
+    page = (ROOT / name).read_text()
+    for file, text in HERE.findall(page):
+        (tmp_path / file).write_text(text)
     known = read_requirements("requirements.csv")
     asked = read_questions("questions.yaml")
     shares, _ = plan_shares(asked, known.classes, known.sizes)
     told = ", ".join(f"{one.name} {share:.1%}" for one, share in zip(asked, shares, strict=True))
-    assert f"`{told}`" in readme.replace("\n", " ")
+    assert f"`{told}`" in page.replace("\n", " ")
+
+
+# "Every claim on the README has its command": what the commands name is there, and measured so.
+def test_commands_of_the_readme_are_those_of_what_was_measured():
+    readme = (ROOT / "README.md").read_text()
+    figures = readme.split("## Figures")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| .* \| .*\d.* \| `(.+)` \|$", figures, re.MULTILINE)
+    assert len(rows) == figures.count("\n| ") - 1
+    measured = (ROOT / "benchmarks" / "RESULTS.md").read_text()
+    for command in rows:
+        assert command == "streamveil demo" or f"\n    {command}\n" in measured, command
+    guaranteed = readme.split("## What is guaranteed")[1].split("\n## ")[0]
+    claims = re.findall(r"^- \*\*.*?(?=^- |\Z)", guaranteed, re.MULTILINE | re.DOTALL)
+    for claim in claims:
+        files = re.findall(r"`python [^`]*?((?:tests|benchmarks)/[\w/.]+)", claim)
+        assert files, claim
+        assert all((ROOT / file).exists() for file in files), claim
 
 
 def test_the_page_on_versions_names_those_of_saved_states():

@@ -47,6 +47,18 @@ def test_error_is_moderate(demo):
     assert 0 < error < 25
 
 
+def test_sums_err_less(demo):
+    out = demo[1].out
+    day = re.search(r"error: +(\d+\.\d)% of all flights", out)[1]
+    week, all_together = re.search(
+        r"sums: +(\d+\.\d)% of the flights to an airport in a week, (\d+\.\d)% of all", out
+    ).groups()
+    assert float(all_together) < float(week) < float(day)
+    html = (demo[0] / "index.html").read_text(encoding="utf-8")
+    for error in (day, week, all_together):
+        assert f"<b>{error}%</b>" in html
+
+
 def test_revisions_err_less(demo):
     """Every day is revised seven days later, and on the whole for the better."""
     folder, outcome = demo

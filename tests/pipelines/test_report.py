@@ -1,10 +1,13 @@
 """The page holds everything it needs, says the right figures, and trusts no label."""
 
+import itertools
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from streamveil.mechanisms.core.records import (
     NULLIFIED,
@@ -20,7 +23,7 @@ from streamveil.mechanisms.core.records import (
     Revision,
     Slots,
 )
-from streamveil.pipelines.charts import picture
+from streamveil.pipelines.charts import draw_panel, draw_sums, draw_total, picture
 from streamveil.pipelines.page import write_page, write_picture
 from streamveil.pipelines.report import Report
 
@@ -95,8 +98,29 @@ def test_page_is_sound_html(html):
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', html))
     assert used <= set(ids)
     charts = re.findall(r'<svg[^>]*role="img" aria-label="[^"]+"[^>]*><title>[^<]', html)
-    assert len(charts) == html.count("<svg") == 2 * (6 + 1 + 2) + len(CLASSES)
-    assert html.count("How to read it") == 6
+    assert len(charts) == html.count("<svg") == 2 * (4 + 4 + 1 + 2) + len(CLASSES)
+    assert html.count("How to read it") == 8
+
+
+# What a screen reader and a keyboard need: landmarks, a way past them, headings in order, names.
+def test_page_can_be_read_without_eyes_or_mouse(html):
+    assert re.findall(r"<(main|header|footer|nav)\b", html) == ["header", "nav", "main", "footer"]
+    first = re.search(r"<body>\s*(<[^>]+>)", html).group(1)
+    assert first == '<a class="skip" href="#main">'
+    assert ":focus-visible { outline:" in html
+    levels = [int(level) for level in re.findall(r"<h(\d)", html)]
+    assert levels[0] == 1
+    assert all(below <= above + 1 for above, below in itertools.pairwise(levels))
+    assert levels.count(1) == 1
+    tables = re.findall(r"<table.*?</table>", html, re.DOTALL)
+    assert len(tables) == 3
+    for table in tables:
+        assert "<caption>" in table
+        assert not re.search(r"<th(?![^>]*scope=)[ >]", table)
+    assert not re.search(r"</figure>\s*<figcaption|</div>\s*</section>\s*<figcaption", html)
+    named = re.findall(r'aria-label="(Counts of [^"]+)"', html)
+    assert len(named) == 2 * 8
+    assert all(re.search(r"true from \S+ to \S+, \S+ in the mean; released", one) for one in named)
 
 
 def test_charts_follow_the_colour_scheme(html):
@@ -116,17 +140,29 @@ def test_labels_are_text(html):
     assert "pbd&lt;&amp;&gt;" in html
 
 
-# Only what occurs has a tile; publications always have one.
-def test_tiles(tmp_path):
-    report = make([[5, 1]] * 4, [[5, 1]] * 4)
+# Only what occurs is spoken of, but for publications.
+def test_what_became_of_slots(tmp_path):
+    report = make([[5, 1]] * 5, [[5, 1]] * 5)
 
-    def tiles(releases):
-        html = page(replace(report, releases=releases), tmp_path)
-        return dict(re.findall(r"<dt>(\w+)</dt><dd><b>(\d+)</b>", html))
+    def told(releases):
+        text = words(page(replace(report, releases=releases), tmp_path))
+        return re.findall(r"(\d+) days?(?: of \d+)? (?:was|were) (\w+)", text), text
 
-    assert tiles(report.releases) == {"Published": "1", "Skipped": "2", "Nullified": "1"}
+    said, text = told(report.releases)
+    assert said == [("1", "published"), ("3", "skipped"), ("1", "nullified")]
+    assert "alarm" not in text
+    assert "in the median" not in text
     predicted = [replace(r, status=PREDICTED, alarm=r.slot == 3) for r in report.releases]
-    assert tiles(predicted) == {"Published": "0", "Predicted": "4", "Alarms": "1"}
+    said, text = told(predicted)
+    assert said == [("0", "published"), ("5", "predicted")]
+    assert "In 1 day the mechanism saw the counts jump" in text
+    every = [replace(r, status=PUBLISHED if r.slot != 2 else SKIPPED) for r in report.releases]
+    assert "every day in the median and 2 days apart at most" in told(every)[1]
+
+
+def words(html):
+    text = re.sub(r"<svg.*?</svg>|<style.*?</style>|<[^>]+>", " ", html, flags=re.DOTALL)
+    return re.sub(r" ([.,:])", r"\1", " ".join(text.split()))
 
 
 def test_figures():
@@ -153,13 +189,13 @@ def test_figures_on_the_page(tmp_path):
         [[0, 0], [22, 8], [22, 0], [9, 7]],
         bin_name="airport",
     )
-    text = re.sub(r"<svg.*?</svg>|<style.*?</style>|<[^>]+>", " ", page(report, tmp_path), flags=16)
-    text = " ".join(text.split())
-    assert "Relative L1 error 25.0%" in text
-    assert "Mean absolute error 2.5" in text
-    assert "Published 1 of 4 days" in text
-    assert "Skipped 2" in text
-    assert "Nullified 1" in text
+    text = words(page(report, tmp_path))
+    assert "Each of 2 airports, day by day 25.0% off: by 2.5 of 10 events, in the mean" in text
+    assert "What does 25.0% mean?" in text
+    assert "the release says 2.5 too many or too few" in text
+    assert "each of 2 airports day 2.5 of 10 25.0% 25.0% all airports together" in text
+    assert "1 day of 4 were" not in text
+    assert "1 day of 4 was published" in text
     assert "Largest budget use 62.5%" in text
     assert "1,234 users" in text
     # The day whose slot starts at 05:00 UTC is the first of January where the data was made.
@@ -208,6 +244,36 @@ def test_picture(year, tmp_path):
     assert width >= 800
 
 
+# Of a year of some counts from 50 to 60 a chart from 50 up would show a year of ups and downs.
+@pytest.mark.parametrize(("released", "bottom"), [(55, 0), (-5, -9)])
+def test_charts_of_counts_begin_at_0(released, bottom):
+    true = 55 + np.arange(14)[:, None] % 2
+    report = make(true, np.where(np.arange(14)[:, None] == 3, released, true))
+    for draw, least in (
+        (partial(draw_panel, j=0, part=slice(0, 14)), bottom),
+        (partial(draw_total, group=1), bottom),
+        (partial(draw_sums, j=0, size=7), 0),
+    ):
+        figure = Figure(figsize=(8, 4))
+        draw(figure, report=report)
+        assert figure.axes[0].get_ylim()[0] == pytest.approx(least, abs=0.5)
+
+
+# Of busy bins the picture shows the one that loses most by the bound, and how much that is.
+def test_a_picture_shows_what_does_not_count(tmp_path):
+    true = np.tile([50, 40, 30, 20, 2], (14, 1))
+    drawn = picture(make(true, true, counted=true - [1, 1, 2, 8, 0]), slice(0, 14))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["L0", "L1", "L3"]
+    _, lost = drawn.axes[2].collections
+    assert set(lost.get_paths()[0].vertices[:, 1]) == {12, 20}
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
+        *("true", "counted", "not counted", "released", "± 2 standard errors"),
+    ]
+    drawn = picture(make(true, true), slice(0, 14))
+    assert [axes.get_title(loc="left") for axes in drawn.axes] == ["L0", "L1", "L2"]
+    assert len(drawn.axes[2].collections) == 1
+
+
 # A count cannot be below 0, so nor can what it may be; and a week says of which month it is.
 def test_a_picture_of_a_week_of_hours(tmp_path):
     hours = 24 * 30
@@ -223,12 +289,17 @@ def test_a_picture_of_a_week_of_hours(tmp_path):
     assert any(re.fullmatch(r"\d\d Jan", label) for label in labels), labels
 
 
-# Where little of the estimates is told, the page says that the counts are too low.
+# Where little of the estimates is told, the page says that counts are too low, in sums too.
 def test_a_page_says_that_estimates_were_shrunk(tmp_path):
     report = make([[9, 8], [7, 6]], [[2, 2], [2, 1]])
-    assert "far below the noise" not in page(report, tmp_path)
+    html = page(report, tmp_path)
+    assert "far below it" not in html
+    assert "so it fades as counts are added up" in html
     shrunk = [replace(one, diagnostics={"believed": 0.25}) for one in report.releases]
-    assert "25.0% on average" in page(replace(report, releases=shrunk), tmp_path)
+    html = page(replace(report, releases=shrunk), tmp_path)
+    assert "25.0% on average" in html
+    assert "fades" not in html
+    assert "why to live with it" not in html
 
 
 def test_refuses_shapes_that_disagree():
@@ -244,17 +315,17 @@ def test_refuses_shapes_that_disagree():
 
 
 def test_revisions_are_drawn_and_their_error_is_told(tmp_path):
-    report = make([[10, 20], [10, 20], [12, 18]], [[12, 20], [10, 26], [12, 10]])
+    report = make([[10, 20], [10, 20], [12, 18]] * 5, [[12, 20], [10, 26], [12, 10]] * 5)
     revised = [
-        Revision.of(Revised(t, np.array([10, 20]), np.ones(2)), min(t + 1, 2), report.slots, "m")
-        for t in range(3)
+        Revision.of(Revised(t, np.array([10, 20]), np.ones(2)), min(t + 1, 14), report.slots, "m")
+        for t in range(15)
     ]
     html = page(report, tmp_path)
     assert "revised" not in html.split("</style>")[1]
     html = page(replace(report, revisions=revised), tmp_path)
     assert "revised 1 day later" in html
     assert "As revised later" in html
-    assert re.search(r"4\.4\s?%", html)  # 4 of 90
+    assert re.search(r"4\.4\s?%", html)  # 4 of 90, five times
     assert "var(--revised)" in html.split("</style>")[1]
-    with pytest.raises(ConfigurationError, match="2 revisions are not of the slots of 3 releases"):
+    with pytest.raises(ConfigurationError, match="2 revisions are not of the slots of 15 releases"):
         replace(report, revisions=revised[:2])
