@@ -22,6 +22,7 @@ commands:
   per-record  counts, sums and maxima that protect each record by a budget of its own
   evaluate    several mechanisms on the same streams: which one errs least
   plan        which error questions will have, and which epsilon they need
+  card        what was promised, in words; or checked against ledger and releases
   demo        a year of real flights, released and shown on a page
 
 streamveil COMMAND --help lists a command's options.
@@ -157,6 +158,15 @@ def _plan(argv: Sequence[str]) -> int:
     return plan.main(given)
 
 
+def _card(argv: Sequence[str]) -> int:
+    from streamveil.pipelines.commands import read
+
+    given, _ = read("card", argv)
+    from streamveil.pipelines.cards import command
+
+    return command.main(given)
+
+
 def _demo(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
@@ -175,6 +185,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "per-record": _per_record,
     "evaluate": _evaluate,
     "plan": _plan,
+    "card": _card,
     "demo": _demo,
 }
 
