@@ -25,6 +25,7 @@ from streamveil.mechanisms.registry import (
     only_dynamic,
     parse,
 )
+from streamveil.pipelines.audit.options import AUDIT_SAYING, NOT_AUDITED
 from streamveil.pipelines.flags import (
     StrictParser,
     beams_names,
@@ -174,6 +175,13 @@ def _add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     add_evaluate_options(parser)
 
 
+def _add_audit_options(parser: argparse.ArgumentParser) -> None:
+    """Import them when they are needed."""
+    from streamveil.pipelines.audit.options import add_audit_options
+
+    add_audit_options(parser)
+
+
 def _check_release(given: Any) -> None:
     if given.questions:
         _check_questions(given)
@@ -295,6 +303,12 @@ def _check_card(given: Any) -> None:
             )
 
 
+def _check_audit(given: Any) -> None:
+    from streamveil.pipelines.audit.options import check_audit
+
+    check_audit(given)
+
+
 def _check_plan(given: Any) -> None:
     check_required("plan", given, ("questions",))
     if not (given.requirements or given.default_requirement):
@@ -414,6 +428,24 @@ streamveil plan --questions=questions.yaml --default_requirement=168,1,5000 \
         "streamveil card --check --card=releases.csv.card.json --ledger=ledger.csv",
         _check_card,
         beam=False,
+    ),
+    Command(
+        "audit",
+        "What an attacker can prove that a configuration tells of its users, beside what it "
+        "promises them: thousands of guesses about users who are in the input or not, from runs in "
+        "memory. The exit code is 1 where more is proven than was promised.",
+        (_add_audit_options,),
+        (),
+        r"""
+streamveil audit --mechanism=pba --default_requirement=10,1,1000 \
+    --seconds=20 --report=audit.html --json=audit.json
+""",
+        _check_audit,
+        foreign=(add_shared_options, add_job_options, add_release_options),
+        refused=NOT_AUDITED,
+        saying=AUDIT_SAYING,
+        beam=False,
+        meanings={"input": EVENT_FILES},
     ),
     Command(
         "demo",

@@ -21,6 +21,7 @@ commands:
   collect     the same in the local setting: devices perturb, the server sees no raw value
   per-record  counts, sums and maxima that protect each record by a budget of its own
   evaluate    several mechanisms on the same streams: which one errs least
+  audit       what an attacker can prove that a configuration tells, beside its promise
   plan        which error questions will have, and which epsilon they need
   card        what was promised, in words; or checked against ledger and releases
   demo        a year of real flights, released and shown on a page
@@ -148,6 +149,15 @@ def _evaluate(argv: Sequence[str]) -> int:
     return evaluate.main(given, shlex.join(["streamveil", "evaluate", *argv]))
 
 
+def _audit(argv: Sequence[str]) -> int:
+    from streamveil.pipelines.commands import read
+
+    given, _ = read("audit", argv)
+    from streamveil.pipelines.audit import command
+
+    return command.main(given, shlex.join(["streamveil", "audit", *argv]))
+
+
 def _plan(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
@@ -184,6 +194,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "collect": _collect,
     "per-record": _per_record,
     "evaluate": _evaluate,
+    "audit": _audit,
     "plan": _plan,
     "card": _card,
     "demo": _demo,
