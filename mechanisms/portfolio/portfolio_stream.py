@@ -221,6 +221,7 @@ class PortfolioStream:
                 joined,
                 question.measure.quantum,
                 question.measure.parts if question.statistic.ratio else 0,
+                summed=bool(question.times),
             )
             made = mechanism(question.mechanism, population, revise=revise)
         except ConfigurationError as error:
