@@ -20,19 +20,19 @@ that q's slots cost that meet W: at most m_q. Together this is E_k at most.
 
 So a question's cap may fall at once, and that of another one rises as windows leave in which the
 first one has cost more. Caps that were in force can always stay: a window that ended since cost no
-more than they, or than the window before it. A cap is the mean of what was planned for the slots of the longest window, those
-before the stream as is planned now: so a question whose part is to be smaller goes on at the lower
-pace, rather than being silent until the window allows for it again. Early in a stream this changes
-all at once.
+more than they, or than the window before it. A cap is the mean of what was planned for the slots of
+the longest window, those before the stream as is planned now: so a question whose part is to be
+smaller goes on at the lower pace, rather than being silent until the window allows for it again.
+Early in a stream this changes all at once.
 
 The plan. What is known of a question is its error as told, by the squares of `stderr`, at the share
 that it has; and before its first answer the most that it is expected to be, however often users are
 seen (`shares.py`). One answer a day from many users errs little whatever they do, and need not wait
-for its first day to give away what it cannot use. How an error changes with the share, nobody knows: it falls as a power of it, which is
-from 0.6 to 2 (`shares.py`). So the plan takes it that whoever gets less loses with a larger power
-than that with which whoever gets more gains. It has the least weighted error under these, and moves
-nothing where no move is worth it. Questions with a share in the file or with another mechanism than
-`adaptive` keep what they have.
+for its first day to give away what it cannot use. How an error changes with the share, nobody
+knows: it falls as a power of it, which is from 0.6 to 2 (`shares.py`). So the plan takes it that
+whoever gets less loses with a larger power than that with which whoever gets more gains. It has the
+least weighted error under these, and moves nothing where no move is worth it. Questions with a
+share in the file or with another mechanism than `adaptive` keep what they have.
 
 All that a plan takes is released or public: it is post-processing.
 """
