@@ -30,9 +30,10 @@ that it has; and before its first answer the most that it is expected to be, how
 seen (`shares.py`). One answer a day from many users errs little whatever they do, and need not wait
 for its first day to give away what it cannot use. How an error changes with the share, nobody
 knows: it falls as a power of it, which is from 0.6 to 2 (`shares.py`). So the plan takes it that
-whoever gets less loses with a larger power than that with which whoever gets more gains. It has the
-least weighted error under these, and moves nothing where no move is worth it. Questions with a
-share in the file or with another mechanism than `adaptive` keep what they have.
+whoever gets less loses with a larger power than that with which whoever gets more gains. Without an
+answer it is the largest power, that of fresh noise. It has the least weighted error under these,
+and moves nothing where no move is worth it. Questions with a share in the file or with another
+mechanism than `adaptive` keep what they have.
 
 All that a plan takes is released or public: it is post-processing.
 """
@@ -49,6 +50,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.portfolio.shares import FALLS as FEARED
 from streamveil.mechanisms.portfolio.shares import Expected, surest
 from streamveil.mechanisms.protocol import Mechanism, Resizable, SlotRelease
 
@@ -266,7 +268,8 @@ class Replanning:
         most = self._model.at(plan.wanted).max(axis=1)[some]
         told = plan.errors[some] * now**-USUAL
         error = self._weights[some] * np.where(known[some], told, most)
-        shares = surest(error, now, np.minimum(self._least[some], now), FALLS, RISES)
+        falls = np.where(known[some], FALLS, FEARED)
+        shares = surest(error, now, np.minimum(self._least[some], now), falls, RISES)
         if np.abs(shares / now - 1).max() < LITTLE:
             return plan.wanted
         found = plan.wanted.copy()
