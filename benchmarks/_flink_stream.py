@@ -157,8 +157,11 @@ def build(pipeline: beam.Pipeline, pace: Pace, folder: Path, settle: str | None)
         _ = found.releases | WriteReleasesToFolder(str(folder / "releases"))
 
 
-def reference(last_slot: int, path: str) -> None:
-    """The releases of one run in this process that nothing disturbs, as a file."""
+def reference(last_slot: int, path: str, costs: str | None = None) -> None:
+    """The releases of one run in this process that nothing disturbs, as a file.
+
+    What its slots cost is kept in the folder `costs`, if one is named.
+    """
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
     from streamveil.io import WriteReleases
@@ -166,4 +169,7 @@ def reference(last_slot: int, path: str) -> None:
     with beam.Pipeline(runner=FnApiRunner()) as pipeline:
         slots = pipeline | beam.Create(range(last_slot + 1))
         batches = slots | beam.Map(events_of).with_output_types(pa.RecordBatch)
-        _ = released(batches, last_slot).releases | WriteReleases(path)
+        found = released(batches, last_slot)
+        _ = found.releases | WriteReleases(path)
+        if costs:
+            _ = found.ledger | beam.Map(keep_cost, costs)

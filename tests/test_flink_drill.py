@@ -12,9 +12,9 @@ LAST = 11
 def undisturbed(flink_drill, tmp_path_factory):
     """What a stream without a kill leaves."""
     folder = tmp_path_factory.mktemp("drill")
-    flink_drill.reference(LAST, str(folder / "once.jsonl"))
     for name in ("seen", "releases"):
         (folder / name).mkdir()
+    flink_drill.reference(LAST, str(folder / "once.jsonl"), costs=str(folder / "seen"))
     for slot, line in enumerate((folder / "once.jsonl").read_bytes().splitlines()):
         (folder / "seen" / f"{slot:06}-a.json").write_bytes(line)
         (folder / "releases" / f"{slot:06}.json").write_bytes(line + b"\n")
@@ -61,8 +61,12 @@ def spoil(folder, name, **values):
         (lambda seen: spoil(seen, "000004-b.json", counts=[1]), "with other content: [4]"),
         (lambda seen: spoil(seen, "000004-a.json", counts=[1]), "undisturbed run: [4]"),
         (
-            lambda seen: spoil(seen, "000004-a.json", status="published", epsilon=1.1),
+            lambda seen: (seen / "000004-b.cost").write_text("1.1"),
             "windows end at [4, 5, 6, 7, 8]",
+        ),
+        (
+            lambda seen: [cost.unlink() for cost in seen.glob(f"{4:012}-*.cost")],
+            "slots without an entry of the ledger: [4]",
         ),
         (
             lambda seen: (seen.parent / "releases" / "000004.json").write_text("x"),
