@@ -52,6 +52,7 @@ from streamveil.pipelines.options import (
     OLD_NAMES,
     PER_RECORD_NAMES,
     REQUIRED,
+    add_card_options,
     add_demo_options,
     add_dry_run,
     add_job_options,
@@ -289,6 +290,19 @@ def _check_evaluate(given: Any) -> None:
         promise_of(given)
 
 
+def _check_card(given: Any) -> None:
+    if given.file and given.card and given.file != given.card:
+        raise ConfigurationError(f"two cards are named, {given.file} and {given.card}: name one")
+    given.card = given.card or given.file
+    check_required("card", given, ("card",))
+    for name in ("ledger", "releases"):
+        if getattr(given, name) and not given.check:
+            raise ConfigurationError(
+                f"--{name}={getattr(given, name)} is what a card is checked against: give --check "
+                "as well, or leave it out"
+            )
+
+
 def _check_audit(given: Any) -> None:
     from streamveil.pipelines.audit.options import check_audit
 
@@ -403,6 +417,16 @@ streamveil plan --questions=questions.yaml --default_requirement=168,1,5000 \
     --rate=400 --drift=0.05 --wanted=places:10
 """,
         _check_plan,
+        beam=False,
+    ),
+    Command(
+        "card",
+        "What was promised: the card that every run writes beside its files, told in words; or "
+        "checked against the ledger and the releases.",
+        (add_card_options, add_log_options),
+        ("card",),
+        "streamveil card --check --card=releases.csv.card.json --ledger=ledger.csv",
+        _check_card,
         beam=False,
     ),
     Command(

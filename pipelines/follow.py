@@ -45,8 +45,11 @@ from streamveil.mechanisms.core.records import (
     format_duration,
     format_time,
 )
+from streamveil.pipelines.cards.files import IN_FOLDER, card_beside, read_card, write_card
+from streamveil.pipelines.cards.writing import after_choice, card_of_pass
 from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CloseBy
+from streamveil.pipelines.errors import reason_of
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
@@ -288,16 +291,17 @@ class Follow:
         resume = self._state(snapshot)
         before = users_after(self.folder.of_pass(snapshot.passes))
         roll = Roll.of(self.transform, before, resume, bool(self.changes))
+        whole = roll.transform(self.transform, key.source)
         # Refuses other options than the state was written with, before anything is read.
         dataclasses.replace(
-            roll.transform(self.transform, key.source),
+            whole,
             first_slot=snapshot.next_slot,
             last_slot=None,
             resume=resume,
         )
         self._refuse_other_start(snapshot.first_slot)
         self._warn_of_no_revisions(snapshot)
-        following = self._to_grant(resume)
+        following = dataclasses.replace(self, transform=whole)._to_grant(resume)
         roll.tell(self.transform.slots, snapshot.next_slot)
         return snapshot, key, roll, following
 
@@ -320,6 +324,7 @@ class Follow:
         keyed = self._keyed(snapshot.next_slot, key)
         self._refuse_other_keys(snapshot, keyed)
         proven = self.folder.recover(key().first, self._witness)
+        self._show_card(proven)  # of a pass that was killed before it could
         return dataclasses.replace(proven, later_keys=keyed.later_keys)
 
     def _keyed(self, slot: int, key: SameKey) -> Snapshot:
@@ -592,6 +597,7 @@ class Follow:
             self._incoming.refuse_moved(found, read)
             raise
         self._incoming.refuse_moved(found, read)
+        self._state_card(job, snapshot, number)
         waiting, broken = job.waiting(), job.unreadable()
         slots = self.transform.slots
         committed = dataclasses.replace(
@@ -618,11 +624,62 @@ class Follow:
         self.monitor.passed(job.due, summary)
         self._write_summary()
         self._tell(job.due, summary, targets)
+        self._show_card(committed)
         self._show(committed)
         return committed
 
     def _show(self, snapshot: Snapshot) -> None:
         """Show people what there is after a pass that is committed."""
+
+    @property
+    def _card(self) -> str:
+        """Where readers look for the card of the stream."""
+        return card_beside(self.outputs["releases"])
+
+    def _state_card(self, job: PassJob, snapshot: Snapshot, number: int) -> None:
+        """Write the card of the stream to the folder of a pass: it is committed with the pass."""
+        assert self.roll is not None
+        state = state_after(job.folder)[1]
+        transform = after_choice(self.transform, job.due.last_slot + 1, state)
+        before = self.folder.of_pass(snapshot.passes) / IN_FOLDER
+        card = card_of_pass(
+            self.command,
+            transform,
+            read_card(str(before)) if before.exists() else None,
+            (job.due.first_slot, job.due.last_slot),
+            number,
+            {kind: (self.outputs[kind], job.folder / name) for kind, name in job.results.items()},
+            begun=snapshot.first_slot,
+            drawn=self.folder.has_key,
+            grants=self._grants(state),
+            changes=self.roll.changing,
+        )
+        write_card(str(job.folder / IN_FOLDER), card)
+
+    def _grants(self, state: bytes) -> int:
+        """How often the budget of a stream was granted again, up to a state."""
+        return self.transform.restarts(state) if self._is_for_ever else 0
+
+    @property
+    def _is_for_ever(self) -> bool:
+        """Whether all slots share one budget, which may be granted again."""
+        whole = self.transform
+        if not isinstance(whole, PrivateHistograms) or whole.limits is not None:
+            return False
+        return whole.population.requirements.forever
+
+    def _show_card(self, snapshot: Snapshot) -> None:
+        """Give readers the card that the last pass left. That it cannot be is said."""
+        kept = self.folder.of_pass(snapshot.passes) / IN_FOLDER
+        try:
+            if kept.exists():
+                write_card(self._card, read_card(str(kept)))
+        except OSError as error:
+            tell(
+                f"warning: the card {self._card} cannot be written ({reason_of(error)}): the run "
+                "goes on without it, and the next pass tries again",
+                logging.WARNING,
+            )
 
     @property
     def _incoming(self) -> Incoming:

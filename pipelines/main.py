@@ -23,6 +23,7 @@ commands:
   evaluate    several mechanisms on the same streams: which one errs least
   audit       what an attacker can prove that a configuration tells, beside its promise
   plan        which error questions will have, and which epsilon they need
+  card        what was promised, in words; or checked against ledger and releases
   demo        a year of real flights, released and shown on a page
 
 streamveil COMMAND --help lists a command's options.
@@ -167,6 +168,15 @@ def _plan(argv: Sequence[str]) -> int:
     return plan.main(given)
 
 
+def _card(argv: Sequence[str]) -> int:
+    from streamveil.pipelines.commands import read
+
+    given, _ = read("card", argv)
+    from streamveil.pipelines.cards import command
+
+    return command.main(given)
+
+
 def _demo(argv: Sequence[str]) -> int:
     from streamveil.pipelines.commands import read
 
@@ -186,6 +196,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "evaluate": _evaluate,
     "audit": _audit,
     "plan": _plan,
+    "card": _card,
     "demo": _demo,
 }
 

@@ -585,6 +585,36 @@ def add_per_record_options(parser: Parser) -> None:
     )
 
 
+def add_card_options(parser: Parser) -> None:
+    """Add the options of `streamveil card`."""
+    add = section(parser, EVENTS)
+    add("file", nargs="?", metavar="CARD", help=argparse.SUPPRESS)
+    add(
+        "--card",
+        metavar="FILE",
+        help="the card, which a run writes beside its output: releases.csv.card.json, or card.json "
+        "in the folder of the answers; the option's name may be left out",
+    )
+    add(
+        "--check",
+        action="store_true",
+        help="recompute what every window cost, and compare card, ledger and releases; exit code 1 "
+        "and a line for each fault, if there are any",
+    )
+    add(
+        "--ledger",
+        metavar="FILE",
+        help="with --check: the ledger, of passes by the name that --ledger of the run had "
+        "(default: as the card names it, beside the card)",
+    )
+    add(
+        "--releases",
+        metavar="PLACE",
+        help="with --check: the file of releases, or the folder of answers; of passes by the name "
+        "that --output had (default: as the card names it, beside the card)",
+    )
+
+
 def add_demo_options(parser: Parser) -> None:
     """Add the options of `streamveil demo`."""
     add = section(parser, RESULTS)

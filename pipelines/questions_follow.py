@@ -27,6 +27,7 @@ from streamveil.mechanisms.core.records import ConfigurationError, format_durati
 from streamveil.mechanisms.portfolio.bounds import are_known
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.pipelines.answers_report import AnswersReport, shares_of
+from streamveil.pipelines.cards.files import card_in
 from streamveil.pipelines.errors import reason_of
 from streamveil.pipelines.follow import Follow, Following, held
 from streamveil.pipelines.live.history import History, of_answers
@@ -58,6 +59,11 @@ class FollowQuestions(Follow):
     def _witness(self) -> str:
         folder = os.path.dirname(self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)])
         return witness_of(os.path.join(folder, "answers"))
+
+    @property
+    def _card(self) -> str:
+        first = self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)]
+        return card_in(os.path.dirname(first))
 
     @property
     def _slots_as_given(self) -> str:

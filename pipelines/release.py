@@ -115,6 +115,10 @@ class ReleaseJob(Job[PrivateHistograms]):
         self._write(outputs, [events.rejected, changes.rejected])
 
     @property
+    def _changes_requirements(self) -> bool:
+        return self.requirement_changes is not None
+
+    @property
     def _shares(self) -> bool:
         return self.transform.population.requirements.forever
 

@@ -99,16 +99,14 @@ class Misfit:
         found.releases = written["releases"]
         return found
 
-    def of(self, forecast: Forecast, every: bool = False, factor: Floats | None = None) -> Floats:
+    def of(self, forecast: Forecast, every: bool = False) -> Floats:
         """Variance to tell of counts that are foreseen, shape (d,).
 
         Args:
             forecast: what the bank expects.
             every: whether every slot is released.
-            factor: of its variance, where that is known already.
         """
-        if factor is None:
-            factor = self.factor(forecast.variance)
+        factor = self.factor(forecast.variance)
         return factor * forecast.variance + _white(forecast, factor, every)
 
     def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
