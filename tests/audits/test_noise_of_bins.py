@@ -1,4 +1,4 @@
-"""Every bin has noise of its own: what no test of these mechanisms saw of noise for one bin too few."""
+"""Every bin has noise of its own; a mutant that draws for one bin too few went unseen before."""
 
 import numpy as np
 import pytest
