@@ -56,7 +56,7 @@ def test_help_lists_every_flag_once(toolbox, command, flag):
     own = [name for name in listed if name != "--help"]
     assert len(own) == len(set(own))
     assert set(own) <= set(declared)
-    assert ("Apache Beam" in outcome.out) == (command not in ("audit", "evaluate", "plan"))
+    assert ("Apache Beam" in outcome.out) == (command not in ("audit", "card", "evaluate", "plan"))
     assert outcome.err == ""
 
 
