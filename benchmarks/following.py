@@ -182,8 +182,9 @@ def caught_up(folder: Path, slots: int) -> Iterator[tuple[int, float, float, flo
         for n in sorted({-(-passes * sixth // 6) for sixth in range(1, 7)}):
             stream.wait_for(n, child)
             cpu, (now, peak) = cpu_seconds(child.pid), _memory_of(child.pid)
-            files = [path for path in (folder / "state").rglob("*") if path.is_file()]
-            state = sum(path.stat().st_size for path in files) / 1e3
+            # What is still being written is gone under its first name soon.
+            files = [path for path in (folder / "state").rglob("*") if path.suffix != ".part"]
+            state = sum(path.stat().st_size for path in files if path.is_file()) / 1e3
             yield n * PASS, 1e3 * (cpu - before) / (n * PASS - slots_before), now, peak, state
             before, slots_before = cpu, n * PASS
     finally:
