@@ -244,7 +244,7 @@ class Drill:
             if not (path := self.path("results", name)).exists() or path.read_bytes() != content
         ]
         self._count(fault, "lost", bool(changed), f"changed or gone: {changed}")
-        self.seen |= {p.name: p.read_bytes() for p in self.path("results").glob("[!.]*")}
+        self.seen |= {p.name: p.read_bytes() for p in self.path("results").glob("[!.]*-*")}
         releases = self.rows("results", "releases-*.jsonl")
         wrong = releases != self.once[: len(releases)] or len(releases) > self.done
         self._count(fault, "doubled", wrong, "not as the undisturbed run")

@@ -265,7 +265,7 @@ class Drill:
             path = self.path("results", name)
             now = hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
             self.expect(now == digest, f"{name} changed after readers could see it")
-        for path in self.path("results").glob("[!.]*"):
+        for path in self.path("results").glob("[!.]*-*"):  # the card grows with every pass
             self.seen[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
 
     def expect(self, holds: bool, fault: str) -> None:
@@ -360,14 +360,14 @@ class Drill:
         passes = json.loads((state / "manifest.json").read_text())["passes"]
         folder = f"pass-{passes:08d}"
         found = sorted(str(path.relative_to(state)) for path in state.rglob("*"))
-        kept = ("manifest.json", "state.parquet", "users.parquet", "waiting.parquet")
+        kept = ("card.json", "manifest.json", "state.parquet", "users.parquet", "waiting.parquet")
         wanted = ["manifest.json", folder, *(f"{folder}/{name}" for name in kept), "status.json"]
         self.expect(found == wanted, f"the state holds {found}")
         results = sorted(path.name for path in self.path("results").iterdir())
         kinds = ("ledger", "rejected", "releases")
         numbered = [f"{kind}-{n:08d}.jsonl" for kind in kinds for n in range(1, passes + 1)]
         self.expect(
-            results == [".releases.jsonl.witness", *numbered],
+            results == [".releases.jsonl.witness", *numbered, "releases.jsonl.card.json"],
             "the results are not numbered without a gap",
         )
 

@@ -20,6 +20,8 @@ from _measure import begin, measure_case, parser, save, table
 PORTFOLIOS = ("flights", "films", "city", "visits", "trips")
 MEASURED = PORTFOLIOS[:3]
 MUST, NEVER_ABOVE = 2 / 3, 1.05
+# Shares at which questions are tried alone, and in what parts of the budget splits are compared.
+PARTS, SPLIT = (0.03, 0.08, 0.18, 1 / 3, 0.5, 0.67, 0.85), 50
 # A change so many times as large as usual is a jump; and the largest drift that may be assumed.
 JUMP, MOST_DRIFT = 8, 10.0
 # Streams of one question of counts, with requirements.
@@ -44,55 +46,125 @@ def main() -> None:
     add = options.add_argument
     add("--seeds", type=int, nargs="+", default=[4, 5, 6])
     add("--portfolios", nargs="*", default=list(PORTFOLIOS), help="those to measure")
+    add("--keys", type=int, default=2, help="noise keys for each seed of a portfolio")
+    add("--floors", nargs="*", default=[], help="portfolios of which to find the best fixed split")
     add("--days", type=int, help="of each portfolio (default: all that there are)")
     add("--streams", nargs="*", default=list(STREAMS), help="those to compare with expectations")
     add("--slots", type=int, default=400, help="of each of these streams, at most")
     add("--delay_days", type=int, default=28, help="of hourly delays; 0 leaves them out")
     add("--city_days", type=int, default=10, help="of the city in one question; 0 leaves it out")
     given = options.parse_args()
-    tables = [shares(given), expectations(given)]
+    tables = [shares(given)]
+    if given.floors:
+        tables.append(floors(given))
+    tables.append(expectations(given))
     if given.delay_days:
         tables.append(delays(given))
     if given.city_days:
         tables.append(one_or_three(given))
-    names = ("seeds", "portfolios", "days", "streams", "slots", "delay_days", "city_days")
-    save(given.results, "portfolio", {name: getattr(given, name) for name in names}, tables)
+    names = ("seeds", "portfolios", "keys", "floors", "days", "streams", "slots")
+    names += ("delay_days", "city_days")
+    kept = {name: getattr(given, name) for name in names if getattr(given, name) != []}
+    save(given.results, "portfolio", kept, tables)
 
 
 def shares(given):
     """Planned shares beside even ones."""
     found = table(
-        f"Weighted error of planned shares in parts of that of even ones, {len(given.seeds)} seeds",
+        f"Weighted error of planned shares in parts of that of even ones, {len(given.seeds)} seeds "
+        f"by {given.keys} noise keys",
         [
             *("portfolio", "question", "even share", "first share", "last share", "error even"),
-            *("error planned", "ratio", "largest ratio", "must"),
+            *("error planned", "ratio", "standard error", "largest ratio", "must"),
         ],
         "Flights: hourly by airport, daily by carrier, weekly quantiles of delays; nine "
         "requirements. Films: daily by genre, weekly visitors and mean stars, E = 1 over 30 days. "
         "City: places in quarters of an hour, districts in hours, all in days, E = 1 over a day. "
         "Visits and trips: a week each, the examples of README.md and docs/portfolios.md, where "
         "planning is only to do no harm. Shares are planned before the first slot, and again "
-        "from what is released; those told are of the first seed. Ratios are of the same stream; "
-        "noise differs, for it is bound to the shares. The largest one is of a seed; that of all "
-        f"seeds is never to be above {NEVER_ABOVE}.",
+        "from what is released; those told are of the first run. Ratios are of sums over all runs. "
+        "Noise differs between the two, for it is bound to the shares, and few large errors are "
+        "most of a sum: the standard error is that of the ratio by how runs differ. The largest "
+        f"ratio is of a seed; that of all seeds is never to be above {NEVER_ABOVE}.",
     )
     for name in given.portfolios:
         case = {"kind": "shares", "name": name, "days": given.days}
-        runs = [_run({**case, "seed": seed}) for seed in given.seeds]
+        by_seed = [
+            [_run({**case, "seed": seed, "key": key}) for key in range(given.keys)]
+            for seed in given.seeds
+        ]
+        runs = list(itertools.chain.from_iterable(by_seed))
         for q, question in enumerate(runs[0]["questions"]):
             even, planned = (
                 statistics.fmean(run[which][q] for run in runs) for which in ("even", "planned")
             )
             parts = 1 / len(runs[0]["questions"]), runs[0]["first"][q], runs[0]["last"][q]
-            found.add(name, question, *parts, even, planned, planned / even, None, None)
-        pairs = [(sum(run["planned"]), sum(run["even"])) for run in runs]
-        ratio = sum(planned for planned, _ in pairs) / sum(even for _, even in pairs)
-        largest = max(planned / even for planned, even in pairs)
+            found.add(name, question, *parts, even, planned, planned / even, None, None, None)
+        ratio, error = _ratio(runs)
+        largest = max(_ratio(some)[0] for some in by_seed)
         total = [statistics.fmean(sum(run[which]) for run in runs) for which in ("even", "planned")]
         parts = 1.0, sum(runs[0]["first"]), sum(runs[0]["last"])
         must = MUST if name in MEASURED else NEVER_ABOVE
-        found.add(name, "all", *parts, *total, ratio, largest, must)
+        found.add(name, "all", *parts, *total, ratio, error, largest, must)
     return found
+
+
+def _ratio(runs: list[dict[str, Any]]) -> tuple[float, float]:
+    """Weighted error planned in parts of that of even shares, of all runs, and its error."""
+    planned, even = ([sum(run[which]) for run in runs] for which in ("planned", "even"))
+    ratio = sum(planned) / sum(even)
+    apart = sum((one - ratio * other) ** 2 for one, other in zip(planned, even, strict=True))
+    few = len(runs) / max(len(runs) - 1, 1)
+    return ratio, math.sqrt(few * apart) / sum(even)
+
+
+def floors(given):
+    """What the best fixed split would reach, of which nobody can know before the end."""
+    found = table(
+        "Weighted error of the best fixed split in parts of that of even shares",
+        ["portfolio", "even", "best", "ratio", "shares"],
+        "Each question alone, at fixed shares of "
+        f"{', '.join(f'{part:g}' for part in PARTS)}; between them errors are powers of the share. "
+        "The split is found afterwards, on the same streams and noise: no plan can be expected to "
+        f"do as well. Means over {len(given.seeds)} seeds by {given.keys} noise keys.",
+    )
+    for name in given.floors:
+        case = {"kind": "floor", "name": name, "days": given.days}
+        runs = [
+            _run({**case, "seed": seed, "key": key})
+            for seed in given.seeds
+            for key in range(given.keys)
+        ]
+        errors = [
+            [statistics.fmean(each) for each in zip(*question, strict=True)]
+            for question in zip(*(run["errors"] for run in runs), strict=True)
+        ]
+        even = sum(_error_at(question, 1 / len(errors)) for question in errors)
+        best, shares = min(
+            (sum(map(_error_at, errors, split)), split) for split in _splits(len(errors))
+        )
+        parts = zip(runs[0]["questions"], shares, strict=True)
+        words = ", ".join(f"{question} {share:.0%}" for question, share in parts)
+        found.add(name, even, best, best / even, words)
+    return found
+
+
+def _splits(questions: int) -> list[tuple[float, ...]]:
+    """All shares of so many questions in parts of `SPLIT` that add up to 1."""
+    each = itertools.product(range(1, SPLIT), repeat=questions - 1)
+    return [
+        (*(part / SPLIT for part in some), (SPLIT - sum(some)) / SPLIT)
+        for some in each
+        if sum(some) < SPLIT
+    ]
+
+
+def _error_at(errors: list[float], share: float) -> float:
+    """Straight between shares in logarithms, and so beyond them."""
+    place = min(max(sum(part < share for part in PARTS), 1), len(PARTS) - 1)
+    low, high = (math.log(max(errors[at], 1e-9)) for at in (place - 1, place))
+    first, last = (math.log(PARTS[at]) for at in (place - 1, place))
+    return math.exp(low + (high - low) * (math.log(share) - first) / (last - first))
 
 
 def expectations(given):
@@ -181,7 +253,7 @@ def _run(case: dict[str, Any]) -> dict[str, Any]:
     return measure_case("portfolio.py", case, 1).answers[0]
 
 
-def run_shares(name: str, seed: int, days: int | None) -> dict[str, Any]:
+def run_shares(name: str, seed: int, key: int, days: int | None) -> dict[str, Any]:
     """Errors of the questions of a portfolio with even and with planned shares."""
     import numpy as np
     from _portfolios import stream
@@ -189,7 +261,6 @@ def run_shares(name: str, seed: int, days: int | None) -> dict[str, Any]:
     from streamveil.mechanisms.core.budgets import Requirements
     from streamveil.mechanisms.portfolio.expected import squared_errors
     from streamveil.mechanisms.portfolio.simulated import simulate_portfolio
-    from streamveil.pipelines.evaluation.comparison import noise_key
 
     drawn = stream(name, seed, days)
     counts = {question.name: drawn.counts(question, seed) for question in drawn.portfolio}
@@ -198,7 +269,7 @@ def run_shares(name: str, seed: int, days: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {"questions": [one.name for one in questions]}
     for which, units in (("even", even), ("planned", None)):
         done = simulate_portfolio(
-            *(drawn.portfolio, counts, asked, drawn.sizes, noise_key(seed)), shares=units
+            *(drawn.portfolio, counts, asked, drawn.sizes, _noise_key(seed, key)), shares=units
         )
         found["first"], found["last"] = (
             (one / asked.budgets).min(axis=1).tolist() for one in (done.shares, done.last_shares)
@@ -209,6 +280,40 @@ def run_shares(name: str, seed: int, days: int | None) -> dict[str, Any]:
             cells, _ = squared_errors(question, true, done.releases[question.name])
             found[which].append(question.weight * cells)
     return found
+
+
+def run_floor(name: str, seed: int, key: int, days: int | None) -> dict[str, Any]:
+    """Errors of each question of a portfolio alone, at the shares of `PARTS`."""
+    from dataclasses import replace
+
+    from _portfolios import stream
+
+    from streamveil.mechanisms.core.budgets import Requirements
+    from streamveil.mechanisms.portfolio.expected import squared_errors
+    from streamveil.mechanisms.portfolio.simulated import simulate_portfolio
+
+    drawn = stream(name, seed, days)
+    asked, found = Requirements(drawn.requirements), []
+    for question in drawn.portfolio:
+        alone = replace(drawn.portfolio, questions=(replace(question, share=None),))
+        counts = {question.name: drawn.counts(question, seed)}
+        true, errors = counts[question.name].sum(axis=1), []
+        for part in PARTS:
+            units = (part * asked.budgets).astype("int64")[None]
+            done = simulate_portfolio(
+                *(alone, counts, asked, drawn.sizes, _noise_key(seed, key)), shares=units
+            )
+            cells, _ = squared_errors(question, true, done.releases[question.name])
+            errors.append(question.weight * cells)
+        found.append(errors)
+    return {"questions": [one.name for one in drawn.portfolio], "errors": found}
+
+
+def _noise_key(seed: int, key: int) -> bytes:
+    """The first one is that of all other figures."""
+    from streamveil.pipelines.evaluation.comparison import noise_key
+
+    return noise_key(seed if not key else 1000 * seed + key)
 
 
 def run_city(asked: str, seed: int, days: int) -> dict[str, dict[str, float]]:
@@ -456,6 +561,7 @@ def run(kind: str, **case: Any) -> dict[str, Any]:
     """One case in a process of its own."""
     kinds = {
         "shares": run_shares,
+        "floor": run_floor,
         "expected": run_expected,
         "delays": run_delays,
         "city": run_city,

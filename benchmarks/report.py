@@ -25,7 +25,7 @@ NAMES = (
     *("end_to_end", "release_stage", "noise", "state_bytes", "soak", "ledgers"),
     *("utility", "changing", "adaptive", "local", "local_presence", "per_record"),
     *("infinite", "for_ever", "presence", "portfolio", "portfolio_pass"),
-    *("scaling", "messages", "following", "startup"),
+    *("scaling", "readers", "messages", "following", "startup", "mutants"),
 )
 
 

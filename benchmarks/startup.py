@@ -1,4 +1,4 @@
-"""CPU seconds until a command has helped, refused its options or begun to read; and of imports.
+"""CPU seconds until a command has helped, refused its options or released a little; and of imports.
 
 python benchmarks/startup.py
 """
@@ -35,6 +35,7 @@ IMPORTS = (
     "import streamveil",
     "from streamveil.mechanisms.local.client.device import Device",
     "from streamveil.mechanisms import simulate",
+    "import apache_beam",
     "from streamveil.io import ReadEvents",
     "from streamveil.transforms import PrivateHistograms",
 )
@@ -62,14 +63,16 @@ def main() -> None:
         began = table(
             "Commands",
             ["what", "CPU s", "wall s", "modules", "Beam"],
-            "Whole processes; modules: loaded at the end, Python's own included. The last row "
-            "reads four events and says what a run would do.",
+            "Whole processes; modules: loaded at the end, Python's own included. The last two rows "
+            "read four events: one says what a run would do, the other releases two slots.",
         )
         for name in COMMANDS:
             _add(began, f"{name} --help", COMMAND, ["0", name, "--help"], given.repeats)
         for what, flags in wrong.items():
             _add(began, what, COMMAND, ["2", *flags], given.repeats)
         _add(began, "release --dry_run", COMMAND, ["0", *run, "--dry_run"], given.repeats)
+        written = [folder / "releases.csv"]
+        _add(began, "release", COMMAND, ["0", *run], given.repeats, written)
     imports = table("Imports", ["what", "CPU s", "wall s", "modules", "Beam"])
     for statement in IMPORTS:
         _add(imports, statement, IMPORT, [statement], given.repeats)
@@ -95,8 +98,15 @@ def _release(folder: Path) -> list[str]:
     ]
 
 
-def _add(rows, what: str, script: str, arguments: Sequence[str], repeats: int) -> None:
-    found = measure([sys.executable, "-c", script, *arguments], repeats)
+def _add(
+    rows,
+    what: str,
+    script: str,
+    arguments: Sequence[str],
+    repeats: int,
+    written: Sequence[Path] = (),
+) -> None:
+    found = measure([sys.executable, "-c", script, *arguments], repeats, written)
     answer = found.answers[0]
     beam = "yes" if answer["beam"] else "no"
     rows.add(what, found.cpu, found.wall, answer["modules"], beam)

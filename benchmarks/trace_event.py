@@ -36,10 +36,10 @@ def main() -> None:
         "One event through streamveil release",
         ["module", "functions", "on the way of the event", "of the mechanism"],
         "Python functions of streamveil that run in any thread, each counted once: by module, when "
-        "a file of one event is released with a given key. Not counted are what modules do as they "
-        "are imported, methods that dataclasses make, and lambdas and comprehensions, which are "
-        "parts of what they stand in. The way of the event is what runs in the steps of the "
-        "pipeline, with their setup, from the reading of the file to the release, but for the "
+        "FnApiRunner releases a file of one event with a given key. Not counted are what modules "
+        "do as they are imported, methods that dataclasses make, and lambdas and comprehensions, "
+        "which are parts of what they stand in. The way of the event is what runs in the steps of "
+        "the pipeline, with their setup, from the reading of the file to the release, but for the "
         "mechanism's own package: what that does with a slot, however many events there are, and "
         "as it is made and saved, is a column of its own. "
         "Goals: at most {} functions in {} modules, and of the mechanism {} in {}. ".format(
@@ -125,6 +125,7 @@ def run(mechanism: str | None) -> dict[str, dict[str, list[str]]]:
             *(f"--requirements={at}/requirements.csv", f"--noise_key=file:{at}/key"),
             *("--user_column=user", "--value_column=place", "--time_column=time", "--slot=1d"),
             *("--domain=cafe,park", "--start=2024-05-01", "--end=2024-05-02"),
+            "--runner=FnApiRunner",
         ]
         arguments += [f"--mechanism={mechanism}"] if mechanism else []
         trace = Trace()

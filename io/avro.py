@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import MAX_PREC, Context, Decimal
 from io import BytesIO
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, BinaryIO, cast
 
 import fastavro
@@ -17,12 +17,15 @@ import numpy as np
 import pyarrow as pa
 from fastavro.schema import SchemaParseException, expand_schema
 
+from streamveil.io.avro_blocks import flat_fields, read_blocks
 from streamveil.io.cells import Faults, as_utf8, sound_batch
 from streamveil.io.files import Columns, open_file, plain_values, reading, require_columns
 from streamveil.io.lines import Reject
 from streamveil.mechanisms.core.records import ConfigurationError
 
 BATCH_ROWS = 1 << 16
+# Unpacked bytes of the blocks that are read side by side: hundreds, as most writers make them.
+GROUP_BYTES = 1 << 24
 UTC_MICROSECONDS = pa.timestamp("us", tz="UTC")
 
 PRIMITIVES = {
@@ -103,25 +106,65 @@ def read_avro(path: str, columns: Columns, reject: Reject) -> Iterator[pa.Record
     fields = {field["name"]: field for field in schema["fields"]}
     require_columns(path, columns, list(fields))
     cells = [Cells.of(path, name, fields[name]["type"]) for name in columns]
-    stored = stored_schema(schema)
-    projection = _narrower(stored, [f for f in stored["fields"] if f["name"] in columns])
     row = 0
     with reading(path, row=row) as place, open_file(path) as handle:
-        records: Any = fastavro.reader(
-            _as_stored(handle), projection, handle_unicode_errors="replace"
-        )
-        more = True
-        while more:
-            batch = list(islice(records, BATCH_ROWS))
-            more = len(batch) == BATCH_ROWS
+        for stored in _stored_columns(handle, stored_schema(schema), columns, cells):
             faults: Faults = {}
             arrays = [
-                each.array([record[name] for record in batch], name, faults)
+                each.array(array, name, faults)
+                for name, array, each in zip(columns, stored, cells, strict=True)
+            ]
+            rows = np.arange(row, row + len(stored[0]))
+            yield sound_batch(path, columns, arrays, rows, reject, faults)
+            place.row = row = row + len(stored[0])
+
+
+def _stored_columns(
+    handle: BinaryIO, schema: dict[str, Any], columns: Columns, cells: Sequence[Cells]
+) -> Iterator[list[pa.Array]]:
+    """The named columns as they are stored, in batches; an empty one of a file without any."""
+    projection = _narrower(schema, [f for f in schema["fields"] if f["name"] in columns])
+    blocks: Any = fastavro.block_reader(
+        _as_stored(handle), projection, handle_unicode_errors="replace"
+    )
+    flat = flat_fields(schema)
+    empty = True
+    for some in _in_groups(blocks):
+        found = None if flat is None else _side_by_side(flat, some, columns)
+        if found is not None:
+            empty = False
+            yield found
+            continue
+        records = chain.from_iterable(some)
+        while batch := list(islice(records, BATCH_ROWS)):
+            empty = False
+            yield [
+                each.stored([record[name] for record in batch])
                 for name, each in zip(columns, cells, strict=True)
             ]
-            rows = np.arange(row, row + len(batch))
-            yield sound_batch(path, columns, arrays, rows, reject, faults)
-            place.row = row = row + len(batch)
+    if empty:
+        yield [each.stored([]) for each in cells]
+
+
+def _in_groups(blocks: Iterable[Any]) -> Iterator[list[Any]]:
+    """The blocks that are read together, by their unpacked size."""
+    group: list[Any] = []
+    size = 0
+    for block in blocks:
+        group.append(block)
+        size += block.bytes_.getbuffer().nbytes
+        if size >= GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _side_by_side(
+    flat: Sequence[Any], blocks: Sequence[Any], columns: Columns
+) -> list[pa.Array] | None:
+    counts = [block.num_records for block in blocks]
+    return read_blocks(flat, [block.bytes_.getvalue() for block in blocks], counts, columns)
 
 
 @dataclass(frozen=True)
@@ -145,34 +188,47 @@ class Cells:
             return cls(*_LOGICAL_TYPES[logical])
         return cls(_arrow_type(path, column, kind))
 
-    def array(self, values: list[Any], name: str, faults: Faults) -> pa.Array:
-        """An array of the values.
+    def stored(self, values: Sequence[Any]) -> pa.Array:
+        """An array of values as fastavro gives those that are stored."""
+        if pa.types.is_string(self.kind):
+            raw = [value.encode() if isinstance(value, str) else value for value in values]
+            return pa.array(raw, pa.binary())
+        if self.factor is not None:
+            return pa.array(values, pa.int64())
+        return pa.array([_pairs(value) for value in values], self.kind)
+
+    def array(self, stored: pa.Array, name: str, faults: Faults) -> pa.Array:
+        """What is stored as what it means.
 
         A time too far away becomes null, and a fault of its row; so does a decimal too long.
         """
         if self.scale is not None:
-            for row, value in enumerate(values):
-                if value is not None and len(value) > MAX_DECIMAL_BYTES:
-                    faults[row] = f"{name!r} is a decimal of {len(value)} bytes"
-                    values[row] = None
-            return pa.array([_decimal(value, self.scale) for value in values], pa.string())
+            return _decimals(stored, self.scale, name, faults)
         if self.factor is not None:
-            return self._times(values, name, faults)
-        if pa.types.is_string(self.kind):
-            raw = [value.encode() if isinstance(value, str) else value for value in values]
-            return as_utf8(pa.array(raw, pa.binary()))
-        return pa.array([_pairs(value) for value in values], self.kind)
+            return _times(stored, self.kind, self.factor, name, faults)
+        return as_utf8(stored) if pa.types.is_string(self.kind) else stored
 
-    def _times(self, values: list[Any], name: str, faults: Faults) -> pa.Array:
-        bits = self.kind.bit_width
-        end = 1 << (bits - 1)
-        counts: list[int | None] = []
-        for row, value in enumerate(values):
-            if value is not None and not -end <= value * self.factor < end:
-                faults[row] = f"{name!r} is {value}, which is too far away"
-                value = None
-            counts.append(None if value is None else value * self.factor)
-        return pa.array(counts, pa.int32() if bits == 32 else pa.int64()).view(self.kind)
+
+def _decimals(stored: pa.Array, scale: int, name: str, faults: Faults) -> pa.Array:
+    values = stored.to_pylist()
+    for row, value in enumerate(values):
+        if value is not None and len(value) > MAX_DECIMAL_BYTES:
+            faults[row] = f"{name!r} is a decimal of {len(value)} bytes"
+            values[row] = None
+    return pa.array([_decimal(value, scale) for value in values], pa.string())
+
+
+def _times(stored: pa.Array, kind: pa.DataType, factor: int, name: str, faults: Faults) -> pa.Array:
+    """Times or dates of whole numbers that count units of `kind` times `factor`."""
+    width = np.int32 if kind.bit_width == 32 else np.int64
+    limits = np.iinfo(width)
+    null = stored.is_null().to_numpy(zero_copy_only=False)
+    counts = stored.fill_null(0).to_numpy()
+    far = (counts < -(-limits.min // factor)) | (counts > limits.max // factor)
+    for row in np.flatnonzero(far).tolist():
+        faults[row] = f"{name!r} is {counts[row]}, which is too far away"
+    scaled = (np.where(far, 0, counts) * factor).astype(width)
+    return pa.array(scaled, mask=null | far).view(kind)
 
 
 def _not_null(kind: Any) -> Any:
@@ -228,13 +284,19 @@ class _Joined:
 
     def __init__(self, first: BinaryIO, second: BinaryIO) -> None:
         self._first, self._second = first, second
+        self._read = 0
 
     def read(self, size: int = -1) -> bytes:
         """At most so many bytes: first those of the first file."""
         data = self._first.read(size)
-        if 0 <= size <= len(data):
-            return data
-        return data + self._second.read(size - len(data) if size >= 0 else size)
+        if not 0 <= size <= len(data):
+            data += self._second.read(size - len(data) if size >= 0 else size)
+        self._read += len(data)
+        return data
+
+    def tell(self) -> int:
+        """Bytes read so far."""
+        return self._read
 
 
 def _pairs(value: Any) -> Any:

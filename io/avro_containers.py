@@ -75,7 +75,7 @@ def read_container(data: bytes, columns: tuple[str, ...]) -> tuple[list[pa.Array
 
 def _array(cells: Cells, values: list[Any], name: str, faults: Faults) -> pa.Array:
     """Values of a column; a decimal is text as a number in JSON is."""
-    array = cells.array(values, name, faults)
+    array = cells.array(cells.stored(values), name, faults)
     return array if cells.scale is None else plain_numbers(array)
 
 

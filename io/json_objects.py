@@ -1,9 +1,10 @@
 """JSON objects as columns of text: every record is read by itself, whatever stands beside it.
 
 A string is its text, a number the decimal text of its value, exactly (:func:`number_text`). There
-are two ways to read a record, equal by test: Python's parser, which takes one after the other, and
-regular expressions over all of them, one for every order of keys that a sample of them has. These
-match flat objects alone, and what they do not match is parsed.
+are three ways to read a record, equal by test. Templates, of which a sample of the records is, tell
+where values are by the quotes alone (:mod:`json_templates`); regular expressions, one for every
+order of keys in the sample, match what has other blanks, escapes or lists; and Python's parser
+takes all else, one record after the other.
 (Arrow's reader of JSON types a column by its block, and dies of a scalar in place of an object.)
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ import pyarrow.compute as pc
 
 from streamveil.io.cells import not_utf8
 from streamveil.io.files import Columns
+from streamveil.io.json_templates import USUAL_NUMBER, Template, read_template, template_of
 from streamveil.mechanisms.core.number_text import number_text
 
 MAX_DEPTH = 64
@@ -40,6 +43,7 @@ _SHAPES = 4
 # What the expression of a shape costs for each of its keys, in records read by the parser instead:
 # an expression is made where it saves more than that.
 _KEY_PRICE, _NESTED_KEY_PRICE = 20, 700
+_TEMPLATE_PRICE = 200  # so many records of a template are worth looking for them
 
 _QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
@@ -49,8 +53,6 @@ _CHARACTER = r'[^"\\\x00-\x1f]|\\["\\/bfnrt]'
 _STRING = rf'"(?:{_CHARACTER}|\\u[0-9a-fA-F]{{4}})*"'
 _ONE_CODE = r"\\u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"  # no surrogates
 _WANTED = rf'(?:"(?:{_CHARACTER}|{_ONE_CODE})*"|{_NUMBER}|null)'
-# A number that is its own text: without an exponent, a zero at the end of a fraction or -0.
-_USUAL = r"^(?:0|-?[1-9][0-9]*|-?(?:0|[1-9][0-9]*)[.][0-9]*[1-9])$"
 _SCALAR = rf"(?:{_STRING}|{_NUMBER}|true|false|null)"
 
 
@@ -136,7 +138,7 @@ def _parse(record: bytes) -> Any:
 def plain_numbers(texts: pa.Array) -> pa.Array:
     """Numbers as text by :func:`number_text`: large_string; a null stays null."""
     texts = texts.cast(pa.large_string())
-    odd = pc.fill_null(pc.invert(pc.match_substring_regex(texts, _USUAL)), False)
+    odd = pc.fill_null(pc.invert(pc.match_substring_regex(texts, USUAL_NUMBER)), False)
     return _replaced(texts, odd, texts, number_text) if pc.any(odd).as_py() else texts
 
 
@@ -192,36 +194,69 @@ def _problem(row: Mapping[str, Any], columns: Columns) -> str | None:
 def _by_shape(
     records: pa.Array, columns: Columns
 ) -> tuple[list[tuple[_Rows, list[pa.Array]]], _Rows]:
-    """Rows and columns of the records that a pattern matches, and the rows of all others."""
+    """Rows and columns of the records of common shapes, and the rows of all others."""
     short = pc.less(pc.binary_length(records), _LONG).to_numpy(zero_copy_only=False)
     found = []
     rest, rows = np.flatnonzero(~short), np.flatnonzero(short)
     texts, rows, undecoded = _utf8(records, rows)
     rest = np.concatenate([rest, undecoded])
-    for pattern in _patterns(texts, columns):
-        if not len(rows):
-            break
-        try:
-            groups = pc.extract_regex(texts, pattern)
-        except pa.ArrowInvalid:  # of too many keys for an expression
-            continue
-        good = groups.is_valid()
-        matched = good.to_numpy(zero_copy_only=False)
+    for read in _readers(texts, columns):
+        matched, arrays = read(texts)
         if not matched.any():
             continue
-        whole = matched.all()
-        kept = groups if whole else groups.filter(good)
-        literals = dict(zip((field.name for field in groups.type), kept.flatten(), strict=True))
-        arrays = [
-            _texts_of(literals[group])
-            if (group := _group(at)) in literals
-            else pa.nulls(len(kept), pa.string())
-            for at in range(len(columns))
-        ]
         found.append((rows[matched], arrays))
         rows = rows[~matched]
-        texts = texts.slice(0, 0) if whole else texts.filter(pc.invert(good))
+        if not len(rows):
+            return found, np.sort(rest)
+        texts = texts.filter(pa.array(~matched))
     return found, np.sort(np.concatenate([rest, rows]))
+
+
+_Read = Callable[[pa.Array], tuple[npt.NDArray[np.bool_], list[pa.Array]]]
+"""Which texts are of a shape, and the columns of those."""
+
+
+def _readers(texts: pa.Array, columns: Columns) -> Iterator[_Read]:
+    """The ways to read common shapes, the fastest first."""
+    for template in _templates(texts):
+        yield partial(read_template, template=template, columns=columns)
+    for pattern in _patterns(texts, columns):
+        yield partial(_read_pattern, pattern=pattern, columns=columns)
+
+
+def _sample(texts: pa.Array) -> list[str]:
+    at = np.unique(np.linspace(0, len(texts) - 1, _SAMPLE, dtype=int))
+    return texts.take(pa.array(at)).to_pylist() if len(texts) else []
+
+
+def _templates(texts: pa.Array) -> Iterable[Template]:
+    """The commonest templates among some of the records, if they are worth it."""
+    sample = _sample(texts)
+    sound = (text.encode() for text in sample if _shape(text))
+    templates = Counter(filter(None, map(template_of, sound)))
+    for template, found in templates.most_common(_SHAPES):
+        if found * len(texts) >= _TEMPLATE_PRICE * len(sample):
+            yield template
+
+
+def _read_pattern(
+    texts: pa.Array, pattern: str, columns: Columns
+) -> tuple[npt.NDArray[np.bool_], list[pa.Array]]:
+    """Which texts a pattern matches, and the columns of those."""
+    try:
+        groups = pc.extract_regex(texts, pattern)
+    except pa.ArrowInvalid:  # of too many keys for an expression
+        return np.zeros(len(texts), bool), []
+    good = groups.is_valid()
+    kept = groups.filter(good)
+    literals = dict(zip((field.name for field in groups.type), kept.flatten(), strict=True))
+    arrays = [
+        _texts_of(literals[group])
+        if (group := _group(at)) in literals
+        else pa.nulls(len(kept), pa.string())
+        for at in range(len(columns))
+    ]
+    return good.to_numpy(zero_copy_only=False), arrays
 
 
 def _utf8(records: pa.Array, rows: _Rows) -> tuple[pa.Array, _Rows, _Rows]:
@@ -240,11 +275,8 @@ def _patterns(texts: pa.Array, columns: Columns) -> Iterable[str]:
 
     So what an odd record costs its neighbours is bounded by what it would cost by itself.
     """
-    size = len(texts)
-    if not size:  # all are long, or none is UTF-8
-        return
-    sample = texts.take(pa.array(np.unique(np.linspace(0, size - 1, _SAMPLE, dtype=int))))
-    shapes = Counter(map(_shape, sample.to_pylist()))
+    size, sample = len(texts), _sample(texts)
+    shapes = Counter(map(_shape, sample))
     for shape, found in shapes.most_common(_SHAPES):
         price = sum(_NESTED_KEY_PRICE if nested else _KEY_PRICE for _, nested in shape)
         if shape and found * size >= price * len(sample):
@@ -292,7 +324,7 @@ def _texts_of(literals: pa.Array) -> pa.Array:
     if escaped.any():
         texts = _replaced(texts, pa.array(escaped), literals, json.loads)
     if not pc.all(strings).as_py():
-        odd = pc.invert(pc.or_(strings, pc.match_substring_regex(literals, _USUAL)))
+        odd = pc.invert(pc.or_(strings, pc.match_substring_regex(literals, USUAL_NUMBER)))
         if pc.any(odd).as_py():
             texts = _replaced(
                 texts, odd, literals, lambda x: None if x == "null" else number_text(x)

@@ -44,17 +44,29 @@ class Lines:
     block: bytes
 
     @cached_property
+    def _breaks(self) -> npt.NDArray[np.int64]:
+        """Where each line break ends."""
+        return np.flatnonzero(np.frombuffer(self.block, np.uint8) == 10) + 1
+
+    @property
+    def after(self) -> int:
+        """Number of the line after the block, whose last line has an end."""
+        return self.first + len(self._breaks)
+
+    @cached_property
     def _spans(self) -> tuple[npt.NDArray[np.int64], ...]:
-        data = np.frombuffer(self.block, np.uint8)
-        ends = np.flatnonzero(data == 10) + 1
+        ends = self._breaks
         if self.block and not self.block.endswith(b"\n"):
-            ends = np.append(ends, len(data))
+            ends = np.append(ends, len(self.block))
         starts = np.concatenate(([0], ends))[:-1]
-        length = ends - starts
-        last = np.where(length > 1, data[ends - 2], 0)
-        blank = (data[starts] == 10) | ((data[starts] == 13) & (length == 2) & (last == 13))
-        kept = np.flatnonzero(~blank)
-        return starts[kept], ends[kept], kept + self.first
+        numbers = np.arange(self.first, self.first + len(ends))
+        short = np.flatnonzero(ends - starts <= 2)
+        if len(short):
+            data = np.frombuffer(self.block, np.uint8)
+            first, last = data[starts[short]], data[ends[short] - 1]
+            blank = short[(first == 10) | ((first == 13) & (last == 10))]
+            starts, ends, numbers = (np.delete(each, blank) for each in (starts, ends, numbers))
+        return starts, ends, numbers
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
@@ -100,16 +112,16 @@ def read_lines(path: str) -> Iterator[Lines]:
         data = handle.read(BLOCK_BYTES)
         while data:
             following = handle.read(BLOCK_BYTES)
-            block = rest + data
+            # The last line may lack its end.
+            cut = data.rfind(b"\n") + 1 if following else len(data)
+            block = b"".join((rest, memoryview(data)[: cut or None]))
             if first == 1:
                 block = block.removeprefix(BYTE_ORDER_MARK)
-            # The last line may lack its end.
-            cut = block.rfind(b"\n") + 1 if following else len(block)
-            rest, data = block[cut:], following
-            if cut:
-                yield Lines(first, block[:cut])
-                first += block.count(b"\n", 0, cut)
-                place.row = first
+            rest, data = data[cut:] if cut else block, following
+            if cut and block:
+                lines = Lines(first, block)
+                yield lines
+                place.row = first = lines.after
 
 
 def is_utf8(data: bytes) -> bool:

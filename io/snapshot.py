@@ -314,6 +314,11 @@ class StateFolder:
             )
         return str(key)
 
+    @property
+    def has_key(self) -> bool:
+        """Whether the noise key was made here."""
+        return (self.path / KEY).exists()
+
     def tell(self, status: str) -> None:
         """Replace what is said of the run, which nothing else reads here. Raises OSError."""
         write_private(self.path / STATUS, status, lasting=False)

@@ -43,6 +43,10 @@ class Crowd(Protocol):
     def joined(self) -> bool:
         """Whether others may join, so that sizes bound no counts."""
 
+    @property
+    def summed(self) -> bool:
+        """Whether counts of slots are added up, and releases say how errors last."""
+
 
 @dataclass(frozen=True)
 class Population:
@@ -66,6 +70,8 @@ class Population:
     """The most that one event adds to a bin: counts in these are like counts of events."""
     ratio: int = 0
     """Bins in a row that are parts of one ratio, such as a mean; 0 where counts are asked for."""
+    summed: bool = False
+    """Whether counts of slots are added up, and releases say how errors last."""
 
     def __post_init__(self) -> None:
         """Check that the fields fit together."""
@@ -96,6 +102,7 @@ class Members:
     quantum: int = 1
     joined: ClassVar[bool] = False
     """Sizes are those of the slot: see :class:`Crowd`."""
+    summed: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,8 @@ class SlotRelease(Estimate):
     revisions: tuple[Revised, ...] = ()
     """Of earlier slots, each of which is revised once."""
     lasting: Lasting | None = None
-    """None of a mechanism that does not say: see `portfolio/times.py`."""
+    """None of a mechanism that does not say, and where counts are not added up: see
+    `portfolio/times.py`."""
 
 
 class Mechanism(Protocol[S]):

@@ -6,8 +6,7 @@ published but for its last section, which tells what the run lost: that is raw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,6 @@ import matplotlib
 import numpy as np
 
 from streamveil.mechanisms.core.records import MICROSECONDS, Slots, format_duration
-from streamveil.mechanisms.portfolio.bounds import is_known
-from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.pipelines.answers_charts import LINES, STACK, draw_answer, draw_budget
 from streamveil.pipelines.answers_report import (
@@ -28,23 +25,12 @@ from streamveil.pipelines.answers_report import (
 from streamveil.pipelines.charts import PALETTE, STYLE, chart, shorten
 from streamveil.pipelines.html import decimal, template
 from streamveil.pipelines.page import CLASS_ROWS, READABLE_SLOTS, budget_row
+from streamveil.pipelines.wording import Wording, plain_wording
 
 PALETTE_OF_ANSWERS = {**PALETTE, **STACK}
 _SPANS = {"1w": "week", "1d": "day", "1h": "hour", "1m": "minute", "1s": "second"}
 CHARTS = 4
 ROWS = 10
-
-
-@dataclass(frozen=True)
-class Wording:
-    """How a page speaks of a question."""
-
-    title: str
-    about: str
-    unit: str
-    """Of its figures."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Longer ones of some of its bins."""
 
 
 def write_answers_page(report: AnswersReport, path: str) -> None:
@@ -78,7 +64,7 @@ def context(
             "questions": [
                 _section(
                     *(report, question),
-                    words.get(question.name) or _plain(question, report.bounds_of(question)),
+                    words.get(question.name) or plain_wording(question, report.bounds_of(question)),
                     charts,
                 )
                 for question in report.portfolio
@@ -232,41 +218,3 @@ def _date(told: QuestionFigures, slot: int) -> str:
     time = told.edges[slot].item()
     hour = f", {time:%H:%M} UTC" if told.slots.length % MICROSECONDS["d"] else ""
     return f"{time.day} {time:%b %Y}{hour}"
-
-
-def _plain(question: Question, bounds: Sequence[float] | None) -> Wording:
-    """Words for a question of which nothing but itself is known, and bounds that a run chose."""
-    statistic: Any = question.statistic
-    column = statistic.column
-    what, unit = {
-        "count": ("Events", "events"),
-        "distinct": ("Users, each counted once", "users"),
-        "top": (f"The {getattr(statistic, 'k', '')} bins with the most events", "events"),
-        "sum": (f"Sum of {column}", f"the unit of {column}"),
-        "mean": (f"Mean of {column}", f"the unit of {column}"),
-        "variance": (f"Variance of {column}", f"the square of the unit of {column}"),
-        "stddev": (f"Standard deviation of {column}", f"the unit of {column}"),
-        "quantiles": (f"Quantiles of {column}", f"the unit of {column}"),
-    }[statistic.name]
-    by = f", by {', '.join(question.value)}" if question.value else ""
-    clipped = ""
-    if bounds:
-        clipped = " Numbers count from {:g} to {:g}, as the run chose.".format(*bounds)
-    elif not is_known(question):
-        clipped = " Numbers count within bounds that the run chose."
-    elif hasattr(statistic, "lower"):
-        clipped = f" Numbers count from {statistic.lower:g} to {statistic.upper:g}."
-    where = " and ".join(map(_in_words, question.where))
-    met = f" Only events with {where} are asked about." if where else ""
-    return Wording(question.name, f"{what}{by}.{clipped}{met}", unit)
-
-
-def _in_words(condition: Condition) -> str:
-    if condition.values:
-        return f"{condition.column} {' or '.join(condition.values)}"
-    parts = [
-        f"{word} {bound:g}"
-        for word, bound in (("from", condition.low), ("below", condition.high))
-        if bound is not None
-    ]
-    return f"{condition.column} {' and '.join(parts)}"

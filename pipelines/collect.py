@@ -10,15 +10,14 @@ from apache_beam.options.pipeline_options import PipelineOptions
 
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.registry import LOCAL_DEFAULT
-from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.follow import Following, follow
 from streamveil.pipelines.foreign import LOCAL_SAYING, NOT_LOCAL, NOT_LOCAL_RELEASE
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
+    following_of,
     given_by,
     in_time,
     refuse_options,
@@ -93,13 +92,17 @@ def transform_of(given: Any, own: Any) -> CollectHistograms:
 def main(options: PipelineOptions, dry: str = "false") -> int:
     """Run the command, or if `dry` only tell what it would do; returns the exit code."""
     if is_true("dry_run", dry):
+        from streamveil.pipelines.dry_run import preview
+
         job = job_of(options)
         state = options.view_as(ReleaseOptions).state
         tell(preview(job.input, job.transform, job.places, job.dialect, state))
         return 0
     given, own = _given(options), options.view_as(ReleaseOptions)
-    following = Following.of(given, own)
+    following = following_of(given, own)
     if following is not None:
+        from streamveil.pipelines.follow import follow
+
         transform = replace(transform_of(given, own), longest_window=own.longest_window)
         follow("collect", given, transform, following, options, revisions=own.revisions)
         return 0

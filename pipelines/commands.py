@@ -25,6 +25,7 @@ from streamveil.mechanisms.registry import (
     only_dynamic,
     parse,
 )
+from streamveil.pipelines.audit.options import AUDIT_SAYING, NOT_AUDITED
 from streamveil.pipelines.flags import (
     StrictParser,
     beams_names,
@@ -51,6 +52,7 @@ from streamveil.pipelines.options import (
     OLD_NAMES,
     PER_RECORD_NAMES,
     REQUIRED,
+    add_card_options,
     add_demo_options,
     add_dry_run,
     add_job_options,
@@ -173,6 +175,13 @@ def _add_evaluate_options(parser: argparse.ArgumentParser) -> None:
     add_evaluate_options(parser)
 
 
+def _add_audit_options(parser: argparse.ArgumentParser) -> None:
+    """Import them when they are needed."""
+    from streamveil.pipelines.audit.options import add_audit_options
+
+    add_audit_options(parser)
+
+
 def _check_release(given: Any) -> None:
     if given.questions:
         _check_questions(given)
@@ -279,6 +288,25 @@ def _check_evaluate(given: Any) -> None:
     """What else is wrong shows when it runs, which needs no pipeline."""
     if not given.per_record and not given.questions:
         promise_of(given)
+
+
+def _check_card(given: Any) -> None:
+    if given.file and given.card and given.file != given.card:
+        raise ConfigurationError(f"two cards are named, {given.file} and {given.card}: name one")
+    given.card = given.card or given.file
+    check_required("card", given, ("card",))
+    for name in ("ledger", "releases"):
+        if getattr(given, name) and not given.check:
+            raise ConfigurationError(
+                f"--{name}={getattr(given, name)} is what a card is checked against: give --check "
+                "as well, or leave it out"
+            )
+
+
+def _check_audit(given: Any) -> None:
+    from streamveil.pipelines.audit.options import check_audit
+
+    check_audit(given)
 
 
 def _check_plan(given: Any) -> None:
@@ -390,6 +418,34 @@ streamveil plan --questions=questions.yaml --default_requirement=168,1,5000 \
 """,
         _check_plan,
         beam=False,
+    ),
+    Command(
+        "card",
+        "What was promised: the card that every run writes beside its files, told in words; or "
+        "checked against the ledger and the releases.",
+        (add_card_options, add_log_options),
+        ("card",),
+        "streamveil card --check --card=releases.csv.card.json --ledger=ledger.csv",
+        _check_card,
+        beam=False,
+    ),
+    Command(
+        "audit",
+        "What an attacker can prove that a configuration tells of its users, beside what it "
+        "promises them: thousands of guesses about users who are in the input or not, from runs in "
+        "memory. The exit code is 1 where more is proven than was promised.",
+        (_add_audit_options,),
+        (),
+        r"""
+streamveil audit --mechanism=pba --default_requirement=10,1,1000 \
+    --seconds=20 --report=audit.html --json=audit.json
+""",
+        _check_audit,
+        foreign=(add_shared_options, add_job_options, add_release_options),
+        refused=NOT_AUDITED,
+        saying=AUDIT_SAYING,
+        beam=False,
+        meanings={"input": EVENT_FILES},
     ),
     Command(
         "demo",

@@ -45,6 +45,7 @@ CYCLIC = with_options(DEFAULT, {"cycle": AUTO})
 _OUTPUTS = (
     *("releases.parquet", "revisions.parquet", "ledger.parquet"),
     *("rejected.jsonl", "index.html", "answers-ledger.parquet"),
+    *("releases.parquet.card.json", "answers/card.json"),
     *(f"answers/{name}.parquet" for name in (FLIGHTS, DELAYS, LATE)),
 )
 

@@ -19,7 +19,6 @@ from streamveil.mechanisms.core.records import MICROSECONDS, MONDAY, Slots, pars
 from streamveil.mechanisms.portfolio.conditions import Condition
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean, Quantiles
-from streamveil.pipelines.answers_page import Wording
 from streamveil.pipelines.answers_report import AnswersReport, Floats
 from streamveil.pipelines.flights import (
     CARRIER,
@@ -34,6 +33,7 @@ from streamveil.pipelines.flights import (
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.questions import QuestionsJob
+from streamveil.pipelines.wording import Wording
 from streamveil.transforms import PrivateAnswers, columns_for
 
 FLIGHTS, DELAYS, LATE = "flights", "delay", "late"

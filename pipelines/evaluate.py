@@ -66,7 +66,7 @@ from streamveil.pipelines.progress import progress, steps
 from streamveil.pipelines.values import check_required, dialect_of
 
 if TYPE_CHECKING:
-    from streamveil.pipelines.evaluation.data import Data, Letters
+    from streamveil.pipelines.evaluation.data import Data
 
 _TITLE = "streamveil evaluate"
 # Options that have no meaning but with one form of the command, and those that have none with it.
@@ -243,7 +243,7 @@ def _compare_shares(given: argparse.Namespace, command: str) -> Comparison:
     processes = _at_least_one("processes", given.processes or os.cpu_count() or 1)
     _check_outputs(given)
     from streamveil.pipelines.evaluation.asked import AskedData
-    from streamveil.pipelines.evaluation.data import Letters
+    from streamveil.pipelines.evaluation.data import Letters, told_of
     from streamveil.pipelines.evaluation.portfolio import EVEN, PLANNED, Asked
 
     data, family, letters = AskedData.of(given), Asked(), Letters(keep=bool(given.rejected))
@@ -256,7 +256,7 @@ def _compare_shares(given: argparse.Namespace, command: str) -> Comparison:
         # One for each figure, and one for all questions together.
         rows = 1 + sum(len(question.statistic.outputs) for question in portfolio)
         found = _run(family, todo, len(todo) * len(kinds) * rows, processes, command)
-    return dataclasses.replace(found, notes=_told_of(letters, given))
+    return dataclasses.replace(found, notes=told_of(letters, given))
 
 
 def _compare_records(given: argparse.Namespace, command: str) -> Comparison:
@@ -398,25 +398,11 @@ def _data(given: argparse.Namespace) -> Data | None:
 
 def _count(data: Data, folder: Path, given: argparse.Namespace) -> tuple[Counted, list[str]]:
     """Count events; gives what is to be told of those that could not be, too."""
-    from streamveil.pipelines.evaluation.data import Letters
+    from streamveil.pipelines.evaluation.data import Letters, told_of
 
     letters = Letters(keep=bool(given.rejected))
     counted = data.count(folder, letters)
-    return counted, _told_of(letters, given)
-
-
-def _told_of(letters: Letters, given: argparse.Namespace) -> list[str]:
-    """What is to be told of events that could not be counted, which are kept if that is asked."""
-    from streamveil.io import REJECTED_SCHEMA, write_table
-
-    notes = []
-    if letters.reasons:
-        listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
-        where = "" if given.rejected else " (give --rejected=FILE to keep them)"
-        notes.append(f"rejected: {listed}{where}")
-    if given.rejected:
-        write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
-    return notes
+    return counted, told_of(letters, given)
 
 
 def _requirements(given: argparse.Namespace, table: Counted | None) -> list[Setting]:

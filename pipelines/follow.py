@@ -40,18 +40,26 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
     InputLost,
     Lifetime,
+    NothingChosen,
     Slots,
     format_duration,
     format_time,
 )
+from streamveil.pipelines.cards.files import IN_FOLDER, card_beside, read_card, write_card
+from streamveil.pipelines.cards.writing import after_choice, card_of_pass
 from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CloseBy
+from streamveil.pipelines.errors import reason_of
 from streamveil.pipelines.exporting import Exports
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.incoming import STOP, WAIT, Found, Incoming, InputMissing
 from streamveil.pipelines.jobs import Told
 from streamveil.pipelines.keys import KeyFile
-from streamveil.pipelines.logs import tell
+from streamveil.pipelines.live.board import Board
+from streamveil.pipelines.live.history import History, of_releases
+from streamveil.pipelines.live.server import serving
+from streamveil.pipelines.live.warnings import Warnings
+from streamveil.pipelines.logs import heard_by, tell
 from streamveil.pipelines.monitor import Monitor, monitored
 from streamveil.pipelines.options import SLOTS_PER_PASS
 from streamveil.pipelines.passes import PassJob, state_after, users_after
@@ -60,14 +68,13 @@ from streamveil.pipelines.signals import ending, stopping
 from streamveil.pipelines.summary import Summary, write_summary
 from streamveil.pipelines.values import (
     CLOCK,
-    check_going_on,
     check_summary,
     dialect_of,
     duration_of,
+    page_address_of,
 )
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms, metrics
 from streamveil.transforms.counting.loss_limit import tally_in
-from streamveil.transforms.portfolio.bounds_choice import NothingChosen
 from streamveil.transforms.release.noise_keys import SameKey
 from streamveil.transforms.slots.passes import Pass
 
@@ -98,16 +105,12 @@ class Following:
     """What happens when input is missing: see :class:`Incoming`."""
     most_slots: int = SLOTS_PER_PASS
     """That one pass releases."""
+    serve: tuple[str, int] | None = None
+    """Address and port of the page for operators; None for no page."""
 
     @classmethod
-    def of(cls, given: Any, own: Any) -> Following | None:
-        """Read the options of the job and of `add_follow_options`; None without a state.
-
-        Raises ConfigurationError.
-        """
-        check_going_on(own)
-        if not own.state:
-            return None
+    def of(cls, given: Any, own: Any) -> Following:
+        """Read the options of the job and of `add_follow_options`; raises ConfigurationError."""
         return cls(
             own.state,
             is_true("resume", own.resume),
@@ -119,6 +122,7 @@ class Following:
             Exports.of(own),
             own.missing_input or STOP,
             SLOTS_PER_PASS if own.slots_per_pass is None else own.slots_per_pass,
+            page_address_of(own),
         )
 
     @property
@@ -169,6 +173,8 @@ class Follow:
     """How CSV files of the input are written, where that is said."""
     passes: Passes = dataclasses.field(default_factory=Passes)
     """Those of this run."""
+    board: Board | None = None
+    """What is shown on the page of the run, if it has one."""
 
     make_pass: ClassVar[type[PassJob]] = PassJob
 
@@ -177,8 +183,14 @@ class Follow:
 
         Raises ConfigurationError and what a pass raises; passes before it stay committed.
         """
+        with self._shown() as board:
+            dataclasses.replace(self, board=board)._run(options)
+
+    def _run(self, options: PipelineOptions) -> None:
         snapshot, key, roll, following = self._start()
         slots, end = self.transform.slots, self.transform.last_slot
+        if self.board is not None:
+            self.board.begun({kind: self._numbered(kind) for kind in self._shown_kinds})
         self.monitor.begun(snapshot, slots, self.following.lateness, end)
         self._write_summary()
         transform = roll.transform(self.transform, key.source)
@@ -212,6 +224,43 @@ class Follow:
                     tell("stopped by a signal: what is released is committed; go on with --resume")
                     return
 
+    @contextmanager
+    def _shown(self) -> Iterator[Board | None]:
+        """The board of the run, which is served while the block lasts; None if nobody asked."""
+        address, interval = self.following.serve, self.following.interval
+        if address is None or interval is None:
+            yield None
+            return
+        warnings = Warnings()
+        board = Board(
+            self.command,
+            self.transform.slots,
+            self._histories(),
+            lambda: self.monitor.status,
+            self._told,
+            warnings,
+            interval,
+            self.following.clock.file is not None,
+        )
+        with heard_by(warnings), serving(address, board):
+            yield board
+
+    def _histories(self) -> Sequence[History]:
+        """What is shown of the slots that were released."""
+        assert not isinstance(self.transform, PrivateAnswers)
+        series = of_releases(self.transform.slots, self.transform.domain.labels)
+        revisions = "revisions" if "revisions" in self.outputs else None
+        return [
+            History(
+                "counts", "Events in each bin.", "events", True, [series], "releases", revisions
+            )
+        ]
+
+    @property
+    def _shown_kinds(self) -> list[str]:
+        """The outputs that the page shows: all but raw ones."""
+        return [kind for kind in self.outputs if kind != "rejected"]
+
     def _end_of_look(self, waiting: str | None, told: str | None) -> str | None:
         """Say what the next slot waits for, unless that was told; gives what is told now."""
         if waiting not in (None, told):
@@ -242,16 +291,17 @@ class Follow:
         resume = self._state(snapshot)
         before = users_after(self.folder.of_pass(snapshot.passes))
         roll = Roll.of(self.transform, before, resume, bool(self.changes))
+        whole = roll.transform(self.transform, key.source)
         # Refuses other options than the state was written with, before anything is read.
         dataclasses.replace(
-            roll.transform(self.transform, key.source),
+            whole,
             first_slot=snapshot.next_slot,
             last_slot=None,
             resume=resume,
         )
         self._refuse_other_start(snapshot.first_slot)
         self._warn_of_no_revisions(snapshot)
-        following = self._to_grant(resume)
+        following = dataclasses.replace(self, transform=whole)._to_grant(resume)
         roll.tell(self.transform.slots, snapshot.next_slot)
         return snapshot, key, roll, following
 
@@ -274,6 +324,7 @@ class Follow:
         keyed = self._keyed(snapshot.next_slot, key)
         self._refuse_other_keys(snapshot, keyed)
         proven = self.folder.recover(key().first, self._witness)
+        self._show_card(proven)  # of a pass that was killed before it could
         return dataclasses.replace(proven, later_keys=keyed.later_keys)
 
     def _keyed(self, slot: int, key: SameKey) -> Snapshot:
@@ -492,6 +543,7 @@ class Follow:
         self, snapshot: Snapshot, until: int, key: SameKey, options: PipelineOptions
     ) -> Snapshot:
         """Release and commit the slots up to one that has closed; gives what is committed then."""
+        self.monitor.passing()
         # After the clock was read: what comes later is late.
         found = self._incoming.look(snapshot, self.transform.slots)
         self._refuse_behind(found)
@@ -545,6 +597,7 @@ class Follow:
             self._incoming.refuse_moved(found, read)
             raise
         self._incoming.refuse_moved(found, read)
+        self._state_card(job, snapshot, number)
         waiting, broken = job.waiting(), job.unreadable()
         slots = self.transform.slots
         committed = dataclasses.replace(
@@ -566,14 +619,67 @@ class Follow:
         )
         committed = self.folder.commit(committed, key().first, snapshot)
         self.passes.add(job.due, summary)
+        if self.board is not None:
+            self.board.wrote({kind: targets[kind] for kind in self._shown_kinds})
         self.monitor.passed(job.due, summary)
         self._write_summary()
         self._tell(job.due, summary, targets)
+        self._show_card(committed)
         self._show(committed)
         return committed
 
     def _show(self, snapshot: Snapshot) -> None:
         """Show people what there is after a pass that is committed."""
+
+    @property
+    def _card(self) -> str:
+        """Where readers look for the card of the stream."""
+        return card_beside(self.outputs["releases"])
+
+    def _state_card(self, job: PassJob, snapshot: Snapshot, number: int) -> None:
+        """Write the card of the stream to the folder of a pass: it is committed with the pass."""
+        assert self.roll is not None
+        state = state_after(job.folder)[1]
+        transform = after_choice(self.transform, job.due.last_slot + 1, state)
+        before = self.folder.of_pass(snapshot.passes) / IN_FOLDER
+        card = card_of_pass(
+            self.command,
+            transform,
+            read_card(str(before)) if before.exists() else None,
+            (job.due.first_slot, job.due.last_slot),
+            number,
+            {kind: (self.outputs[kind], job.folder / name) for kind, name in job.results.items()},
+            begun=snapshot.first_slot,
+            drawn=self.folder.has_key,
+            grants=self._grants(state),
+            changes=self.roll.changing,
+        )
+        write_card(str(job.folder / IN_FOLDER), card)
+
+    def _grants(self, state: bytes) -> int:
+        """How often the budget of a stream was granted again, up to a state."""
+        return self.transform.restarts(state) if self._is_for_ever else 0
+
+    @property
+    def _is_for_ever(self) -> bool:
+        """Whether all slots share one budget, which may be granted again."""
+        whole = self.transform
+        if not isinstance(whole, PrivateHistograms) or whole.limits is not None:
+            return False
+        return whole.population.requirements.forever
+
+    def _show_card(self, snapshot: Snapshot) -> None:
+        """Give readers the card that the last pass left. That it cannot be is said."""
+        kept = self.folder.of_pass(snapshot.passes) / IN_FOLDER
+        try:
+            if kept.exists():
+                write_card(self._card, read_card(str(kept)))
+        except OSError as error:
+            tell(
+                f"warning: the card {self._card} cannot be written ({reason_of(error)}): the run "
+                "goes on without it, and the next pass tries again",
+                logging.WARNING,
+            )
 
     @property
     def _incoming(self) -> Incoming:

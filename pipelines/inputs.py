@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -16,8 +16,11 @@ from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.pipelines.values import default_requirement_of, range_of, requirement_columns_of
-from streamveil.transforms import CollectHistograms, Columns, PrivateHistograms
+from streamveil.transforms import Columns, PrivateHistograms
 from streamveil.transforms.release.noise_keys import NoiseKey
+
+if TYPE_CHECKING:
+    from streamveil.transforms import CollectHistograms
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Inputs:
         revise: int = 0,
     ) -> CollectHistograms:
         """The transform that plays the local setting. Raises ConfigurationError."""
+        from streamveil.transforms import CollectHistograms
+
         return CollectHistograms(
             registry=registry,
             domain=self.domain,

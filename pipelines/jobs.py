@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -36,6 +36,8 @@ from streamveil.io import (
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.pipelines.cards.files import card_beside, write_card
+from streamveil.pipelines.cards.writing import card_of_run
 from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
@@ -44,9 +46,12 @@ from streamveil.pipelines.logs import tell
 from streamveil.pipelines.options import REQUIRED, add_job_options, add_shared_options
 from streamveil.pipelines.signals import ending
 from streamveil.pipelines.summary import Summary, write_summary
-from streamveil.pipelines.values import check_required, check_summary
-from streamveil.transforms import CollectHistograms, PrivateHistograms
+from streamveil.pipelines.values import check_going_on, check_required, check_summary
 from streamveil.transforms.counting.loss_limit import tally_in
+
+if TYPE_CHECKING:
+    from streamveil.pipelines.follow import Following
+    from streamveil.transforms import CollectHistograms, PrivateHistograms
 
 # What Dataflow calls the mode, as an experiment or as an option of the service.
 AT_LEAST_ONCE = "streaming_mode_at_least_once"
@@ -64,7 +69,7 @@ class Told(Protocol):
 
 
 J = TypeVar("J", bound=Any)
-Transform = TypeVar("Transform", PrivateHistograms, CollectHistograms)
+Transform = TypeVar("Transform", "PrivateHistograms", "CollectHistograms")
 
 
 class EventOptions(PipelineOptions):
@@ -119,6 +124,19 @@ def required_registry(command: str, given: Any, required: Sequence[str] = REQUIR
     return registry
 
 
+def following_of(given: Any, own: Any) -> Following | None:
+    """When slots are released, and where the state is; None without a state.
+
+    Raises ConfigurationError.
+    """
+    check_going_on(own)
+    if not own.state:
+        return None
+    from streamveil.pipelines.follow import Following  # half of a command's modules
+
+    return Following.of(given, own)
+
+
 @dataclass(frozen=True)
 class Job(Generic[Transform]):
     """What to read, how to count, where to write."""
@@ -142,9 +160,15 @@ class Job(Generic[Transform]):
         return [place for place in places if place and not is_stream(place)]
 
     @property
+    def card(self) -> str | None:
+        """Where the card of what is released goes; None of streams, which are never whole."""
+        return None if is_stream(self.output) else card_beside(self.output)
+
+    @property
     def written(self) -> list[str]:
         """What is told at the end, beside the summary."""
-        return [place for place in (self.output, self.revisions) if place] + self.files
+        places = [place for place in (self.output, self.revisions) if place] + self.files
+        return places + ([self.card] if self.card else [])
 
     @property
     def places(self) -> list[str]:
@@ -155,6 +179,7 @@ class Job(Generic[Transform]):
             "the ledger": self.ledger,
             "dead letters": self.rejected,
             "the summary": self.summary,
+            "the card": self.card,
         }
         return [f"{what} to {place}" for what, place in named.items() if place]
 
@@ -168,6 +193,7 @@ class Job(Generic[Transform]):
             self._refuse_files()
         check_outputs(self.files)
         check_summary(self.summary)
+        check_card_apart(self.card, [*self.files, self.summary])
         if not is_stream(self.input):
             check_events(self.input, self.transform.columns.names, dialect=self.dialect)
 
@@ -233,8 +259,48 @@ class Job(Generic[Transform]):
         return summary
 
     def run(self, options: PipelineOptions, title: str) -> Summary:
-        """Run the job to its end."""
-        return run_whole(self.build, options, title, self.files)
+        """Run the job to its end, and write the card of it."""
+        summary = run_whole(self.build, options, title, self.files)
+        if self.card and not summary.handed_over:
+            with telling_what_is_whole(self.card, self.files):
+                card = card_of_run(
+                    title.removeprefix("streamveil ").partition(",")[0],
+                    self.transform,
+                    self._public_files,
+                    summary.counters,
+                    changes=self._changes_requirements,
+                )
+                write_card(self.card, card)
+        return summary
+
+    @property
+    def _public_files(self) -> dict[str, str]:
+        """Files that the card is about, by what is in them."""
+        files = {"releases": self.output, "revisions": self.revisions, "ledger": self.ledger}
+        return {kind: path for kind, path in files.items() if path and not is_stream(path)}
+
+    @property
+    def _changes_requirements(self) -> bool:
+        """Whether users may ask for something else while the job runs."""
+        return False
+
+
+@contextmanager
+def telling_what_is_whole(path: str, files: Sequence[str]) -> Iterator[None]:
+    """Let an error by which a file beside results is not written tell that these are whole."""
+    try:
+        yield
+    except OSError as error:
+        raise PartlyWritten(
+            f"{path} could not be written: {reason_of(error)}. The results are whole: "
+            f"{', '.join(files)}"
+        ) from error
+
+
+def check_card_apart(card: str | None, places: Sequence[str | None]) -> None:
+    """Refuse another output where the card goes. Raises ConfigurationError."""
+    if card in places and card is not None:
+        raise ConfigurationError(f"{card} is where the card of the releases goes: name it apart")
 
 
 def run_whole(

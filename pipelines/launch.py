@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import apache_beam as beam
 import grpc
@@ -17,25 +17,23 @@ from apache_beam.options.pipeline_options import (
     PortableOptions,
     StandardOptions,
 )
-from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.portability.prism_runner import PrismRunner
-from apache_beam.runners.runner import PipelineState
+from apache_beam.runners.runner import PipelineRunner, PipelineState
 from apache_beam.utils.subprocess_server import JavaJarServer, SubprocessServer
 
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
-from streamveil.mechanisms.core.records import ConfigurationError, InputLost
+from streamveil.mechanisms.core.records import ConfigurationError, InputLost, NothingChosen
+from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flags import StrictParser, names_of, refuse_unknown
 from streamveil.pipelines.flink import add_flink_options
+from streamveil.pipelines.in_memory.steps import run_steps
 from streamveil.pipelines.options import add_dry_run, add_log_options
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 from streamveil.transforms.checks import follow_to_the_end
-from streamveil.transforms.portfolio.bounds_choice import NothingChosen
 from streamveil.transforms.slots.state_fence import StateWentBack
-
-_Options = TypeVar("_Options", bound=PipelineOptions)
 
 # Errors of ours that a worker raised, inside the text that a runner reports.
 _KINDS = {
@@ -54,12 +52,12 @@ def parse_flags(
     Of a command whose own options Beam does not read, only the flags `passed` are for Beam.
     Raises ConfigurationError.
     """
-    _refuse_unknown_to_beam(command, argv)
+    of_beam = _checked_by_beam(command, argv)
     known = StrictParser(add_help=False, allow_abbrev=False)
     add_dry_run(known)
     add_log_options(known)
     _, others = known.parse_known_args(list(argv if passed is None else passed))
-    return BeamFlags(others)
+    return BeamFlags(others, of_beam=bool(of_beam))
 
 
 class FlinkOptions(PipelineOptions):
@@ -70,31 +68,17 @@ class FlinkOptions(PipelineOptions):
         add_flink_options(parser)
 
 
-class BeamFlags(PipelineOptions):
-    """Beam's flags, parsed once for each kind of options that is asked for.
+def _checked_by_beam(command: str, argv: Sequence[str]) -> list[str]:
+    """The flags that are for Beam alone.
 
-    Beam asks anew with every step of a pipeline, which made a quarter of the work of a short one.
+    Raises ConfigurationError for one that neither the command nor Beam knows.
     """
-
-    def __init__(self, flags: Sequence[str]) -> None:
-        super().__init__(flags)
-        self.__dict__["_views"] = {}  # other names are flags
-
-    def view_as(self, cls: type[_Options]) -> _Options:
-        """These flags as that kind of options; all views share their values."""
-        views: dict[type[PipelineOptions], Any] = self.__dict__["_views"]
-        if cls not in views:
-            views[cls] = super().view_as(cls)
-        view: _Options = views[cls]
-        return view
-
-
-def _refuse_unknown_to_beam(command: str, argv: Sequence[str]) -> None:
-    """Raise ConfigurationError for a flag that neither the command nor Beam knows."""
     _, others = COMMANDS[command].strict().parse_known_args(list(argv))
-    beams = beams_parser()
-    _, unknown = beams.parse_known_args(others)
-    refuse_unknown(command, unknown, names_of(COMMANDS[command].help()), names_of(beams))
+    if others:
+        beams = beams_parser()
+        _, unknown = beams.parse_known_args(others)
+        refuse_unknown(command, unknown, names_of(COMMANDS[command].help()), names_of(beams))
+    return others
 
 
 def beams_parser() -> StrictParser:
@@ -116,19 +100,28 @@ def _all_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title: str) -> Summary:
     """Run a pipeline to its end, or hand it over, and sum up its counters.
 
-    Without a runner chosen it runs in this process: Beam's own default would first try to
-    download one. Raises ConfigurationError, InputLost or BudgetExceeded with the text of what a
-    worker raised, ConfigurationError where Prism does not start, RuntimeError for a pipeline that
+    Without any flag of Beam's its steps are taken here, and no runner is started. If one of them
+    needs a runner, or there are flags but none of them chooses one, it runs on FnApiRunner, in this
+    process too: Beam's own default would first try to download one.
+
+    Raises ConfigurationError, InputLost or BudgetExceeded with the text of what a worker raised,
+    ConfigurationError where Prism does not start, RuntimeError for a pipeline that
     ended otherwise than done.
     """
     chosen = options.view_as(StandardOptions).runner
+    plain = isinstance(options, BeamFlags) and not options.of_beam
     try:
-        pipeline = beam.Pipeline(runner=None if chosen else FnApiRunner(), options=options)
+        runner = None if chosen else PipelineRunner() if plain else _local_runner()
+        pipeline = beam.Pipeline(runner=runner, options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
     follow_to_the_end(pipeline)
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
+        if plain:
+            if (summary := run_steps(pipeline)) is not None:
+                return summary
+            pipeline.runner = _local_runner()
         result = _started(pipeline)
         if not getattr(result, "has_job", True):
             return Summary(handed_over=True)
@@ -136,6 +129,12 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
+
+
+def _local_runner() -> PipelineRunner:
+    from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+    return FnApiRunner()
 
 
 @contextmanager

@@ -66,6 +66,20 @@ def is_bare() -> bool:
     return not _ASIDE.propagate
 
 
+@contextmanager
+def heard_by(handler: logging.Handler) -> Iterator[None]:
+    """Let a handler hear what is told and logged of streamveil while the block runs."""
+    own = [logger for logger in (_TOLD, _ASIDE) if not logger.propagate]
+    loggers = [logging.getLogger("streamveil"), *own]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+
+
 class _Lines(logging.Formatter):
     """Time, level and logger before every line, those of tracebacks too."""
 

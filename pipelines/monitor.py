@@ -42,6 +42,10 @@ class Monitor:
         done = Released(slots, lateness, snapshot.first_slot, snapshot.next_slot, last_slot)
         self._tell(condition=RUNNING, released=done, clock=self._clock())
 
+    def passing(self) -> None:
+        """Tell that a pass begins."""
+        self._tell(passing=_now())
+
     def passed(self, due: Pass, summary: Summary) -> None:
         """Tell of a pass that is committed."""
         before = self.status
@@ -50,18 +54,23 @@ class Monitor:
             due.last_slot + 1, summary.statuses, summary.largest_window_use
         )
         self._signs.reset()  # the pass has a line of its own
-        clock = self._clock()
+        clock, now = self._clock(), _now()
+        took = now - (now if before.passing is None else before.passing)
         self._tell(
             released=done,
             clock=clock,
             delay=max(clock - done.closing(due.last_slot), 0),
+            passing=None,
+            passed=now,
+            longest=max(before.longest, took),
             passes=before.passes + 1,
             totals=Summary.total([before.totals, summary]),
         )
 
     def looked(self, waits_for: str | None = None) -> None:
         """Tell of a look for slots to release; `waits_for` is what the oldest open one lacks."""
-        self._tell(looked=_now(), clock=self._clock(), waits_for=waits_for)
+        now = _now()
+        self._tell(looked=now, passing=None, clock=self._clock(), waits_for=waits_for)
         if self._signs.is_time():
             tell(self.status.sentence)
 

@@ -14,7 +14,6 @@ from typing import Any
 from streamveil.io.places import SINK_FORMS, SOURCE_FORMS
 from streamveil.mechanisms.core.parameter_checks import MAX_REJECTED
 from streamveil.mechanisms.core.records import ADD_REMOVE, KEEPS, REPLACE, UNIFORM, UNITS
-from streamveil.mechanisms.portfolio.expected import DRIFT, RATE
 from streamveil.mechanisms.presence.limits import BLOCKS
 from streamveil.mechanisms.registry import (
     DEFAULT,
@@ -68,7 +67,7 @@ METRICS_OPTIONS = ("metrics_port", "otlp_endpoint", "metrics")
 QUESTION_OPTIONS = ("questions", "page")
 FOLLOW_OPTIONS = (
     *("state", "resume", "restart_budget", "follow", "clock_file", "close_by"),
-    *("missing_input", "slots_per_pass", *METRICS_OPTIONS),
+    *("missing_input", "slots_per_pass", "serve", *METRICS_OPTIONS),
 )
 MISSING_INPUT = ("stop", "wait", "ignore")
 SLOTS_PER_PASS = 10_000
@@ -236,6 +235,8 @@ def _add_adjacency(parser: Parser) -> None:
 
 def add_plan_options(parser: Parser) -> None:
     """Add the options of `streamveil plan`."""
+    from streamveil.mechanisms.portfolio.expected import DRIFT, RATE
+
     section(parser, EVENTS)(
         "--questions",
         metavar="FILE",
@@ -488,6 +489,13 @@ def add_follow_options(parser: Parser) -> None:
     )
     add = section(parser, OPERATOR)
     add(
+        "--serve",
+        metavar="[ADDRESS:]PORT",
+        help="with --follow: show the last releases, the budget, the lag and what became of events "
+        "on a page for operators, on this machine alone unless ADDRESS says more, without a "
+        "password; port 0 takes a free one",
+    )
+    add(
         "--metrics_port",
         metavar="[ADDRESS:]PORT",
         help="with --follow: let Prometheus fetch figures of the stream here, on this machine "
@@ -574,6 +582,36 @@ def add_per_record_options(parser: Parser) -> None:
         metavar="N",
         help="records of one person at most, which you must see to: budgets are divided by it "
         "(default 1)",
+    )
+
+
+def add_card_options(parser: Parser) -> None:
+    """Add the options of `streamveil card`."""
+    add = section(parser, EVENTS)
+    add("file", nargs="?", metavar="CARD", help=argparse.SUPPRESS)
+    add(
+        "--card",
+        metavar="FILE",
+        help="the card, which a run writes beside its output: releases.csv.card.json, or card.json "
+        "in the folder of the answers; the option's name may be left out",
+    )
+    add(
+        "--check",
+        action="store_true",
+        help="recompute what every window cost, and compare card, ledger and releases; exit code 1 "
+        "and a line for each fault, if there are any",
+    )
+    add(
+        "--ledger",
+        metavar="FILE",
+        help="with --check: the ledger, of passes by the name that --ledger of the run had "
+        "(default: as the card names it, beside the card)",
+    )
+    add(
+        "--releases",
+        metavar="PLACE",
+        help="with --check: the file of releases, or the folder of answers; of passes by the name "
+        "that --output had (default: as the card names it, beside the card)",
     )
 
 

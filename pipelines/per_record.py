@@ -23,6 +23,8 @@ from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.budgets import budget_of, lookup_of
+from streamveil.pipelines.cards.files import card_beside, write_card
+from streamveil.pipelines.cards.writing import card_of_run
 from streamveil.pipelines.dry_run import preview_per_record
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.foreign import (
@@ -38,6 +40,7 @@ from streamveil.pipelines.jobs import (
     in_time,
     refuse_options,
     run_whole,
+    telling_what_is_whole,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
@@ -111,6 +114,11 @@ class PerRecordJob:
     def _files(self) -> list[str]:
         return [] if is_stream(self.output) else [self.output]
 
+    @property
+    def card(self) -> str | None:
+        """Where the card of the rows goes; None of streams, which are never whole."""
+        return card_beside(self.output) if self._files else None
+
     def _source(self) -> beam.PTransform:
         return source_of(self.input, self.columns, silent=True, dialect=self.dialect)
 
@@ -128,7 +136,13 @@ class PerRecordJob:
         summary = run_whole(self.build, options, "streamveil per-record", self._files)
         if summary.handed_over:
             return HANDED_OVER
-        return f"{summary_of(self.transform)}\nwrote {self.output}"
+        written = [self.output]
+        if self.card:
+            with telling_what_is_whole(self.card, self._files):
+                files = {"releases": self.output}
+                write_card(self.card, card_of_run("per-record", self.transform, files, {}))
+            written.append(self.card)
+        return "\n".join([summary_of(self.transform), *(f"wrote {path}" for path in written)])
 
 
 def job_of(options: PipelineOptions) -> PerRecordJob:

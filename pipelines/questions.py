@@ -24,13 +24,20 @@ from streamveil.io import (
 from streamveil.mechanisms.core.records import ConfigurationError, format_duration
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.pipelines.answers_report import AnswersReport, Floats, shares_of
+from streamveil.pipelines.cards.files import card_in
 from streamveil.pipelines.dry_run import preview_questions
-from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.follow import Following
-from streamveil.pipelines.jobs import Job, in_time, required_registry, run_and_tell
+from streamveil.pipelines.jobs import (
+    Job,
+    in_time,
+    required_registry,
+    run_and_tell,
+    telling_what_is_whole,
+)
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
+from streamveil.pipelines.passes import answers_kind
 from streamveil.pipelines.questions_follow import follow_questions
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
@@ -72,6 +79,17 @@ class QuestionsJob(Job[Any]):
         return others if is_stream(self.output) else [*answers, *others]
 
     @property
+    def card(self) -> str | None:
+        """Where the card of the answers goes."""
+        return None if is_stream(self.output) else card_in(self.output)
+
+    @property
+    def _public_files(self) -> dict[str, str]:
+        files = answer_files(self.output, self.transform.portfolio)
+        ledger = {"ledger": self.ledger} if self.ledger else {}
+        return {**{answers_kind(name): path for name, path in files.items()}, **ledger}
+
+    @property
     def places(self) -> list[str]:
         """What the run writes, and where."""
         where = self.output if is_stream(self.output) else f"files of {self.output}"
@@ -82,7 +100,8 @@ class QuestionsJob(Job[Any]):
     def written(self) -> list[str]:
         """What is told at the end."""
         streams = [self.output] if is_stream(self.output) else []
-        return [*streams, *self.files, *([self.page] if self.page else [])]
+        more = [place for place in (self.card, self.page) if place]
+        return [*streams, *self.files, *more]
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
@@ -112,13 +131,8 @@ class QuestionsJob(Job[Any]):
         if self.page and not summary.handed_over:
             from streamveil.pipelines.answers_page import write_answers_page
 
-            try:
+            with telling_what_is_whole(self.page, self.files):
                 write_answers_page(self.report(summary), self.page)
-            except OSError as error:
-                raise PartlyWritten(
-                    f"{self.page} could not be written: {reason_of(error)}. The answers are whole: "
-                    f"{', '.join(self.files)}"
-                ) from error
         return summary
 
     def report(self, summary: Summary, true: Mapping[str, Floats] | None = None) -> AnswersReport:

@@ -25,14 +25,18 @@ from streamveil.io import (
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, format_duration, format_time
 from streamveil.mechanisms.portfolio.bounds import are_known
+from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.pipelines.answers_report import AnswersReport, shares_of
+from streamveil.pipelines.cards.files import card_in
 from streamveil.pipelines.errors import reason_of
 from streamveil.pipelines.follow import Follow, Following, held
+from streamveil.pipelines.live.history import History, of_answers
 from streamveil.pipelines.logs import tell
 from streamveil.pipelines.passes import AnswersPass, PassJob, answers_kind
 from streamveil.pipelines.questions_summary import QuestionsSummary
 from streamveil.pipelines.summary import Summary
 from streamveil.pipelines.values import dialect_of
+from streamveil.pipelines.wording import plain_wording
 from streamveil.transforms import PrivateAnswers
 from streamveil.transforms.slots.passes import Pass
 
@@ -55,6 +59,11 @@ class FollowQuestions(Follow):
     def _witness(self) -> str:
         folder = os.path.dirname(self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)])
         return witness_of(os.path.join(folder, "answers"))
+
+    @property
+    def _card(self) -> str:
+        first = self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)]
+        return card_in(os.path.dirname(first))
 
     @property
     def _slots_as_given(self) -> str:
@@ -92,6 +101,21 @@ class FollowQuestions(Follow):
 
     def _told(self, summary: Summary) -> QuestionsSummary:
         return QuestionsSummary(summary, self._asked.portfolio)
+
+    def _histories(self) -> Sequence[History]:
+        return [self._history(question) for question in self._asked.portfolio]
+
+    def _history(self, question: Question) -> History:
+        portfolio, words = self._asked.portfolio, plain_wording(question)
+        lengths = portfolio.slots_of(question), *map(portfolio.of_length, question.times)
+        return History(
+            question.name,
+            words.about,
+            words.unit,
+            question.statistic.column is None,
+            [of_answers(question, slots) for slots in lengths],
+            answers_kind(question.name),
+        )
 
     def _show(self, snapshot: Snapshot) -> None:
         """Write the page anew. That it cannot be is said, and the stream goes on."""

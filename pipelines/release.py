@@ -15,21 +15,18 @@ from streamveil.io import is_stream, requirement_changes_of
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.mechanisms.infinite.gated import Gated
 from streamveil.mechanisms.presence import Limit
 from streamveil.mechanisms.presence.choice import Auto
 from streamveil.mechanisms.presence.limits import block_length
 from streamveil.mechanisms.registry import DEFAULT, INFINITE_DEFAULT, mechanism, only_dynamic
-from streamveil.pipelines import questions
-from streamveil.pipelines.dry_run import preview
 from streamveil.pipelines.flags import is_true
-from streamveil.pipelines.follow import Following, follow
 from streamveil.pipelines.guarantees import INFINITE, USER, WINDOWS, promise_of
 from streamveil.pipelines.inputs import Inputs
 from streamveil.pipelines.jobs import (
     EventOptions,
     Job,
     JobOptions,
+    following_of,
     given_by,
     in_time,
     required_registry,
@@ -118,6 +115,10 @@ class ReleaseJob(Job[PrivateHistograms]):
         self._write(outputs, [events.rejected, changes.rejected])
 
     @property
+    def _changes_requirements(self) -> bool:
+        return self.requirement_changes is not None
+
+    @property
     def _shares(self) -> bool:
         return self.transform.population.requirements.forever
 
@@ -182,6 +183,8 @@ def about_least_total(transform: PrivateHistograms) -> tuple[str, int] | None:
     """
     if not transform.population.requirements.forever:
         return None
+    from streamveil.mechanisms.infinite.gated import Gated
+
     gated = mechanism(transform.mechanism, transform.population)
     if not isinstance(gated, Gated):
         return None
@@ -259,20 +262,27 @@ def is_dynamic(transform: PrivateHistograms, changes: object) -> bool:
     return by_ledger or only_dynamic(transform.mechanism)
 
 
+# What only some runs need is imported by them: a run begins sooner.
 def main(options: PipelineOptions, dry: str = "false") -> int:
     """Run the command, or if `dry` only tell what it would do; returns the exit code."""
     given = given_by(options, EventOptions, JobOptions)
     own = options.view_as(ReleaseOptions)
-    following = Following.of(given, own)
+    following = following_of(given, own)
     if own.questions:
+        from streamveil.pipelines import questions
+
         given.questions, given.page = own.questions, own.page
         return questions.main(given, options, dry, following)
     if is_true("dry_run", dry):
+        from streamveil.pipelines.dry_run import preview
+
         job = ReleaseJob.of(options)
         tell_limits(job.transform)
         tell(preview(job.input, job.transform, job.places, job.dialect, own.state))
         return 0
     if following is not None:
+        from streamveil.pipelines.follow import follow
+
         check_required("release", given)
         transform = transform_of(given, own)
         if not following.resume:

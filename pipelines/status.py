@@ -93,6 +93,12 @@ class Status:
     """From the closing of the last released slot to its release, in microseconds."""
     passes: int = 0
     """Of this run."""
+    passing: int | None = None
+    """Since when a pass is under way; None while none is."""
+    passed: int | None = None
+    """When the last pass of this run was committed."""
+    longest: int = 0
+    """How long its longest pass took, in microseconds."""
     totals: Summary = field(default_factory=Summary)
     """What these counted."""
     state_bytes: int = 0
@@ -147,6 +153,8 @@ class Status:
             "backlog_slots": self.backlog,
             "waits_for": self.waits_for,
             "release_delay_seconds": self.delay / _SECOND,
+            "pass_since": None if self.passing is None else format_time(self.passing),
+            "passed_at": None if self.passed is None else format_time(self.passed),
             "passes": self.passes,
             **self.totals.figures(),
             "state_bytes": self.state_bytes,

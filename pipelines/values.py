@@ -50,7 +50,7 @@ _CLOSE_FORMS = (
     "files:drops/events-%Y-%m-%d*.csv)"
 )
 _OF_STATE = (
-    *("follow", "clock_file", "close_by", "missing_input", "slots_per_pass"),
+    *("follow", "clock_file", "close_by", "missing_input", "slots_per_pass", "serve"),
     *METRICS_OPTIONS,
 )
 _LOOPBACK = "127.0.0.1"
@@ -175,6 +175,7 @@ def check_going_on(given: Any) -> None:
     Raises ConfigurationError.
     """
     resume = is_true("resume", given.resume)
+    page_address_of(given)
     if given.restart_budget is not None:
         if not resume:
             raise ConfigurationError(
@@ -221,11 +222,31 @@ def address_of(given: Any) -> tuple[str, int] | None:
             f"--metrics_port={text} is for a run with --follow: one pass ends before anybody "
             "fetches its figures; give --follow, or send them to --otlp_endpoint"
         )
-    host, _, port = text.rpartition(":")
-    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) <= 0xFFFF:
+    return _address("metrics_port", text, 1, "9464")
+
+
+def page_address_of(given: Any) -> tuple[str, int] | None:
+    """Host and port of the page for operators; port 0 for any free one.
+
+    Raises ConfigurationError.
+    """
+    text = given.serve
+    if text is None:
+        return None
+    if given.follow is None:
         raise ConfigurationError(
-            f"--metrics_port={text} is no port: write one such as 9464, for this machine alone, or "
-            "0.0.0.0:9464 for whoever reaches it"
+            f"--serve={text} is for a run with --follow: one pass ends before anybody looks at its "
+            "page; give --follow, or leave it out"
+        )
+    return _address("serve", text, 0, "8080")
+
+
+def _address(option: str, text: str, least: int, example: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", port) or not least <= int(port) <= 0xFFFF:
+        raise ConfigurationError(
+            f"--{option}={text} is no port: write one such as {example}, for this machine alone, "
+            f"or 0.0.0.0:{example} for whoever reaches it"
         )
     return host.removeprefix("[").removesuffix("]") or _LOOPBACK, int(port)
 

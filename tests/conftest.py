@@ -40,7 +40,7 @@ QUICK_ROOMS = {"mechanisms", "io"}
 LONG = {"test_adaptive_streams", "test_dynamic_stream", "test_metamorphic", "test_snapshot"}
 RUNNERS = {"runner", "usual_runner"}
 HERE = Path(__file__).parent
-FN_API, BUNDLE_BASED, PRISM = "fn_api", "bundle_based", "prism"
+NO_RUNNER, FN_API, BUNDLE_BASED, PRISM = "no_runner", "fn_api", "bundle_based", "prism"
 
 
 def pytest_addoption(parser):
@@ -179,6 +179,7 @@ def flags_of(request):
     """The flags that choose a runner, by its name."""
     location = request.config.getoption("--prism_location")
     flags = {
+        NO_RUNNER: [],
         FN_API: ["--runner=FnApiRunner"],
         BUNDLE_BASED: ["--runner=BundleBasedDirectRunner"],
         PRISM: ["--runner=PrismRunner", f"--prism_location={location}"],

@@ -34,6 +34,7 @@ SMALL = {
         *("--slots=30", "--delay_days=3", "--city_days=1"),
     ),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
+    "readers": ("--events=3000", "--formats", "avro", "--repeats=1"),
     "messages": ("--events=100", "--per_message", "10", "--kinds", "json", "--repeats=1"),
     "local": (
         *("--users=900", "--slots=40", "--keys=1", "--streams=tlns", "--bins=10"),
@@ -52,6 +53,7 @@ SMALL = {
         *("--events=5000", "--users", "50", "--bins", "10", "--slots=3", "--files"),
         *("--repeats=1",),
     ),
+    "mutants": ("--mutants", "the_truth_too_often", "--repeats=1", "--processes=1"),
     "utility": ("--slots=50", "--keys=1", "--draws=1", "--streams=tlns", "--budgets=0.2"),
 }
 
@@ -70,7 +72,10 @@ def tables(folder, name):
 
 @pytest.mark.parametrize(
     "name",
-    ["release_stage", "state_bytes", "ledgers", "changing", "local_presence", "portfolio_pass"],
+    [
+        *("release_stage", "state_bytes", "ledgers", "changing", "local_presence"),
+        *("portfolio_pass", "mutants"),
+    ],
 )
 def test_benchmarks_of_one_kind_of_case_give_full_tables(name, tmp_path):
     run(name, *SMALL[name], f"--results={tmp_path}")
@@ -159,6 +164,15 @@ def test_following_tells_how_late_releases_are_and_what_a_gap_takes(tmp_path):
     assert 0 < median <= largest
     assert cpu > 0
     assert [row[0] for row in catches["rows"]] == [10_000]
+
+
+def test_readers_stand_beside_their_libraries(tmp_path):
+    run("readers", *SMALL["readers"], f"--results={tmp_path}")
+    (table,) = tables(tmp_path, "readers")
+    assert [row[:3] for row in table["rows"]] == [
+        ["avro", times, "fastavro"] for times in ("text", "number")
+    ]
+    assert all(row[5] == row[4] / row[3] > 0 < row[6] for row in table["rows"])
 
 
 def test_messages_have_a_row_for_each_kind_and_size(tmp_path):

@@ -429,6 +429,16 @@ class PrivateHistograms(beam.PTransform):
         )
 
     @property
+    def known(self) -> Registry:
+        """The registry by the classes that the ledger has; where users may move, by epsilon."""
+        return self._known
+
+    @property
+    def looks(self) -> Sequence[Look | None]:
+        """At which classes a run will look to choose their limits; none where all are known."""
+        return tuple(self._looks)
+
+    @property
     def population(self) -> Population:
         """The public facts that the mechanism steers by."""
         sensitivity = self.max_contributions * (2 if self.adjacency == REPLACE else 1)

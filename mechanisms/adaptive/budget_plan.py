@@ -42,6 +42,43 @@ class Planned(NamedTuple):
     """Slots from one look to the next."""
 
 
+@dataclass(frozen=True, eq=False)
+class ChoicesByGap:
+    """The same choices as :class:`Choices`, after every gap at once."""
+
+    noise: Floats
+    """Variance of the noise, shape (gaps, c); infinite where a gap has fewer choices."""
+    dispersion: Floats
+    """Shape (gaps, c)."""
+    nearness: Floats
+    """Shape (gaps, c)."""
+    slots: npt.NDArray[np.int64]
+    """How many give to a release, shape (gaps, 1)."""
+
+    @classmethod
+    def of(cls, choices: Sequence[Choices], slots: npt.NDArray[np.int64]) -> ChoicesByGap | None:
+        """None where a gap has no choice at all."""
+        sizes = [one.noise.size for one in choices]
+        if not min(sizes):
+            return None
+        noise = np.full((len(sizes), max(sizes)), np.inf)
+        dispersion, nearness = np.zeros_like(noise), np.zeros_like(noise)
+        for row, (one, size) in enumerate(zip(choices, sizes, strict=True)):
+            noise[row, :size] = one.noise
+            dispersion[row, :size] = one.dispersion
+            nearness[row, :size] = one.nearness
+        return cls(noise / slots[:, None] ** 2, dispersion, nearness, slots[:, None])
+
+    def best(self, scale: float, risk: Risk) -> tuple[Floats, Floats]:
+        """Of the choice of least error: its noise, and what else it errs by; shape (gaps,)."""
+        bias = risk.here + risk.elsewhere * (1 - self.nearness)
+        errors = self.noise + self.dispersion * (scale / self.slots + bias)
+        rows = np.arange(len(errors))
+        choice = errors.argmin(axis=1)
+        noise = self.noise[rows, choice]
+        return noise, errors[rows, choice] - noise
+
+
 class Plan:
     """The releases that are possible after gaps.
 
@@ -54,6 +91,7 @@ class Plan:
     def __init__(self, after: Callable[[int], Choices], every: Choices) -> None:
         self.points = cache(after)
         self.sums = every
+        self._tables: dict[int, ChoicesByGap | None] = {}
 
     def errors(self, kind: int, gap: int, scale: float, risk: Risk) -> Floats:
         """Expected squared error of a count in a release after a gap, by threshold: shape (c,)."""
@@ -91,20 +129,16 @@ class Plan:
         weight, mean = scales * bins, float(scale.mean())
         best: tuple[float, Planned] | None = None
         for kind in kinds:
-            noise, other = np.empty(len(GAPS)), np.empty(len(GAPS))
-            for place, gap in enumerate(GAPS.tolist()):
-                errors = self.errors(kind, gap, mean, risk)
-                if not errors.size:
-                    return None
-                choice = int(errors.argmin())
-                noise[place] = self._noise(kind, gap, choice)
-                other[place] = errors[choice] - noise[place]
+            table = self._table(kind)
+            if table is None:
+                return None
+            noise, other = table.best(mean, risk)
             late, watches = jumps.costs(kind, noise)
-            for row, more_noise in enumerate(jumps.noise):
-                # What is not noise is taken to be proportional to s.
-                ratios = more_noise * noise[:, None] / scales + other[:, None] / mean
-                expected, curve = expected_error(kind, beliefs, ratios)
-                errors = expected @ weight + late[row]
+            # What is not noise is taken to be proportional to s.
+            every = jumps.noise[:, None, None] * noise[:, None] / scales + other[:, None] / mean
+            expected, curves = expected_error(kind, beliefs, every)
+            for row, (ratios, curve) in enumerate(zip(every, curves, strict=True)):
+                errors = expected[row] @ weight + late[row]
                 place = int(np.argmin(errors))
                 if best is None or errors[place] < best[0]:
                     patience = float(curve[place] @ weight / (ratios[place] @ weight))
@@ -112,10 +146,13 @@ class Plan:
                     best = float(errors[place]), Planned(int(GAPS[place]), kind, patience, *watch)
         return best[1] if best else None
 
-    def _noise(self, kind: int, gap: int, choice: int) -> float:
-        if kind == POINT:
-            return float(self.points(gap).noise[choice])
-        return float(self.sums.noise[choice]) / gap**2
+    def _table(self, kind: int) -> ChoicesByGap | None:
+        """What can be released after every gap; None if there is nothing after one of them."""
+        if kind not in self._tables:
+            points = [self.points(gap) if kind == POINT else self.sums for gap in GAPS.tolist()]
+            slots = GAPS if kind == SUM else np.ones_like(GAPS)
+            self._tables[kind] = ChoicesByGap.of(points, slots)
+        return self._tables[kind]
 
 
 # Share of the budget for the gate, for few bins and for many.

@@ -26,6 +26,7 @@ from streamveil.mechanisms.adaptive.kalman import (
     BankState,
     Beliefs,
 )
+from streamveil.mechanisms.adaptive.last_made import LastMade
 
 Floats = npt.NDArray[np.float64]
 
@@ -116,6 +117,9 @@ class Bank:
         self.users = max(users, 1.0)
         self.bins = bins
         self.memory = memory
+        self._weights = LastMade(_weights)
+        self._beliefs = LastMade(_beliefs)
+        self._white = LastMade(_white)
 
     def start(self) -> BankState:
         """Before the first release: anything between nobody and everybody."""
@@ -139,19 +143,17 @@ class Bank:
 
     def weights(self, state: BankState) -> Floats:
         """Belief in each member in each bin, shape (members, d)."""
-        return _shares(state.scores.astype(np.float64), state.scale)
+        return self._weights(state.scores, state.scale)
 
     def beliefs(self, state: BankState) -> Floats:
         """Belief in each member over all bins, shape (members,)."""
-        beliefs: Floats = self.weights(state) @ state.scale / state.scale.sum()
-        return beliefs
+        return self._beliefs(self.weights(state), state.scale)
 
     def forecast(self, state: BankState) -> Forecast:
         """Mix the members' beliefs of the present slot."""
         weights, now = self.weights(state), kalman.present(state)
         mean, variance = _mixed(weights, now.level, now.level_var)
-        scale = state.scale.astype(np.float64)
-        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * scale, scale)
+        return Forecast(mean, variance, self._white(weights, state.scale), state.scale)
 
     def of_level(self, level: Forecast) -> Forecast:
         """What a level makes the counts of the present slot: without a cycle they are the level."""
@@ -185,7 +187,7 @@ class Bank:
         own = float(shares[-1]) * white
         deviation = float(shares @ shares) * white
         scores = state.scores.astype(np.float64)
-        weights = _shares(scores, state.scale)
+        weights = self.weights(state)
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
         _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
@@ -236,6 +238,20 @@ def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:
     of_noise = float(np.log(max(bins - 1, 1))) / 2**0.5 + PARTNER
     found: Floats = EXPECTED_JUMP**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
     return found
+
+
+def _weights(scores: kalman.Halves, scale: Floats) -> Floats:
+    return _shares(scores.astype(np.float64), scale)
+
+
+def _beliefs(weights: Floats, scale: Floats) -> Floats:
+    beliefs: Floats = weights @ scale / scale.sum()
+    return beliefs
+
+
+def _white(weights: Floats, scale: Floats) -> Floats:
+    white: Floats = (weights * WHITE).sum(axis=0) * scale
+    return white
 
 
 def _shares(scores: Floats, scale: Floats) -> Floats:

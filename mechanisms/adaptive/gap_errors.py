@@ -6,7 +6,7 @@ are iterated at the level of blocks, from one release to the next, to their fixe
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,12 @@ def _settled() -> Floats:
     return settled
 
 
+@cache
+def _settled_rows(kind: int) -> Floats:
+    """The same of one kind, with a row for each gap and ratio: (gaps * ratios, members)."""
+    return np.ascontiguousarray(_settled()[kind].transpose(0, 2, 1)).reshape(-1, len(DRIFT))
+
+
 def expected_error(kind: int, weights: Floats, ratios: Floats) -> tuple[Floats, Floats]:
     """Expected squared error of a count per slot for every gap, in multiples of s.
 
@@ -107,16 +113,16 @@ def expected_error(kind: int, weights: Floats, ratios: Floats) -> tuple[Floats, 
     Args:
         kind: POINT or SUM.
         weights: belief in each member, shape (members,).
-        ratios: error of a release / s for each gap and bin, shape (gaps, b).
+        ratios: error of a release / s for each gap and bin, shape (..., gaps, b).
 
     Returns:
-        (errors, those of the curve alone), both of shape (gaps, b).
+        (errors, those of the curve alone), both of shape (..., gaps, b).
     """
     place = np.clip(np.log2(ratios) - _RATIOS[0], 0, len(_RATIOS) - 1.001)
     low = place.astype(np.int64)
     share = place - low
     # Mixing members first leaves one row of ratios for each gap.
-    mixed = np.tensordot(_settled()[kind], weights, (1, 0))
+    mixed = np.dot(_settled_rows(kind), weights[:, None]).reshape(len(GAPS), -1)
     rows = np.arange(len(GAPS))[:, None]
     curve = mixed[rows, low] * (1 - share) + mixed[rows, low + 1] * share
     white = float((weights * WHITE[:, 0]).sum())

@@ -108,12 +108,8 @@ class Misfit:
             forecast: what the bank expects.
             every: whether every slot is released.
         """
-        factor = self._factor(forecast.variance)
+        factor = self.factor(forecast.variance)
         return factor * forecast.variance + _white(forecast, factor, every)
-
-    def of_curve(self, forecast: Forecast, curve: Floats) -> Floats:
-        """The part of a variance to tell that is the curve's, where that has this variance."""
-        return self._factor(forecast.variance) * curve
 
     def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
         """The same once the present slot's release is known.
@@ -122,7 +118,7 @@ class Misfit:
         release, too, as far as the slot is. Otherwise the release would seem to tell more of the
         slot than there is to know, and nothing would be left.
         """
-        factor = self._factor(seen.foreseen)
+        factor = self.factor(seen.foreseen)
         blurred = seen.noise + seen.error
         shares = seen.taken.shares if seen.taken else NOTHING
         more = _white(forecast, factor, every) - factor * forecast.white
@@ -177,7 +173,8 @@ class Misfit:
         unusual: Floats = np.clip(above - above.mean(), -MOST_UNUSUAL, MOST_UNUSUAL)
         return unusual
 
-    def _factor(self, variance: Floats) -> Floats:
+    def factor(self, variance: Floats) -> Floats:
+        """By how much a variance that is foreseen is to be told larger, shape (d,)."""
         unknown = self.own_variance + self.covariance[0, 0]
         log = self.common[0] + self.common[1] * self._unusual(variance) + self.own
         factor: Floats = np.exp(log + ALLOWANCE * unknown)

@@ -56,13 +56,10 @@ def told(
     doubt = terms.correlation.doubt(state.correlation, scale, state.dispersion)
     if state.ring:
         state.ring.passed(here.slot, most, doubt)
-    curve, kept = _lasting(state, here, seen)
-    own = np.maximum(variance - state.misfit.of_curve(forecast, curve), 0.0)
-    variance, error, share = variance + doubt, error + doubt, 1.0
+    unsure, variance, error, share = variance, variance + doubt, error + doubt, 1.0
     if status != SKIPPED:
         mean, variance, share = state.shrinkage.shrunk(mean, variance, error)
     counts, stderr = _in_counts(mean, variance, terms.crowd.quantum, most)
-    part = np.clip(1 - own / np.maximum(variance, _LEAST), 0.0, 1.0)
     return SlotRelease(
         counts,
         status,
@@ -73,17 +70,32 @@ def told(
         alarm=jumped,
         diagnostics=_diagnostics(state, terms, surprise) | {"believed": share},
         observed=tuple(_told(one, terms.crowd.quantum) for one in seen),
-        lasting=Lasting(kept, part),
+        lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
     )
 
 
-def _lasting(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tuple[Floats, Floats]:
-    """How errors go on from the slot to the next one.
+def _lasting(
+    state: AdaptiveState, here: Slot, seen: list[Observed], unsure: Floats, variance: Floats
+) -> Lasting:
+    """How errors of the slot go on.
 
-    Returns the variance of the curve after the slot, as the next one sees it, and how much of the
-    errors of earlier slots is in it still: shape (d,) each. What was learnt has nothing to do with
-    the error that is left. So of what an earlier error has in common with that of the curve, as
-    much is left as of its variance.
+    Args:
+        state: after the slot.
+        here: the slot.
+        seen: what was observed with it.
+        unsure: variance of what is told but for doubt and shrinkage, shape (d,).
+        variance: with these.
+    """
+    curve, kept = _curve_after(state, here, seen)
+    own = np.maximum(unsure - state.misfit.factor(here.forecast.variance) * curve, 0.0)
+    return Lasting(kept, np.clip(1 - own / np.maximum(variance, _LEAST), 0.0, 1.0))
+
+
+def _curve_after(state: AdaptiveState, here: Slot, seen: list[Observed]) -> tuple[Floats, Floats]:
+    """The variance of the curve as the next slot sees it, and what lasts in it of earlier errors.
+
+    Both have shape (d,). What was learnt has nothing to do with the error that is left. So of what
+    an earlier error has in common with that of the curve, as much is left as of its variance.
     """
     before = here.forecast.variance
     if not seen:

@@ -22,12 +22,14 @@ all among them, are tracked side by side and mixed by how well they predict the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.filter_bank import surprisal
+from streamveil.mechanisms.adaptive.last_made import LastMade
 from streamveil.mechanisms.core.budgets import Units, to_epsilon
 from streamveil.mechanisms.protocol import Crowd
 from streamveil.mechanisms.randomness.noise import (
@@ -166,6 +168,12 @@ class Choices:
         dispersion = sizes.sum() * (shares**2 @ sizes) / total**2 - 1
         return cls(thresholds, noise, np.maximum(dispersion, 0.0))
 
+    @cached_property
+    def nearness(self) -> Floats:
+        """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
+        found: Floats = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
+        return found
+
     def errors(self, scale: float, risk: Risk, slots: int = 1) -> Floats:
         """Expected squared error of a count at each threshold, shape (c,).
 
@@ -174,8 +182,7 @@ class Choices:
             risk: of bias, which weights that are spread less than most are harder to foresee in.
             slots: how many give as much each to a release of their mean.
         """
-        nearness = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
-        bias = risk.here + risk.elsewhere * (1 - nearness)
+        bias = risk.here + risk.elsewhere * (1 - self.nearness)
         found: Floats = self.noise / slots**2 + self.dispersion * (scale / slots + bias)
         return found
 
@@ -202,10 +209,7 @@ class CorrelationState:
 
     def at(self, scale: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of beta under each hypothesis, for bins of this s: (hypotheses, d)."""
-        possible = _possible(scale)
-        far = FAR * np.sqrt(possible)
-        variance = np.minimum(self.deviation.astype(np.float64) ** 2, possible)
-        return np.clip(self.mean.astype(np.float64), -far, far), variance
+        return _at(self.mean, self.deviation, scale)
 
 
 class Risk(NamedTuple):
@@ -226,6 +230,9 @@ class Correlation:
     def __init__(self, bins: int, reference: float) -> None:
         self.bins = bins
         self.reference = max(reference, 1e-12)
+        self._belief = LastMade(_belief)
+        self._risk = LastMade(_risk)
+        self._doubt = LastMade(_doubt)
 
     def start(self, scale: Floats) -> CorrelationState:
         """Before the first audit."""
@@ -234,10 +241,7 @@ class Correlation:
 
     def belief(self, state: CorrelationState, scale: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of beta in each bin, both of shape (d,)."""
-        each, variance = state.at(scale)
-        weights = _shares(state.scores)
-        mean = (weights * each).sum(axis=0)
-        return mean, (weights * (variance + (each - mean) ** 2)).sum(axis=0)
+        return self._belief(state.mean, state.deviation, state.scores, scale)
 
     def bias(
         self, state: CorrelationState, scale: Floats, dispersion: float
@@ -252,30 +256,16 @@ class Correlation:
         mean, variance = self.belief(state, scale)
         lever = scale * np.sqrt(dispersion)
         expected = np.clip(mean * lever, -MISSED * scale, TOO_MANY * scale)
-        return expected, (variance + self._misfit(dispersion) * mean**2) * lever**2
+        return expected, (variance + _misfit(dispersion, self.reference) * mean**2) * lever**2
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
-        means, variances = state.at(scale)
-        weights = _shares(state.scores)
-        mean = (weights * means).sum(axis=0)
-        each = variances + (means - mean) ** 2
-        staying = (CHANCE > 0) * STAYING
-        variance = ((staying + (1 - STAYING) * weights) * each).sum(axis=0)
-        told: Floats = (variance + self._misfit(dispersion) * mean**2) * scale**2 * dispersion
-        return told
-
-    def _misfit(self, dispersion: float) -> float:
-        """Expected square of what is wrong with a bias that is foreseen, in parts of its own."""
-        apart = max(0.0, 1 - dispersion / self.reference)
-        return MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
+        of = state.mean, state.deviation, state.scores, scale
+        return self._doubt(*of, dispersion, self.reference)
 
     def risk(self, state: CorrelationState, scale: Floats) -> Risk:
         """Squared bias to expect of a count, averaged over bins."""
-        mean, variance = self.belief(state, scale)
-        squared = (mean * scale) ** 2
-        here = variance * scale**2 + MISFIT**2 * squared
-        return Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
+        return self._risk(*self.belief(state, scale), scale)
 
     def learn(
         self,
@@ -306,6 +296,52 @@ class Correlation:
         mean = before + gain * surprise
         learnt = CorrelationState.of(mean, variance * error / total, scores)
         vars(state).update(vars(learnt))
+
+
+def _at(mean: Halves, deviation: Halves, scale: Floats) -> tuple[Floats, Floats]:
+    possible = _possible(scale)
+    far = FAR * np.sqrt(possible)
+    variance = np.minimum(deviation.astype(np.float64) ** 2, possible)
+    return np.clip(mean.astype(np.float64), -far, far), variance
+
+
+def _belief(
+    mean: Halves, deviation: Halves, scores: Floats, scale: Floats
+) -> tuple[Floats, Floats]:
+    each, variance = _at(mean, deviation, scale)
+    weights = _shares(scores)
+    mixed = (weights * each).sum(axis=0)
+    return mixed, (weights * (variance + (each - mixed) ** 2)).sum(axis=0)
+
+
+def _doubt(
+    mean: Halves,
+    deviation: Halves,
+    scores: Floats,
+    scale: Floats,
+    dispersion: float,
+    reference: float,
+) -> Floats:
+    means, variances = _at(mean, deviation, scale)
+    weights = _shares(scores)
+    mixed = (weights * means).sum(axis=0)
+    each = variances + (means - mixed) ** 2
+    staying = (CHANCE > 0) * STAYING
+    variance = ((staying + (1 - STAYING) * weights) * each).sum(axis=0)
+    told: Floats = (variance + _misfit(dispersion, reference) * mixed**2) * scale**2 * dispersion
+    return told
+
+
+def _misfit(dispersion: float, reference: float) -> float:
+    """Expected square of what is wrong with a bias that is foreseen, in parts of its own."""
+    apart = max(0.0, 1 - dispersion / reference)
+    return MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
+
+
+def _risk(mean: Floats, variance: Floats, scale: Floats) -> Risk:
+    squared = (mean * scale) ** 2
+    here = variance * scale**2 + MISFIT**2 * squared
+    return Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
 
 
 def _possible(scale: Floats) -> Floats:

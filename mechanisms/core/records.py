@@ -108,6 +108,10 @@ class InputLost(ConfigurationError):  # noqa: N818
     """So much of an input was lost that nothing is released of the rest; no budget was spent."""
 
 
+class NothingChosen(ConfigurationError):  # noqa: N818
+    """Noise hides the numbers of a look, which is paid all the same."""
+
+
 @dataclass(frozen=True, order=True)
 class Requirement(Identified):
     """A user's privacy requirement: at most `epsilon` over any `window` consecutive slots.

@@ -51,6 +51,7 @@ from streamveil.mechanisms.portfolio.fusing import observed_parts
 from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.replanning import Plan, Replanning
+from streamveil.mechanisms.portfolio.shares import RATES, Expected
 from streamveil.mechanisms.portfolio.times import (
     TimeSum,
     sums_after,
@@ -169,6 +170,7 @@ class PortfolioStream:
         replanning = Replanning(
             portfolio,
             self.requirements,
+            Expected.of(portfolio, self.requirements, sizes, adjacency, RATES),
             self.requirements.budgets - self._aside,
             shares,
             [stream.mechanism for stream in self.streams],
@@ -221,6 +223,7 @@ class PortfolioStream:
                 joined,
                 question.measure.quantum,
                 question.measure.parts if question.statistic.ratio else 0,
+                summed=bool(question.times),
             )
             made = mechanism(question.mechanism, population, revise=revise)
         except ConfigurationError as error:

@@ -5,30 +5,35 @@ A stream runs in steps of base slots, and caps change between steps only.
 
 Guarantee: whatever is planned, the releases of all questions that meet any w consecutive base slots
 cost class k at most its budget E_k together.
-Proof: let c_q be the caps in force in step j, and m_q the most that q's own windows had cost when
-one of the last w + L slots before the step ended, L being the longest question's slot in base
-slots. A step begins only under caps for which, of each class, the sum over q of max(c_q, m_q) is E
-at most. Take any w base slots W, and let j be the last step in which something costs anything that
-meets W. That is a release of base slots s to e, where e is in step j and s less than L before it:
-so W begins less than w + L before the step. The slots of q that meet W are of one window of its
-own. If the last of them that costs anything ends in step j, the window which it ends is at most
-c_q, for a mechanism lets nothing cost anything beyond the cap in force (`Resizable`). Else all that
-they cost was charged before the step, when the last of them ended, less than w + L before it: the
-window of its own that ended with it is in m_q. Together this is E_k at most.
+Proof: let c_q be the caps in force in step j, which begins with base slot t, and m_q the most that
+q's own windows cost that ended with one of the L base slots before t, L being the longest
+question's slot in base slots. A step begins only under caps for which, of each class, the sum over
+q of max(c_q, m_q) is E at most. Take any w base slots W, u being the last one, and let j be the
+last step in which something costs anything that meets W. That is a release of base slots s to e,
+where e >= t and s <= u: so u >= t - L + 1. The slots of q that meet W are of one window of its own.
+If the last of them that costs anything ends in step j, the window which it ends is at most c_q, for
+a mechanism lets nothing cost anything beyond the cap in force (`Resizable`). Else all that they
+cost was charged before t. Let z be the last of them that ended before t. If a later one meets W, z
+is the last slot of q that ended before t, which is less than L before; if none does, u is in z. So
+z ended with one of the L base slots before t, and the window of its own that ended with z holds all
+that q's slots cost that meet W: at most m_q. Together this is E_k at most.
 
 So a question's cap may fall at once, and that of another one rises as windows leave in which the
-first one has cost more. Caps that were in force can always stay: what windows have cost since is
-no more than they. A cap is the mean of what was planned for the slots of the longest window, those
-before the stream as is planned now: so a question whose part is to be smaller goes on at the lower
-pace, rather than being silent until the window allows for it again. Early in a stream this changes
-all at once.
+first one has cost more. Caps that were in force can always stay: a window that ended since cost no
+more than they, or than the window before it. A cap is the mean of what was planned for the slots of
+the longest window, those before the stream as is planned now: so a question whose part is to be
+smaller goes on at the lower pace, rather than being silent until the window allows for it again.
+Early in a stream this changes all at once.
 
 The plan. What is known of a question is its error as told, by the squares of `stderr`, at the share
-that it has. How an error changes with the share, nobody knows: it falls as a power of it, which is
-from 0.6 to 2 (`shares.py`). So the plan takes it that whoever gets less loses with a larger power
-than that with which whoever gets more gains. It has the least weighted error under these, and moves
-nothing where no move is worth it. Questions without an answer so far, with a share in the file or
-with another mechanism than `adaptive` keep what they have.
+that it has; and before its first answer the most that it is expected to be, however often users are
+seen (`shares.py`). One answer a day from many users errs little whatever they do, and need not wait
+for its first day to give away what it cannot use. How an error changes with the share, nobody
+knows: it falls as a power of it, which is from 0.6 to 2 (`shares.py`). So the plan takes it that
+whoever gets less loses with a larger power than that with which whoever gets more gains. Without an
+answer it is the largest power, that of fresh noise. It has the least weighted error under these,
+and moves nothing where no move is worth it. Questions with a share in the file or with another
+mechanism than `adaptive` keep what they have.
 
 All that a plan takes is released or public: it is post-processing.
 """
@@ -45,7 +50,8 @@ import numpy.typing as npt
 from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.core.budgets import Requirements, Units
 from streamveil.mechanisms.portfolio.questions import Portfolio
-from streamveil.mechanisms.portfolio.shares import surest
+from streamveil.mechanisms.portfolio.shares import FALLS as FEARED
+from streamveil.mechanisms.portfolio.shares import Expected, surest
 from streamveil.mechanisms.protocol import Mechanism, Resizable, SlotRelease
 
 Floats = npt.NDArray[np.float64]
@@ -140,6 +146,7 @@ class Replanning:
     Args:
         portfolio: what is asked.
         requirements: of each class, K of them, windows in base slots.
+        model: of their errors before anything is known.
         budgets: what all questions may cost together in a window, shape (K,).
         begun: what each may cost at first, int64, shape (Q, K).
         mechanisms: of the questions.
@@ -149,18 +156,20 @@ class Replanning:
         self,
         portfolio: Portfolio,
         requirements: Requirements,
+        model: Expected,
         budgets: Units,
         begun: Units,
         mechanisms: Sequence[Mechanism[Any]],
     ) -> None:
         self._portfolio = portfolio
+        self._model = model
         self._budgets = budgets
         self._begun = begun
         self._weights = np.array([question.weight for question in portfolio])
         longest = max(question.slots for question in portfolio)
         self._step = -(-max(requirements.longest, longest) // STEPS)
         self._window = -(-requirements.longest // self._step)
-        self._remembered = -(-(requirements.longest + longest) // self._step)
+        self._remembered = -(-longest // self._step)
         self._start = (begun / budgets).min(axis=1)
         self._least, self._open = np.zeros(len(begun)), np.zeros(len(begun), bool)
         for q, (question, one) in enumerate(zip(portfolio, mechanisms, strict=True)):
@@ -251,13 +260,16 @@ class Replanning:
 
     def _wanted(self, plan: Plan) -> Floats:
         """Shares of the least weighted error that is sure."""
-        some = np.flatnonzero(self._open & (plan.answers > 0))
-        if len(some) < 2:
+        some, known = np.flatnonzero(self._open), plan.answers > 0
+        if not known[some].any():
             return plan.wanted
         now, all_of_it = plan.wanted[some], self._start[some].sum()
         now = now * (all_of_it / now.sum())
-        error = self._weights[some] * plan.errors[some] * now**-USUAL
-        shares = surest(error, now, np.minimum(self._least[some], now), FALLS, RISES)
+        most = self._model.at(plan.wanted).max(axis=1)[some]
+        told = plan.errors[some] * now**-USUAL
+        error = self._weights[some] * np.where(known[some], told, most)
+        falls = np.where(known[some], FALLS, FEARED)
+        shares = surest(error, now, np.minimum(self._least[some], now), falls, RISES)
         if np.abs(shares / now - 1).max() < LITTLE:
             return plan.wanted
         found = plan.wanted.copy()

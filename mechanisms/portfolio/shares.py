@@ -153,7 +153,7 @@ def feared(errors: Floats, ratios: Floats) -> Floats:
 
 
 def surest(
-    errors: Floats, now: Floats, least: Floats, falls: float = FALLS, rises: float = RISES
+    errors: Floats, now: Floats, least: Floats, falls: Floats | float = FALLS, rises: float = RISES
 ) -> Floats:
     """Shares with the least sum of errors that is sure.
 
@@ -161,7 +161,8 @@ def surest(
         errors: weighted ones at the shares of now, shape (Q,).
         now: shares, shape (Q,); what comes out adds up to the same.
         least: what each keeps, at most what it has now.
-        falls: power of the share with which an error is feared to grow where the share falls.
+        falls: power of the share with which an error is feared to grow where the share falls, of
+            all or each.
         rises: and to fall where it rises; less than `falls`.
     """
 

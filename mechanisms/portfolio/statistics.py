@@ -199,6 +199,22 @@ class TopK(_Counted):
         return answers.of_top(self.outputs[0], counts, variances, self.k)
 
 
+class _Ratio:
+    """Figures are ratios to events: these are pulled towards what is usual."""
+
+    @property
+    def ratio(self) -> bool:
+        """See the class."""
+        return True
+
+    def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
+        """The figures of a slot: see :class:`Statistic`."""
+        return self._beside(counts, variances, usual or first(counts, variances))
+
+    def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class _Bounded(Identified):
     """Numbers of a column count as the nearer bound where they are outside.
@@ -226,11 +242,6 @@ class _Bounded(Identified):
             )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
-
-    @property
-    def ratio(self) -> bool:
-        """All but sums are."""
-        return True
 
     @property
     def once(self) -> bool:
@@ -322,7 +333,7 @@ class Sum(_Linear):
 
 
 @dataclass(frozen=True)
-class Mean(_Linear):
+class Mean(_Ratio, _Linear):
     """The mean of a column's numbers."""
 
     IDENTITY = Form("statistic mean", ("column", "lower", "upper"))
@@ -337,9 +348,7 @@ class Mean(_Linear):
         """The mean."""
         return ("mean",)
 
-    def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
-        """The mean."""
-        usual = usual or first(counts, variances)
+    def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         return answers.of_mean("mean", counts, variances, _SIDES, self.bounds, usual)
 
 
@@ -360,7 +369,7 @@ class _Squared(_Bounded):
 
 
 @dataclass(frozen=True)
-class Variance(_Squared):
+class Variance(_Ratio, _Squared):
     """The mean squared distance of a column's numbers from their mean, of all events."""
 
     IDENTITY = Form("statistic variance", ("column", "lower", "upper"))
@@ -375,14 +384,12 @@ class Variance(_Squared):
         """The variance."""
         return ("variance",)
 
-    def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
-        """The variance."""
-        usual = usual or first(counts, variances)
+    def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         return answers.of_variance("variance", counts, variances, self.bounds, usual)
 
 
 @dataclass(frozen=True)
-class StandardDeviation(_Squared):
+class StandardDeviation(_Ratio, _Squared):
     """The square root of the variance."""
 
     IDENTITY = Form("statistic stddev", ("column", "lower", "upper"))
@@ -397,14 +404,12 @@ class StandardDeviation(_Squared):
         """The standard deviation."""
         return ("stddev",)
 
-    def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
-        """The standard deviation."""
-        usual = usual or first(counts, variances)
+    def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         return answers.of_variance("stddev", counts, variances, self.bounds, usual, root=True)
 
 
 @dataclass(frozen=True)
-class Quantiles(Identified):
+class Quantiles(_Ratio, Identified):
     """Numbers below which given shares of a column's numbers lie.
 
     Raises ConfigurationError for edges that are not two or more rising finite numbers, or quantiles
@@ -458,11 +463,6 @@ class Quantiles(Identified):
         return "quantiles"
 
     @property
-    def ratio(self) -> bool:
-        """Shares of the events below the edges are."""
-        return True
-
-    @property
     def once(self) -> bool:
         """Each event counts."""
         return False
@@ -483,9 +483,7 @@ class Quantiles(Identified):
         steps[numbers == self.edges[-1]] -= 1
         return steps
 
-    def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
-        """The quantiles."""
-        usual = usual or first(counts, variances)
+    def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         edges, quantiles = np.array(self.edges), np.array(self.quantiles)
         numbers = before_any(self.edges[0], self.edges[-1])
         before = (numbers[:, None] < edges).mean(axis=0)

@@ -16,7 +16,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from streamveil.io import CsvDialect, read_events, read_requirements
+from streamveil.io import (
+    REJECTED_SCHEMA,
+    CsvDialect,
+    read_events,
+    read_requirements,
+    write_table,
+)
 from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.records import UNIFORM, ConfigurationError, Slots, parse_time
 from streamveil.mechanisms.core.user_table import Registry
@@ -52,6 +58,18 @@ class Letters:
             self.batches.append(letters)
 
 
+def told_of(letters: Letters, given: Any) -> list[str]:
+    """What is to be told of events that could not be counted, which are kept if that is asked."""
+    notes = []
+    if letters.reasons:
+        listed = ", ".join(f"{reason} {n:,}" for reason, n in sorted(letters.reasons.items()))
+        where = "" if given.rejected else " (give --rejected=FILE to keep them)"
+        notes.append(f"rejected: {listed}{where}")
+    if given.rejected:
+        write_table(given.rejected, REJECTED_SCHEMA, letters.batches, private=True)
+    return notes
+
+
 @dataclass(frozen=True)
 class Data:
     """Events to count."""
@@ -69,6 +87,8 @@ class Data:
     """How CSV files are written, where that is said."""
     by_user: bool = False
     """Whether it is kept who is where, to compare limits on presence."""
+    command: str = "evaluate"
+    """Which command counts: progress says so."""
 
     def count(self, folder: Path, letters: Letters) -> Counted:
         """Count all events by slot, class and bin into a file.
@@ -82,14 +102,14 @@ class Data:
         """
         registry = self.registry
         if registry is None:
-            with progress("streamveil evaluate, looking for users"):
+            with progress(f"streamveil {self.command}, looking for users"):
                 registry = spread(self._users())
         transform = self.inputs.transform(registry, DEFAULT, bytes(KEY_BYTES))  # the same draws
         path, events_path = folder / "counts.npy", folder / "events.npy"
         beyond = Beyond()
         visitors = Visitors(registry.classes_with_other) if self.by_user else None
         visits_path = folder / "visits.npz"
-        with progress("streamveil evaluate, counting"):
+        with progress(f"streamveil {self.command}, counting"):
             cells, first, last = self._write(
                 transform, path, events_path, letters, beyond, visitors
             )

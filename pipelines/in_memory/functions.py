@@ -38,10 +38,13 @@ from streamveil.mechanisms.core.records import (
     ConfigurationError,
 )
 from streamveil.mechanisms.core.user_table import Registry
+from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.portfolio.slot_answers import SlotAnswer
 from streamveil.pipelines import collect as collecting
 from streamveil.pipelines import per_record as recording
 from streamveil.pipelines import questions as asking
 from streamveil.pipelines import release as releasing
+from streamveil.pipelines.cards.writing import ANSWERS, card_in_memory
 from streamveil.pipelines.evaluate import compared
 from streamveil.pipelines.evaluation.comparison import Comparison
 from streamveil.pipelines.in_memory.options import in_words_of, options_of, words_of
@@ -169,7 +172,8 @@ def release(
         if requirement_changes is not None:
             sources.append(_changes(requirement_changes))
         dynamic = releasing.is_dynamic(transform, requirement_changes)
-        return _releases(release, transform, sources, dynamic=dynamic)
+        changes = requirement_changes is not None
+        return _releases(release, transform, sources, dynamic=dynamic, changes=changes)
 
 
 def answers(
@@ -232,11 +236,12 @@ def answers(
     with words_of(answers):
         options = _options("release", given)
         transform = asking.transform_of(options)
+        transform = _here(transform)
         source = _events(data, "data", transform.columns.names, dialect_of(options))
 
         def build(pipeline: beam.Pipeline) -> dict[str, Any]:
             read = pipeline | "ReadEvents" >> source
-            made = read.batches | "PrivateAnswers" >> _here(transform)
+            made = read.batches | "PrivateAnswers" >> transform
             rejected = [read.rejected, made.rejected]
             return {"answers": made.answers, "ledger": made.ledger, "rejected": rejected}
 
@@ -244,13 +249,16 @@ def answers(
         summary = QuestionsSummary(counted, transform.portfolio)
         for line in summary.warnings():
             _LOGGER.warning("%s", line)
+        ledger = portfolio_ledger_table(kept["ledger"])
+        tables = {"ledger": ledger, **_slots_of(transform.portfolio, kept["answers"])}
         return Answers(
             transform.portfolio,
             tuple(kept["answers"]),
-            portfolio_ledger_table(kept["ledger"]),
+            ledger,
             pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
             summary.figures(),
             in_words_of(answers, summary.text(dead_letters=".rejected")),
+            card_in_memory("release", transform, tables, counted.counters),
         )
 
 
@@ -341,7 +349,8 @@ def per_record(
             return {"rows": events.batches | "PerRecord" >> transform}
 
         kept, _ = run_here(build)
-        return Statistics(tuple(kept["rows"]), recording.summary_of(transform))
+        card = card_in_memory("per-record", transform, {}, {})
+        return Statistics(tuple(kept["rows"]), recording.summary_of(transform), card)
 
 
 def evaluate(data: Any = None, **options: Any) -> Comparison:
@@ -397,6 +406,7 @@ def _releases(
     sources: list[beam.PTransform],
     *,
     dynamic: bool = False,
+    changes: bool = False,
 ) -> Releases:
     """Take events, and perhaps changes, through a transform."""
     transform = _here(transform)
@@ -416,15 +426,35 @@ def _releases(
     kept, summary = run_here(build)
     text = in_words_of(function, summary.text(dead_letters=".rejected"))
     _warn_of(summary, in_words_of(function, summary.warning() or ""))
+    ledger = ledger_table(kept["ledger"], dynamic=dynamic)
+    released = {"slot": [release.slot for release in kept["releases"]]}
+    tables = {"releases": pa.table(released), "ledger": ledger}
+    name = function.__name__
+    card = card_in_memory(name, transform, tables, summary.counters, changes=changes)
     return Releases(
         tuple(kept["releases"]),
         transform.domain.labels,
-        ledger_table(kept["ledger"], dynamic=dynamic),
+        ledger,
         pa.Table.from_batches(kept["rejected"], REJECTED_SCHEMA),
         summary.figures(),
         text,
         tuple(kept["revisions"]),
+        card,
     )
+
+
+def _slots_of(portfolio: Portfolio, answers: Iterable[SlotAnswer]) -> dict[str, pa.Table]:
+    """Which slots of each question were answered, as files of answers have it."""
+    told = list(answers)
+    return {
+        f"{ANSWERS}{question.name}": pa.table(
+            {
+                name: [getattr(one, name) for one in told if one.question == question.name]
+                for name in ("slot", "length")
+            }
+        )
+        for question in portfolio
+    }
 
 
 def _here(transform: T) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,8 @@ class Releases(Result, Sequence[Release]):
     """The same in lines."""
     revisions: tuple[Revision, ...] = ()
     """With `revise` a :class:`Revision` of every slot, in order. Public as well."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """What was promised, as the card beside a file of releases has it. Public as well."""
 
     def __len__(self) -> int:
         return len(self.releases)
@@ -197,6 +199,8 @@ class Answers(Result, Mapping[str, QuestionAnswers]):
     """What became of the events, as `--summary` has it. Raw: never publish it."""
     text: str
     """The same in lines."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """What was promised, as the card beside a folder of answers has it. Public as well."""
 
     def __len__(self) -> int:
         return len(self.portfolio.questions)
@@ -227,6 +231,8 @@ class Statistics(Result, Sequence[PerRecordRow]):
     rows: tuple[PerRecordRow, ...]
     summary: str
     """What was released, in lines: public, whatever the records were."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """What was promised, as the card beside a file of statistics has it. Public as well."""
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,13 +18,14 @@ from apache_beam.internal.util import insert_values_in_args
 from apache_beam.metrics.execution import MetricsContainer
 from apache_beam.pipeline import AppliedPTransform
 from apache_beam.pvalue import PCollection, TaggedOutput
-from apache_beam.runners.common import DoFnSignature
 from apache_beam.runners.runner import PipelineRunner
 from apache_beam.runners.worker import statesampler
+from apache_beam.transforms.core import _StateDoFnParam, _TimerDoFnParam
 from apache_beam.transforms.window import TimestampedValue
 from apache_beam.utils.counters import CounterFactory
+from apache_beam.utils.windowed_value import WindowedValue
 
-from streamveil.pipelines.launch import BeamFlags
+from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 
@@ -52,14 +53,37 @@ def run_here(build: Callable[[beam.Pipeline], Wanted]) -> tuple[dict[str, list[A
     for name, some in wanted.items():
         for collection in [some] if isinstance(some, PCollection) else some:
             takers[collection].append(kept[name].append)
-    with _counting() as counted:
-        steps = [_step(applied, takers) for applied in _leaves(pipeline.transforms_stack[0])]
-        for step in steps:
-            step.end()  # whoever gives to it stands before it, and has ended
-    return kept, _summary(counted)
+    return kept, _taken(_steps(pipeline, takers))
+
+
+def run_steps(pipeline: beam.Pipeline) -> Summary | None:
+    """Take the input of a pipeline through it, for what it writes.
+
+    Gives what was counted, or None if nothing was done since a step needs a runner. Raises what a
+    step raises, as it is.
+    """
+    try:
+        steps = _steps(pipeline, defaultdict(list))
+    except NotImplementedError:
+        return None
+    return _taken(steps)
 
 
 _Takers = dict[PCollection, list[Callable[[Any], None]]]
+
+
+def _steps(pipeline: beam.Pipeline, takers: _Takers) -> list[_Step]:
+    """All steps, none of them begun. Raises NotImplementedError."""
+    return [_step(applied, takers) for applied in _leaves(pipeline.transforms_stack[0])]
+
+
+def _taken(steps: Sequence[_Step]) -> Summary:
+    with _counting() as counted:
+        for step in steps:
+            step.begin()
+        for step in steps:
+            step.end()  # whoever gives to it stands before it, and has ended
+    return _summary(counted)
 
 
 def _leaves(applied: AppliedPTransform) -> Iterator[AppliedPTransform]:
@@ -78,6 +102,9 @@ class _Step(ABC):
         self._takers = {tag: takers[one] for tag, one in applied.outputs.items()}
         for collection in applied.main_inputs.values():
             takers[collection].append(self.take)
+
+    def begin(self) -> None:  # noqa: B027 - most steps have nothing to do
+        """Be ready to take."""
 
     def give(self, element: Any, tag: str | None = None) -> None:
         for take in self._takers.get(tag, ()):
@@ -136,13 +163,15 @@ class _Do(_Step):
         super().__init__(applied, takers)
         transform: Any = applied.transform
         self._fn: beam.DoFn = transform.fn
-        if DoFnSignature(self._fn).is_stateful_dofn():
+        if _has_state(self._fn):
             raise NotImplementedError(f"{applied.full_label} needs a runner: it has state")
         self._args, self._kwargs = transform.args, transform.kwargs
         self._sides: list[tuple[Any, list[Any]]] = [(side, []) for side in applied.side_inputs]
         for side, elements in self._sides:
             takers[side.pvalue].append(elements.append)
         self._waiting: list[Any] = []
+
+    def begin(self) -> None:
         self._fn.setup()
         self._fn.start_bundle()
 
@@ -172,7 +201,16 @@ class _Do(_Step):
             if isinstance(output, TaggedOutput):
                 tag, output = output.tag, output.value
             # Nothing here has windows, so times of elements say nothing.
-            self.give(output.value if isinstance(output, TimestampedValue) else output, tag)
+            self.give(
+                output.value if isinstance(output, (TimestampedValue, WindowedValue)) else output,
+                tag,
+            )
+
+
+def _has_state(fn: beam.DoFn) -> bool:
+    """Whether a DoFn asks for state or timers, without which no timer of it is ever set."""
+    defaults = fn.get_function_arguments("process")[1]
+    return any(isinstance(one, (_StateDoFnParam, _TimerDoFnParam)) for one in defaults)
 
 
 _STEPS: Mapping[type[beam.PTransform], type[_Step]] = {

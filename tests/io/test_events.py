@@ -411,6 +411,15 @@ def test_json_rows_do_not_hang_on_their_block(tmp_path, small_blocks):
     assert len(batches) > 10
 
 
+def test_a_last_line_of_two_bytes_is_not_blank(tmp_path):
+    """A carriage return and a letter were lost without a word."""
+    (tmp_path / "x.csv").write_bytes(b"user,value\n\r\na,b\n\n\rX")
+    ((batch, rejected),) = read_events(str(tmp_path / "x.csv"), ("user", "value"))
+    assert batch["__row__"].to_pylist() == [3]
+    assert rejected.column("row").to_pylist() == [5]
+    assert rejected.column("detail").to_pylist() == ["a carriage return inside a row"]
+
+
 # Avro
 
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from streamveil.io import check_events, read_events
+from streamveil.io import check_events, json_objects, json_templates, read_events
 from streamveil.io.json_objects import MAX_DEPTH, _one_by_one, read_objects
+from streamveil.io.json_templates import read_template, template_of
 from streamveil.mechanisms import (
     Categories,
     ConfigurationError,
@@ -194,10 +195,72 @@ def blocks(draw):
 
 
 @settings(max_examples=100)
-@given(blocks())
-def test_reading_at_once_is_reading_one_by_one(records):
+@given(blocks(), st.sampled_from([1, 1 << 40]))
+def test_reading_at_once_is_reading_one_by_one(records, price):
     records = (records * 64)[: max(64, len(records))]  # so many that expressions are made
-    assert read(records) == read(records, rows=range(len(records)))
+    with pytest.MonkeyPatch.context() as patch:  # with templates, and with expressions alone
+        patch.setattr(json_objects, "_TEMPLATE_PRICE", price)
+        assert read(records) == read(records, rows=range(len(records)))
+
+
+PLAIN = st.text("ab,:{}[] \u00e9\U0001f600", max_size=9)
+NUMBERS = st.sampled_from(["7", "-1", "0.5", "10", "-0", "1.50", "1e3", "null", "true", "01", "1."])
+CHANGES = st.tuples(
+    st.floats(0, 1), st.sampled_from([b'"', b"\\", b"\n", b"\x00", b",", b"1", b""])
+)
+
+
+@st.composite
+def of_one_writer(draw):
+    """Records of one template, some with a byte more, less or changed."""
+    keys = draw(st.permutations(["user", "value", "time", "x", "a \u00e9 key"]))[
+        : draw(st.integers(1, 5))
+    ]
+    comma, colon, end = draw(
+        st.sampled_from(
+            [(",", ":", "\n"), (", ", ": ", "\n"), (" , ", " : ", ""), (",", ":", "\r\n")]
+        )
+    )
+    quoted = [draw(st.booleans()) for _ in keys]
+    records = []
+    for _ in range(draw(st.integers(1, 10))):
+        values = [f'"{draw(PLAIN)}"' if one else draw(NUMBERS) for one in quoted]
+        members = (f'"{key}"{colon}{value}' for key, value in zip(keys, values, strict=True))
+        record = ("{" + comma.join(members) + "}" + end).encode()
+        for at, some in draw(st.lists(CHANGES, max_size=2) if records else st.just([])):
+            place = int(at * len(record))
+            record = record[:place] + some + record[place + draw(st.integers(0, 1)) :]
+        records.append(record)
+    return records
+
+
+@settings(max_examples=100)
+@given(of_one_writer())
+def test_templates_read_what_one_by_one_is_read(records):
+    records = [*records, *[records[0]] * 64]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_objects, "_TEMPLATE_PRICE", 1)
+        patch.setattr(json_templates, "_SLICE_BYTES", 500)
+        assert read(records) == read(records, rows=range(len(records)))
+
+
+def test_records_of_one_writer_are_read_by_their_template():
+    lines = [json.dumps(row).encode() + b"\n" for row in GOOD[:80]]
+    for few in (lines[:40], lines[40:]):
+        texts = pa.array(few, pa.large_binary()).cast(pa.large_string())
+        template = template_of(few[0])
+        found, arrays = read_template(texts[1:], template, (*NAMES, "y"))
+        some = json.loads(few[0])
+        assert template.keys == NAMES
+        assert template.quoted == tuple(isinstance(value, str) for value in some.values())
+        # A fraction of .0 is a whole number's other spelling, which an expression reads.
+        spelled = [json.loads(line)["time"] for line in few[1:]]
+        kept = [not (isinstance(time, float) and time == int(time)) for time in spelled]
+        assert found.tolist() == kept
+        assert arrays[0].to_pylist() == [
+            str(json.loads(line)["user"]) for line, one in zip(few[1:], kept, strict=True) if one
+        ]
+        assert arrays[3].null_count == sum(kept)
 
 
 @given(LITERALS)

@@ -130,7 +130,7 @@ def test_passes_add_up_to_one_run(stream, extension):
     assert letters(found["rejected"]) == letters(rejected)
     assert len(rejected) == 7
     folder = "state/pass-00000004"
-    kept = ("manifest.json", "state.parquet", "users.parquet", "waiting.parquet")
+    kept = ("card.json", "manifest.json", "state.parquet", "users.parquet", "waiting.parquet")
     assert stream.state_files() == [
         *("state/manifest.json", folder),
         *(f"{folder}/{name}" for name in kept),

@@ -20,18 +20,20 @@ from apache_beam.options.pipeline_options import (
     PipelineOptions,
     StandardOptions,
 )
+from apache_beam.transforms.userstate import CombiningValueStateSpec
 
 from streamveil import io
 from streamveil.io import tables
 from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines import launch, options
+from streamveil.pipelines.beam_flags import BeamFlags
 from streamveil.pipelines.commands import COMMANDS, read
 from streamveil.pipelines.evaluation.options import FORMATS
 from streamveil.pipelines.flags import beams_names, names_of
 from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.jobs import EventOptions
-from streamveil.pipelines.launch import BeamFlags, beams_parser, parse_flags, run
+from streamveil.pipelines.launch import beams_parser, parse_flags, run
 from streamveil.pipelines.per_record import STATISTICS
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -54,7 +56,7 @@ def test_help_lists_every_flag_once(toolbox, command, flag):
     own = [name for name in listed if name != "--help"]
     assert len(own) == len(set(own))
     assert set(own) <= set(declared)
-    assert ("Apache Beam" in outcome.out) == (command not in ("evaluate", "plan"))
+    assert ("Apache Beam" in outcome.out) == (command not in ("audit", "card", "evaluate", "plan"))
     assert outcome.err == ""
 
 
@@ -462,6 +464,35 @@ def test_flags_are_parsed_once_for_each_kind_and_all_views_share_them():
     plain = PipelineOptions(["--experiments=one", "--direct_num_workers=2"])
     plain.view_as(DebugOptions).add_experiment("two")
     assert flags.get_all_options(drop_default=True) == plain.get_all_options(drop_default=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "started"),
+    [([], 0), (["--direct_num_workers=1"], 1), (["--experiments=a"], 1)],
+    ids=lambda found: found[0] if found and isinstance(found, list) else None,
+)
+def test_only_flags_of_beam_start_a_runner(job, monkeypatch, flags, started):
+    runners, make = [], launch._local_runner
+    monkeypatch.setattr(launch, "_local_runner", lambda: runners.append(1) or make())
+    job.done(*flags)
+    assert len(runners) == started
+
+
+def test_what_needs_a_runner_gets_one():
+    seen = []
+    spec = CombiningValueStateSpec("sum", sum)
+
+    class Adds(beam.DoFn):
+        def process(self, element, total=beam.DoFn.StateParam(spec)):
+            total.add(element[1])
+            metrics.count(metrics.EVENTS_READ, 1)
+
+    def build(pipeline):
+        seen.append(pipeline)
+        pipeline | beam.Create([(0, 1), (0, 2)]) | beam.ParDo(Adds())
+
+    assert run(build, BeamFlags([]), "x").counters[metrics.EVENTS_READ] == 2
+    assert len(seen) == 1
 
 
 # ---- failures --------------------------------------------------------------------------------

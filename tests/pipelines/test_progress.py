@@ -159,6 +159,7 @@ def test_nothing_but_the_summary_in_a_pipe(job):
         "slots:",
         "budget:",
         "wrote",
+        "wrote",
     ]
 
 

@@ -101,6 +101,7 @@ def test_longer_times_are_in_the_same_file_and_not_in_the_ledger(job):
 def test_answers_ledger_and_summary(job):
     done = job.done(rejected=job.path("rejected.jsonl"), summary=job.path("summary.json"))
     assert sorted(os.listdir(job.path("answers"))) == [
+        "card.json",
         "late.parquet",
         "places.parquet",
         "speed.parquet",

@@ -139,6 +139,7 @@ def test_passes_add_up_to_one_run(stream):
     assert summary["questions"]["late"]["slots"] == 1
     assert summary["passes"][0]["questions"]["state"]["slots"] == 15
     assert sorted(path.name for path in (stream.folder / "state" / "pass-00000002").iterdir()) == [
+        "card.json",
         "manifest.json",
         "state.parquet",
         "waiting.parquet",

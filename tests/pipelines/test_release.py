@@ -123,7 +123,7 @@ def test_summary(exact):
     use = max(row["spent_in_window"] / row["epsilon"] for row in exact.rows("ledger.jsonl"))
     (percent,) = re.findall(r"at most (\d+\.\d)% of any user's budget was spent", out)
     assert float(percent) == pytest.approx(100 * use, abs=0.06)
-    assert out.count("wrote") == 2
+    assert out.count("wrote") == 3  # the card too
     assert f"wrote {exact.path('out.jsonl')}" in out
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from apache_beam.typehints import KV, Tuple
 
 from streamveil.mechanisms.core.event_tallies import EventTally
-from streamveil.mechanisms.core.records import UNIFORM, ConfigurationError
+from streamveil.mechanisms.core.records import UNIFORM, NothingChosen
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.mechanisms.portfolio.bounds import (
     CELLS,
@@ -256,10 +256,6 @@ class _ChooseFn(beam.DoFn):
         yield stream, Message(Kind.CHOICE, payload=payload)
         yield beam.pvalue.TaggedOutput(_BOUNDS, payload)
         yield beam.pvalue.TaggedOutput(TALLIES, EventTally(messages=1 - taken).to_bytes())
-
-
-class NothingChosen(ConfigurationError):  # noqa: N818
-    """Noise hides the numbers of a look, which is paid all the same."""
 
 
 def nothing_chosen(look: Look) -> NothingChosen:

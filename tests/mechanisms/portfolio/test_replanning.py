@@ -136,6 +136,8 @@ def test_caps_rise_when_windows_have_left(monkeypatch):
     caps = np.array([each for _, each in found])
     assert (caps.sum(axis=1) <= ASKED.budgets).all()
     assert caps[80, 1, 0] < 0.5 * ASKED.budgets[0]
+    # A window after that in which the hours cost much: theirs are no longer than a day.
+    assert caps[120, 1, 0] > 0.85 * ASKED.budgets[0]
 
 
 # What others have spent in windows that are still to be met is theirs, to the unit.
@@ -251,6 +253,16 @@ def test_who_errs_more_gets_more():
     few, many = (state.plan.caps / ASKED.budgets).min(axis=1)
     assert many > 3 * few
     assert few >= plan_shares(stream.portfolio, ASKED, SIZES)[0][0] / replanning.KEPT - 1e-3
+
+
+# Fresh noise in every day is little beside errors of hours, however many events there are.
+def test_a_question_gives_away_before_its_first_answer_what_it_cannot_use():
+    stream = stream_of(question("hour"), question("day", 24))
+    state, found = played(stream, 10)
+    assert state.plan.answers.tolist() == [10, 0]
+    (hour, day), begun = found[-1][1], found[0][1]
+    assert hour[0] > 1.2 * begun[0][0]
+    assert day[0] < 0.8 * begun[1][0]
 
 
 def test_questions_alike_keep_what_they_have():

@@ -3,9 +3,10 @@
 import apache_beam as beam
 import pytest
 from apache_beam.metrics import Metrics
+from apache_beam.runners.runner import PipelineRunner
 from apache_beam.transforms.userstate import BagStateSpec
 
-from streamveil.pipelines.in_memory.steps import run_here
+from streamveil.pipelines.in_memory.steps import run_here, run_steps
 from streamveil.transforms import metrics
 
 
@@ -80,3 +81,20 @@ def test_what_needs_a_runner_is_refused():
 
     with pytest.raises(NotImplementedError, match="Remember needs a runner: it has state"):
         run_here(build)
+
+
+def test_a_pipeline_for_a_runner_is_left_as_it_is():
+    begun = []
+
+    class Begins(beam.DoFn):
+        def setup(self):
+            begun.append(self)
+
+        def process(self, element):
+            yield element
+
+    pipeline = beam.Pipeline(runner=PipelineRunner())
+    keyed = numbers(pipeline) | beam.ParDo(Begins()) | beam.Map(lambda n: (0, n))
+    keyed | "Remember" >> beam.ParDo(Remembers())
+    assert run_steps(pipeline) is None
+    assert begun == []

@@ -1,0 +1,1 @@
+"""A black-box audit of a configuration: what an attacker can prove that releases tell of a user."""

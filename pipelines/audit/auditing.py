@@ -1,0 +1,272 @@
+"""The audit: runs with canaries, an attacker's guesses, and what these prove.
+
+In memory::
+
+    findings = audited([Requirement(40, 1.0)], mechanism="pba", runs=20, seed=0)
+    findings.convicted, [(one.part, one.claim, one.times, one.visible) for one in findings.checks]
+
+`make_driver` takes the place of the exact driver: see `runs.MakeDriver`.
+
+Three things are looked at. Charges: those of a window must add up to its budget at most, which is
+checked exactly in every run. Canaries of single slots: what a slot tells of them must be covered by
+what it was charged. Canaries of whole windows: what the window tells must be covered by its budget.
+Together the first two are the whole guarantee; the third one needs no faith in any charge.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import Requirements
+from streamveil.mechanisms.core.records import (
+    ADD_REMOVE,
+    PUBLISHED,
+    REPLACE,
+    ConfigurationError,
+    Requirement,
+)
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.randomness.noise import digest
+from streamveil.mechanisms.registry import DEFAULT
+from streamveil.pipelines.audit.canaries import Canaries
+from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
+from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, run
+from streamveil.pipelines.audit.scores import scores
+from streamveil.pipelines.audit.worlds import (
+    BINS,
+    KINDS,
+    SLOTS,
+    WINDOWS,
+    World,
+    crowd,
+    saves_up,
+    world_of,
+)
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+DEFAULT_RUNS = 24
+LEAST_RUNS = 4
+# More classes are not audited one by one.
+MOST_CLASSES = 4
+DEFAULT_CONFIDENCE = 0.95
+DEFAULT_BINS = 64
+# Loss of a canary that tells most per guess.
+_TELLING, _TELLING_OF_WINDOWS = 2.0, 3.0
+# The same where canaries in all bins that are gone again would make a mechanism publish soon.
+_TELLING_AND_GONE = 1.0
+# Checks of a class: see `_checks`.
+_CHECKS = 5
+
+
+def audited(
+    requirements: Sequence[Requirement],
+    *,
+    mechanism: str = DEFAULT,
+    sizes: Integers | None = None,
+    bins: int = DEFAULT_BINS,
+    sensitivity: int = 1,
+    adjacency: str = ADD_REMOVE,
+    counts: Integers | None = None,
+    runs: int | None = DEFAULT_RUNS,
+    seconds: float | None = None,
+    seed: int = 0,
+    confidence: float = DEFAULT_CONFIDENCE,
+    make_driver: MakeDriver = exact,
+    done: Callable[[int], object] = lambda _: None,
+) -> Findings:
+    """Audit a mechanism over fixed requirements.
+
+    Args:
+        requirements: of each class, K of them, all distinct.
+        mechanism: a key of `MECHANISMS`, with options; or one of `DYNAMIC_MECHANISMS` alone, whose
+            requirements then stay as they are.
+        sizes: users of each class, shape (K,); in worst cases there are as many times more of all
+            as these need.
+        bins: of the histogram, where there are no counts.
+        sensitivity: as of `Population`.
+        adjacency: what neighbouring streams differ in.
+        counts: of a real stream, int64, shape (T, K, d), beside which canaries are put; worst cases
+            without.
+        runs: with canaries of each class and of each kind; None for as many as `seconds` allow.
+        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
+        seed: the same seed gives the same audit, but for where `seconds` stop it.
+        confidence: probability, at least, that no bound is above the truth.
+        make_driver: what is audited in place of the exact driver.
+        done: called after each run with how many are done of each kind for each class.
+
+    Raises ConfigurationError for a mechanism or requirements that cannot be.
+    """
+    if runs is None and seconds is None:
+        raise ConfigurationError("an audit must end: give runs, or seconds")
+    if runs is not None and runs < LEAST_RUNS:
+        raise ConfigurationError(f"runs is {runs}: an audit needs {LEAST_RUNS} or more")
+    if seconds is not None and seconds <= 0:
+        raise ConfigurationError(f"seconds is {seconds:g}: give more than 0")
+    if not 0 < confidence < 1:
+        raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
+    asked = Requirements.of(requirements)
+    users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    if counts is None:
+        users = crowd(asked, users, bins)
+    else:
+        bins = counts.shape[2]
+    population = Population(asked, users, bins, sensitivity)
+    audit = Audit(mechanism, population, adjacency == REPLACE, counts, seed, make_driver)
+    started, number = time.monotonic(), 0
+    while number != runs:
+        audit.round(number, done)
+        number += 1
+        done(number)
+        over = seconds is not None and time.monotonic() - started > seconds
+        if over and number >= LEAST_RUNS:
+            break
+    return Findings(
+        mechanism,
+        confidence,
+        audit.runs,
+        audit.slots,
+        time.monotonic() - started,
+        tuple(audit.checks(1 - confidence)),
+        audit.overspent,
+        counts is not None,
+        tuple(_left_out(population, audit.classes)),
+    )
+
+
+def watched(population: Population) -> list[int]:
+    """Classes that canaries are of: all, or of many those that differ most and the largest."""
+    if len(population.requirements) <= MOST_CLASSES:
+        return list(range(len(population.requirements)))
+    shares = population.requirements.shares
+    return sorted({int(shares.argmin()), int(shares.argmax()), int(population.sizes.argmax())})
+
+
+def _left_out(population: Population, classes: Sequence[int]) -> Iterator[str]:
+    """What no canary was of."""
+    known = len(population.requirements)
+    if len(classes) < known:
+        told = "; ".join(asked_of(population.requirements[k]) for k in classes)
+        yield (
+            f"canaries are of {len(classes)} of {known:,} classes: {told}; of the others only "
+            "charges are checked"
+        )
+
+
+class Audit:
+    """Runs of one configuration, and the guesses about their canaries."""
+
+    def __init__(
+        self,
+        mechanism: str,
+        population: Population,
+        moves: bool,
+        counts: Integers | None,
+        seed: int,
+        make_driver: MakeDriver,
+    ) -> None:
+        self.runs = self.slots = 0
+        self.overspent = 0.0
+        self._mechanism, self._population = mechanism, population
+        self._moves, self._counts, self._seed, self._make = moves, counts, seed, make_driver
+        self.classes = watched(population)
+        self._groups: dict[tuple[int, str], tuple[int, int]] = {}
+        self._guesses: dict[tuple[int, str], list[Guesses]] = {
+            (k, kind): [] for k in self.classes for kind in KINDS
+        }
+
+    def round(self, number: int, done: Callable[[int], object]) -> None:
+        """Run every kind of world once for each class."""
+        for (k, kind), guesses in self._guesses.items():
+            guesses.append(self._guessed(k, kind, number))
+            done(number)
+
+    def checks(self, flakiness: float) -> Iterator[Check]:
+        """Each check may be wrong with an even part of the probability."""
+        requirements = self._population.requirements
+        each = flakiness / (_CHECKS * len(self.classes))
+        for k in self.classes:
+            requirement = requirements[k]
+            single, wide, whole = (self._guesses[k, kind] for kind in KINDS)
+            published = [one.only(True) for one in single]
+            yield check("publications", CHARGE, requirement, published, each)
+            yield check("looks", CHARGE, requirement, [one.only(False) for one in single], each)
+            yield check("bins", CHARGE, requirement, wide, each)
+            yield check("windows", CHARGE, requirement, whole, each)
+            against = [one.of_window(requirement.epsilon) for one in whole]
+            yield check("windows", WINDOW, requirement, against, each)
+
+    def _guessed(self, k: int, kind: str, number: int) -> Guesses:
+        """Run a world with canaries of a class; what an attacker makes of it."""
+        random = np.random.default_rng([self._seed, k, KINDS.index(kind), number])
+        world = world_of(
+            kind, self._mechanism, self._population, k, self._moves, number, random, self._counts
+        )
+        canaries = self._grouped(k, kind, world, random).flipped(random)
+        seen = self._run(world, canaries, f"{k} {kind} {number}")
+        spans = zip(canaries.first, canaries.end, strict=True)
+        return Guesses(
+            scores(seen, world.others, canaries, alone=kind == SLOTS),
+            canaries.there,
+            canaries.charged(seen.spent[:, k]),
+            canaries.users,
+            np.array([bool(_published(seen)[slice(*span)].any()) for span in spans], dtype=bool),
+        )
+
+    def _grouped(self, k: int, kind: str, world: World, random: np.random.Generator) -> Canaries:
+        """As many users in each canary as tell most."""
+        if (k, kind) not in self._groups:
+            self._groups[k, kind] = self._users(k, kind, world)
+        users = random.choice(np.array(self._groups[k, kind]), world.plan.users.size)
+        return replace(world.plan, users=users)
+
+    def _users(self, k: int, kind: str, world: World) -> tuple[int, int]:
+        """Users of a canary that shows in publications, and of one that shows in looks."""
+        most = max(1, int(self._population.sizes[k]))
+        if kind == WINDOWS:
+            epsilon = self._population.requirements[k].epsilon
+            users = min(max(1, round(_TELLING_OF_WINDOWS / epsilon)), most)
+            return users, users
+        seen = self._run(world, world.plan, f"trial {k} {kind}")
+        spent = seen.spent[np.unique(world.plan.first), k]
+        published = _published(seen)[np.unique(world.plan.first)]
+        gone = kind == BINS and saves_up(self._mechanism)
+        telling, found = _TELLING_AND_GONE if gone else _TELLING, []
+        for which in (published, ~published):
+            costs = spent[which & (spent > 0)]
+            wanted = round(telling / float(np.median(costs))) if costs.size else 1
+            found.append(min(max(1, wanted), most))
+        return found[0], found[0 if kind == BINS else 1]
+
+    def _run(self, world: World, canaries: Canaries, name: str) -> Transcript:
+        key = digest(b"audit", b"%d" % self._seed, name.encode())
+        counts = canaries.add_to(world.others)
+        seen = run(self._make, self._mechanism, self._population, key, counts)
+        self.runs += 1
+        self.slots += len(counts)
+        self.overspent = max(self.overspent, _overspent(seen))
+        return seen
+
+
+def _published(seen: Transcript) -> npt.NDArray[np.bool_]:
+    """Which slots published something, shape (T,)."""
+    return np.array([one.status == PUBLISHED for one in seen.releases], dtype=bool)
+
+
+def _overspent(seen: Transcript) -> float:
+    """Largest charge of a window in parts of its budget, of whole units."""
+    asked, most = seen.population.requirements, 0.0
+    units = np.stack([one.spent for one in seen.releases])
+    sums = np.concatenate([np.zeros((1, units.shape[1]), np.int64), units.cumsum(axis=0)])
+    ends = np.arange(1, len(sums))
+    for k, (window, budget) in enumerate(zip(asked.windows, asked.budgets, strict=True)):
+        spent = sums[ends, k] - sums[np.maximum(ends - window, 0), k]
+        most = max(most, int(spent.max()) / int(budget))
+    return most

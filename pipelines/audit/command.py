@@ -1,0 +1,173 @@
+"""`streamveil audit`: lower bounds of what a configuration tells of users, beside its claims."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Requirement
+from streamveil.mechanisms.registry import DEFAULT
+from streamveil.pipelines.audit.findings import Check, Findings, named
+from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_SECONDS
+from streamveil.pipelines.inputs import Inputs, registry_of
+from streamveil.pipelines.progress import steps
+from streamveil.pipelines.values import dialect_of
+
+if TYPE_CHECKING:
+    from streamveil.mechanisms.core.user_table import Registry
+
+_TITLE = "streamveil audit"
+CONVICTED = 1
+"""The exit code of a conviction."""
+
+
+def main(given: argparse.Namespace, command: str) -> int:
+    """Run the command, which was given as in `command`; returns the exit code."""
+    _check_outputs(given)
+    findings = audited_as(given)
+    for line in _lines(findings):
+        print(line)
+    if given.json:
+        from streamveil.pipelines.audit.report import json_of
+
+        Path(given.json).write_text(json_of(findings, command))
+    if given.report:
+        from streamveil.pipelines.audit.report import page_of
+
+        Path(given.report).write_text(page_of(findings, command))
+    for path in (given.report, given.json, given.rejected):
+        if path:
+            print(f"wrote {path}")
+    return CONVICTED if findings.convicted else 0
+
+
+def audited_as(given: argparse.Namespace) -> Findings:
+    """Audit as the options say. Raises ConfigurationError for anything wrong."""
+    registry = registry_of(given)
+    assert registry is not None  # the options were checked
+    if any(registry.max_slots):
+        raise ConfigurationError(
+            f"--requirements={given.requirements} limits the slots in which users count "
+            "(max_slots): that is not audited; leave the column out to audit the rest"
+        )
+    from streamveil.pipelines.audit.auditing import audited
+
+    seconds = _seconds(given)
+    sensitivity = given.max_contributions * (2 if given.adjacency == REPLACE else 1)
+    bins = _bins(given)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        requirements: Sequence[Requirement] = registry.classes
+        sizes, counts = registry.sizes, None
+        if given.input:
+            requirements, sizes, counts = _counted(given, registry, Path(folder))
+        with _going_on(seconds, given.runs) as done:
+            return audited(
+                requirements,
+                mechanism=given.mechanism or DEFAULT,
+                sizes=sizes,
+                bins=bins,
+                sensitivity=sensitivity,
+                adjacency=given.adjacency,
+                counts=counts,
+                runs=given.runs,
+                seconds=seconds,
+                seed=given.seed,
+                confidence=given.confidence,
+                done=done,
+            )
+
+
+def _seconds(given: argparse.Namespace) -> float | None:
+    if given.runs is None and given.seconds is None:
+        return DEFAULT_SECONDS
+    seconds: float | None = given.seconds
+    return seconds
+
+
+def _bins(given: argparse.Namespace) -> int:
+    """Bins of worst cases."""
+    return whole("bins", DEFAULT_BINS if given.bins is None else given.bins)
+
+
+def _counted(
+    given: argparse.Namespace, registry: Registry, folder: Path
+) -> tuple[Sequence[Requirement], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Requirements and sizes of the classes, and their counts (T, K, d) of the user's events."""
+    from streamveil.pipelines.evaluation.data import Data, Letters, told_of
+
+    inputs = Inputs.of(given)
+    name = Path(given.input).name
+    data = Data(name, given.input, None, inputs, registry, dialect_of(given), command="audit")
+    letters = Letters(keep=bool(given.rejected))
+    counted = data.count(folder, letters)
+    for note in told_of(letters, given):
+        print(note)
+    counts = np.load(counted.path, mmap_mode="r").astype(np.int64)
+    return counted.requirements, counted.sizes, counts
+
+
+@contextmanager
+def _going_on(seconds: float | None, runs: int | None) -> Iterator[Callable[[int], None]]:
+    """Show progress: by seconds where these end the audit, by runs otherwise."""
+    started, shown = time.monotonic(), 0
+    unit, total = ("rounds", runs or 0) if seconds is None else ("seconds", round(seconds))
+    with steps(_TITLE, total, unit) as more:
+
+        def done(rounds: int) -> None:
+            nonlocal shown
+            now = rounds if seconds is None else round(time.monotonic() - started)
+            more(now - shown)
+            shown = now
+
+        yield done
+
+
+def _lines(findings: Findings) -> Iterator[str]:
+    """What is told, line by line."""
+    yield from findings.notes
+    yield "| class | part | claim | claimed | at least | times the claim | guesses | seen from |"
+    yield "| :-- | :-- | :-- | --: | --: | --: | --: | --: |"
+    for one in findings.checks:
+        yield _row(one)
+    yield ""
+    yield (
+        f"{findings.runs:,} runs of {findings.slots:,} slots in {findings.seconds:.0f} seconds; "
+        f"charges of a window reached {findings.overspent:.1%} of its budget"
+    )
+    yield findings.sentence
+
+
+def _row(one: Check) -> str:
+    seen = "none" if one.visible == float("inf") else f"{one.visible:.2f}"
+    return (
+        f"| {named(one)} | {one.part} | {one.claim} | {one.claimed:.3g} "
+        f"| {one.epsilon:.3g} | {one.times:.2f} | {one.right:,} of {one.guesses:,} | {seen} |"
+    )
+
+
+def _check_outputs(given: argparse.Namespace) -> None:
+    """Refuse, before anything runs, what could not be written."""
+    for name, ending in (("report", ".html"), ("json", ".json")):
+        path = getattr(given, name)
+        if path and not path.endswith(ending):
+            raise ConfigurationError(f"--{name}={path}: end the name in {ending}")
+        if path:
+            from streamveil.io import check_place
+
+            check_place(path)
+    if not find_spec("scipy"):
+        raise ConfigurationError("an audit needs scipy: pip install 'streamveil[audit]'")
+    if given.report and not all(map(find_spec, ("jinja2", "matplotlib"))):
+        raise ConfigurationError(
+            "--report needs jinja2 and matplotlib: pip install 'streamveil[audit]'"
+        )

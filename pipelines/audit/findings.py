@@ -1,0 +1,125 @@
+"""What an audit found: claims, lower bounds and what it could have seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from streamveil.mechanisms.core.records import Requirement
+
+CHARGE, WINDOW = "charge", "window"
+"""What a bound is of: what slots were charged, or all that a window may cost."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One bound: of a class, a part of what is released, and a claim."""
+
+    question: str
+    """Name of the question; empty without questions."""
+    requirement: Requirement
+    """Of the class of the canaries."""
+    part: str
+    """What the canaries met: publications, looks or windows."""
+    claim: str
+    """`CHARGE` or `WINDOW`."""
+    claimed: float
+    """Epsilon of the claim: of one user, in the middle of all guesses."""
+    guesses: int
+    right: int
+    times: float
+    """So many times the claim is lost at least, at the confidence of the findings."""
+    reached: float
+    """The same as a point estimate, without any confidence."""
+    visible: float
+    """The smallest violation that would have been seen, four times in five; infinite for none."""
+
+    @property
+    def convicted(self) -> bool:
+        """Whether more is lost than was claimed."""
+        return self.times > 1.0
+
+    @property
+    def epsilon(self) -> float:
+        """Lower bound of a user's loss."""
+        return self.times * self.claimed
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All bounds of an audit; together they are wrong with probability 1 - confidence at most."""
+
+    mechanism: str
+    confidence: float
+    runs: int
+    slots: int
+    """Released, in all runs."""
+    seconds: float
+    checks: tuple[Check, ...]
+    overspent: float
+    """Largest charge of any window in parts of its budget: exact, and above 1 a violation."""
+    own: bool = False
+    """Whether canaries were put beside counts of the user's own."""
+    notes: tuple[str, ...] = ()
+    """What was not looked at."""
+
+    @property
+    def convicted(self) -> bool:
+        """Whether anything loses more than it claims."""
+        return self.overspent > 1.0 or any(one.convicted for one in self.checks)
+
+    @property
+    def worst(self) -> Check:
+        """The check that proves most, beside what it claims."""
+        return max(self.checks, key=lambda one: one.times)
+
+    @property
+    def visible(self) -> float:
+        """The smallest violation of all noise that would have been seen by one of the checks.
+
+        As if what was claimed were kept: see :func:`bounds.visible_from`.
+        """
+        return min((one.visible for one in self.checks), default=float("inf"))
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one line."""
+        if self.overspent > 1.0:
+            return (
+                f"CONVICTED: {self.mechanism} charged {self.overspent:.3g} times the budget of a "
+                "window"
+            )
+        worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
+        if self.convicted:
+            of = "what its slots were charged" if worst.claim == CHARGE else "a window's budget"
+            return (
+                f"CONVICTED: {self.mechanism} tells at least {worst.times:.3g} times {of} of a "
+                f"user with {asked_of(worst.requirement)}, {sure}"
+                f"{_of_question(worst)}: {worst.right:,} of {worst.guesses:,} guesses right"
+            )
+        return (
+            f"no violation found in {self.mechanism}: it tells at least {worst.times:.3g} times "
+            f"what it claims, {sure}; {seen_from(self.visible)}"
+        )
+
+
+def asked_of(requirement: Requirement) -> str:
+    """A requirement as people read it."""
+    return f"w = {requirement.window}, E = {requirement.epsilon:g}"
+
+
+def named(check: Check) -> str:
+    """Whose loss a bound is of."""
+    asked = asked_of(check.requirement)
+    return f"{check.question}: {asked}" if check.question else asked
+
+
+def seen_from(visible: float) -> str:
+    """Which violation would have been seen."""
+    if math.isinf(visible):
+        return "no violation would have been seen: give it more time"
+    return f"a violation of {visible:.2f} times would have been seen, four times in five"
+
+
+def _of_question(check: Check) -> str:
+    return f", by question {check.question!r}" if check.question else ""

@@ -1,0 +1,106 @@
+"""Guesses of an attacker, and the check that they make up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.records import Requirement
+from streamveil.pipelines.audit.bounds import times_at_least, times_of, visible_from
+from streamveil.pipelines.audit.findings import Check
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+# So many of so many runs, of each kind of world one, choose which guesses are made; the others
+# count them.
+CHOOSING, OF = 2, 8
+# Guesses are made where a score is at least such a part of what is claimed to be possible.
+# The first ones are taken where none is better.
+CONFIDENT = (0.8, 0.0, 0.3, 0.5, 0.7, 0.9, 0.95, 0.98)
+# And where the claimed loss is within such limits: beyond, a guess tells little.
+LOSSES = ((0.4, 6.0), (0.05, 12.0), (0.8, 4.0), (1.5, 3.0), (1.0, 8.0))
+
+
+@dataclass(frozen=True, eq=False)
+class Guesses:
+    """Of the canaries of one run or of several: arrays of shape (n,)."""
+
+    scores: Floats
+    there: Flags
+    losses: Floats
+    """Claimed loss of each canary, epsilon of its whole group."""
+    users: Integers
+    published: Flags
+    """Whether one of its slots published something."""
+
+    def where(self, which: Flags) -> Guesses:
+        """Some of them."""
+        return Guesses(*(getattr(self, one.name)[which] for one in fields(self)))
+
+    def only(self, published: bool) -> Guesses:
+        """Those whose slots published something, or not."""
+        return self.where(self.published == published)
+
+    def of_window(self, epsilon: float) -> Guesses:
+        """The same against the budget of a window."""
+        return replace(self, losses=epsilon * self.users.astype(np.float64))
+
+    def made(self, confident: float, least: float, most: float) -> Guesses:
+        """Those where a guess is made."""
+        inside = (self.losses >= least) & (self.losses <= most) & (self.scores != 0)
+        return self.where(inside & (np.abs(self.scores) >= confident * self.losses))
+
+    @property
+    def right(self) -> int:
+        """How many are right."""
+        return int(((self.scores > 0) == self.there).sum())
+
+
+def joined(several: Sequence[Guesses]) -> Guesses:
+    """Those of all runs."""
+    return Guesses(
+        *(np.concatenate([getattr(one, name.name) for one in several]) for name in fields(Guesses))
+    )
+
+
+def check(
+    part: str, claim: str, requirement: Requirement, runs: Sequence[Guesses], flakiness: float
+) -> Check:
+    """Choose by some of the runs which guesses to make, and count those of the others.
+
+    Args:
+        part: what the canaries met.
+        claim: what their losses are of.
+        requirement: of their class.
+        runs: guesses of each run.
+        flakiness: probability, at most, of a bound above the truth.
+    """
+    choosing = joined([one for i, one in enumerate(runs) if i % OF < CHOOSING])
+    counting = joined([one for i, one in enumerate(runs) if i % OF >= CHOOSING])
+    ways = [(confident, *limits) for confident, limits in product(CONFIDENT, LOSSES)]
+    best = max(ways, key=lambda way: _bound(choosing.made(*way), flakiness))
+    made = counting.made(*best)
+    # Half a guess more and less: if all are right, any loss at all would do.
+    reached = times_of((made.right + 0.5) / (made.losses.size + 1), made.losses)
+    return Check(
+        "",
+        requirement,
+        part,
+        claim,
+        float(np.median(made.losses / made.users)) if made.losses.size else 0.0,
+        made.losses.size,
+        made.right,
+        _bound(made, flakiness),
+        reached,
+        visible_from(min(reached, 1.0), made.losses, flakiness),
+    )
+
+
+def _bound(made: Guesses, flakiness: float) -> float:
+    return times_at_least(made.right, made.losses, flakiness) if made.losses.size else 0.0

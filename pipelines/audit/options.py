@@ -1,0 +1,132 @@
+"""The options of `streamveil audit`, declared without Beam, and those of others that it refuses."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from streamveil.mechanisms.core.parameter_checks import whole
+from streamveil.mechanisms.core.records import ConfigurationError
+from streamveil.mechanisms.registry import (
+    DEFAULT,
+    DYNAMIC_MECHANISMS,
+    MECHANISMS,
+    only_dynamic,
+    parse,
+)
+from streamveil.pipelines.foreign import refuse_foreign
+from streamveil.pipelines.options import (
+    CHANGE_OPTIONS,
+    FOLLOW_OPTIONS,
+    LIMIT_OPTIONS,
+    QUESTION_OPTIONS,
+    REQUIRED,
+    REVISE_OPTIONS,
+    add_event_options,
+    add_histogram_options,
+)
+from streamveil.pipelines.sections import BINS, PRIVACY, RESULTS, WORK, section
+from streamveil.pipelines.values import (
+    check_required,
+    default_requirement_of,
+    requirement_columns_of,
+)
+
+DEFAULT_SECONDS = 60.0
+DEFAULT_CONFIDENCE = 0.95
+DEFAULT_BINS = 64
+
+
+def add_audit_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `streamveil audit`."""
+    section(parser, PRIVACY)(
+        "--mechanism",
+        metavar="NAME",
+        help=f"{', '.join(dict.fromkeys((*MECHANISMS, *DYNAMIC_MECHANISMS)))} (default {DEFAULT}), "
+        "with options as "
+        "NAME:OPTION=VALUE:OPTION=VALUE",
+    )
+    section(parser, BINS)(
+        "--bins",
+        type=int,
+        metavar="N",
+        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS})",
+    )
+    add = section(parser, WORK)
+    add(
+        "--seconds",
+        type=float,
+        metavar="S",
+        help=f"how long to go on, about (default {DEFAULT_SECONDS:g}): the longer, the smaller a "
+        "violation that is seen",
+    )
+    add(
+        "--runs",
+        type=int,
+        metavar="N",
+        help="runs of each kind for each class, instead of --seconds",
+    )
+    add(
+        "--confidence",
+        type=float,
+        default=DEFAULT_CONFIDENCE,
+        metavar="SHARE",
+        help="probability, at least, that no lower bound is above the truth "
+        f"(default {DEFAULT_CONFIDENCE:g})",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="other numbers give other coins and other noise (default 0)",
+    )
+    add = section(parser, RESULTS)
+    add("--report", metavar="FILE", help="a page with claims and bounds: .html")
+    add("--json", metavar="FILE", help="the same for programs: .json")
+    add_event_options(parser)
+    add_histogram_options(parser)
+
+
+AUDIT_SAYING = "is not audited:"
+_SAME = "noise and charges are the same with it"
+NOT_AUDITED: Mapping[str, str] = {
+    **dict.fromkeys(CHANGE_OPTIONS, "requirements that change (tests/mechanisms has audits)"),
+    **dict.fromkeys(LIMIT_OPTIONS, "limits on the slots in which a user counts"),
+    **dict.fromkeys(("guarantee", "epsilon"), "promises other than requirements over windows"),
+    **dict.fromkeys(REVISE_OPTIONS, f"revisions are made of releases, and {_SAME}"),
+    **dict.fromkeys(QUESTION_OPTIONS, "questions: audit the mechanism of each with its share"),
+    "noise_key": "an audit draws keys of its own, and never the one of a release",
+    "restart_budget": "a budget that is granted again is spent again",
+    **dict.fromkeys(
+        [name for name in FOLLOW_OPTIONS if name != "restart_budget"],
+        f"how a run goes on: {_SAME}",
+    ),
+}
+"""Of the options of `streamveil release`, and why."""
+
+
+def check_audit(given: argparse.Namespace) -> None:
+    """Refuse options that are wrong before anything runs; raises ConfigurationError."""
+    if not (given.mechanism and only_dynamic(given.mechanism)):
+        parse(given.mechanism or DEFAULT)
+    check_required("audit", given, ("input", *REQUIRED) if given.input else ())
+    if not given.input:
+        usual, events = argparse.ArgumentParser(), argparse.ArgumentParser()
+        add_audit_options(usual)
+        add_event_options(events)
+        of_events = (*vars(events.parse_args([])), "user_column", "domain", "other", "keep")
+        reasons = dict.fromkeys((*of_events, "rejected"), "give --input")
+        refuse_foreign(given, usual.parse_args([]), reasons, "is for events:")
+    if given.input and given.bins is not None:
+        raise ConfigurationError(
+            f"--bins={given.bins} is for worst cases: --domain says the bins of --input"
+        )
+    if not (given.requirements or given.default_requirement):
+        raise ConfigurationError(
+            "nobody's requirements are known: give --requirements=FILE, or "
+            "--default_requirement=WINDOW,EPSILON,USERS"
+        )
+    default_requirement_of(given.default_requirement)
+    requirement_columns_of(given.requirement_columns)
+    whole("max_contributions", given.max_contributions)

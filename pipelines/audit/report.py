@@ -1,0 +1,97 @@
+"""The findings as a page for people and as JSON for programs.
+
+One HTML file that needs nothing else: bars are inline SVG, there is no script and no address.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from streamveil.pipelines.audit.findings import CHARGE, Check, Findings, asked_of, named
+from streamveil.pipelines.charts import PALETTE
+from streamveil.pipelines.html import template
+
+# What bars end at: so many times a claim.
+_WIDEST = 2.0
+
+
+def json_of(findings: Findings, command: str) -> str:
+    """All figures, and the verdict in words."""
+    found = {
+        "verdict": "convicted" if findings.convicted else "no violation found",
+        "sentence": findings.sentence,
+        "mechanism": findings.mechanism,
+        "confidence": findings.confidence,
+        "visible_violation": _finite(findings.visible),
+        "charged_in_window": findings.overspent,
+        "own_input": findings.own,
+        "runs": findings.runs,
+        "slots": findings.slots,
+        "seconds": findings.seconds,
+        "notes": list(findings.notes),
+        "checks": [_record(one) for one in findings.checks],
+        "command": command,
+        "version": version("streamveil"),
+    }
+    return json.dumps(found, indent=2) + "\n"
+
+
+def _record(one: Check) -> dict[str, Any]:
+    return {
+        "question": one.question or None,
+        "window": one.requirement.window,
+        "epsilon": one.requirement.epsilon,
+        "part": one.part,
+        "claim": one.claim,
+        "claimed": one.claimed,
+        "at_least": one.epsilon,
+        "times": one.times,
+        "estimate": one.reached,
+        "guesses": one.guesses,
+        "right": one.right,
+        "visible_violation": _finite(one.visible),
+        "convicted": one.convicted,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return None if math.isinf(number) else number
+
+
+def page_of(findings: Findings, command: str) -> str:
+    """The page as HTML."""
+    return template(Path(__file__).parent / "audit.html.jinja").render(
+        palette=PALETTE,
+        findings=findings,
+        rows=[_row(one) for one in findings.checks],
+        worst=findings.worst,
+        asked_of=asked_of,
+        visible=_times(findings.visible),
+        version=version("streamveil"),
+        command=command,
+    )
+
+
+def _row(one: Check) -> dict[str, Any]:
+    return {
+        "name": named(one),
+        "part": one.part,
+        "claim": "charge" if one.claim == CHARGE else "window",
+        "claimed": one.claimed,
+        "at_least": one.epsilon,
+        "times": one.times,
+        "share": 100 * min(one.times, _WIDEST) / _WIDEST,
+        "estimate": 100 * min(one.reached, _WIDEST) / _WIDEST,
+        "right": one.right,
+        "guesses": one.guesses,
+        "visible": _times(one.visible),
+        "convicted": one.convicted,
+    }
+
+
+def _times(visible: float) -> str:
+    return "none" if math.isinf(visible) else f"{visible:.2f}"

@@ -1,0 +1,109 @@
+"""Runs in memory: the exact driver, filter and noise of a pipeline, slot by slot, without Beam."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import Units, asked_units, to_epsilon
+from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
+from streamveil.mechanisms.driver.stream import ReleaseStream
+from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.mechanisms.registry import dynamic_mechanism, mechanism, only_dynamic
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class Driver(Protocol):
+    """What is audited: counts of one slot after the other in, releases out."""
+
+    def price(self) -> Units:
+        """The most that the next slot can cost a user of each class, shape (K,): public."""
+
+    def release(self, slot: int, counts: Integers) -> SlotRelease:
+        """Release the next slot of counts, int64, shape (K, d)."""
+
+
+MakeDriver = Callable[[str, Population, bytes], Driver]
+"""Makes a driver of a mechanism with its options, the public facts and a noise key of 32 bytes."""
+
+
+class Exact:
+    """A mechanism as a pipeline drives it: with its noise and its filter."""
+
+    def __init__(self, text: str, population: Population, key: bytes) -> None:
+        self._stream = ReleaseStream(mechanism(text, population), NoiseSource(key))
+        self._state = self._stream.start()
+
+    def price(self) -> Units:
+        """See :class:`Driver`."""
+        return self._stream.price(self._state)
+
+    def release(self, slot: int, counts: Integers) -> SlotRelease:
+        """See :class:`Driver`. Raises BudgetExceeded when the filter refuses."""
+        self._state, release = self._stream.release(self._state, slot, counts)
+        return release
+
+
+class Unchanging:
+    """The same for a mechanism whose requirements could change, and stay as they are."""
+
+    def __init__(self, text: str, population: Population, key: bytes) -> None:
+        asked = population.requirements
+        setting = Setting(population.bins, asked.longest, population.sensitivity)
+        both_ways = asked_units([[r.window, r.epsilon, r.window, r.epsilon] for r in asked])
+        source = NoiseSource(key)
+        made = dynamic_mechanism(text, setting)
+        self._stream = DynamicStream(made, both_ways, population.sizes, source)
+        self._state, self._slot, self._nobody = self._stream.start(), 0, Moves.none()
+
+    def price(self) -> Units:
+        """See :class:`Driver`."""
+        return self._stream.price(self._state, self._slot, self._nobody)
+
+    def release(self, slot: int, counts: Integers) -> SlotRelease:
+        """See :class:`Driver`. Raises BudgetExceeded when the filter refuses."""
+        cohorts, bins = np.nonzero(counts)
+        cells = CohortCounts(cohorts, bins, counts[cohorts, bins])
+        self._state, release = self._stream.release(self._state, slot, cells, self._nobody)
+        self._slot = slot + 1
+        return release
+
+
+def exact(text: str, population: Population, key: bytes) -> Driver:
+    """The driver of a pipeline for this mechanism."""
+    return (Unchanging if only_dynamic(text) else Exact)(text, population, key)
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """All that one run showed: public."""
+
+    population: Population
+    releases: list[SlotRelease]
+    prices: Floats
+    """What each slot could have cost before it was released, epsilon, shape (T, K)."""
+
+    @property
+    def spent(self) -> Floats:
+        """What each slot was charged, epsilon, shape (T, K)."""
+        return to_epsilon(np.stack([one.spent for one in self.releases]))
+
+
+def run(
+    make: MakeDriver, text: str, population: Population, key: bytes, counts: Integers
+) -> Transcript:
+    """Release all slots of counts, int64, shape (T, K, d)."""
+    driver = make(text, population, key)
+    releases, prices = [], []
+    for slot, table in enumerate(counts):
+        prices.append(to_epsilon(driver.price()))
+        releases.append(driver.release(slot, table))
+    return Transcript(population, releases, np.stack(prices))

@@ -1,0 +1,126 @@
+"""Scores of canaries: the log-likelihood ratio of all that a run shows, with and without each.
+
+The noise is known: discrete Laplace on counts, whose scale follows from what was charged; on top of
+sampling, where a mechanism samples. What other canaries do to a reading is taken at half of each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import special, stats
+
+from streamveil.pipelines.audit.canaries import Canaries
+from streamveil.pipelines.audit.looks import Look, looks
+from streamveil.pipelines.audit.readings import Reading, readings
+from streamveil.pipelines.audit.runs import Transcript
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+# Of a group of more users, how many are kept is taken to be what is expected.
+_MOST_SAMPLED = 200
+
+
+def scores(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Floats:
+    """Score of each canary, shape (n,): above 0 where it was more likely there.
+
+    Args:
+        seen: the run.
+        others: counts (T, K, d) of everybody else, whom the attacker knows.
+        canaries: the groups; their coins are not used.
+        alone: whether at most one canary is there at a time, so that looks tell of it.
+    """
+    expected = usual(others, canaries)
+    found = list(readings(seen))
+    total = np.zeros(canaries.bins.size)
+    for reading in found:
+        total += _score_of(reading, expected, canaries, seen.population.sizes)
+    if alone:
+        at = looks(seen, found, expected)
+        total += [
+            sum(
+                _look_score(at[slot], others[slot].astype(np.float64), canaries, i)
+                for slot in range(canaries.first[i], canaries.end[i])
+                if slot in at
+            )
+            for i in range(canaries.bins.size)
+        ]
+    return total
+
+
+def usual(others: Integers, canaries: Canaries) -> Floats:
+    """Counts (T, K, d) with a half of each canary."""
+    counts = others.astype(np.float64)
+    places = (canaries.bins, canaries.other_bins(counts.shape[2]))
+    for bins in places if canaries.moves else places[:1]:
+        for i in range(canaries.bins.size):
+            at = slice(canaries.first[i], canaries.end[i])
+            counts[at, canaries.class_index, bins[i]] += canaries.users[i] * canaries.events / 2
+    return counts
+
+
+def _score_of(reading: Reading, expected: Floats, canaries: Canaries, sizes: Integers) -> Floats:
+    k, total = canaries.class_index, np.zeros(canaries.bins.size)
+    slots = np.arange(reading.first, reading.end)
+    met = (slots[:, None] >= canaries.first) & (slots[:, None] < canaries.end)
+    moved = reading.shifts[:, k] @ met * canaries.users * canaries.events
+    touched = np.flatnonzero(moved > 0)
+    if not touched.size:
+        return total
+    rest = reading.values - reading.expected(expected)
+    if reading.kept is None and len(sizes) > 1:
+        rest = rest - np.median(rest)  # what is corrected for bias is the same in most bins
+    for bins, sign in _places(canaries, rest.size):
+        at = bins[touched]
+        beyond = sign * rest[at] + moved[touched] / 2
+        if reading.kept is None or reading.kept[k] >= 1:
+            total[touched] += _laplace_odds(beyond, moved[touched], reading.blur[at])
+        else:
+            events = (canaries.users * canaries.events)[touched]
+            # A canary of another bin is no longer there: noise is symmetrical, counts are not.
+            total[touched] += sign * _sampled_odds(
+                np.where(sign > 0, beyond, rest[at] + moved[touched] / 2),
+                events,
+                float(reading.kept[k]),
+                reading.blur[at],
+            )
+    return total
+
+
+def _places(canaries: Canaries, bins: int) -> list[tuple[Integers, int]]:
+    """Bins that a canary raises (1) and, where it moves, that it leaves (-1)."""
+    if not canaries.moves:
+        return [(canaries.bins, 1)]
+    return [(canaries.bins, 1), (canaries.other_bins(bins), -1)]
+
+
+def _laplace_odds(beyond: Floats, moved: Floats, blur: Floats) -> Floats:
+    """Log-likelihood ratio of what Laplace noise moved by `moved`, or by nothing, left."""
+    found: Floats = (np.abs(beyond) - np.abs(beyond - moved)) / blur
+    return found
+
+
+def _sampled_odds(beyond: Floats, events: Integers, kept: float, blur: Floats) -> Floats:
+    """The same where each event is kept with a probability only."""
+    found = np.zeros(beyond.size)
+    for number in np.unique(events):
+        of = np.flatnonzero(events == number)
+        if number > _MOST_SAMPLED:
+            found[of] = _laplace_odds(beyond[of], np.full(of.size, number * kept), blur[of])
+            continue
+        some = np.arange(number + 1)
+        weights = stats.binom.logpmf(some, number, kept)
+        inside = weights - np.abs(beyond[of, None] - some) / blur[of, None]
+        found[of] = special.logsumexp(inside, axis=1) + np.abs(beyond[of]) / blur[of]
+    return found
+
+
+def _look_score(look: Look, counts: Floats, canaries: Canaries, i: int) -> float:
+    here, k = counts.copy(), canaries.class_index
+    group = canaries.users[i] * canaries.events
+    here[k, canaries.bins[i]] += group
+    if canaries.moves:
+        counts = counts.copy()
+        counts[k, canaries.other_bins(counts.shape[1])[i]] += group
+    return look.odds(counts, here)

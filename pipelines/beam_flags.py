@@ -1,0 +1,33 @@
+"""Flags of Beam, and whether there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from apache_beam.options.pipeline_options import PipelineOptions
+
+_Options = TypeVar("_Options", bound=PipelineOptions)
+
+
+class BeamFlags(PipelineOptions):
+    """Beam's flags, parsed once for each kind of options that is asked for.
+
+    Beam asks anew with every step of a pipeline, which made a quarter of the work of a short one.
+
+    Args:
+        flags: those of a command and of Beam.
+        of_beam: whether any of them is Beam's.
+    """
+
+    def __init__(self, flags: Sequence[str], *, of_beam: bool = False) -> None:
+        super().__init__(flags)
+        self.__dict__.update(_views={}, of_beam=of_beam)  # other names are flags
+
+    def view_as(self, cls: type[_Options]) -> _Options:
+        """These flags as that kind of options; all views share their values."""
+        views: dict[type[PipelineOptions], Any] = self.__dict__["_views"]
+        if cls not in views:
+            views[cls] = super().view_as(cls)
+        view: _Options = views[cls]
+        return view

@@ -1,0 +1,133 @@
+"""Is what a card promises what ledger and releases show? All that is wrong, in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from streamveil.mechanisms.core.records import ConfigurationError, format_time
+from streamveil.pipelines.cards.check_ledger import ledger_faults
+from streamveil.pipelines.cards.check_releases import released_faults
+from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD
+from streamveil.pipelines.cards.read import Fault, Places, check_form, read_files, slots_of
+from streamveil.pipelines.cards.registry_form import deployment_of
+from streamveil.pipelines.cards.writing import ANSWERS
+from streamveil.pipelines.guarantees import GUARANTEES as CENTRAL
+from streamveil.pipelines.guarantees import INFINITE, USER
+
+Record = Mapping[str, Any]
+
+
+def faults_of(card: Record, places: Places) -> tuple[list[str], list[str]]:
+    """Check a card against the files that it is about.
+
+    Returns:
+        What is wrong, a line each, and what could not be checked.
+    """
+    faults: list[str] = []
+    notices: list[str] = []
+    try:
+        check_form(card)
+        faults += _within(card)
+        read = read_files(card, places, faults)
+        faults += released_faults(card, read)
+        faults += _without_files(card)
+        if card["promise"]["guarantee"] != PER_RECORD:
+            faults += ledger_faults(card, read, notices)
+    except Fault as error:
+        faults.append(str(error))
+    except ConfigurationError as error:
+        faults.append(f"the card says what no run can be asked for: {error}")
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        faults.append(
+            f"the card was edited and is none any more ({type(error).__name__}: {error}): bring "
+            "back the one that the run wrote"
+        )
+    return list(dict.fromkeys(faults)), notices
+
+
+def _within(card: Record) -> Iterator[str]:
+    """What parts of the card say of each other."""
+    told, meant = card["deployment"], deployment_of(card)
+    if card["promise"]["delta"] != 0:
+        yield f"the card promises delta {card['promise']['delta']}, and streamveil gives 0: say 0"
+    for part, name in (
+        ("privacy_loss", "privacy_parameters"),
+        ("dp_variant", "variant_name"),
+        ("deployment_model", "model_name"),
+    ):
+        if told[part][name] != meant[part][name]:
+            yield (
+                f"the card says {told[part][name]} as deployment.{part}.{name}, and its own "
+                f"promise makes it {meant[part][name]}: bring back the card that the run wrote"
+            )
+    yield from _kind(card)
+    if "slot" in card["data"]:
+        yield from _runs(card)
+
+
+def _runs(card: Record) -> Iterator[str]:
+    """Whether runs follow each other, at the times of their slots."""
+    slots, before = slots_of(card["data"]), None
+    for number, run in enumerate(card["runs"], 1):
+        if "first_slot" not in run:
+            continue
+        first, last = run["first_slot"], run["last_slot"]
+        times = format_time(slots.start(first)), format_time(slots.end(last))
+        if times != (run["start"], run["end"]) or last < first:
+            yield (
+                f"run {number} of the card is of {run['start']} to {run['end']}, and its slots "
+                f"{first} to {last} are of {times[0]} to {times[1]}: bring back the card that the "
+                "run wrote"
+            )
+        if before is not None and first != before["last_slot"] + 1:
+            yield (
+                f"run {number} of the card begins with slot {first}, and the one before it ended "
+                f"with {before['last_slot']}: bring back the card that the run wrote"
+            )
+        if before is not None and run["passes"][0] != before["passes"][1] + 1:
+            yield (
+                f"run {number} of the card begins with pass {run['passes'][0]}, and the one "
+                f"before it ended with {before['passes'][1]}: bring back the card"
+            )
+        before = run
+
+
+def _without_files(card: Record) -> Iterator[str]:
+    """Which runs cannot be checked, since the card does not know what they wrote."""
+    wanted = ["releases"]
+    if "questions" in card["data"]:
+        wanted = [f"{ANSWERS}{one['name']}" for one in card["data"]["questions"]]
+    by_record = card["promise"]["guarantee"] == PER_RECORD
+    runs: Sequence[Record] = card["runs"]
+    for number, run in enumerate(runs, 1):
+        for kind in wanted:
+            if kind not in run["files"]:
+                yield (
+                    f"the card does not say where the {kind} of run {number} are, so they cannot "
+                    "be checked: bring back the card that the run wrote"
+                )
+        if "ledger" not in run["files"] and not by_record:
+            yield (
+                f"slots {run['first_slot']} to {run['last_slot']} were released without a ledger, "
+                "so nobody can tell what they cost: give --ledger to the next run"
+            )
+
+
+def _kind(card: Record) -> Iterator[str]:
+    """Whether command, guarantee and classes are of one kind, as a run writes them."""
+    promise, command = card["promise"], card["command"]
+    guarantee = promise["guarantee"]
+    meant = {"collect": [LOCAL], "per-record": [PER_RECORD]}.get(command, CENTRAL)
+    if guarantee not in meant:
+        yield f"the card promises {guarantee!r}, and streamveil {command} gives {', '.join(meant)}"
+    if (promise["adjacency"] == ANY) != (guarantee == LOCAL):
+        yield f"the card says adjacency {promise['adjacency']!r}, which {guarantee!r} cannot have"
+    for one in promise.get("classes", ()):
+        forever = guarantee in (INFINITE, USER)
+        in_life = (one.get("limit") or {}).get("in_life") is not None
+        if (one["window"] is None) != forever or in_life != (guarantee == USER):
+            yield (
+                f"the card promises {guarantee!r}, and its class with epsilon {one['epsilon']:g} "
+                "is of another kind: bring back the card that the run wrote"
+            )

@@ -1,0 +1,195 @@
+"""The card of a stream: all that is public of it, as JSON has it.
+
+It says nothing that a reader of releases does not know already (docs/security.md): requirements and
+how many users ask for each, the domain, the slots, the columns and options, which slots were
+released under which version and key. Of a key it has a fingerprint, of files their names without
+their folders, and the digests of those that may be published.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamveil import __version__
+from streamveil.mechanisms.core.domains import Domain, Edges, Grid, WithOther
+from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.records import Slots, format_duration, format_time
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.randomness.noise import NoiseKeys, derived_key
+from streamveil.pipelines.cards.promises import Chosen, Record, Transform, promise_of
+from streamveil.pipelines.cards.registry_form import deployment_of
+from streamveil.transforms import CollectHistograms, PrivateAnswers
+from streamveil.transforms.per_record.statistics import PerRecord
+
+FORMAT = "streamveil card 1"
+GIVEN, DRAWN = "given", "drawn"
+OPTIONS, EVENTS, CLOCK = "options", "events", "clock"
+_FINGERPRINT_BYTES = 8
+
+
+def card_of(
+    command: str,
+    transform: Transform,
+    runs: Sequence[Mapping[str, Any]],
+    *,
+    drawn: bool | None = None,
+    in_force: Sequence[Mapping[str, Any]] = (),
+    grants: int = 0,
+    changes: bool = False,
+    chosen: Chosen | None = None,
+) -> Record:
+    """The card of what a transform has released.
+
+    Args:
+        command: that was run.
+        transform: with its public tables read, as it was applied.
+        runs: of it, as :func:`run_of` makes them; one at least.
+        drawn: whether its key was drawn by the run; where nobody gave one, when None.
+        in_force: classes that the ledger has beside those of the table.
+        grants: see :func:`promise_of`.
+        changes: the same.
+        chosen: the same.
+    """
+    promise = promise_of(transform, changes=changes, grants=grants, chosen=chosen)
+    if in_force:
+        promise["in_force"] = list(in_force)
+    asked = drawn if drawn is not None else transform.noise_key is None
+    made: Record = {
+        "format": FORMAT,
+        "command": command,
+        "promise": promise,
+        "data": _data_of(transform, in_passes="passes" in runs[-1]),
+        "mechanism": _mechanism_of(transform),
+        "noise_key": {"source": DRAWN if asked else GIVEN, "keys": _keys_of(transform)},
+        "runs": list(runs),
+    }
+    return {**made, "deployment": deployment_of(made)}
+
+
+def run_of(
+    transform: Transform,
+    first_slot: int | None,
+    last_slot: int | None,
+    files: Mapping[str, Mapping[str, str]],
+    **more: Any,
+) -> Record:
+    """What one run released.
+
+    Args:
+        transform: that did.
+        first_slot: of it; base slots of questions; None where time is not cut.
+        last_slot: the same.
+        files: by what is in them, name and digest: see `files.py`.
+        more: facts of this kind of run.
+    """
+    slots = transform.slots
+    times: Record = {}
+    if slots is not None and first_slot is not None and last_slot is not None:
+        times = {
+            "first_slot": first_slot,
+            "last_slot": last_slot,
+            "start": format_time(slots.start(first_slot)),
+            "end": format_time(slots.end(last_slot)),
+        }
+    return {"streamveil": __version__, **times, **more, "files": dict(files)}
+
+
+def fingerprint(key: bytes) -> str:
+    """Tells a key from others, and nothing else about it: 64 bits of a keyed digest."""
+    return derived_key(key, "card")[:_FINGERPRINT_BYTES].hex()
+
+
+def _keys_of(transform: Transform) -> list[Record]:
+    """The fingerprint of each key, and the slot from which on it is used."""
+    keys = NoiseKeys.of(transform._key())
+    pairs = [(None, keys.first), *keys.later]
+    return [{"from_slot": slot, "fingerprint": fingerprint(key)} for slot, key in pairs]
+
+
+def _mechanism_of(transform: Transform) -> str | None:
+    """Its name with its options; None of questions, each of which has its own."""
+    if isinstance(transform, PrivateAnswers):
+        return None
+    if isinstance(transform, PerRecord):
+        return transform.plan().mechanism
+    return transform.mechanism
+
+
+def _data_of(transform: Transform, *, in_passes: bool) -> Record:
+    """What the figures mean: all of it is public."""
+    if isinstance(transform, PerRecord):
+        return _data_of_records(transform)
+    columns = transform.columns
+    stated: Record = {
+        "columns": {"user": columns.user, "value": list(columns.value), "time": columns.time},
+        **slots_stated(transform.slots),
+        "range": CLOCK if in_passes else _range_of(transform),
+    }
+    if isinstance(transform, PrivateAnswers):
+        return {**stated, "questions": _questions(transform.portfolio)}
+    stated |= {"domain": domain_stated(transform.domain), "keep": transform.keep}
+    if isinstance(transform, CollectHistograms):
+        return {**stated, "max_contributions": 1}
+    return {**stated, "max_contributions": transform.max_contributions}
+
+
+def _range_of(transform: Transform) -> str:
+    """What decides which slots there are."""
+    return EVENTS if None in (transform.first_slot, transform.last_slot) else OPTIONS
+
+
+def _data_of_records(transform: PerRecord) -> Record:
+    plan = transform.plan()
+    columns = {"value": transform.value, "key": transform.key, "time": transform.time}
+    return {
+        "columns": {name: column for name, column in columns.items() if column is not None},
+        **({} if transform.slots is None else slots_stated(transform.slots)),
+        "keys": list(transform.keys),
+        "statistic": f"running_{plan.kind}" if transform.running else plan.kind,
+        "value_max": plan.bounds.value_max,
+        "window": transform.sliding,
+        "running": transform.running,
+    }
+
+
+def slots_stated(slots: Slots) -> Record:
+    """How time is cut, in words of the options; the origin of a calendar is as its clocks show."""
+    zone = slots.zone if isinstance(slots, CalendarSlots) else None
+    origin = format_time(slots.origin)
+    return {
+        "slot": format_duration(slots.length),
+        "slot_zone": zone,
+        "origin": origin if zone is None else origin.removesuffix("Z"),
+    }
+
+
+def domain_stated(domain: Domain) -> Record:
+    """What the bins are."""
+    other = domain.name if isinstance(domain, WithOther) else None
+    listed = domain.domain if isinstance(domain, WithOther) else domain
+    more = {} if other is None else {"other": other}
+    if isinstance(listed, Edges):
+        return {"edges": list(listed.edges), **more}
+    if isinstance(listed, Grid):
+        return {"grid": dataclasses.asdict(listed), **more}
+    return {"values": list(listed.values), **more}
+
+
+def _questions(portfolio: Portfolio) -> list[Record]:
+    return [_question(question) for question in portfolio]
+
+
+def _question(question: Question) -> Record:
+    return {
+        "name": question.name,
+        "slots": question.slots,
+        "value": list(question.value),
+        "domain": domain_stated(question.domain),
+        "statistic": question.statistic.name,
+        "mechanism": question.mechanism,
+        "max_contributions": question.max_contributions,
+        "keep": question.keep,
+        "conditions": len(question.where),
+    }

@@ -1,0 +1,198 @@
+"""What a check reads: the card, and the files that it is about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from apache_beam.io.filesystems import FileSystems
+
+from streamveil.io import read_table
+from streamveil.mechanisms.core.budgets import UNIT_BITS, Units
+from streamveil.mechanisms.core.domains import Categories, Domain, Edges, Grid, with_other
+from streamveil.mechanisms.core.local_days import CalendarSlots
+from streamveil.mechanisms.core.records import ConfigurationError, Slots
+from streamveil.pipelines.cards.facts import FORMAT
+from streamveil.pipelines.cards.files import chained, digest_of, numbered
+from streamveil.pipelines.cards.promises import GUARANTEES
+from streamveil.pipelines.cards.writing import ANSWERS
+
+Record = Mapping[str, Any]
+
+
+class Fault(Exception):  # noqa: N818 - it is what was found
+    """Something that does not agree: one line, with value, place and remedy."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the files of a card are: beside it, under the names that it says, or as given."""
+
+    card: str
+    releases: str | None = None
+    """File of releases, or folder of answers; of passes as `--output` named them."""
+    ledger: str | None = None
+
+    def of(self, run: Record, kind: str) -> list[str]:
+        """The files of a run by what is in them, one from each pass."""
+        name = str(run["files"][kind]["name"])
+        folder, name = self._place(kind, name)
+        first, last = run.get("passes", (None, None))
+        names = [name] if first is None else [numbered(name, n) for n in range(first, last + 1)]
+        return [str(FileSystems.join(folder, one)) if folder else one for one in names]
+
+    def _place(self, kind: str, name: str) -> tuple[str, str]:
+        beside = os.path.dirname(self.card)
+        if kind == "ledger" and self.ledger is not None:
+            return os.path.dirname(self.ledger), os.path.basename(self.ledger)
+        if kind.startswith(ANSWERS):
+            return (beside if self.releases is None else self.releases), name
+        if self.releases is None:
+            return beside, name
+        own = os.path.basename(self.releases) if kind == "releases" else name
+        return os.path.dirname(self.releases), own
+
+
+@dataclass(frozen=True)
+class Read:
+    """The files of all runs by what is in them, as far as they are there and whole."""
+
+    tables: Mapping[str, Sequence[tuple[str, pa.Table]]]
+    """Of each kind every file that is not empty: its path, and its rows."""
+
+    def of(self, kind: str) -> Sequence[tuple[str, pa.Table]]:
+        """Those of a kind."""
+        return self.tables.get(kind, ())
+
+
+def read_files(card: Record, places: Places, faults: list[str]) -> Read:
+    """Read what the card is about; what is missing or was changed is added to the faults."""
+    tables: dict[str, list[tuple[str, pa.Table]]] = {}
+    for run in card["runs"]:
+        for kind in run["files"]:
+            found = tables.setdefault(kind, [])
+            paths = places.of(run, kind)
+            missing = [path for path in paths if not _is_there(path)]
+            if missing:
+                faults += [_missing(path, kind) for path in missing]
+                continue
+            faults += _changed(paths, run["files"][kind]["sha256"])
+            for path in paths:
+                try:
+                    table = read_table(path)
+                except ConfigurationError as error:
+                    faults.append(str(error))
+                    continue
+                if table.num_rows:
+                    found.append((path, table))
+    return Read(tables)
+
+
+def _is_there(path: str) -> bool:
+    try:
+        return bool(FileSystems.exists(path))
+    except Exception:  # of whatever filesystem
+        return False
+
+
+def _missing(path: str, kind: str) -> str:
+    option = "--ledger" if kind == "ledger" else "--releases"
+    return (
+        f"{path} is not there, and the card is about it: bring it back, or say where it is "
+        f"({option})"
+    )
+
+
+def _changed(paths: Sequence[str], told: str) -> Iterator[str]:
+    digest = None
+    for path in paths:
+        digest = chained(digest, digest_of(path))
+    if digest != told:
+        what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
+        yield (
+            f"{what} is not as the run wrote it (SHA-256 {digest}, in the card {told}): bring "
+            "that back"
+        )
+
+
+def numbers(path: str, table: pa.Table, name: str) -> Units:
+    """A column of whole numbers, int64, null as -1. Raises Fault."""
+    values = _column(path, table, name)
+    try:
+        found = [-1 if value in (None, "") else _whole(value) for value in values]
+        return np.array(found, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        raise Fault(f"{path}: the column {name} holds what is no whole number") from None
+
+
+def _whole(value: Any) -> int:
+    number = int(value)
+    if number != float(value):
+        raise ValueError(value)
+    return number
+
+
+def floats(path: str, table: pa.Table, name: str) -> Any:
+    """A column of numbers, float64. Raises Fault."""
+    try:
+        return np.array([float(value) for value in _column(path, table, name)], np.float64)
+    except (TypeError, ValueError):
+        raise Fault(f"{path}: the column {name} holds what is no number") from None
+
+
+def units(path: str, table: pa.Table, name: str) -> Units:
+    """A column of epsilons as whole units, int64. Raises Fault where one is none, or negative."""
+    values = floats(path, table, name)
+    scaled = np.ldexp(values, UNIT_BITS)
+    bad = ~(np.isfinite(scaled) & (scaled == np.rint(scaled)) & (scaled >= 0) & (scaled < 2.0**53))
+    if bad.any():
+        at = int(bad.argmax())
+        raise Fault(
+            f"{path}, row {at}: {values[at]:g} as {name} is no cost that a run can book, a whole "
+            "number of 2^-40: restore the ledger that the run wrote"
+        )
+    return scaled.astype(np.int64)
+
+
+def _column(path: str, table: pa.Table, name: str) -> list[Any]:
+    if name not in table.column_names:
+        raise Fault(f"{path} has no column {name}: name the file that the run wrote")
+    return list(table.column(name).to_pylist())
+
+
+def slots_of(data: Record) -> Slots:
+    """How a card says that time is cut. Raises ConfigurationError."""
+    plain = Slots.of(data["slot"], data["origin"])
+    if data["slot_zone"] is None:
+        return plain
+    return CalendarSlots(plain.length, plain.origin, data["slot_zone"])
+
+
+def domain_of(stated: Record) -> Domain:
+    """The bins of a card. Raises ConfigurationError."""
+    listed: Categories | Edges | Grid
+    if "edges" in stated:
+        listed = Edges(tuple(stated["edges"]))
+    elif "grid" in stated:
+        listed = Grid(**stated["grid"])
+    else:
+        listed = Categories(tuple(stated["values"]))
+    return with_other(listed, stated.get("other"))
+
+
+def check_form(card: Record) -> None:
+    """Refuse what no run wrote. Raises Fault."""
+    if card["format"] != FORMAT:
+        raise Fault(
+            f"the card is of format {card['format']!r}, and this streamveil reads {FORMAT!r}: "
+            "check it with the version that wrote it, or a later one"
+        )
+    guarantee = card["promise"]["guarantee"]
+    if guarantee not in GUARANTEES:
+        raise Fault(f"the card promises {guarantee!r}, which is none of {', '.join(GUARANTEES)}")
+    if not card["runs"]:
+        raise Fault("the card tells of no run: bring back the one that the run wrote")

@@ -1,0 +1,98 @@
+"""A card in words, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from streamveil.mechanisms.core.number_text import number_of
+from streamveil.pipelines.cards.registry_form import promised
+
+Record = Mapping[str, Any]
+_MOST_BINS = 8
+
+
+def in_words(card: Record) -> str:
+    """What was promised, to whom, about what; and what was released, under which keys."""
+    told, promise = card["deployment"], card["promise"]
+    loss, model = told["privacy_loss"], told["deployment_model"]
+    versions = ", ".join(dict.fromkeys(run["streamveil"] or "unknown" for run in card["runs"]))
+    lines = [
+        f"card of streamveil {card['command']} ({versions}): {promise['guarantee']}",
+        f"unit:       {promise['unit']}",
+        f"neighbours: {loss['privacy_unit_details']}",
+        "promised:   with delta 0, at most",
+        *(f"            {line}" for line in promised(promise)),
+        f"setting:    {promise['setting']}: {model['model_name_details']}",
+        f"composes:   {model['release_type_details']}",
+        f"public:     {told['dp_variant']['unprotected_quantities']}",
+        *_about(card),
+        f"noise key:  {_keys(card['noise_key'])}",
+        *(f"run {n}:      {_run(run)}" for n, run in enumerate(card["runs"], 1)),
+    ]
+    return "\n".join(lines)
+
+
+def _about(card: Record) -> Iterator[str]:
+    data = card["data"]
+    if "questions" in data:
+        for one in data["questions"]:
+            slots = number_of(one["slots"], "base slot")
+            yield (
+                f"question:   {one['name']}: {one['statistic']} of {_domain(one['domain'])}, by "
+                f"{slots} of {data['slot']}, by {one['mechanism']}"
+            )
+        return
+    yield f"mechanism:  {card['mechanism']}"
+    if "domain" in data:
+        yield f"bins:       {_domain(data['domain'])}"
+    if data.get("slot"):
+        zone = f" by the calendar of {data['slot_zone']}" if data["slot_zone"] else ""
+        yield f"slots:      {data['slot']}{zone}, the first from {data['origin']} on"
+
+
+def _domain(stated: Record) -> str:
+    other = f", and {stated['other']} for all others" if "other" in stated else ""
+    if "values" in stated:
+        listed, more = stated["values"][:_MOST_BINS], len(stated["values"]) - _MOST_BINS
+        return f"{', '.join(listed)}{f' and {more:,} more' if more > 0 else ''}{other}"
+    if "edges" in stated:
+        edges = stated["edges"]
+        return f"{number_of(len(edges) - 1, 'bin')} from {edges[0]:g} to {edges[-1]:g}{other}"
+    grid = stated["grid"]
+    return f"a grid of {grid['columns']} columns and {grid['rows']} rows{other}"
+
+
+def _keys(keys: Record) -> str:
+    listed = [
+        one["fingerprint"]
+        if one["from_slot"] is None
+        else f"{one['fingerprint']} from slot {one['from_slot']} on"
+        for one in keys["keys"]
+    ]
+    how = {"given": "given by the operator", "drawn": "drawn by the run"}[keys["source"]]
+    return f"{how}; fingerprint {', '.join(listed)}"
+
+
+def _run(run: Record) -> str:
+    times = f"{run['start']} to {run['end']}" if "start" in run else "all times"
+    first, last = run.get("passes", (None, None))
+    made = "" if first is None else f" in passes {first} to {last}"
+    names = ", ".join(f"{kind} {one['name']}" for kind, one in run["files"].items())
+    return f"{times}{made}: {names or 'no file is known'}"
+
+
+def checked(card: Record) -> str:
+    """What a check that found nothing has compared."""
+    runs = card["runs"]
+    promise = card["promise"]
+    if "classes" not in promise:
+        return "fine: every window and key was released once, in the files that the run wrote"
+    slots = sum(run["last_slot"] - run["first_slot"] + 1 for run in runs)
+    base = "base " if "questions" in card["data"] else ""
+    classes = len(promise["classes"])
+    return (
+        f"fine: over {slots:,} {base}slots no window of "
+        f"{'the one class' if classes == 1 else f'any of {classes:,} classes'} cost more than "
+        "promised, and each slot that was released is booked once"
+    )
