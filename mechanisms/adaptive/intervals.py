@@ -56,6 +56,8 @@ LEAST_WHITE = 0.5
 SLOW = 0.02
 MOST_UNUSUAL = 2.0
 _LEAST = 1e-9
+# Shares of slots in a release of which nothing was learnt.
+NOTHING = np.zeros(1)
 
 
 @dataclass
@@ -110,14 +112,23 @@ class Misfit:
         return factor * forecast.variance + _white(forecast, factor, every)
 
     def after(self, seen: Observed, forecast: Forecast, every: bool = False) -> Floats:
-        """The same once the present slot's release is known."""
+        """The same once the present slot's release is known.
+
+        What is told of the slot's own deviation beyond what the filters say of it is in the
+        release, too, as far as the slot is. Otherwise the release would seem to tell more of the
+        slot than there is to know, and nothing would be left.
+        """
         factor = self.factor(seen.foreseen)
         blurred = seen.noise + seen.error
-        before = factor * (seen.before - forecast.white) + _white(forecast, factor, every)
-        both = before / seen.before
-        learnt = (seen.before - seen.variance) * (seen.foreseen + blurred)
-        left = before - both**2 * learnt / (factor * seen.foreseen + blurred)
-        if seen.taken and len(seen.taken.shares) == 1:  # of this slot alone: it tells no less
+        shares = seen.taken.shares if seen.taken else NOTHING
+        more = _white(forecast, factor, every) - factor * forecast.white
+        own = float(shares[-1]) * more
+        # The square of what slot and release have in common, by the filters.
+        common = (seen.before - seen.variance) * (seen.foreseen + blurred)
+        learnt = factor**2 * common + own * (2 * factor * np.sqrt(np.maximum(common, 0.0)) + own)
+        total = factor * seen.foreseen + float(shares @ shares) * more + blurred
+        left = factor * seen.before + more - learnt / total
+        if seen.taken and len(shares) == 1:  # of this slot alone: it tells no less
             left = np.minimum(left, blurred)
         known: Floats = np.maximum(left, 0.0)
         return known

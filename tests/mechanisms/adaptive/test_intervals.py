@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms.adaptive import intervals
-from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed
+from streamveil.mechanisms.adaptive.filter_bank import Forecast, Observed, Taken
 from streamveil.mechanisms.adaptive.intervals import Misfit
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
 
@@ -139,3 +139,28 @@ def test_an_interval_around_nothing_reaches_1_where_single_slots_may_deviate():
     misfit, zeros = Misfit.start(2), np.zeros(2)
     variance = misfit.of(Forecast(zeros, zeros, zeros + 0.1, zeros + 0.1))
     assert (NINETY_PERCENT * np.sqrt(variance) >= 1).all()
+
+
+# Filters that see too much and, beside that, doubt the white part: the release has that part, too.
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
+def test_a_release_tells_no_more_than_there_is_to_know(factor, slots):
+    misfit, zeros, shares = Misfit.start(1), np.zeros(1), np.full(slots, 1 / slots)
+    misfit.own_variance[:] = 0
+    misfit.covariance[:] = 0
+    misfit.common[0] = np.log(factor)
+    curve, white, scale = 130.0, 20.0, 60.0
+
+    def covariances(curve, white):
+        """Of slot, and of what is released, without noise; and what they have in common."""
+        return curve + white, curve + white / slots, curve + white / slots
+
+    before, foreseen, common = covariances(curve, white)
+    variance = zeros + before - common**2 / (foreseen + NOISE)
+    taken = Taken(zeros, zeros + NOISE, shares, zeros)
+    figures = (zeros + before, zeros, zeros, zeros + foreseen, NOISE, zeros, taken)
+    seen = Observed(zeros > 0, zeros, variance, *figures)
+    told = scale * (1 - (1 - white / scale) ** 3)
+    before, foreseen, common = covariances(factor * curve, told)
+    left = misfit.after(seen, Forecast(zeros, zeros + curve, zeros + white, zeros + scale))
+    assert left == pytest.approx(before - common**2 / (foreseen + NOISE))
