@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,15 @@ def refusing(path: str) -> Reject:
     return refuse
 
 
+class Spans(NamedTuple):
+    """Lines that are not blank: arrays of shape (n,), and the breaks of all."""
+
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    numbers: npt.NDArray[np.int64]
+    breaks: int
+
+
 @dataclass(frozen=True)
 class Lines:
     """A block of whole lines, blank ones left out of the count."""
@@ -44,18 +53,10 @@ class Lines:
     block: bytes
 
     @cached_property
-    def _breaks(self) -> npt.NDArray[np.int64]:
-        """Where each line break ends."""
-        return np.flatnonzero(np.frombuffer(self.block, np.uint8) == 10) + 1
-
-    @property
-    def after(self) -> int:
-        """Number of the line after the block, whose last line has an end."""
-        return self.first + len(self._breaks)
-
-    @cached_property
-    def _spans(self) -> tuple[npt.NDArray[np.int64], ...]:
-        ends = self._breaks
+    def spans(self) -> Spans:
+        """Where the lines are, and how many."""
+        ends = np.flatnonzero(np.frombuffer(self.block, np.uint8) == 10) + 1
+        breaks = len(ends)
         if self.block and not self.block.endswith(b"\n"):
             ends = np.append(ends, len(self.block))
         starts = np.concatenate(([0], ends))[:-1]
@@ -66,27 +67,27 @@ class Lines:
             first, last = data[starts[short]], data[ends[short] - 1]
             blank = short[(first == 10) | ((first == 13) & (last == 10))]
             starts, ends, numbers = (np.delete(each, blank) for each in (starts, ends, numbers))
-        return starts, ends, numbers
+        return Spans(starts, ends, numbers, breaks)
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
         """Where each line that is not blank begins in the block."""
-        return self._spans[0]
+        return self.spans.starts
 
     @property
     def ends(self) -> npt.NDArray[np.int64]:
         """Where each of them ends, after its line break."""
-        return self._spans[1]
+        return self.spans.ends
 
     @property
     def numbers(self) -> npt.NDArray[np.int64]:
         """Number of each line that is not blank, counted from 1 in the file."""
-        return self._spans[2]
+        return self.spans.numbers
 
     @property
     def array(self) -> pa.Array:
         """The lines as large_binary, without a copy; blank ones stand at the end of others."""
-        starts, ends, _ = self._spans
+        starts, ends, *_ = self.spans
         offsets = np.append(starts, ends[-1:]) if len(ends) else np.zeros(1, np.int64)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(self.block)]
         return pa.Array.from_buffers(pa.large_binary(), len(ends), buffers)
@@ -95,7 +96,7 @@ class Lines:
         return len(self.numbers)
 
     def __getitem__(self, index: int) -> bytes:
-        starts, ends, _ = self._spans
+        starts, ends, *_ = self.spans
         return self.block[starts[index] : ends[index]]
 
     def __iter__(self) -> Iterator[bytes]:
@@ -121,7 +122,7 @@ def read_lines(path: str) -> Iterator[Lines]:
             if cut and block:
                 lines = Lines(first, block)
                 yield lines
-                place.row = first = lines.after
+                place.row = first = first + lines.spans.breaks
 
 
 def is_utf8(data: bytes) -> bool:

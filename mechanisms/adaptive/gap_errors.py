@@ -6,7 +6,7 @@ are iterated at the level of blocks, from one release to the next, to their fixe
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +83,7 @@ def _trend_moments() -> tuple[Floats, Floats, Floats]:
 def _settled() -> Floats:
     """Mean variance of the curve between releases, in multiples of s.
 
-    By kind, gap, member and log2 of (error of a release / s): (2, gaps, members, ratios).
+    By kind, gap, log2 of (error of a release / s) and member: (2, gaps, ratios, members).
     """
     step = np.maximum(DRIFT, BEND)
     table = np.empty((2, len(GAPS), len(step), len(_RATIOS)))
@@ -95,14 +95,8 @@ def _settled() -> Floats:
             for member, trending in enumerate(BEND[:, 0] > 0):
                 curve = np.log2(curves[int(trending)][place])
                 table[kind, place, member] = np.interp(error[member], _STEPS, curve)
-    settled: Floats = 2**table * step
+    settled: Floats = np.ascontiguousarray((2**table * step).swapaxes(2, 3))
     return settled
-
-
-@cache
-def _settled_rows(kind: int) -> Floats:
-    """The same of one kind, with a row for each gap and ratio: (gaps * ratios, members)."""
-    return np.ascontiguousarray(_settled()[kind].transpose(0, 2, 1)).reshape(-1, len(DRIFT))
 
 
 def expected_error(kind: int, weights: Floats, ratios: Floats) -> tuple[Floats, Floats]:
@@ -122,9 +116,10 @@ def expected_error(kind: int, weights: Floats, ratios: Floats) -> tuple[Floats, 
     low = place.astype(np.int64)
     share = place - low
     # Mixing members first leaves one row of ratios for each gap.
-    mixed = np.dot(_settled_rows(kind), weights[:, None]).reshape(len(GAPS), -1)
-    rows = np.arange(len(GAPS))[:, None]
-    curve = mixed[rows, low] * (1 - share) + mixed[rows, low + 1] * share
+    rows = _settled()[kind].reshape(-1, len(weights))
+    mixed = np.dot(rows, weights[:, None]).reshape(len(GAPS), -1)
+    gap = np.arange(len(GAPS))[:, None]
+    curve = mixed[gap, low] * (1 - share) + mixed[gap, low + 1] * share
     white = float((weights * WHITE[:, 0]).sum())
     if not white:
         return curve, curve

@@ -29,7 +29,7 @@ def settled(kind, gap, log_ratio, releases=400):
 
 def in_table(kind, gap, log_ratio):
     place = int(np.flatnonzero(gap == GAPS)[0])
-    return gap_errors._settled()[kind, place, :, list(gap_errors._RATIOS).index(log_ratio)]
+    return gap_errors._settled()[kind, place, list(gap_errors._RATIOS).index(log_ratio)]
 
 
 # What the table says of points and sums is where the filters settle, slot by slot.
@@ -54,7 +54,7 @@ def test_expected_error_of_one_member(kind):
     for member in range(MEMBERS):
         weights = np.eye(MEMBERS)[member]
         error, curve = expected_error(kind, weights, np.full((len(GAPS), 2), 4.0))
-        table = gap_errors._settled()[kind, :, member, list(gap_errors._RATIOS).index(2)]
+        table = gap_errors._settled()[kind, :, list(gap_errors._RATIOS).index(2), member]
         np.testing.assert_allclose(curve, np.stack([table, table], axis=1))
         white, gaps = float(WHITE[member, 0]), GAPS[:, None]
         each = white if kind == POINT else white / gaps
