@@ -115,60 +115,45 @@ _SINKS = {
         lambda at, *_: WriteReleasesToFolder(at["path"]),
     ),
 }
+
+
+def _written_as(
+    to_json: Callable[[Any], bytes],
+    to_record: Callable[[Any], Any],
+    to_file: Callable[[Any], Any],
+) -> dict[str, _Kind]:
+    """The sinks of releases, for what else is to be written in these forms; but for BigQuery's."""
+    return {
+        "pubsub": replace(
+            _SINKS["pubsub"],
+            build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=to_json),
+        ),
+        "kafka": replace(
+            _SINKS["kafka"],
+            build=lambda at, settings, _: WriteReleasesToKafka(
+                at["servers"], at["topic"], producer_config=settings, to_record=to_record
+            ),
+        ),
+        "folder": replace(
+            _SINKS["folder"],
+            build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=to_file),
+        ),
+    }
+
+
 _REVISION_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"],
         build=lambda at, _, given: WriteRevisionsToBigQuery(at["table"], **given),
     ),
-    "pubsub": replace(
-        _SINKS["pubsub"],
-        build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=revision_json),
-    ),
-    "kafka": replace(
-        _SINKS["kafka"],
-        build=lambda at, settings, _: WriteReleasesToKafka(
-            at["servers"], at["topic"], producer_config=settings, to_record=revision_record
-        ),
-    ),
-    "folder": replace(
-        _SINKS["folder"],
-        build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=revision_file),
-    ),
+    **_written_as(revision_json, revision_record, revision_file),
 }
-_ANSWER_SINKS = {
-    "pubsub": replace(
-        _SINKS["pubsub"],
-        build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=answer_json),
-    ),
-    "kafka": replace(
-        _SINKS["kafka"],
-        build=lambda at, settings, _: WriteReleasesToKafka(
-            at["servers"], at["topic"], producer_config=settings, to_record=answer_record
-        ),
-    ),
-    "folder": replace(
-        _SINKS["folder"],
-        build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=answer_file),
-    ),
-}
+_ANSWER_SINKS = _written_as(answer_json, answer_record, answer_file)
 _PER_RECORD_SINKS = {
     "bigquery": replace(
         _SINKS["bigquery"], build=lambda at, *_: WritePerRecordToBigQuery(at["table"])
     ),
-    "pubsub": replace(
-        _SINKS["pubsub"],
-        build=lambda at, *_: WriteReleasesToPubSub(at["topic"], to_json=per_record_json),
-    ),
-    "kafka": replace(
-        _SINKS["kafka"],
-        build=lambda at, settings, _: WriteReleasesToKafka(
-            at["servers"], at["topic"], producer_config=settings, to_record=per_record_record
-        ),
-    ),
-    "folder": replace(
-        _SINKS["folder"],
-        build=lambda at, *_: WriteReleasesToFolder(at["path"], to_file=per_record_file),
-    ),
+    **_written_as(per_record_json, per_record_record, per_record_file),
 }
 
 
