@@ -318,6 +318,13 @@ def add_output_options(parser: Parser) -> None:
         metavar="PLACE",
         help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
     )
+    section(parser, RESULTS)(
+        "--card",
+        metavar="FILE",
+        help="where the card goes, what is promised as JSON, on any filesystem of Beam: of a "
+        "stream from the launch on, else when releases are whole (default: beside releases in "
+        "files, else beside the ledger, else nowhere)",
+    )
     add = section(parser, PRIVACY)
     add(
         "--mechanism",
