@@ -296,7 +296,7 @@ def _check_card(given: Any) -> None:
         raise ConfigurationError(f"two cards are named, {given.file} and {given.card}: name one")
     given.card = given.card or given.file
     check_required("card", given, ("card",))
-    for name in ("ledger", "releases"):
+    for name in ("ledger", "releases", "revisions"):
         if getattr(given, name) and not given.check:
             raise ConfigurationError(
                 f"--{name}={getattr(given, name)} is what a card is checked against: give --check "

@@ -618,7 +618,13 @@ def add_card_options(parser: Parser) -> None:
         "--releases",
         metavar="PLACE",
         help="with --check: the file of releases, or the folder of answers; of passes by the name "
-        "that --output had (default: as the card names it, beside the card)",
+        "that --output had (default: as the card names it, beside the card); of a stream the file "
+        "of exported rows, or the folder of --output=folder:",
+    )
+    add(
+        "--revisions",
+        metavar="PLACE",
+        help="with --check: the same of revisions that went to a stream",
     )
 
 

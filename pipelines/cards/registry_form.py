@@ -177,6 +177,11 @@ def _unprotected(data: Mapping[str, Any], promise: Mapping[str, Any]) -> str:
     )
     if data["range"] == "events":
         return f"{known}. The first and the last slot are those of the first and the last event."
+    if data["range"] == "stream":
+        return (
+            f"{known}. The first slot was given, or is that of the first event; the times of "
+            "events, or the clock of what they come from, say which are over."
+        )
     if data["range"] == "clock":
         return f"{known}. The first slot was given, and the clock says which are over."
     return f"{known}. The range of slots was given as well."
