@@ -40,7 +40,7 @@ def faults_of(card: Record, places: Places) -> Checked:
     notices: list[str] = []
     try:
         check_form(card)
-        faults += _within(card)
+        faults += faults_within(card)
         read = read_streams(card, places, read_files(card, places, faults, notices), notices)
         card = as_released(card, read)
         faults += released_faults(card, read)
@@ -73,8 +73,8 @@ def _has_no_ledger(card: Record) -> bool:
     return is_endless(card) and not any("ledger" in run["files"] for run in card["runs"])
 
 
-def _within(card: Record) -> Iterator[str]:
-    """What parts of the card say of each other."""
+def faults_within(card: Record) -> Iterator[str]:
+    """What parts of a card say of each other that cannot be; raises what an edited one may."""
     told, meant = card["deployment"], deployment_of(card)
     if card["promise"]["delta"] != 0:
         yield f"the card promises delta {card['promise']['delta']}, and streamveil gives 0: say 0"

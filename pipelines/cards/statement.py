@@ -118,8 +118,13 @@ class Statement:
         assert self.path is not None
         if not FileSystems.exists(self.path):
             return card
+        from streamveil.pipelines.cards.check import faults_within  # most runs need it not
+
+        before = read_card(self.path)
         try:
-            return gone_on(self.path, read_card(self.path), card)
+            for fault in faults_within(before):
+                raise ConfigurationError(f"{self.path}: {fault}, or name another file (--card)")
+            return gone_on(self.path, before, card)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             raise ConfigurationError(
                 f"{self.path} was edited and is no card any more ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""Cards of streams and of jobs that are handed over: what is promised at the launch, and checked."""
+"""Cards of streams, from their launch on: what they promise, and what a check makes of them."""
 
 import copy
 import datetime as dt
@@ -75,8 +75,8 @@ class Stream:
         return self.job.write(name, "".join(json.dumps(row) + "\n" for row in rows))
 
 
-@pytest.fixture
-def events(job):
+def with_events(job):
+    """The job with users, and events of twelve days."""
     job.requirements(USERS)
     job.lines(
         *(
@@ -90,16 +90,28 @@ def events(job):
 
 
 @pytest.fixture
+def events(job):
+    return with_events(job)
+
+
+@pytest.fixture
 def stream(events, toolbox):
     return Stream(events, toolbox)
 
 
+@pytest.fixture(scope="module")
+def launched(tmp_path_factory, toolbox):
+    """The folder of a stream that goes on, of which twelve days are released."""
+    made = Stream(with_events(toolbox.Job(tmp_path_factory.mktemp("endless"))), toolbox)
+    made.launched()
+    made.filled()
+    return made.job.folder
+
+
 @pytest.fixture
-def endless(stream):
-    """A stream that goes on, of which twelve days are released."""
-    stream.launched()
-    stream.filled()
-    return stream
+def endless(launched, tmp_path, toolbox):
+    """A copy of it."""
+    return Stream(toolbox.Job(Path(shutil.copytree(launched, tmp_path / "copy"))), toolbox)
 
 
 def test_a_stream_without_an_end_has_its_card_from_the_launch_on(endless, schema):
@@ -137,8 +149,8 @@ def test_a_stream_goes_on_under_its_card(endless):
     assert len(endless.card["runs"]) == 1
     endless.change(lambda card: card["runs"][0].update(streamveil="0.0.9"))
     endless.launched()
-    assert [run["streamveil"] for run in endless.card["runs"]][0] == "0.0.9"
-    assert len(endless.card["runs"]) == 2
+    first, _ = endless.card["runs"]
+    assert first["streamveil"] == "0.0.9"
     assert "0.0.9, " in endless.card["deployment"]["implementation"]["mechanisms"]
     assert endless.checked().code == 0
 
@@ -171,6 +183,18 @@ def test_another_stream_is_not_launched_under_the_card(case, endless):
     assert Path(endless.path).read_text() == before
 
 
+@pytest.mark.parametrize("case", ["its words promise less", "it tells of passes", "no run"])
+def test_a_stream_does_not_go_on_under_a_card_that_was_forged(case, endless):
+    """Or what somebody wrote into it would be said by the run."""
+    endless.change(CARDS[case][0])
+    before = Path(endless.path).read_text()
+    done = endless.launched()
+    assert done.code == 2, done
+    assert done.err.count("\n") == 1
+    assert "(--card)" in done.err
+    assert Path(endless.path).read_text() == before
+
+
 def test_a_later_key_is_added_and_none_is_taken_back(endless):
     place = endless.flags["noise_key"]
     later = f"{place},{endless.job.key('7a' * 32, 'later')}@2024-03-01"
@@ -188,6 +212,7 @@ def test_it_is_said_in_one_line_where_there_is_no_card(stream):
     assert not Path(stream.path).exists()
 
 
+@pytest.mark.slow
 def test_beside_the_ledger_there_is_a_card_by_itself(stream, schema):
     ledger = stream.job.path("ledger.jsonl")
     stream.filled(ledger=ledger)
@@ -203,6 +228,7 @@ def test_beside_the_ledger_there_is_a_card_by_itself(stream, schema):
     assert "not as the run wrote it" in stream.checked().err
 
 
+@pytest.mark.slow
 def test_without_start_and_end_the_slots_are_those_that_are_there(stream):
     stream.filled(start=None, end=None, card=stream.path)
     (run,) = stream.card["runs"]
@@ -212,6 +238,7 @@ def test_without_start_and_end_the_slots_are_those_that_are_there(stream):
     assert len(done.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_ledger_that_the_card_does_not_name_is_checked_too(endless):
     """Such as one that a pipeline of Beam wrote: it books what the releases of this key cost."""
     ledger = endless.job.path("ledger.jsonl")
@@ -261,7 +288,10 @@ ROWS = {
         "another slot length or origin",
     ),
     "another mechanism": (lambda rows: [{**row, "mechanism": "pba"} for row in rows], "by pba"),
-    "a bin more": (lambda rows: [{**row, "counts": [*row["counts"], 1]} for row in rows], "4 counts"),
+    "a bin more": (
+        lambda rows: [{**row, "counts": [*row["counts"], 1]} for row in rows],
+        "4 counts",
+    ),
     "other names of bins": (
         lambda rows: [{**row, "bins": ["A", "B", "D"]} for row in rows],
         "its bins are",
@@ -444,6 +474,7 @@ def test_releases_of_a_stream_must_be_named(endless):
     assert "there is no file" in endless.checked(releases=endless.job.path("in")).err
 
 
+@pytest.mark.slow
 def test_revisions_of_a_stream_are_checked_where_they_are_named(stream):
     revised = {"revise": 2, "revisions": f"folder:{stream.job.path('revised')}"}
     stream.launched(**revised)
@@ -467,6 +498,7 @@ questions:
 """
 
 
+@pytest.mark.slow
 def test_answers_in_a_folder_are_checked_against_card_and_ledger(stream, schema):
     job, ledger = stream.job, stream.job.path("ledger.jsonl")
     asked = {"value_column": None, "domain": None, "slot": None, "mechanism": None}
@@ -483,6 +515,7 @@ def test_answers_in_a_folder_are_checked_against_card_and_ledger(stream, schema)
     assert "people" in stream.checked(f"--ledger={ledger}").err
 
 
+@pytest.mark.slow
 def test_records_in_a_folder_are_checked(job, toolbox, schema):
     job.write("paid.csv", "amount,shop\n" + "".join(f"{n % 90},x\n" for n in range(400)))
     given = {"input": job.path("paid.csv"), "output": f"folder:{job.path('sums')}"}
@@ -498,6 +531,7 @@ def test_records_in_a_folder_are_checked(job, toolbox, schema):
     assert "is missing" in toolbox.run(*check).err
 
 
+@pytest.mark.slow
 def test_limits_that_a_run_may_choose_are_all_in_the_card_of_its_launch(stream):
     """Whoever chose one that is not among them did not keep what was promised."""
     stream.job.requirements(dict.fromkeys(USERS, (15, 4.0)))
@@ -512,6 +546,7 @@ def test_limits_that_a_run_may_choose_are_all_in_the_card_of_its_launch(stream):
     assert len(one["limit"]["max_slots"]) == 1
 
 
+@pytest.mark.slow
 def test_a_stream_in_passes_has_its_card_before_the_first_slot_is_over(events, toolbox, schema):
     stream = Stream(events, toolbox)
     clock = events.write("clock", "2024-01-01T06:00:00Z")
