@@ -2,16 +2,22 @@
 
 import copy
 import datetime as dt
+import errno
+import io
 import json
 import shutil
 from pathlib import Path
+from typing import ClassVar
 from unittest import mock
 
 import jsonschema
 import pytest
+from apache_beam.io.filesystem import FileSystem
 
 from streamveil.pipelines import jobs
+from streamveil.pipelines.cards import statement
 from streamveil.pipelines.cards.files import read_card, write_card
+from streamveil.pipelines.cards.registry_form import deployment_of
 from streamveil.pipelines.summary import Summary
 
 FIRST = dt.date(2024, 1, 1)
@@ -271,6 +277,80 @@ def test_a_place_where_no_card_can_be_is_refused_before_anything_runs(case, stre
     assert Path(stream.job.path("text.json")).read_text() == "a letter"
 
 
+def test_nothing_is_launched_where_the_card_cannot_be_written(stream):
+    full = OSError(errno.ENOSPC, "No space left on device", stream.path)
+    with mock.patch.object(statement, "write_card", side_effect=full):
+        done = stream.launched()
+    assert done.code == 2
+    assert "so nothing was launched: choose another place (--card)" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_results_are_whole_though_their_card_is_not(stream):
+    full = OSError(errno.ENOSPC, "No space left on device", stream.path)
+    out = stream.job.path("out.jsonl")
+    with mock.patch.object(statement, "write_card", side_effect=full):
+        done = stream.job(**{**stream.flags, "end": stream.end, "output": out})
+    assert done.code == 1
+    assert f"The results are whole: {out}" in done.err
+
+
+class Elsewhere(FileSystem):
+    """A store of whole files in memory, with no folders, as those of clouds are."""
+
+    kept: ClassVar[dict] = {}
+
+    @classmethod
+    def scheme(cls):
+        return "elsewhere"
+
+    def join(self, *parts):
+        return "/".join(part.rstrip("/") for part in parts)
+
+    def split(self, path):
+        return path.rsplit("/", 1)
+
+    def create(self, path, mime_type=None, compression_type=None):
+        class File(io.BytesIO):
+            def close(self):
+                Elsewhere.kept[path] = self.getvalue()
+                super().close()
+
+        return File()
+
+    def open(self, path, mime_type=None, compression_type=None):
+        return io.BytesIO(self.kept[path])
+
+    def exists(self, path):
+        return path in self.kept
+
+    def rename(self, sources, destinations):
+        for source, destination in zip(sources, destinations, strict=True):
+            self.kept[destination] = self.kept.pop(source)
+
+    def delete(self, paths):
+        for path in paths:
+            self.kept.pop(path, None)
+
+    def has_dirs(self):
+        return False
+
+    mkdirs = _list = copy = size = last_updated = checksum = metadata = None
+
+
+def test_a_card_is_on_any_filesystem_of_beam(stream):
+    Elsewhere.kept.clear()
+    stream.path = "elsewhere://bucket/cards/card.json"
+    stream.flags["card"] = stream.path
+    stream.launched()
+    stream.launched()
+    stream.filled()
+    assert list(Elsewhere.kept) == [stream.path]
+    assert stream.checked().code == 0
+    Elsewhere.kept["elsewhere://bucket/text"] = b"a letter"
+    assert "is no card" in stream.launched(card="elsewhere://bucket/text").err
+
+
 # What somebody may do to the rows of a stream, or to its card.
 ROWS = {
     "a slot taken out": (lambda rows: rows[:4] + rows[5:], f"slots {NUMBER + 4} are missing"),
@@ -404,6 +484,28 @@ CARDS = {
         "3 counts, and the domain of the card 2 bins",
     ),
     "another mechanism": (lambda c: c.update(mechanism="pba"), "the card says pba"),
+    "it promises a delta": (lambda c: c["promise"].update(delta=1e-6), "delta 1e-06"),
+    "it promises to fewer classes": (lambda c: c["promise"]["classes"].pop(), "promise makes it"),
+    "windows that are longer": (
+        lambda c: [one.update(window=30) for one in c["promise"]["classes"]],
+        "not in the words of its own promise",
+    ),
+    "one budget forever": (
+        lambda c: c["promise"].update(guarantee="infinite", granted_again=0),
+        "another kind",
+    ),
+    "another command": (lambda c: c.update(command="collect"), "streamveil collect gives"),
+    "another slot length": (lambda c: c["data"].update(slot="12h"), "are of"),
+    "a run more": (
+        lambda c: c["runs"].append({**run_of(c), "first_slot": NUMBER + 90}),
+        "are of",
+    ),
+    "a run that was cut in two": (
+        lambda c: c["runs"].append(
+            {**run_of(c), "last_slot": NUMBER + 3, "end": "2024-01-05T00:00:00Z"}
+        ),
+        "are of no run",
+    ),
     "no run": (lambda c: c["runs"].clear(), "tells of no run"),
     "streams that are none": (lambda c: run_of(c).update(streams=["releases"]), "was edited"),
 }
@@ -416,6 +518,36 @@ def test_a_changed_card_of_a_stream_is_told(case, endless):
     done = endless.checked()
     assert done.code == 1
     assert words in done.err, done.err
+
+
+CONSISTENT = {
+    "smaller epsilons": (
+        lambda c: [one.update(epsilon=0.125) for one in c["promise"]["classes"]],
+        "promises no more than 0.125 to anybody",
+    ),
+    "longer windows": (
+        lambda c: [one.update(window=90) for one in c["promise"]["classes"]],
+        "within 90 slots",
+    ),
+    "fewer classes": (lambda c: c["promise"]["classes"].pop(), "promises no more than 1"),
+    "a later launch": (
+        lambda c: run_of(c).update(first_slot=NUMBER + 3, start="2024-01-04T00:00:00Z"),
+        "are of no run",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONSISTENT)
+def test_a_card_that_was_forged_in_all_of_its_parts_is_told_by_the_rows(case, endless):
+    """Of a stream without a ledger: its releases say what publications have cost."""
+    change, words = CONSISTENT[case]
+
+    def forge(card):
+        change(card)
+        card["deployment"] = deployment_of(card)
+
+    endless.change(forge)
+    assert words in endless.checked().err
 
 
 def test_a_card_of_files_that_is_made_one_of_a_stream_is_told(stream):
