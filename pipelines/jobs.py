@@ -333,12 +333,16 @@ def run_with_card(
             f"the card {card.path} cannot be written ({reason_of(error)}), so nothing was "
             "launched: choose another place (--card)"
         ) from error
+    if card.path and card.endless:  # whoever waits for the end is not told before
+        tell(f"wrote {card.path}")
     summary = run_whole(build, options, title, files)
     with telling_what_is_whole(card.path or "", files):
-        if summary.handed_over:
-            card.hand_over()
-        else:
+        if not summary.handed_over:
             card.end(summary.counters)
+            return summary
+        card.hand_over()
+    if card.path and not card.endless:
+        tell(f"wrote {card.path}")
     return summary
 
 
@@ -389,8 +393,6 @@ def run_and_tell(job: Job[Any], options: PipelineOptions, title: str) -> None:
         raise InputLost(f"{error}. Dead letters: {job.rejected}" if letters else error) from error
     if summary.handed_over:
         tell(HANDED_OVER)
-        if job.card.path:
-            tell(f"wrote {job.card.path}")
         return
     told = job.told(summary)
     written = write_summary(job.summary, told.figures())

@@ -147,10 +147,10 @@ class PerRecordJob:
         """Run to the end; what to tell the operator."""
         title = "streamveil per-record"
         summary = run_with_card(self.build, options, title, self._files, self.card)
-        told, written = [HANDED_OVER], [self.card.path]
-        if not summary.handed_over:
-            told, written = [summary_of(self.transform)], [self.output, self.card.path]
-        return "\n".join([*told, *(f"wrote {path}" for path in written if path)])
+        if summary.handed_over:
+            return HANDED_OVER
+        written = [f"wrote {path}" for path in (self.output, self.card.path) if path]
+        return "\n".join([summary_of(self.transform), *written])
 
 
 def job_of(options: PipelineOptions) -> PerRecordJob:

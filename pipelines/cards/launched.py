@@ -122,7 +122,7 @@ def _refuse_other_keys(path: str, before: list[Record], now: list[Record]) -> No
             f"{path} is the card of a stream under another noise key, so this run is not that "
             "stream: give the key that it was launched with (--noise_key), after which others may "
             "come; or for a stream of its own, which spends the users' budgets once more, name "
-            "another file (--card)"
+            "another file (--card), or remove this one if its launch failed and released nothing"
         )
 
 

@@ -185,6 +185,7 @@ def test_another_stream_is_not_launched_under_the_card(case, endless):
     assert done.code == 2, done
     assert words in done.err
     assert "name another file (--card)" in done.err
+    assert "wrote" not in done.out
     assert done.err.count("\n") == 1
     assert Path(endless.path).read_text() == before
 
