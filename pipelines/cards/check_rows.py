@@ -40,6 +40,8 @@ def _publications(card: Record, path: str, published: Units, costs: Units) -> It
     if other.size:
         at = int(published[known][other[0]])
         yield f"{path}: two releases say different costs of the publication of slot {at}"
+    if card["promise"].get("requirements_change"):  # to what nobody knew at the launch
+        return
     most = int(to_units(largest_epsilon(card["promise"])))
     dear = np.flatnonzero(costs_of > most)
     if dear.size:
@@ -59,7 +61,7 @@ def _windows(card: Record, path: str, slots: Units, costs: Units) -> Iterator[st
     there nobody knows since when.
     """
     promise = card["promise"]
-    if promise["guarantee"] == LOCAL or promise.get("requirements_change"):
+    if promise["guarantee"] == LOCAL:
         return
     classes = promise["classes"]
     if any("limit" in one for one in classes) or len(slots) < 2:

@@ -15,7 +15,7 @@ from streamveil.mechanisms.core.records import Slots, format_duration, format_ti
 from streamveil.pipelines.cards.facts import STREAM
 from streamveil.pipelines.cards.promises import PER_RECORD
 from streamveil.pipelines.cards.read import Fault, Read, numbers, slots_of
-from streamveil.pipelines.cards.writing import ANSWERS
+from streamveil.pipelines.cards.writing import ANSWERS, FIGURES
 
 Record = Mapping[str, Any]
 Span = tuple[int, int]
@@ -45,7 +45,17 @@ def as_released(card: Record, read: Read) -> Record:
         )
     if "slot" in card["data"]:
         whole |= _slots(card, read, whole)
-    return {**card, "runs": [whole]}
+    return {**card, "promise": _promise(card, read, whole), "runs": [whole]}
+
+
+def _promise(card: Record, read: Read, whole: Record) -> Record:
+    """With what users have asked for since the launch, which the ledger alone knows."""
+    promise: Record = card["promise"]
+    asked = [table for _, table in read.of("ledger") if FIGURES[0] in table.column_names]
+    if not (whole.get("open") and asked):
+        return promise
+    rows = {tuple(row.values()) for table in asked for row in table.select(FIGURES).to_pylist()}
+    return {**promise, "in_force": [dict(zip(FIGURES, row, strict=True)) for row in sorted(rows)]}
 
 
 def _is_unsure(run: Record) -> bool:

@@ -257,6 +257,85 @@ def test_a_ledger_that_the_card_does_not_name_is_checked_too(endless):
     assert "cost 7" in endless.checked(f"--ledger={ledger}").err
 
 
+@pytest.mark.slow
+def test_requirements_that_changed_after_the_launch_are_those_of_the_ledger(stream):
+    job, ledger = stream.job, stream.job.path("ledger.jsonl")
+    changes = job.write(
+        "changes.csv",
+        "user,slot,window_backward,epsilon_backward,window_forward,epsilon_forward\n"
+        f"u1,{NUMBER + 5},3,4.0,3,4.0\n",
+    )
+    stream.launched(requirement_changes=f"watch:{job.path('in')}/*.csv", longest_window=6)
+    changing = {"requirement_changes": changes, "longest_window": 6}
+    stream.filled(**changing)
+    stream.filled(output=job.path("same.jsonl"), ledger=ledger, **changing)
+    assert stream.card["promise"]["requirements_change"]
+    assert stream.checked().code == 0
+    done = stream.checked(f"--ledger={ledger}")
+    assert done.err == "", done
+    rows = [json.loads(line) for line in Path(ledger).read_text().splitlines()]
+    max(rows, key=lambda row: row["spent"])["spent"] += 8
+    Path(ledger).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert stream.checked(f"--ledger={ledger}").code == 1
+
+
+KINDS = {
+    "replaced": {"adjacency": "replace"},
+    "pbd": {"mechanism": "pbd"},
+    "no start": {"start": None},
+    "calendar": {"slot_zone": "Europe/Berlin"},
+    "presence": {"max_slots": "1", "requirements": "long.csv"},
+    "one budget": {"guarantee": "infinite", "epsilon": 2, "requirements": None},
+    "a life": {"guarantee": "user", "epsilon": 20, "max_slots": 3, "requirements": None},
+    "local": {"command": "collect"},
+    "local, in turns": {"command": "collect", "mechanism": "rotation:turns=2"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_honest_streams_of_every_kind_are_fine(kind, stream, schema):
+    flags = dict(KINDS[kind])
+    stream.job.command = flags.pop("command", "release")
+    if flags.get("requirements"):
+        flags["requirements"] = stream.job.requirements(dict.fromkeys(USERS, (30, 1.0)), "long.csv")
+    stream.launched(**flags)
+    stream.filled(**flags)
+    schema.validate(stream.card)
+    done = stream.checked()
+    assert done.code == 0, done
+    assert len(done.err.splitlines()) == 1, done
+    assert stream.toolbox.run("card", stream.path).code == 0
+    rows = stream.rows()
+    rows[4]["start"] = rows[3]["start"]
+    assert stream.checked(releases=stream.exported(rows)).code == 1
+
+
+@pytest.mark.slow
+def test_windows_of_records_without_an_end_are_checked(job, toolbox, schema):
+    job.write(
+        "paid.csv", "amount,time\n" + "".join(f"{n},{FIRST}T0{n % 9}:00:00Z\n" for n in range(60))
+    )
+    given = {"output": f"folder:{job.path('sums')}", "card": job.path("card.json")}
+    given |= {"statistic": "sum", "value_column": "amount", "budget": "inverse:100"}
+    given |= {"value_max": 100, "epsilon_max": 5, "time_column": "time", "slot": "1h"}
+    given |= {"start": str(FIRST), "window": 2, "noise_key": job.key()}
+
+    def flags(**more):
+        return [f"--{name}={value}" for name, value in {**given, **more}.items()]
+
+    watched = flags(input=f"watch:{job.path('in')}/*.csv")
+    with mock.patch.object(jobs, "run", side_effect=KeyboardInterrupt):
+        toolbox.run("per-record", *watched, RUNNER)
+    schema.validate(read_card(given["card"]))
+    ended = flags(input=job.path("paid.csv"), end=f"{FIRST}T09:00:00Z", card=job.path("ended.json"))
+    assert toolbox.run("per-record", *ended).code == 0
+    check = ("card", "--check", given["card"], f"--releases={job.path('sums')}")
+    assert toolbox.run(*check).err == ""
+    sorted(Path(job.path("sums")).glob("row-*"))[3].unlink()
+    assert "is missing" in toolbox.run(*check).err
+
+
 BAD_PLACES = {
     "of a stream": ("kafka:h:9092/cards", "a card is one file"),
     "that is no card": ("users.csv", "users.csv"),
