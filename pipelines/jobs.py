@@ -279,7 +279,10 @@ class Job(Generic[Transform]):
         return summary
 
     def run(self, options: PipelineOptions, title: str) -> Summary:
-        """Run the job to its end, and write the card of it."""
+        """Run the job to its end, and write the card of it.
+
+        Raises as :func:`run_with_card`.
+        """
         return run_with_card(self.build, options, title, self.files, self.card)
 
     @property
