@@ -180,20 +180,22 @@ def test_clients_that_are_slow_dead_or_talk_nonsense_hold_up_nobody(served, caps
 
 def test_a_client_that_sends_a_byte_now_and_then_is_hung_up_on(monkeypatch):
     monkeypatch.setattr(server, "_SECONDS_FOR_A_CLIENT", 0.5)
-    with serving(LOOPBACK, board_of(running())) as place:
-        with socket.create_connection(Client(place).address) as client:
-            client.settimeout(0.1)
-            for _ in range(300):
-                try:
-                    client.sendall(b"G")
-                    if client.recv(1) == b"":
-                        break
-                except TimeoutError:
-                    continue
-                except ConnectionError:
+    with (
+        serving(LOOPBACK, board_of(running())) as place,
+        socket.create_connection(Client(place).address) as client,
+    ):
+        client.settimeout(0.1)
+        for _ in range(300):
+            try:
+                client.sendall(b"G")
+                if client.recv(1) == b"":
                     break
-            else:
-                pytest.fail("it is still waited for")
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("it is still waited for")
 
 
 def test_the_end_waits_for_no_client():
