@@ -125,7 +125,9 @@ class Statement:
             for fault in faults_within(before):
                 raise ConfigurationError(f"{self.path}: {fault}, or name another file (--card)")
             return gone_on(self.path, before, card)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except ConfigurationError:
+            raise
+        except (LookupError, TypeError, AttributeError, OverflowError, ValueError) as error:
             raise ConfigurationError(
                 f"{self.path} was edited and is no card any more ({type(error).__name__}: {error})"
                 ": bring back the one that the last launch wrote, or name another file (--card)"
