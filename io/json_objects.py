@@ -131,8 +131,8 @@ def _parse(record: bytes) -> Any:
         return _Fault(f"nested deeper than {MAX_DEPTH} levels")
     try:
         return _decode(text)
-    except ValueError as error:
-        return _Fault(f"not JSON: {error}")
+    except json.JSONDecodeError as error:  # which knows no line but those of the record itself
+        return _Fault(f"not JSON: {error.msg} at character {error.pos + 1}")
 
 
 def plain_numbers(texts: pa.Array) -> pa.Array:

@@ -170,11 +170,12 @@ def draw_sums(figure: Figure, report: Report, j: int, size: int) -> None:
         for counts in (report.true_counts, report.counted, report.released)
     )
     _lines(axes, edges, true, counted, released)
+    shown = [true, counted, released]
     if report.revisions:
-        revised = in_spans(report.revised[:, [j]], size)[:, 0]
-        step(axes, edges, revised, color=PALETTE["revised"], linewidth=1.2)
+        shown.append(in_spans(report.revised[:, [j]], size)[:, 0])
+        step(axes, edges, shown[-1], color=PALETTE["revised"], linewidth=1.2)
     over_time(axes, edges)
-    _from_zero(axes, [true, counted, released])
+    _from_zero(axes, shown)
 
 
 def _draw_bin(axes: Axes, report: Report, j: int, part: slice, spread: float = 0.75) -> None:

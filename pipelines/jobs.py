@@ -38,6 +38,7 @@ from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.core.user_table import Registry
 from streamveil.pipelines.cards.files import card_beside
 from streamveil.pipelines.cards.statement import Statement
+from streamveil.pipelines.claims import claimed, drop_claims
 from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
@@ -356,23 +357,24 @@ def run_whole(
     files: Sequence[str],
 ) -> Summary:
     """Run a pipeline to its end; an error tells which of the files that it writes were whole."""
-    try:
-        with ending(partial(_removed, files)):
-            summary = run(build, options, title)
-        for path in files:
-            if not summary.handed_over and not FileSystems.exists(path):
-                raise RuntimeError(f"the runner is done, but {path} was not written")
-        return summary
-    except Exception as error:
-        whole = [path for path in files if FileSystems.exists(path)]
-        if not whole or isinstance(error, InputLost):
-            raise
-        ours = isinstance(error, ConfigurationError)
-        raise (ConfigurationError if ours else PartlyWritten)(
-            f"{error if ours else reason_of(error)}. These were whole before that and are kept: "
-            f"{', '.join(whole)}. Move them away before the next run, which spends the budget "
-            "again unless it has the same noise key"
-        ) from error
+    with claimed(files):
+        try:
+            with ending(partial(_removed, files)):
+                summary = run(build, options, title)
+            for path in files:
+                if not summary.handed_over and not FileSystems.exists(path):
+                    raise RuntimeError(f"the runner is done, but {path} was not written")
+            return summary
+        except Exception as error:
+            whole = [path for path in files if FileSystems.exists(path)]
+            if not whole or isinstance(error, InputLost):
+                raise
+            ours = isinstance(error, ConfigurationError)
+            raise (ConfigurationError if ours else PartlyWritten)(
+                f"{error if ours else reason_of(error)}. These were whole before that and are "
+                f"kept: {', '.join(whole)}. Move them away before the next run, which spends the "
+                "budget again unless it has the same noise key"
+            ) from error
 
 
 def _removed(files: Sequence[str]) -> str:
@@ -381,6 +383,7 @@ def _removed(files: Sequence[str]) -> str:
     for path in begun:
         with suppress(OSError):
             os.unlink(path)
+    drop_claims(files)
     whole = [path for path in files if FileSystems.exists(path)]
     kept = f"; whole, and kept: {', '.join(whole)}" if whole else "; no result was whole"
     return f"removed {number_of(len(begun), 'unfinished file')}{kept}"

@@ -125,6 +125,11 @@ def test_what_odd_lines_are():
     assert users[b'{"user":"\\u0000\\u00e9\\n\\"\\\\"}'] == '\0\u00e9\n"\\'
     assert users[b'{"user":"\\ud83d\\ude00"}'] == "\U0001f600"
     assert told[b"null"] == told[b"5"] == told[b"[]"] == "not a JSON object"
+    # The place in the record: which line of the file it is on, only the reader of lines knows.
+    assert read([b'{"user":"a"', b"{"]) == [
+        "not JSON: Expecting ',' delimiter at character 12",
+        "not JSON: Expecting property name enclosed in double quotes at character 2",
+    ]
     assert told[b'{"user":NaN}'] == "'user' is NaN, not a string or a number"
     assert told[b'{"user":-Infinity}'] == "'user' is infinite, not a string or a number"
     assert told[b"[" * (1 << 20)] == f"nested deeper than {MAX_DEPTH} levels"

@@ -106,7 +106,7 @@ def test_every_message_comes_out_once(monkeypatch, keep, pipeline_on, runner, li
             "source": "pubsub:x",
             "row": None,
             "reason": "unparsable",
-            "detail": "not JSON: Expecting value: line 1 column 1 (char 0)",
+            "detail": "not JSON: Expecting value at character 1",
             "record": "no",
         }
     ]
@@ -167,7 +167,7 @@ def test_which_event_of_which_message_is_bad_is_told():
         (
             None,
             "unparsable",
-            "not JSON: Expecting property name enclosed in double quotes: line 1 column 3 (char 2)",
+            "not JSON: Expecting property name enclosed in double quotes at character 3",
         ),
         (
             1,

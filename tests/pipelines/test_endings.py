@@ -10,6 +10,7 @@ import pytest
 from streamveil.io import unfinished
 from streamveil.mechanisms import ConfigurationError
 from streamveil.pipelines import release
+from streamveil.pipelines.claims import claimed
 from streamveil.pipelines.errors import refused_by_disk
 from streamveil.pipelines.jobs import _removed
 from streamveil.pipelines.signals import ending
@@ -51,6 +52,36 @@ def test_sigterm_removes_what_a_batch_has_begun_and_says_so(tmp_path, monkeypatc
     assert not begun.exists()
     assert other.exists()
     assert whole.exists()
+
+
+def test_two_runs_at_a_time_do_not_write_one_output(job):
+    ledger = job.path("ledger.csv")
+    with claimed([ledger]):
+        job.refused(f"{ledger}: another run is writing this output now", ledger=ledger)
+    job.done(ledger=ledger)
+    assert not list(job.folder.glob(".*"))
+    with pytest.raises(ConfigurationError, match="exists already"), claimed([ledger]):
+        pytest.fail("another run wrote it since it was checked")
+
+
+def test_what_a_killed_run_claimed_is_free_again(tmp_path):
+    output = str(tmp_path / "out.csv")
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with claimed([output]):
+            os.write(write, b".")
+            signal.pause()
+    os.read(read, 1)
+    with pytest.raises(ConfigurationError, match="another run"), claimed([output]):
+        pytest.fail("two runs write it")
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    for end in (read, write):
+        os.close(end)
+    with claimed([output]):
+        assert list(tmp_path.iterdir())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

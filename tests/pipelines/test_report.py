@@ -327,5 +327,9 @@ def test_revisions_are_drawn_and_their_error_is_told(tmp_path):
     assert "As revised later" in html
     assert re.search(r"4\.4\s?%", html)  # 4 of 90, five times
     assert "var(--revised)" in html.split("</style>")[1]
+    high = [replace(one, counts=np.array([99, 20])) for one in revised]
+    figure = Figure()
+    draw_sums(figure, replace(report, revisions=high), 0, 5)
+    assert figure.axes[0].get_ylim()[1] > 5 * 99
     with pytest.raises(ConfigurationError, match="2 revisions are not of the slots of 15 releases"):
         replace(report, revisions=revised[:2])
