@@ -3,11 +3,11 @@
 import importlib.util
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import finished
 
 pytestmark = pytest.mark.slow  # whole benchmarks, if small ones
 
@@ -62,10 +62,9 @@ SMALL = {
 
 
 def run(script, *options):
-    command = [sys.executable, str(BENCHMARKS / f"{script}.py"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    code, output, errors = finished(BENCHMARKS / f"{script}.py", *options)
+    assert code == 0, errors
+    return output
 
 
 def tables(folder, name):
