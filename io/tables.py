@@ -9,6 +9,7 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from io import BytesIO
 from typing import Any, BinaryIO, cast
 
 import apache_beam as beam
@@ -25,7 +26,7 @@ from apache_beam.transforms.window import GlobalWindows
 from streamveil.io.avro import UTC_MICROSECONDS, avro_columns, avro_metadata, read_avro, write_avro
 from streamveil.io.delimited import NULLS, write_csv
 from streamveil.io.files import open_file, reading, require_filesystem
-from streamveil.io.formats import AVRO, CSV, PARQUET, format_of, output_format_of
+from streamveil.io.formats import AVRO, CSV, JSON_LINES, PARQUET, format_of, output_format_of
 from streamveil.io.jsonlines import write_json
 from streamveil.io.lines import refusing
 from streamveil.io.parquet import write_parquet
@@ -314,6 +315,19 @@ def read_table(path: str) -> pa.Table:
         if kind == PARQUET:
             return pq.read_table(handle, use_threads=False)
         return _read_text(handle, kind)
+
+
+def read_json_files(paths: Sequence[str]) -> pa.Table:
+    """Read files of JSON Lines as one table, such as those of a folder of results, in order.
+
+    Raises ConfigurationError when one of them cannot be read.
+    """
+    lines = []
+    for path in paths:
+        with reading(path), open_file(path) as handle:
+            lines += [json.dumps(json.loads(line)) for line in handle.read().splitlines() if line]
+    with reading(paths[0] if paths else ""):
+        return _read_text(BytesIO("\n".join(lines).encode()), JSON_LINES)
 
 
 def _read_text(handle: BinaryIO, kind: str) -> pa.Table:

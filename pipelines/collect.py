@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -36,7 +36,14 @@ _REFUSED: dict[type[PipelineOptions], Mapping[str, str]] = {
 }
 
 
-def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
+@dataclass(frozen=True)
+class CollectJob(Job[CollectHistograms]):
+    """One run: what to read, how devices report, where to write."""
+
+    command = "collect"
+
+
+def job_of(options: PipelineOptions) -> CollectJob:
     """Read and check all options and the public tables; nothing is run yet.
 
     Raises ConfigurationError for anything missing or wrong.
@@ -44,7 +51,7 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
     given, own = _given(options), options.view_as(ReleaseOptions)
     transform = transform_of(given, own)
     check_revisions(own, transform.mechanism, local=True)
-    job = Job(
+    job = CollectJob(
         given.input,
         given.output,
         transform,
@@ -54,6 +61,7 @@ def job_of(options: PipelineOptions) -> Job[CollectHistograms]:
         dialect_of(given),
         given.layout,
         own.revisions,
+        given.card,
     )
     job.check()
     return in_time(job, options)

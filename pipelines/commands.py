@@ -66,6 +66,7 @@ from streamveil.pipelines.sections import CommandHelp
 from streamveil.pipelines.statistics import check_statistic
 from streamveil.pipelines.values import (
     budget_for_ever,
+    check_apart,
     check_bins,
     check_files,
     check_folder,
@@ -76,7 +77,6 @@ from streamveil.pipelines.values import (
     check_revisions,
     check_revisions_apart,
     check_summary,
-    check_summary_apart,
     default_requirement_of,
     dialect_of,
     key_places,
@@ -221,7 +221,7 @@ def _check_questions(given: Any) -> None:
     files = () if given.state else ("ledger", "rejected", "page")
     check_files(given, (*_READ, "questions"), files)
     check_formats(given, ("ledger", "rejected"))
-    check_summary_apart(given)
+    check_apart(given)
     check_page(given.page)
 
 
@@ -240,7 +240,7 @@ def _check_run(given: Any) -> None:
     check_files(given, _READ, new=() if given.state else _WRITTEN)
     check_formats(given, _WRITTEN)
     check_revisions_apart(given.output, given.revisions)
-    check_summary_apart(given)
+    check_apart(given)
 
 
 def _check_histograms(given: Any) -> None:
@@ -277,6 +277,7 @@ def _check_per_record(given: Any) -> None:
     _check_times(given)
     check_files(given, ("input",), ("output",))
     check_formats(given, ("output",))
+    check_apart(given)
 
 
 def _check_demo(given: Any) -> None:
@@ -295,7 +296,7 @@ def _check_card(given: Any) -> None:
         raise ConfigurationError(f"two cards are named, {given.file} and {given.card}: name one")
     given.card = given.card or given.file
     check_required("card", given, ("card",))
-    for name in ("ledger", "releases"):
+    for name in ("ledger", "releases", "revisions"):
         if getattr(given, name) and not given.check:
             raise ConfigurationError(
                 f"--{name}={getattr(given, name)} is what a card is checked against: give --check "

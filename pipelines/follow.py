@@ -45,7 +45,11 @@ from streamveil.mechanisms.core.records import (
     format_duration,
     format_time,
 )
+from streamveil.pipelines.cards.facts import CLOCK as BY_CLOCK
 from streamveil.pipelines.cards.files import IN_FOLDER, card_beside, read_card, write_card
+from streamveil.pipelines.cards.launched import card_at_launch
+from streamveil.pipelines.cards.promises import Record
+from streamveil.pipelines.cards.statement import check_card_place
 from streamveil.pipelines.cards.writing import after_choice, card_of_pass
 from streamveil.pipelines.clocks import Clock
 from streamveil.pipelines.close_by import CloseBy
@@ -171,6 +175,8 @@ class Follow:
     """File for the figures of the passes of this run."""
     dialect: CsvDialect | None = None
     """How CSV files of the input are written, where that is said."""
+    card_place: str | None = None
+    """Where the user wants the card."""
     passes: Passes = dataclasses.field(default_factory=Passes)
     """Those of this run."""
     board: Board | None = None
@@ -195,6 +201,8 @@ class Follow:
         self._write_summary()
         transform = roll.transform(self.transform, key.source)
         stream = dataclasses.replace(self, transform=transform, roll=roll, following=following)
+        if not snapshot.passes:
+            stream._show_promise()
         interval, last = self.following.interval, self.transform.last_slot
         told = None
         held = _until_ended(self.folder) if interval is None else stopping()
@@ -634,6 +642,11 @@ class Follow:
     @property
     def _card(self) -> str:
         """Where readers look for the card of the stream."""
+        return self.card_place or self._card_beside
+
+    @property
+    def _card_beside(self) -> str:
+        """Where that is, if the user does not say it."""
         return card_beside(self.outputs["releases"])
 
     def _state_card(self, job: PassJob, snapshot: Snapshot, number: int) -> None:
@@ -671,9 +684,26 @@ class Follow:
     def _show_card(self, snapshot: Snapshot) -> None:
         """Give readers the card that the last pass left. That it cannot be is said."""
         kept = self.folder.of_pass(snapshot.passes) / IN_FOLDER
+        if kept.exists():
+            self._put_card(read_card(str(kept)))
+
+    def _show_promise(self) -> None:
+        """Give readers the card of a stream of which nothing is released."""
+        assert self.roll is not None
+        card = card_at_launch(
+            self.command,
+            self.transform,
+            {},
+            decided_by=BY_CLOCK,
+            drawn=self.folder.has_key,
+            changes=self.roll.changing,
+        )
+        self._put_card(card)
+
+    def _put_card(self, card: Record) -> None:
+        """Write it to where readers look. That it cannot be is said."""
         try:
-            if kept.exists():
-                write_card(self._card, read_card(str(kept)))
+            write_card(self._card, card)
         except OSError as error:
             tell(
                 f"warning: the card {self._card} cannot be written ({reason_of(error)}): the run "
@@ -838,6 +868,7 @@ def follow(
             layout=given.layout,
             summary=given.summary,
             dialect=dialect_of(given),
+            card_place=given.card,
         ).run(options)
 
 
@@ -854,6 +885,9 @@ def held(given: Any, following: Following) -> Iterator[tuple[StateFolder, Monito
         check_summary(given.summary)
         if given.summary:
             folder.refuse_inside(given.summary)
+        if given.card:
+            check_card_place(given.card)
+            folder.refuse_inside(given.card)
         yield folder, monitor
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 import apache_beam as beam
 from apache_beam.io.filesystems import FileSystems
@@ -36,8 +36,8 @@ from streamveil.io import (
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError, InputLost
 from streamveil.mechanisms.core.user_table import Registry
-from streamveil.pipelines.cards.files import card_beside, write_card
-from streamveil.pipelines.cards.writing import card_of_run
+from streamveil.pipelines.cards.files import card_beside
+from streamveil.pipelines.cards.statement import Statement
 from streamveil.pipelines.errors import PartlyWritten, reason_of
 from streamveil.pipelines.foreign import refuse_foreign
 from streamveil.pipelines.inputs import registry_of
@@ -152,6 +152,11 @@ class Job(Generic[Transform]):
     layout: str = LAYOUTS[0]
     """Of a file of releases, and of one of revisions."""
     revisions: str | None = None
+    card_place: str | None = None
+    """Where the user wants the card."""
+
+    command: ClassVar[str] = "release"
+    """What the run is called."""
 
     @property
     def files(self) -> list[str]:
@@ -160,15 +165,29 @@ class Job(Generic[Transform]):
         return [place for place in places if place and not is_stream(place)]
 
     @property
-    def card(self) -> str | None:
-        """Where the card of what is released goes; None of streams, which are never whole."""
-        return None if is_stream(self.output) else card_beside(self.output)
+    def card(self) -> Statement:
+        """What is promised, and where the card of it goes."""
+        return Statement(
+            self.command,
+            self.transform,
+            self.output,
+            self._public_places,
+            is_stream(self.input),
+            self.card_place,
+            self._card_beside,
+            self._changes_requirements,
+        )
+
+    @property
+    def _card_beside(self) -> str:
+        """Where the card goes beside files, if the user does not say it."""
+        return card_beside(self.output)
 
     @property
     def written(self) -> list[str]:
         """What is told at the end, beside the summary."""
         places = [place for place in (self.output, self.revisions) if place] + self.files
-        return places + ([self.card] if self.card else [])
+        return places + ([self.card.path] if self.card.path else [])
 
     @property
     def places(self) -> list[str]:
@@ -179,7 +198,7 @@ class Job(Generic[Transform]):
             "the ledger": self.ledger,
             "dead letters": self.rejected,
             "the summary": self.summary,
-            "the card": self.card,
+            "the card": self.card.path,
         }
         return [f"{what} to {place}" for what, place in named.items() if place]
 
@@ -193,7 +212,8 @@ class Job(Generic[Transform]):
             self._refuse_files()
         check_outputs(self.files)
         check_summary(self.summary)
-        check_card_apart(self.card, [*self.files, self.summary])
+        check_card_apart(self.card.path, [*self.files, self.summary])
+        self.card.check()
         if not is_stream(self.input):
             check_events(self.input, self.transform.columns.names, dialect=self.dialect)
 
@@ -259,25 +279,17 @@ class Job(Generic[Transform]):
         return summary
 
     def run(self, options: PipelineOptions, title: str) -> Summary:
-        """Run the job to its end, and write the card of it."""
-        summary = run_whole(self.build, options, title, self.files)
-        if self.card and not summary.handed_over:
-            with telling_what_is_whole(self.card, self.files):
-                card = card_of_run(
-                    title.removeprefix("streamveil ").partition(",")[0],
-                    self.transform,
-                    self._public_files,
-                    summary.counters,
-                    changes=self._changes_requirements,
-                )
-                write_card(self.card, card)
-        return summary
+        """Run the job to its end, and write the card of it.
+
+        Raises as :func:`run_with_card`.
+        """
+        return run_with_card(self.build, options, title, self.files, self.card)
 
     @property
-    def _public_files(self) -> dict[str, str]:
-        """Files that the card is about, by what is in them."""
-        files = {"releases": self.output, "revisions": self.revisions, "ledger": self.ledger}
-        return {kind: path for kind, path in files.items() if path and not is_stream(path)}
+    def _public_places(self) -> dict[str, str]:
+        """Where all goes that the card is about, by what it is."""
+        places = {"releases": self.output, "revisions": self.revisions, "ledger": self.ledger}
+        return {kind: place for kind, place in places.items() if place}
 
     @property
     def _changes_requirements(self) -> bool:
@@ -291,9 +303,9 @@ def telling_what_is_whole(path: str, files: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        whole = f": {', '.join(files)}" if files else ""
         raise PartlyWritten(
-            f"{path} could not be written: {reason_of(error)}. The results are whole: "
-            f"{', '.join(files)}"
+            f"{path} could not be written: {reason_of(error)}. The results are whole{whole}"
         ) from error
 
 
@@ -301,6 +313,40 @@ def check_card_apart(card: str | None, places: Sequence[str | None]) -> None:
     """Refuse another output where the card goes. Raises ConfigurationError."""
     if card in places and card is not None:
         raise ConfigurationError(f"{card} is where the card of the releases goes: name it apart")
+
+
+def run_with_card(
+    build: Callable[[beam.Pipeline], None],
+    options: PipelineOptions,
+    title: str,
+    files: Sequence[str],
+    card: Statement,
+) -> Summary:
+    """The same as :func:`run_whole`, with the card of the run at its launch and at its end.
+
+    Raises what that does, ConfigurationError for a card that cannot be written at the launch, and
+    PartlyWritten for one that cannot be afterwards.
+    """
+    if card.missing:
+        tell(card.missing)
+    try:
+        card.launch()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the card {card.path} cannot be written ({reason_of(error)}), so nothing was "
+            "launched: choose another place (--card)"
+        ) from error
+    if card.path and card.endless:  # whoever waits for the end is not told before
+        tell(f"wrote {card.path}")
+    summary = run_whole(build, options, title, files)
+    with telling_what_is_whole(card.path or "", files):
+        if not summary.handed_over:
+            card.end(summary.counters)
+            return summary
+        card.hand_over()
+    if card.path and not card.endless:
+        tell(f"wrote {card.path}")
+    return summary
 
 
 def run_whole(

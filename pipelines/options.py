@@ -318,6 +318,13 @@ def add_output_options(parser: Parser) -> None:
         metavar="PLACE",
         help=f"releases: a file, .parquet, .avro, .jsonl or .csv; {SINK_FORMS}",
     )
+    section(parser, RESULTS)(
+        "--card",
+        metavar="FILE",
+        help="where the card goes, what is promised as JSON, on any filesystem of Beam: of a "
+        "stream from the launch on, else when releases are whole (default: beside releases in "
+        "files, else beside the ledger, else nowhere)",
+    )
     add = section(parser, PRIVACY)
     add(
         "--mechanism",
@@ -611,7 +618,13 @@ def add_card_options(parser: Parser) -> None:
         "--releases",
         metavar="PLACE",
         help="with --check: the file of releases, or the folder of answers; of passes by the name "
-        "that --output had (default: as the card names it, beside the card)",
+        "that --output had (default: as the card names it, beside the card); of a stream the file "
+        "of exported rows, or the folder of --output=folder:",
+    )
+    add(
+        "--revisions",
+        metavar="PLACE",
+        help="with --check: the same of revisions that went to a stream",
     )
 
 

@@ -23,8 +23,8 @@ from streamveil.mechanisms.core.domains import Categories
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.budgets import budget_of, lookup_of
-from streamveil.pipelines.cards.files import card_beside, write_card
-from streamveil.pipelines.cards.writing import card_of_run
+from streamveil.pipelines.cards.files import card_beside
+from streamveil.pipelines.cards.statement import Statement
 from streamveil.pipelines.dry_run import preview_per_record
 from streamveil.pipelines.flags import is_true
 from streamveil.pipelines.foreign import (
@@ -36,11 +36,11 @@ from streamveil.pipelines.jobs import (
     HANDED_OVER,
     EventOptions,
     JobOptions,
+    check_card_apart,
     given_by,
     in_time,
     refuse_options,
-    run_whole,
-    telling_what_is_whole,
+    run_with_card,
 )
 from streamveil.pipelines.keys import noise_key
 from streamveil.pipelines.logs import tell
@@ -96,6 +96,8 @@ class PerRecordJob:
     transform: beam.PTransform
     dialect: CsvDialect | None = None
     """How CSV files of the input are written, where that is said."""
+    card_place: str | None = None
+    """Where the user wants the card."""
 
     def check(self) -> None:
         """Look at the places before anything runs; raises ConfigurationError."""
@@ -109,15 +111,25 @@ class PerRecordJob:
                 f"--output={self.output}: a file is written when the input has ended, and --input="
                 f"{self.input} does not end: write to a stream"
             )
+        check_card_apart(self.card.path, self._files)
+        self.card.check()
 
     @property
     def _files(self) -> list[str]:
         return [] if is_stream(self.output) else [self.output]
 
     @property
-    def card(self) -> str | None:
-        """Where the card of the rows goes; None of streams, which are never whole."""
-        return card_beside(self.output) if self._files else None
+    def card(self) -> Statement:
+        """What is promised, and where the card of it goes."""
+        return Statement(
+            "per-record",
+            self.transform,
+            self.output,
+            {"releases": self.output},
+            is_stream(self.input),
+            self.card_place,
+            card_beside(self.output),
+        )
 
     def _source(self) -> beam.PTransform:
         return source_of(self.input, self.columns, silent=True, dialect=self.dialect)
@@ -133,16 +145,12 @@ class PerRecordJob:
 
     def run(self, options: PipelineOptions) -> str:
         """Run to the end; what to tell the operator."""
-        summary = run_whole(self.build, options, "streamveil per-record", self._files)
+        title = "streamveil per-record"
+        summary = run_with_card(self.build, options, title, self._files, self.card)
         if summary.handed_over:
             return HANDED_OVER
-        written = [self.output]
-        if self.card:
-            with telling_what_is_whole(self.card, self._files):
-                files = {"releases": self.output}
-                write_card(self.card, card_of_run("per-record", self.transform, files, {}))
-            written.append(self.card)
-        return "\n".join([summary_of(self.transform), *(f"wrote {path}" for path in written)])
+        written = [f"wrote {path}" for path in (self.output, self.card.path) if path]
+        return "\n".join([summary_of(self.transform), *written])
 
 
 def job_of(options: PipelineOptions) -> PerRecordJob:
@@ -152,7 +160,7 @@ def job_of(options: PipelineOptions) -> PerRecordJob:
     check_required("per-record", given, ("input", "output"))
     transform = transform_of(given)
     columns, dialect = columns_of(given), dialect_of(given)
-    job = PerRecordJob(given.input, given.output, columns, transform, dialect)
+    job = PerRecordJob(given.input, given.output, columns, transform, dialect, given.card)
     job.check()
     return in_time(job, options)
 

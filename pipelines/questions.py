@@ -66,6 +66,7 @@ class QuestionsJob(Job[Any]):
             given.rejected,
             given.summary,
             dialect_of(given),
+            card_place=given.card,
             page=given.page,
         )
         job.check()
@@ -79,15 +80,13 @@ class QuestionsJob(Job[Any]):
         return others if is_stream(self.output) else [*answers, *others]
 
     @property
-    def card(self) -> str | None:
-        """Where the card of the answers goes."""
-        return None if is_stream(self.output) else card_in(self.output)
+    def _card_beside(self) -> str:
+        return card_in(self.output)
 
     @property
-    def _public_files(self) -> dict[str, str]:
-        files = answer_files(self.output, self.transform.portfolio)
+    def _public_places(self) -> dict[str, str]:
         ledger = {"ledger": self.ledger} if self.ledger else {}
-        return {**{answers_kind(name): path for name, path in files.items()}, **ledger}
+        return {**answer_places(self.output, self.transform.portfolio), **ledger}
 
     @property
     def places(self) -> list[str]:
@@ -100,7 +99,7 @@ class QuestionsJob(Job[Any]):
     def written(self) -> list[str]:
         """What is told at the end."""
         streams = [self.output] if is_stream(self.output) else []
-        more = [place for place in (self.card, self.page) if place]
+        more = [place for place in (self.card.path, self.page) if place]
         return [*streams, *self.files, *more]
 
     def check(self) -> None:
@@ -162,6 +161,12 @@ class QuestionsJob(Job[Any]):
             entries = outputs.ledger, outputs.booked
             entries | "WriteLedger" >> WritePortfolioLedger(self.ledger)
         self._write_rejected([*rejected, outputs.rejected])
+
+
+def answer_places(output: str, portfolio: Portfolio) -> dict[str, str]:
+    """Where the answers to each question go: a file of the folder, or the stream of all."""
+    files = answer_files(output, portfolio)
+    return {answers_kind(q): output if is_stream(output) else f for q, f in files.items()}
 
 
 def _refuse_stream(output: str) -> None:

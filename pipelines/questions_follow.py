@@ -61,7 +61,7 @@ class FollowQuestions(Follow):
         return witness_of(os.path.join(folder, "answers"))
 
     @property
-    def _card(self) -> str:
+    def _card_beside(self) -> str:
         first = self.outputs[answers_kind(next(iter(self._asked.portfolio)).name)]
         return card_in(os.path.dirname(first))
 
@@ -187,6 +187,7 @@ def follow_questions(
             monitor,
             summary=given.summary,
             dialect=dialect_of(given),
+            card_place=given.card,
             page=given.page,
         )
         stream.run(options)

@@ -81,6 +81,7 @@ class ReleaseJob(Job[PrivateHistograms]):
             dialect_of(given),
             given.layout,
             own.revisions,
+            given.card,
             own.requirement_changes,
         )
         job.check()

@@ -465,23 +465,28 @@ def check_summary(path: str | None) -> None:
         )
 
 
-def check_summary_apart(given: Any) -> None:
-    """Refuse a summary, which replaces what is there, in the place of another file of the run.
+def check_apart(given: Any) -> None:
+    """Refuse a summary or a card, which replace what is there, in the place of another file.
 
     Raises ConfigurationError that names the other option.
     """
-    if given.summary is None:
-        return
-    own = os.path.realpath(given.summary)
-    for name, value in vars(given).items():
-        if name == "summary" or not isinstance(value, str) or not value:
-            continue
-        place = os.path.realpath(value.removeprefix("file:"))
-        if own == place or fnmatch.fnmatchcase(own, place):
-            raise ConfigurationError(
-                f"--summary={given.summary} is a file of --{name}={value} too, and would be "
-                "replaced: choose another name"
-            )
+    for own in ("summary", "card"):
+        path = getattr(given, own)
+        for name, value in vars(given).items():
+            if path and name != own and isinstance(value, str) and _is_file_of(path, value):
+                raise ConfigurationError(
+                    f"--{own}={path} is a file of --{name}={value} too, and would be replaced: "
+                    "choose another name"
+                )
+
+
+def _is_file_of(path: str, value: str) -> bool:
+    """Whether a path is one of those that an option may name, whatever that is."""
+    at = [
+        text if "://" in text else os.path.realpath(text)
+        for text in (path, value.removeprefix("file:").removeprefix("watch:"))
+    ]
+    return bool(value) and (at[0] == at[1] or fnmatch.fnmatchcase(*at))
 
 
 def check_formats(given: Any, outputs: Sequence[str]) -> None:

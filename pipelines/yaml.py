@@ -54,6 +54,7 @@ _PLACES = (
     "rejected",
     "ledger",
     "summary",
+    "card",
     "layout",
     "delimiter",
     "columns",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from streamveil import __version__
+from streamveil.io.places import SINKS
 from streamveil.mechanisms.core.records import ConfigurationError, format_time
 from streamveil.pipelines.cards.check_ledger import ledger_faults
 from streamveil.pipelines.cards.check_releases import released_faults
+from streamveil.pipelines.cards.check_rows import row_faults
+from streamveil.pipelines.cards.exported import read_streams
 from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD, UNITS, setting_of
 from streamveil.pipelines.cards.read import Fault, Places, check_form, read_files, slots_of
 from streamveil.pipelines.cards.registry_form import deployment_of
+from streamveil.pipelines.cards.released import as_released, is_endless
 from streamveil.pipelines.cards.writing import ANSWERS
 from streamveil.pipelines.guarantees import GUARANTEES as CENTRAL
 from streamveil.pipelines.guarantees import INFINITE, USER
@@ -18,22 +23,33 @@ from streamveil.pipelines.guarantees import INFINITE, USER
 Record = Mapping[str, Any]
 
 
-def faults_of(card: Record, places: Places) -> tuple[list[str], list[str]]:
-    """Check a card against the files that it is about.
+class Checked(NamedTuple):
+    """What came of a check."""
 
-    Returns:
-        What is wrong, a line each, and what could not be checked.
-    """
+    faults: Sequence[str]
+    """What is wrong, a line each."""
+    notices: Sequence[str]
+    """What could not be checked."""
+    card: Record
+    """With the slots that were found, where it did not know them."""
+
+
+def faults_of(card: Record, places: Places) -> Checked:
+    """Check a card against the files that it is about; whatever is wrong is a line, no error."""
     faults: list[str] = []
     notices: list[str] = []
     try:
         check_form(card)
-        faults += _within(card)
-        read = read_files(card, places, faults)
+        faults += faults_within(card)
+        read = read_streams(card, places, read_files(card, places, faults, notices), notices)
+        card = as_released(card, read)
         faults += released_faults(card, read)
         faults += _without_files(card)
         if card["promise"]["guarantee"] != PER_RECORD:
             faults += ledger_faults(card, read, notices)
+            if _has_no_ledger(card):
+                notices.append(_NO_LEDGER)
+                faults += row_faults(card, read)
     except Fault as error:
         faults.append(str(error))
     except ConfigurationError as error:
@@ -43,11 +59,22 @@ def faults_of(card: Record, places: Places) -> tuple[list[str], list[str]]:
             f"the card was edited and is none any more ({type(error).__name__}: {error}): bring "
             "back the one that the run wrote"
         )
-    return list(dict.fromkeys(faults)), notices
+    return Checked(list(dict.fromkeys(faults)), notices, card)
 
 
-def _within(card: Record) -> Iterator[str]:
-    """What parts of the card say of each other."""
+_NO_LEDGER = (
+    "there is no ledger, for the input had no end: releases were compared with the card, and what "
+    "they say of their cost, but nobody can recount what slots cost that published nothing"
+)
+
+
+def _has_no_ledger(card: Record) -> bool:
+    """Whether there is none, and could not be."""
+    return is_endless(card) and not any("ledger" in run["files"] for run in card["runs"])
+
+
+def faults_within(card: Record) -> Iterator[str]:
+    """What parts of a card say of each other that cannot be; raises what an edited one may."""
     told, meant = card["deployment"], deployment_of(card)
     if card["promise"]["delta"] != 0:
         yield f"the card promises delta {card['promise']['delta']}, and streamveil gives 0: say 0"
@@ -61,9 +88,34 @@ def _within(card: Record) -> Iterator[str]:
                 f"the card says {told[part][name]} as deployment.{part}.{name}, and its own "
                 f"promise makes it {meant[part][name]}: bring back the card that the run wrote"
             )
+    if told != meant and {run["streamveil"] for run in card["runs"]} == {__version__}:
+        yield (
+            "the card's deployment is not in the words of its own promise: bring back the card "
+            "that the run wrote"
+        )
     yield from _kind(card)
+    for number, run in enumerate(card["runs"], 1):
+        yield from (f"run {number} of the card {what}" for what in _whereabouts(card, run))
     if "slot" in card["data"]:
         yield from _runs(card)
+
+
+def _whereabouts(card: Record, run: Record) -> Iterator[str]:
+    """Whether what a run wrote is where such a run writes it."""
+    remedy = "bring back the card that the run wrote"
+    streams = run.get("streams", {})
+    for kind, where in streams.items():
+        if where not in SINKS or kind in run["files"] or kind == "ledger":
+            yield f"says that {kind} went to {where}, where no run sends them alone: {remedy}"
+    for kind, file in run["files"].items():
+        if ("sha256" in file) == bool(run.get("open")):
+            has = "has a digest" if "sha256" in file else "has no digest"
+            when = "launched" if run.get("open") else "over"
+            yield f"was written when the run was {when}, and {has} of {kind}: {remedy}"
+    if run.get("open") and "passes" in run:
+        yield f"was only launched, and tells of passes: {remedy}"
+    if is_endless(card) and (run["files"] or not streams):
+        yield f"had an input without an end, and could write no files: {remedy}"
 
 
 def _runs(card: Record) -> Iterator[str]:
@@ -72,14 +124,17 @@ def _runs(card: Record) -> Iterator[str]:
     for number, run in enumerate(card["runs"], 1):
         if "first_slot" not in run:
             continue
-        first, last = run["first_slot"], run["last_slot"]
-        times = format_time(slots.start(first)), format_time(slots.end(last))
-        if times != (run["start"], run["end"]) or last < first:
+        first, last = run["first_slot"], run.get("last_slot")
+        end = None if last is None else format_time(slots.end(last))
+        times = format_time(slots.start(first)), end
+        if times != (run["start"], run.get("end")) or (last is not None and last < first):
             yield (
-                f"run {number} of the card is of {run['start']} to {run['end']}, and its slots "
+                f"run {number} of the card is of {run['start']} to {run.get('end')}, and its slots "
                 f"{first} to {last} are of {times[0]} to {times[1]}: bring back the card that the "
                 "run wrote"
             )
+        if "passes" not in run:
+            continue
         if before is not None and first != before["last_slot"] + 1:
             yield (
                 f"run {number} of the card begins with slot {first}, and the one before it ended "
@@ -107,7 +162,7 @@ def _without_files(card: Record) -> Iterator[str]:
                     f"the card does not say where the {kind} of run {number} are, so they cannot "
                     "be checked: bring back the card that the run wrote"
                 )
-        if "ledger" not in run["files"] and not by_record:
+        if "ledger" not in run["files"] and not by_record and not is_endless(card):
             yield (
                 f"slots {run['first_slot']} to {run['last_slot']} were released without a ledger, "
                 "so nobody can tell what they cost: give --ledger to the next run"

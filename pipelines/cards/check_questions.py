@@ -35,7 +35,7 @@ def question_faults(card: Record, read: Read) -> Iterator[str]:
             )
         by_class[key].append(answer)
     ends = {one.question: one.last for _, _, one in sorted(rows, key=lambda row: row[2].last)}
-    goes_on = "passes" in card["runs"][-1]
+    goes_on = "passes" in card["runs"][-1] or card["runs"][-1].get("open", False)
     until = (max if goes_on else min)(ends.values(), default=0)
     for key, answers in by_class.items():
         look = int(to_units(float(classes[key].get("look", 0.0))))

@@ -128,6 +128,10 @@ def _bins(path: str, table: pa.Table, labels: Sequence[str]) -> Iterator[str]:
     if lengths != {len(labels)}:
         other = next(iter(lengths - {len(labels)}))
         yield f"{path}: a slot has {other} counts, and the domain of the card {len(labels)} bins"
+    if "bins" in table.column_names:  # of BigQuery's rows each names them
+        named = {tuple(json_values(one)) for one in table.column("bins").to_pylist()}
+        if named != {tuple(labels)}:
+            yield f"{path}: its bins are {sorted(named)[0]}, and those of the card are others"
     told = (table.schema.metadata or {}).get(BINS_METADATA.encode())
     if told is not None and tuple(json_values(told.decode())) != tuple(labels):
         yield f"{path}: its bins are {told.decode()}, and those of the card are others"

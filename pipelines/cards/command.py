@@ -33,7 +33,8 @@ def main(given: argparse.Namespace) -> int:
 
 
 def _check(given: argparse.Namespace, card: dict[str, object]) -> int:
-    faults, notices = faults_of(card, Places(given.card, given.releases, given.ledger))
+    places = Places(given.card, given.releases, given.ledger, given.revisions)
+    faults, notices, found = faults_of(card, places)
     for line in notices:
         tell_aside(f"streamveil card: {in_one_line(line)}", logging.WARNING)
     more = len(faults) - _MOST_FAULTS
@@ -41,5 +42,5 @@ def _check(given: argparse.Namespace, card: dict[str, object]) -> int:
         tell_aside(f"streamveil card: {in_one_line(line)}", logging.ERROR)
     if faults:
         return 1
-    tell(f"{given.card}: {checked(card)}")
+    tell(f"{given.card}: {checked(found)}")
     return 0

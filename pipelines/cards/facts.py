@@ -25,7 +25,8 @@ from streamveil.transforms.per_record.statistics import PerRecord
 
 FORMAT = "streamveil card 1"
 GIVEN, DRAWN = "given", "drawn"
-OPTIONS, EVENTS, CLOCK = "options", "events", "clock"
+OPTIONS, EVENTS, CLOCK, STREAM = "options", "events", "clock", "stream"
+"""What decides which slots there are."""
 _FINGERPRINT_BYTES = 8
 
 
@@ -35,6 +36,7 @@ def card_of(
     runs: Sequence[Mapping[str, Any]],
     *,
     drawn: bool | None = None,
+    decided_by: str | None = None,
     in_force: Sequence[Mapping[str, Any]] = (),
     grants: int = 0,
     changes: bool = False,
@@ -47,6 +49,7 @@ def card_of(
         transform: with its public tables read, as it was applied.
         runs: of it, as :func:`run_of` makes them; one at least.
         drawn: whether its key was drawn by the run; where nobody gave one, when None.
+        decided_by: what decides which slots there are; by the options of the transform, when None.
         in_force: classes that the ledger has beside those of the table.
         grants: see :func:`promise_of`.
         changes: the same.
@@ -60,7 +63,7 @@ def card_of(
         "format": FORMAT,
         "command": command,
         "promise": promise,
-        "data": _data_of(transform, in_passes="passes" in runs[-1]),
+        "data": _data_of(transform, decided_by or _range_of(transform)),
         "mechanism": _mechanism_of(transform),
         "noise_key": {"source": DRAWN if asked else GIVEN, "keys": _keys_of(transform)},
         "runs": list(runs),
@@ -79,20 +82,17 @@ def run_of(
 
     Args:
         transform: that did.
-        first_slot: of it; base slots of questions; None where time is not cut.
+        first_slot: of it; base slots of questions; None where time is not cut, or nobody knows.
         last_slot: the same.
         files: by what is in them, name and digest: see `files.py`.
         more: facts of this kind of run.
     """
     slots = transform.slots
     times: Record = {}
-    if slots is not None and first_slot is not None and last_slot is not None:
-        times = {
-            "first_slot": first_slot,
-            "last_slot": last_slot,
-            "start": format_time(slots.start(first_slot)),
-            "end": format_time(slots.end(last_slot)),
-        }
+    if slots is not None and first_slot is not None:
+        times |= {"first_slot": first_slot, "start": format_time(slots.start(first_slot))}
+    if slots is not None and last_slot is not None:
+        times |= {"last_slot": last_slot, "end": format_time(slots.end(last_slot))}
     return {"streamveil": __version__, **times, **more, "files": dict(files)}
 
 
@@ -117,7 +117,7 @@ def _mechanism_of(transform: Transform) -> str | None:
     return transform.mechanism
 
 
-def _data_of(transform: Transform, *, in_passes: bool) -> Record:
+def _data_of(transform: Transform, decided_by: str) -> Record:
     """What the figures mean: all of it is public."""
     if isinstance(transform, PerRecord):
         return _data_of_records(transform)
@@ -125,7 +125,7 @@ def _data_of(transform: Transform, *, in_passes: bool) -> Record:
     stated: Record = {
         "columns": {"user": columns.user, "value": list(columns.value), "time": columns.time},
         **slots_stated(transform.slots),
-        "range": CLOCK if in_passes else _range_of(transform),
+        "range": decided_by,
     }
     if isinstance(transform, PrivateAnswers):
         return {**stated, "questions": _questions(transform.portfolio)}

@@ -81,7 +81,7 @@ def card_text(card: Mapping[str, Any]) -> str:
 
 
 def write_card(path: str, card: Mapping[str, Any]) -> None:
-    """Write a card, whole, in place of one that is there."""
+    """Write a card, whole, in place of one that is there. Raises OSError."""
     write_text(path, card_text(card))
 
 

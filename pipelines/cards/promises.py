@@ -152,6 +152,13 @@ def chosen_limits(counters: Mapping[str, int]) -> dict[int, list[int | None]]:
     return found
 
 
+def possible_limits(transform: Transform) -> dict[int, list[int | None]]:
+    """The limits that a run may choose, before it has: as of :func:`chosen_limits`."""
+    looks = [look for look in getattr(transform, "looks", ()) if look is not None]
+    found: dict[int, list[int | None]] = {look.every: look.limits.tolist() for look in looks}
+    return {**found, 1: [None]} if looks else {}
+
+
 def _looks(transform: Transform, registry: Registry) -> list[float]:
     """What a look at numbers, for bounds, cost each class of a portfolio."""
     if not isinstance(transform, PrivateAnswers):

@@ -36,6 +36,8 @@ class Places:
     releases: str | None = None
     """File of releases, or folder of answers; of passes as `--output` named them."""
     ledger: str | None = None
+    revisions: str | None = None
+    """What a stream of revisions holds."""
 
     def of(self, run: Record, kind: str) -> list[str]:
         """The files of a run by what is in them, one from each pass."""
@@ -69,8 +71,12 @@ class Read:
         return self.tables.get(kind, ())
 
 
-def read_files(card: Record, places: Places, faults: list[str]) -> Read:
-    """Read what the card is about; what is missing or was changed is added to the faults."""
+def read_files(card: Record, places: Places, faults: list[str], notices: list[str]) -> Read:
+    """Read the files that the card names.
+
+    What is missing or was changed is added to the faults, and to the notices which files have no
+    digest in the card.
+    """
     tables: dict[str, list[tuple[str, pa.Table]]] = {}
     for run in card["runs"]:
         for kind in run["files"]:
@@ -80,7 +86,10 @@ def read_files(card: Record, places: Places, faults: list[str]) -> Read:
             if missing:
                 faults += [_missing(path, kind) for path in missing]
                 continue
-            faults += _changed(paths, run["files"][kind]["sha256"])
+            if "sha256" in run["files"][kind]:
+                faults += _changed(paths, run["files"][kind]["sha256"])
+            else:
+                notices.append(_without_digest(paths[0]))
             for path in paths:
                 try:
                     table = read_table(path)
@@ -89,7 +98,29 @@ def read_files(card: Record, places: Places, faults: list[str]) -> Read:
                     continue
                 if table.num_rows:
                     found.append((path, table))
+    faults += _beyond(card["runs"][-1], places)
     return Read(tables)
+
+
+def _beyond(run: Record, places: Places) -> Iterator[str]:
+    """Files of a pass that the card does not know: it is an older one, put back."""
+    if "passes" not in run:
+        return
+    last = run["passes"][1]
+    for kind in run["files"]:
+        (path,) = places.of({**run, "passes": [last + 1, last + 1]}, kind)
+        if _is_there(path):
+            yield (
+                f"{path} is there, and the card knows of passes up to {last} alone: bring back the "
+                "newest card, or look again if a pass is just ending"
+            )
+
+
+def _without_digest(path: str) -> str:
+    return (
+        f"the card was written when the run was launched and has no digest of {path}: whether that "
+        "is as the run wrote it is not checked"
+    )
 
 
 def _is_there(path: str) -> bool:

@@ -43,10 +43,14 @@ def deployment_of(card: Mapping[str, Any]) -> Record:
         "deployment_model": {
             "model_name": "Local" if local else "Central",
             "model_name_details": _model(local),
+            "actors": _actors(local),
             "release_type": "Many releases" if data.get("slot") else "One release",
             "release_type_details": _over_time(promise),
             "data_source_type": "Dynamic" if data.get("slot") else "Static",
+            "data_source_type_details": _source(data),
             "access_type": "Non-interactive",
+            "access_type_details": "What is released follows from options that were given before "
+            "any event was read; nobody asks the data anything else.",
         },
         "accounting": {
             "post_processing": "All that is computed from noisy figures: forecasts, shrinkage, "
@@ -177,6 +181,11 @@ def _unprotected(data: Mapping[str, Any], promise: Mapping[str, Any]) -> str:
     )
     if data["range"] == "events":
         return f"{known}. The first and the last slot are those of the first and the last event."
+    if data["range"] == "stream":
+        return (
+            f"{known}. The first slot was given, or is that of the first event; the times of "
+            "events, or the clock of what they come from, say which are over."
+        )
     if data["range"] == "clock":
         return f"{known}. The first slot was given, and the clock says which are over."
     return f"{known}. The range of slots was given as well."
@@ -189,6 +198,26 @@ def _model(local: bool) -> str:
             "`streamveil collect` plays the devices, whoever runs it sees the events."
         )
     return "Whoever runs the pipeline sees the events; a reader sees what was released."
+
+
+def _actors(local: bool) -> str:
+    if local:
+        return (
+            "Users, whose devices trust nobody; whoever runs the pipeline, who gets what devices "
+            "report; readers of what is released."
+        )
+    return (
+        "Users; whoever runs the pipeline, whom they trust with their events; readers of what is "
+        "released, whom nobody need trust."
+    )
+
+
+def _source(data: Mapping[str, Any]) -> str:
+    if not data.get("slot"):
+        return "One table of records, read once."
+    if data.get("range") == "stream":
+        return f"Events as they come, without an end, in slots of {data['slot']}."
+    return f"Events in files, in slots of {data['slot']}."
 
 
 def _over_time(promise: Mapping[str, Any]) -> str:

@@ -75,11 +75,18 @@ def _keys(keys: Record) -> str:
 
 
 def _run(run: Record) -> str:
-    times = f"{run['start']} to {run['end']}" if "start" in run else "all times"
     first, last = run.get("passes", (None, None))
     made = "" if first is None else f" in passes {first} to {last}"
-    names = ", ".join(f"{kind} {one['name']}" for kind, one in run["files"].items())
-    return f"{times}{made}: {names or 'no file is known'}"
+    streams = [f"{kind} to {where}" for kind, where in run.get("streams", {}).items()]
+    names = ", ".join([*(f"{kind} {f['name']}" for kind, f in run["files"].items()), *streams])
+    launched = ", as launched" if run.get("open") else ""
+    return f"{_times(run)}{made}{launched}: {names or 'no file is known'}"
+
+
+def _times(run: Record) -> str:
+    if "start" in run:
+        return f"{run['start']} to {run['end']}" if "end" in run else f"from {run['start']} on"
+    return f"up to {run['end']}" if "end" in run else "all times"
 
 
 def checked(card: Record) -> str:
@@ -91,6 +98,11 @@ def checked(card: Record) -> str:
     slots = sum(run["last_slot"] - run["first_slot"] + 1 for run in runs)
     base = "base " if "questions" in card["data"] else ""
     classes = len(promise["classes"])
+    if not any("ledger" in run["files"] for run in runs):
+        return (
+            f"fine as far as it goes: each of {slots:,} {base}slots was released once, as the card "
+            "says; what they cost was not recounted, for there is no ledger"
+        )
     return (
         f"fine: over {slots:,} {base}slots no window of "
         f"{'the one class' if classes == 1 else f'any of {classes:,} classes'} cost more than "

@@ -1,4 +1,4 @@
-"""Cards of runs: of one that ended, and of a stream that goes on in passes."""
+"""Cards of runs that have released something: of one that ended, of a stream in passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from streamveil.io import read_table
 from streamveil.mechanisms.core.records import format_duration
 from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.registry import only_dynamic
-from streamveil.pipelines.cards.facts import card_of, run_of
+from streamveil.pipelines.cards.facts import CLOCK, card_of, run_of
 from streamveil.pipelines.cards.files import chained, digest_of, file_of, is_public, name_of
 from streamveil.pipelines.cards.promises import Record, Transform, chosen_limits
 from streamveil.transforms import CollectHistograms, PrivateAnswers, PrivateHistograms
@@ -36,6 +36,8 @@ def card_of_run(
     files: Files,
     counters: Mapping[str, int],
     *,
+    streams: Mapping[str, str] | None = None,
+    decided_by: str | None = None,
     changes: bool = False,
 ) -> Record:
     """The card of a run that has ended.
@@ -45,17 +47,23 @@ def card_of_run(
         transform: that it applied.
         files: that it wrote, whole by now.
         counters: of the run.
+        streams: of what did not go to files the kind of the place, by what it is.
+        decided_by: see :func:`card_of`.
         changes: whether requirements changed in it.
+
+    Raises:
+        ConfigurationError: for a file that cannot be read back.
     """
     tables = {kind: read_slots(path) for kind, path in _with_slots(transform, files).items()}
     public = {kind: file_of(path) for kind, path in files.items() if is_public(kind)}
     read = "ledger" in files and _may_differ(transform, changes)
     ledger = read_table(files["ledger"]) if read else None
-    run = _run_of(transform, tables, public)
+    run = _run_of(transform, tables, public, **({"streams": dict(streams)} if streams else {}))
     return card_of(
         command,
         transform,
         [run],
+        decided_by=decided_by,
         in_force=in_force(ledger, transform),
         changes=changes,
         chosen=chosen_limits(counters),
@@ -96,7 +104,8 @@ def _with_slots(transform: Transform, files: Mapping[str, Any]) -> dict[str, Any
     if isinstance(transform, PrivateAnswers):
         return {kind: one for kind, one in files.items() if kind.startswith(ANSWERS)}
     known = None not in (transform.first_slot, transform.last_slot)
-    return {} if known else {"releases": files["releases"]}
+    told = [kind for kind in ("releases", "ledger") if kind in files]
+    return {} if known or not told else {"slots": files[told[0]]}
 
 
 def read_slots(path: str) -> pa.Table:
@@ -106,16 +115,19 @@ def read_slots(path: str) -> pa.Table:
 
 
 def _run_of(
-    transform: Transform, tables: Mapping[str, pa.Table], files: Mapping[str, Mapping[str, str]]
+    transform: Transform,
+    tables: Mapping[str, pa.Table],
+    files: Mapping[str, Mapping[str, str]],
+    **more: Any,
 ) -> Record:
     first, last = transform.first_slot, transform.last_slot
-    if isinstance(transform, PrivateAnswers):
+    if isinstance(transform, PrivateAnswers) and tables:
         told = answered(transform.portfolio, tables)
         first, last = _base_range(transform, told)
-        return run_of(transform, first, last, files, answered=told)
+        return run_of(transform, first, last, files, answered=told, **more)
     if tables:
-        first, last = _ends(tables["releases"].column("slot"))
-    return run_of(transform, first, last, files)
+        first, last = _ends(tables["slots"].column("slot"))
+    return run_of(transform, first, last, files, **more)
 
 
 def _ends(slots: Any) -> tuple[int, int]:
@@ -213,6 +225,7 @@ def card_of_pass(
         transform,
         _joined([*_runs_before(transform, before, begun, due, number), run]),
         drawn=drawn,
+        decided_by=CLOCK,
         in_force=[one for i, one in enumerate(asked) if one not in asked[:i]],
         grants=grants,
         changes=changes,

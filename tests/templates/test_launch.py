@@ -5,10 +5,12 @@ import runpy
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from streamveil.io import read_per_record, read_releases, read_table
 from streamveil.pipelines.flex import IMAGE_VARIABLE, NAME_VARIABLE, TEMPLATES
+from streamveil.pipelines.main import main as command_line
 
 LAUNCH = Path(__file__).parents[2] / "templates" / "launch.py"
 IMAGE = "europe-docker.pkg.dev/project/repository/streamveil:1"
@@ -108,9 +110,14 @@ def to_dataflow(tmp_path):
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_launch_writes_the_job_and_ends(name, launch, to_dataflow, tmp_path, capsys):
-    assert launch(name, *to_dataflow) == 0, capsys.readouterr().err
-    assert "\nhanded over" in f"\n{capsys.readouterr().out}"
+def test_a_launch_writes_the_job_and_its_card_and_ends(
+    name, launch, to_dataflow, tmp_path, capsys, pytestconfig
+):
+    card = tmp_path / "card.json"
+    assert launch(name, *to_dataflow, f"--card={card}") == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert "\nhanded over" in f"\n{out}"
+    assert f"wrote {card}" in out
     job = json.loads((tmp_path / "staged" / "job_object").read_text())
     streams = name == "release-streaming"
     assert job["type"] == ("JOB_TYPE_STREAMING" if streams else "JOB_TYPE_BATCH")
@@ -120,6 +127,33 @@ def test_a_launch_writes_the_job_and_ends(name, launch, to_dataflow, tmp_path, c
     options = job["environment"]["sdkPipelineOptions"]["options"]
     assert options[{"per-record": "budget", "questions": "questions"}.get(name, "domain")]
     assert not (tmp_path / "out.jsonl").exists()
+    told = json.loads(card.read_text())
+    schema = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
+    jsonschema.Draft202012Validator(json.loads(schema.read_text())).validate(told)
+    (run,) = told["runs"]
+    assert run["open"]
+    assert run.get("streams", {}) == ({"releases": "pubsub"} if streams else {})
+    assert [set(file) for file in run["files"].values()] == ([] if streams else [{"name"}])
+
+
+@pytest.mark.slow
+def test_the_card_of_a_launch_is_checked_against_what_the_job_wrote(
+    launch, to_dataflow, parameters, tmp_path, capsys
+):
+    """On a runner of this machine, in place of Dataflow."""
+    ledger = tmp_path / "ledger.jsonl"
+    parameters["release-batch"] |= {"ledger": str(ledger)}
+    card = tmp_path / "card.json"
+    assert launch("release-batch", *to_dataflow, f"--card={card}") == 0
+    assert launch("release-batch", "--runner=FnApiRunner") == 0
+    capsys.readouterr()
+    assert command_line(["card", "--check", str(card)]) == 0
+    told = capsys.readouterr()
+    assert "no window" in told.out
+    assert told.err.count("has no digest") == 2
+    rows = ledger.read_text().splitlines(keepends=True)
+    ledger.write_text("".join(rows[:-1]))
+    assert command_line(["card", "--check", str(card)]) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "release-streaming"])

@@ -84,6 +84,40 @@ def test_a_card_goes_through_passes_changed_tables_and_new_keys(files, toolbox):
     assert "out-00000002.jsonl is not there" in files.faults(toolbox)
 
 
+def test_an_older_card_of_a_stream_that_went_on_is_told(files, toolbox):
+    """It would hide the later passes, and what they cost."""
+    older = files.passes(4)
+    files.passes(9)
+    write_card(files.job.path("out.jsonl.card.json"), older)
+    told = files.faults(toolbox)
+    assert "out-00000002.jsonl is there" in told
+    assert "passes up to 1 alone" in told
+
+
+def test_a_card_that_joins_the_passes_of_two_streams_is_told(files, toolbox):
+    """Each has budgets of its own, and a window over both would be promised once."""
+    card = files.passes(4, 9)
+    run = card["runs"][0]
+    slots, files.state = run["last_slot"], {**files.state, "state": files.job.path("other")}
+    files.job.flags["output"] = files.job.path("more.jsonl")
+    files.state |= {"ledger": files.job.path("costs.jsonl"), "start": "2024-01-10"}
+    files.state["max_rejected"] = 1
+    for day in (11, 14):
+        Path(files.job.path("clock")).write_text(f"{FIRST + dt.timedelta(day)}T00:00:00Z")
+        files.job.done(**files.state, resume=True if day > 11 else None)
+    second = files.card("more.jsonl.card.json")["runs"][0]
+    assert second["first_slot"] == slots + 1
+    both = {**card, "runs": [run, {**second, "passes": [3, 4]}]}
+    for kind in ("releases", "ledger"):
+        name = {"releases": ("more", "out"), "ledger": ("costs", "ledger")}[kind]
+        for number in (1, 2):
+            path = Path(files.job.path(f"{name[0]}-{number:08d}.jsonl"))
+            path.rename(files.job.path(f"{name[1]}-{number + 2:08d}.jsonl"))
+        both["runs"][1]["files"][kind]["name"] = f"{name[1]}.jsonl"
+    write_card(files.job.path("out.jsonl.card.json"), both)
+    assert "add up to" in files.faults(toolbox)
+
+
 def test_a_killed_pass_gets_its_card_with_the_next_run(files, toolbox):
     files.passes(4)
     os.unlink(files.job.path("out.jsonl.card.json"))
