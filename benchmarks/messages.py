@@ -24,6 +24,7 @@ def main() -> None:
     add("--events", type=int, default=400_000, help="events of each case")
     add("--kinds", nargs="+", choices=FORMATS, default=list(FORMATS))
     add("--per_message", type=int, nargs="+", default=[1, 10, 100, 1000])
+    add("--odd", nargs="+", choices=list(ODD), default=list(ODD), help="odd events")
     given = options.parse_args()
     found = table(
         "An event in a message",
@@ -58,7 +59,7 @@ def odd_events(given):
         ["the odd event", "us to decode", "us to map"],
         "CPU time of an event of the batch, single JSON objects.",
     )
-    for odd in ODD:
+    for odd in given.odd:
         answer = measure_case("messages.py", {"odd": odd}, given.repeats)
         found.add(odd, answer.median("decode"), answer.median("map"))
     return found

@@ -2,11 +2,12 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.forked import finished
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 COMMITTED = {"start-up": 1.25, "events": 1.8, "a slot": 20.0}
@@ -101,8 +102,7 @@ def test_it_measures_and_stops(gate, tmp_path):
     options = {"events": 3000, "many_users": 2000, "slots": 20}
     committed = {"options": options, "ratios": far_too_small}
     (tmp_path / "gate.json").write_text(json.dumps(committed))
-    command = [sys.executable, str(BENCHMARKS / "gate.py"), f"--results={tmp_path}", *SMALL]
-    stopped = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert stopped.returncode == 1
+    code, _, errors = finished(BENCHMARKS / "gate.py", f"--results={tmp_path}", *SMALL)
+    assert code == 1
     for name in gate.MECHANISMS:
-        assert f"a slot of {name} beside a bare release is" in stopped.stderr
+        assert f"a slot of {name} beside a bare release is" in errors

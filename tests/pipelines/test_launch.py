@@ -587,12 +587,14 @@ def test_failing_write_of_one_output_is_told_as_it_is(job, monkeypatch, column):
     assert all(path in outcome.message for path in left), (left, outcome.message)
 
 
-# Stops just before the output gets its name, says so, and waits for the end.
+# Stops just before the output gets its name, says so, and waits for the end; interrupts are not
+# ignored, as they are by what a shell has started in the background.
 SLOW = """
-import os, sys, time
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 def wait(*_):
     print("now", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 os.replace = wait
 from streamveil.pipelines.main import main
 sys.exit(main(sys.argv[1:]))

@@ -175,7 +175,7 @@ def on(tape: Tape):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SlotNoise, "words", named)
-        for module in _drawing_noise():
+        for module in drawing_noise():
             patch.setattr(
                 module, "discrete_laplace", lambda unit, size, words: _Noise(tape, unit, size)
             )
@@ -183,7 +183,7 @@ def on(tape: Tape):
         yield
 
 
-def _drawing_noise() -> list[ModuleType]:
+def drawing_noise() -> list[ModuleType]:
     """Modules of the mechanism that draw noise by themselves."""
     modules = [
         import_module(f"{adaptive.__name__}.{module.name}")

@@ -23,6 +23,7 @@ from streamveil.mechanisms.adaptive.slot import Slot
 from streamveil.mechanisms.adaptive.weighting import Weighting
 from streamveil.mechanisms.core.budgets import to_epsilon
 from streamveil.mechanisms.protocol import SlotInput
+from tests.mechanisms.adaptive.recount import drawing_noise
 from tests.mechanisms.test_audit import ADJACENCY, audit
 
 KEY = bytes(range(32))
@@ -178,26 +179,43 @@ def world(machine, adjacency, target_bin, runs):
 
 # A window with an audit and a release of the reserve in its first slot, then a look that alarms,
 # for the others leap, and releases from the reserve, a quiet look, and a planned release.
-CLAIM = (Requirement(4, 4.0), Requirement(4, 8.0))
+CLAIM = (Requirement(4, 2.0), Requirement(4, 4.0))
 LEAP = [3, 40, 40, 40]
 
 
+def eightfold_noise_budget(patch) -> None:
+    """Break the noise of all that is released or looked at: an eighth of its scale."""
+    for module in drawing_noise():
+        exact = module.discrete_laplace
+        patch.setattr(
+            module,
+            "discrete_laplace",
+            lambda units, size, words, exact=exact: exact(8 * units, size, words),
+        )
+
+
+# So many runs prove 2.9 at most, and filters hide much of what releases tell: noise must be far too
+# small for this audit to see it, and `test_losses.py` counts exactly.
 @pytest.mark.slow
-@ADJACENCIES
-def test_a_window_keeps_its_claim(monkeypatch, adjacency):
+@pytest.mark.parametrize(
+    ("breakage", "kept"), [(None, True), (eightfold_noise_budget, False)], ids=str
+)
+def test_a_window_keeps_its_claim(monkeypatch, breakage, kept):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: Planned(2, POINT, 0.0))  # plans are public
     monkeypatch.setattr(algorithm, "AFTER_JUMP", 2)
-    machine = Adaptive("adaptive", people(CLAIM, adjacency), audit=0.2, reserve=0.5)
+    if breakage:
+        breakage(monkeypatch)
+    machine = Adaptive("adaptive", people(CLAIM, "add_remove"), audit=0.2, reserve=0.5)
     assert machine.audit_cap.all()
-    worlds = [world(machine, adjacency, target, 800) for target in ADJACENCY[adjacency][1]]
+    worlds = [world(machine, "add_remove", target, 600) for target in (0, None)]
     for _, seen in worlds:
         assert (0, "published", True) in seen
         assert (1, "published", True) in seen
         assert (2, "predicted", False) in seen
         assert (3, "published", False) in seen
     proven = audit(*[outcomes for outcomes, _ in worlds])
-    print(f"audit of adaptive, {adjacency}: at least {proven:.2f} of {CLAIM[0].epsilon}")
-    assert proven <= CLAIM[0].epsilon
+    print(f"audit of adaptive, {breakage}: at least {proven:.2f} of {CLAIM[0].epsilon}")
+    assert (proven <= CLAIM[0].epsilon) == kept
 
 
 def side_by_side(machine, adjacency, target_bin, slots) -> np.ndarray:

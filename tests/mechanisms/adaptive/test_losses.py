@@ -33,7 +33,9 @@ from tests.mechanisms.adaptive.recount import ANSWERS, GAPS, KINDS, Slot, Tape, 
 from tests.mechanisms.adaptive.test_fixed import OPTIONS
 from tests.mechanisms.streams import KEY
 
-CONFIGURATIONS = 250
+# Of what `test_broken_sums.py` breaks, the rarest shows in one of eight configurations in which
+# requirements begin to change, a third of all: so many miss it once in a thousand times.
+CONFIGURATIONS = 150
 SAMPLE = 6
 SLOTS = 28
 # After them, what has begun ends: plans are looked at every few slots.
@@ -238,9 +240,9 @@ def test_losses_are_what_is_booked():
 
 # The same of all configurations; they have all there is to have.
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("part", range(3))
 def test_losses_of_all_configurations(part):
-    seen = check(range(part, CONFIGURATIONS, 5))
+    seen = check(range(part * CONFIGURATIONS // 3, (part + 1) * CONFIGURATIONS // 3))
     print(seen)
     assert seen["gate, equal"] > seen["gate"] / 4
     for what in ("booked", "gate", "release", "audit", "sum"):

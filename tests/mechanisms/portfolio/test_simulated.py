@@ -7,7 +7,9 @@ from streamveil.mechanisms import Categories, ConfigurationError, NoiseSource, R
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.simulated import simulate_portfolio
+from streamveil.mechanisms.portfolio.simulated import answers_of, simulate_portfolio
+from streamveil.mechanisms.portfolio.statistics import Mean
+from streamveil.mechanisms.portfolio.trees import Tree
 
 KEY = bytes(range(32))
 PLACES = Categories(("cafe", "park", "zoo"))
@@ -73,3 +75,40 @@ def test_streams_that_begin_later():
         simulate_portfolio(
             *(BOTH, {**counts, "hour": counts["hour"][:2]}, ASKED, SIZES, KEY), first_slot=6
         )
+
+
+# ---- means of groups ----------------------------------------------------------------------------
+
+
+def means_of(users: int, slots: int):
+    """Answers about the means of twelve places in three groups, and of these, slot by slot."""
+    random = np.random.default_rng(2)
+    groups = Tree((tuple(f"group {place // 4}" for place in range(12)), ("all",) * 12))
+    places = Categories(tuple(f"place {number}" for number in range(12)))
+    asked = Question("q", value="place", domain=places, statistic=Mean("x", 0, 100), tree=groups)
+    usual, measure = random.normal(40, 25, 12).clip(5, 95), asked.measure
+    tables = np.zeros((slots, 1, measure.size), np.int64)
+    for table in tables:
+        bins = np.repeat(np.arange(12), random.poisson(users / 12, 12))
+        numbers = random.normal(usual[bins], 10).clip(0, 100)
+        measure.add(bins, asked.statistic.steps(numbers), np.ones(len(bins), np.int64), table)
+    portfolio, day = Portfolio(Slots.of("1h"), (asked,)), Requirement(24, 1.0)
+    done = simulate_portfolio(portfolio, {"q": tables}, [day], [users], KEY)
+    return answers_of(asked, done.releases["q"])
+
+
+# Each figure is pulled towards what is usual of it, the figures of bins more than that of their
+# group. So the group's may lie outside theirs where noise is large, but by little; where it is
+# small it lies between them.
+@pytest.mark.parametrize(("users", "outside"), [(300, 0.5), (30_000, 0.01)])
+def test_a_groups_mean_is_between_those_of_its_bins_or_near_them(users, outside):
+    away = []
+    for found in means_of(users, 40):
+        values, stderr = found.values[:, 0], found.stderr[12:15, 0]
+        bins, groups = values[:12].reshape(3, 4), values[12:15]
+        nearest = groups.clip(bins.min(axis=1), bins.max(axis=1))
+        assert (found.low[12:15, 0] <= nearest).all()
+        assert (nearest <= found.high[12:15, 0]).all()
+        away += (np.abs(groups - nearest) / stderr).tolist()
+    assert np.mean(np.array(away) > 0) <= outside
+    assert max(away) < 1
