@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -225,7 +224,7 @@ class Audit:
         if (k, kind) not in self._groups:
             self._groups[k, kind] = self._users(k, kind, world)
         users = random.choice(np.array(self._groups[k, kind]), world.plan.users.size)
-        return replace(world.plan, users=users)
+        return world.plan.of_users(users)
 
     def _users(self, k: int, kind: str, world: World) -> tuple[int, int]:
         """Users of a canary that shows in publications, and of one that shows in looks."""

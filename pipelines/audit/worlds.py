@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic, parse
-from streamveil.pipelines.audit.canaries import Canaries
+from streamveil.pipelines.audit.canaries import Canaries, Mark
 
 Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
@@ -129,8 +129,12 @@ def _plan(
         usable = np.arange(0, bins - bins % 2, 2) if moves else np.arange(bins)
         first, at = np.repeat(starts, usable.size), np.tile(usable, starts.size)
     events = population.sensitivity // 2 if moves else population.sensitivity
+    marks = [Mark(at, first, first + length, events)]
+    if moves:
+        next_bins = np.where(at % 2 == 0, at + 1, at - 1) % bins
+        marks.append(Mark(next_bins, first, first + length, events, there=False))
     ones, nobody = np.ones(first.size, dtype=np.int64), np.zeros(first.size, dtype=bool)
-    return Canaries(class_index, events, at, first, first + length, ones, nobody, moves)
+    return Canaries(class_index, tuple(marks), first, first + length, ones, nobody)
 
 
 def _richest(population: Population) -> tuple[int, float]:
