@@ -59,6 +59,10 @@ class Canaries:
         """The same groups with so many users each."""
         return replace(self, users=users)
 
+    def with_groups_of(self, other: Canaries) -> Canaries:
+        """These places for the groups of another question, with their coins."""
+        return replace(self, users=other.users, there=other.there)
+
     def added(self, mark: Mark) -> Integers:
         """What each group adds to a slot of a mark."""
         return self.users * mark.amount

@@ -11,15 +11,31 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from streamveil.pipelines.audit.canaries import Canaries
+from streamveil.pipelines.audit.guesses import Guesses
 from streamveil.pipelines.audit.looks import Look, looks
 from streamveil.pipelines.audit.readings import Reading, readings
-from streamveil.pipelines.audit.runs import Transcript
+from streamveil.pipelines.audit.runs import Transcript, published
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 # Of a group of more users, how many are kept is taken to be what is expected.
 _MOST_SAMPLED = 200
+
+
+def guesses_of(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Guesses:
+    """What an attacker makes of the canaries of a run, beside what their slots were charged.
+
+    Args: see :func:`scores`.
+    """
+    told, spans = published(seen), zip(canaries.first, canaries.end, strict=True)
+    return Guesses(
+        scores(seen, others, canaries, alone=alone),
+        canaries.there,
+        canaries.charged(seen.spent[:, canaries.class_index]),
+        canaries.users,
+        np.array([bool(told[slice(*span)].any()) for span in spans], dtype=bool),
+    )
 
 
 def scores(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Floats:
