@@ -147,13 +147,13 @@ def _places(question: Question, adjacency: str) -> Place:
     step = int(weights.sum(axis=1).argmax())
     both = (replaced or question.slots > 1) and question.measure.size > 1
     own = np.arange(0, bins - bins % 2, 2) if both and bins > 1 else np.arange(bins)
-    there, instead = _cells(question, own, step), ()
-    if both and bins > 1:
-        instead = _cells(question, own + 1, step)
-    elif both:
-        farthest = np.abs(weights - weights[step]).sum(axis=1).argmax()
-        instead = _cells(question, own, int(farthest))
-    return Place(question, there, instead, replaced)
+    there = _cells(question, own, step)
+    if not both:
+        return Place(question, there, (), replaced)
+    if bins > 1:
+        return Place(question, there, _cells(question, own + 1, step), replaced)
+    farthest = int(np.abs(weights - weights[step]).sum(axis=1).argmax())
+    return Place(question, there, _cells(question, own, farthest), replaced)
 
 
 def _cells(question: Question, bins: Integers, step: int) -> tuple[tuple[Integers, int], ...]:

@@ -27,17 +27,12 @@ from streamveil.mechanisms.randomness.noise import digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
+from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_CONFIDENCE, DEFAULT_RUNS
 from streamveil.pipelines.audit.rounds import check_extent, left_out, rounds, watched
 from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, run
 from streamveil.pipelines.audit.scores import guesses_of
-from streamveil.pipelines.audit.settings import (
-    DEFAULT_BINS,
-    DEFAULT_CONFIDENCE,
-    DEFAULT_RUNS,
-    group_of_window,
-    groups_of_slots,
-)
 from streamveil.pipelines.audit.worlds import (
     KINDS,
     SLOTS,

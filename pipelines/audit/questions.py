@@ -31,16 +31,15 @@ from streamveil.pipelines.audit.asked import Asked, Telling, run_asked
 from streamveil.pipelines.audit.asked_worlds import AskedWorld, asked_world, padded
 from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.findings import CHARGE, SHARE, TOGETHER, WINDOW, Check, Findings
+from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
-from streamveil.pipelines.audit.rounds import check_extent, left_out, rounds, watched
-from streamveil.pipelines.audit.scores import guesses_of
-from streamveil.pipelines.audit.settings import (
-    DEFAULT_BINS,
+from streamveil.pipelines.audit.options import (
+    DEFAULT_BINS_OF_QUESTIONS,
     DEFAULT_CONFIDENCE,
     DEFAULT_RUNS,
-    group_of_window,
-    groups_of_slots,
 )
+from streamveil.pipelines.audit.rounds import check_extent, left_out, rounds, watched
+from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up
 
 Integers = npt.NDArray[np.int64]
@@ -56,7 +55,7 @@ def audited_questions(
     *,
     name: str = "the portfolio",
     sizes: Integers | None = None,
-    bins: int = DEFAULT_BINS,
+    bins: int = DEFAULT_BINS_OF_QUESTIONS,
     adjacency: str = ADD_REMOVE,
     counts: Mapping[str, Integers] | None = None,
     first_slot: int = 0,

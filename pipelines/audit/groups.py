@@ -1,4 +1,4 @@
-"""How long audits are unless they are told otherwise, and how large groups of users are."""
+"""How large groups of users are: as one that tells most."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from streamveil.pipelines.audit.canaries import Canaries
 from streamveil.pipelines.audit.runs import Transcript, published
 from streamveil.pipelines.audit.worlds import BINS
 
-DEFAULT_RUNS = 24
-DEFAULT_CONFIDENCE = 0.95
-DEFAULT_BINS = 64
 # Loss of a canary that tells most per guess.
 _TELLING, _TELLING_OF_WINDOWS = 2.0, 3.0
 # The same where canaries in all bins that are gone again would make a mechanism publish soon.
