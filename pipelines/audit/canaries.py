@@ -6,8 +6,8 @@ audited with a group that is large enough for what it costs to be seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,10 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Mark:
-    """What groups add to one cell each, in slots in a row: arrays of shape (n,)."""
+    """What groups add to one cell each, in slots in a row: arrays of shape (n,).
+
+    Groups are in the order of their slots: no `first` and no `end` is below the one before.
+    """
 
     cells: Integers
     first: Integers
@@ -29,6 +32,18 @@ class Mark:
     """What a user adds in each of these slots."""
     there: bool = True
     """Whether it is there with its group; or without, where neighbours replace events."""
+
+    def spread(self) -> tuple[Integers, Integers]:
+        """Every slot of every group: number of the group, and the slot."""
+        lengths = self.end - self.first
+        which = np.repeat(np.arange(lengths.size), lengths)
+        before = lengths.cumsum() - lengths
+        return which, self.first[which] + np.arange(which.size) - before[which]
+
+    def near(self, first: int, end: int) -> slice:
+        """The groups that may be in one of the slots from `first` to before `end`."""
+        begin = int(np.searchsorted(self.end, first, "right"))
+        return slice(begin, max(int(np.searchsorted(self.first, end, "left")), begin))
 
     @property
     def sign(self) -> int:
@@ -70,23 +85,25 @@ class Canaries:
     def add_to(self, counts: Integers) -> Integers:
         """Counts (T, K, d) with all groups that are there."""
         filled = counts.copy()
-        for i, mark in self._all_marks():
-            if self.there[i] == mark.there:
-                at = slice(mark.first[i], mark.end[i])
-                filled[at, self.class_index, mark.cells[i]] += self.users[i] * mark.amount
+        for mark in self.marks:
+            which, slots = mark.spread()
+            here = self.there[which] == mark.there
+            self._add(filled, mark, which[here], slots[here], 1)
         return filled
 
     def halved(self, counts: Integers) -> npt.NDArray[np.float64]:
         """Counts (T, K, d) with a half of each group, and of what is there without it."""
         filled = counts.astype(np.float64)
-        for i, mark in self._all_marks():
-            at = slice(mark.first[i], mark.end[i])
-            filled[at, self.class_index, mark.cells[i]] += self.users[i] * mark.amount / 2
+        for mark in self.marks:
+            self._add(filled, mark, *mark.spread(), 0.5)
         return filled
 
-    def _all_marks(self) -> Iterator[tuple[int, Mark]]:
-        """Each mark of each group."""
-        return ((i, mark) for mark in self.marks for i in range(self.users.size))
+    def _add(
+        self, counts: npt.NDArray[Any], mark: Mark, which: Integers, slots: Integers, part: float
+    ) -> None:
+        """Add a part of what groups add to their slots."""
+        added = (self.added(mark)[which] * part).astype(counts.dtype)
+        np.add.at(counts, (slots, self.class_index, mark.cells[which]), added)
 
     def charged(self, spent: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """What each group was charged, epsilon, shape (n,), where users of the class were, (T,)."""

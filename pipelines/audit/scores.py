@@ -28,13 +28,13 @@ def guesses_of(seen: Transcript, others: Integers, canaries: Canaries, *, alone:
 
     Args: see :func:`scores`.
     """
-    told, spans = published(seen), zip(canaries.first, canaries.end, strict=True)
+    until = np.concatenate([[0], published(seen).cumsum()])
     return Guesses(
         scores(seen, others, canaries, alone=alone),
         canaries.there,
         canaries.charged(seen.spent[:, canaries.class_index]),
         canaries.users,
-        np.array([bool(told[slice(*span)].any()) for span in spans], dtype=bool),
+        until[canaries.end] > until[canaries.first],
     )
 
 
@@ -72,20 +72,19 @@ def _score_of(reading: Reading, expected: Floats, canaries: Canaries, sizes: Int
     if reading.kept is None and len(sizes) > 1:
         rest = rest - np.median(rest)  # what is corrected for bias is the same in most bins
     for mark in canaries.marks:
-        met = (slots[:, None] >= mark.first) & (slots[:, None] < mark.end)
-        moved = reading.shifts[:, k] @ met * canaries.added(mark)
-        touched = np.flatnonzero(moved > 0)
-        at = mark.cells[touched]
-        beyond = mark.sign * rest[at] + moved[touched] / 2
+        near = mark.near(reading.first, reading.end)
+        met = (slots[:, None] >= mark.first[near]) & (slots[:, None] < mark.end[near])
+        shifts, added = reading.shifts[:, k] @ met, canaries.added(mark)[near]
+        touched = np.flatnonzero(shifts * added > 0)
+        moved, at = (shifts * added)[touched], mark.cells[near][touched]
         if reading.kept is None or reading.kept[k] >= 1:
-            total[touched] += _laplace_odds(beyond, moved[touched], reading.blur[at])
+            beyond = mark.sign * rest[at] + moved / 2
+            total[near.start + touched] += _laplace_odds(beyond, moved, reading.blur[at])
         else:
             # What is there without a canary goes with it: noise is symmetrical, counts are not.
-            total[touched] += mark.sign * _sampled_odds(
-                rest[at] + moved[touched] / 2,
-                canaries.added(mark)[touched],
-                float(reading.kept[k]),
-                reading.blur[at],
+            beyond = rest[at] + moved / 2
+            total[near.start + touched] += mark.sign * _sampled_odds(
+                beyond, added[touched], float(reading.kept[k]), reading.blur[at]
             )
     return total
 
