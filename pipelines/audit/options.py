@@ -137,7 +137,8 @@ def check_audit(given: argparse.Namespace) -> None:
         refuse_foreign(given, usual, reasons, "is for events:")
     if given.input and given.bins is not None:
         raise ConfigurationError(
-            f"--bins={given.bins} is for worst cases: --domain says the bins of --input"
+            f"--bins={given.bins} is for worst cases: "
+            f"{'the file of questions' if given.questions else '--domain'} says the bins of --input"
         )
     if not (given.requirements or given.default_requirement):
         raise ConfigurationError(
