@@ -103,7 +103,7 @@ class Canaries:
     ) -> None:
         """Add a part of what groups add to their slots."""
         added = (self.added(mark)[which] * part).astype(counts.dtype)
-        np.add.at(counts, (slots, self.class_index, mark.cells[which]), added)
+        np.add.at(counts[:, self.class_index], (slots, mark.cells[which]), added)
 
     def charged(self, spent: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """What each group was charged, epsilon, shape (n,), where users of the class were, (T,)."""
