@@ -20,10 +20,15 @@ from streamveil.mechanisms.portfolio.trees import FLAT, Tree
 from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
 from streamveil.pipelines.audit.runs import Transcript
-from streamveil.pipelines.audit.worlds import crowd
+from streamveil.pipelines.audit.worlds import LENGTH, crowd
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+
+# Slots of the longest question in a run, at least.
+LONGEST = 4
+# Counts of a question in a run of worst cases, of all slots, classes and cells: 128 MiB.
+MOST_COUNTS = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,16 +66,24 @@ class Asked:
         return lcm(*(question.slots for question in self.portfolio))
 
     def widened(self, bins: int) -> Asked:
-        """The same of worst cases: every question has so many bins, and there are users enough."""
-        portfolio = replace(
-            self.portfolio, questions=tuple(_of_bins(one, bins) for one in self.portfolio)
-        )
-        wide = replace(self, portfolio=portfolio)
+        """The same of worst cases: every question has so many bins, and there are users enough.
+
+        Of questions that would take too much memory for a run there are fewer.
+        """
+        questions = tuple(_of_bins(one, min(bins, self._most_bins(one))) for one in self.portfolio)
+        wide = replace(self, portfolio=replace(self.portfolio, questions=questions))
         sizes = [
             crowd(stream.mechanism.population.requirements, self.sizes, bins)
             for stream in wide.stream(bytes(32)).streams
         ]
         return replace(wide, sizes=np.max(sizes, axis=0))
+
+    def _most_bins(self, question: Question) -> int:
+        """For which the counts of a run are not too many; two are needed to move events."""
+        measure = _of_bins(question, 2).measure
+        trip = self.round_trip
+        slots = max(LENGTH, LONGEST * trip, self.requirements.longest + 2 * trip) // question.slots
+        return max(2, 2 * MOST_COUNTS // (slots * len(self.requirements) * measure.size))
 
 
 def _of_bins(question: Question, bins: int) -> Question:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.records import REPLACE
 from streamveil.mechanisms.portfolio.questions import Question
 from streamveil.mechanisms.protocol import Population
-from streamveil.pipelines.audit.asked import Asked
+from streamveil.pipelines.audit.asked import LONGEST, Asked
 from streamveil.pipelines.audit.canaries import Canaries, Mark
 from streamveil.pipelines.audit.worlds import (
     BINS,
@@ -36,8 +36,8 @@ Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
 Spans = Sequence[tuple[int, int]]
 
-# Slots of the longest question in a run, at least; and pauses of mechanisms that save up.
-LONGEST, PAUSES = 4, 4
+# Pauses of mechanisms that save up, in a run.
+PAUSES = 4
 
 
 @dataclass(frozen=True, eq=False)

@@ -107,8 +107,18 @@ def audited_questions(
         tuple(audit.checks(1 - confidence)),
         audit.overspent,
         counts is not None,
-        tuple(left_out(audit.people, audit.classes)),
+        (*left_out(audit.people, audit.classes), *(_narrowed(asked, bins) if not real else ())),
     )
+
+
+def _narrowed(asked: Asked, bins: int) -> Iterator[str]:
+    """Which worst cases have fewer bins than was said."""
+    for question in asked.portfolio:
+        if question.domain.bins < bins:
+            yield (
+                f"question {question.name!r} is asked of {question.domain.bins} bins: more would "
+                "not fit into memory; canaries of windows are as few"
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
 from streamveil.mechanisms.portfolio.statistics import Mean
 from streamveil.mechanisms.portfolio.trees import Tree
-from streamveil.pipelines.audit import asked_worlds
+from streamveil.pipelines.audit import asked, asked_worlds
 from streamveil.pipelines.audit.asked import Asked, run_asked
 from streamveil.pipelines.audit.asked_worlds import asked_world, padded
 from streamveil.pipelines.audit.findings import CHARGE, SHARE, TOGETHER, WINDOW
@@ -95,11 +95,11 @@ def test_an_honest_portfolio_is_granted_its_claim_by_question_and_together():
 
 @pytest.mark.slow
 def test_a_fifth_more_than_all_questions_may_tell_is_seen_together(beyond_the_books):
-    honest = audited_questions(portfolio(), ASKED, runs=8, seed=1)
+    honest = audited_questions(portfolio(), ASKED, runs=4, bins=1024, seed=1)
     assert not honest.convicted
     assert together(honest).visible < 1.25
     beyond_the_books(1.2)
-    found = audited_questions(portfolio(), ASKED, runs=8, seed=1)
+    found = audited_questions(portfolio(), ASKED, runs=4, bins=1024, seed=1)
     assert found.overspent <= 1.0
     assert together(found).convicted
     assert {one.question for one in found.checks if one.convicted} >= {"hour", "shift"}
@@ -143,11 +143,11 @@ def test_questions_of_all_kinds_are_audited():
             Question("all", slots=2, mechanism="uniform", share=0.25),
         ),
     )
-    asked = [Requirement(3, 3.0), Requirement(6, 8.0)]
-    found = audited_questions(some, asked, runs=4, bins=16, adjacency=REPLACE, seed=2)
+    both = [Requirement(3, 3.0), Requirement(6, 8.0)]
+    found = audited_questions(some, both, runs=4, bins=16, adjacency=REPLACE, seed=2)
     assert not found.convicted
     assert 0.9 < found.overspent <= 1.0
-    assert {one.requirement for one in found.checks if one.question == "shift"} == set(asked)
+    assert {one.requirement for one in found.checks if one.question == "shift"} == set(both)
 
 
 @pytest.mark.usefixtures("short")
@@ -163,6 +163,16 @@ def test_canaries_stand_beside_counts_of_ones_own():
     assert together(found).guesses > 0
 
 
+@pytest.mark.usefixtures("short")
+def test_questions_that_would_not_fit_into_memory_have_fewer_bins(monkeypatch):
+    monkeypatch.setattr(asked, "MOST_COUNTS", 240 * 12)
+    found = audited_questions(portfolio(), ASKED, runs=4, bins=16)
+    assert found.notes == (
+        "question 'hour' is asked of 12 bins: more would not fit into memory; canaries of windows "
+        "are as few",
+    )
+
+
 def test_the_same_seed_gives_the_same_audit(short):
     once, again, other = (
         audited_questions(portfolio(), ASKED, runs=4, bins=8, seed=seed) for seed in (1, 1, 2)
@@ -174,11 +184,11 @@ def test_the_same_seed_gives_the_same_audit(short):
 # ---- worlds -----------------------------------------------------------------------------------
 
 
-def changed(asked, kind, number=0):
+def changed(made, kind, number=0):
     """By question, cells of the histograms that differ with and without each canary alone."""
-    populations = [one.mechanism.population for one in asked.stream(bytes(32)).streams]
+    populations = [one.mechanism.population for one in made.stream(bytes(32)).streams]
     random = np.random.default_rng(number)
-    world = asked_world(kind, asked, populations, 0, number, random, None)
+    world = asked_world(kind, made, populations, 0, number, random, None)
     for others, plan, population in zip(world.others, world.plans, populations, strict=True):
         for i in range(plan.users.size):
             lone = np.arange(plan.users.size) == i
@@ -201,17 +211,17 @@ def test_a_canary_changes_what_one_user_may_and_no_more(short, kind, adjacency):
 
 
 def test_what_is_charged_in_windows_is_added_up_over_all_questions():
-    asked = Asked.of(portfolio(), Requirements(tuple(ASKED)), np.array([9]), "add_remove")
-    told = run_asked(asked, bytes(32), [np.zeros((12, 1, 2), int), np.zeros((4, 1, 2), int)])
+    made = Asked.of(portfolio(), Requirements(tuple(ASKED)), np.array([9]), "add_remove")
+    told = run_asked(made, bytes(32), [np.zeros((12, 1, 2), int), np.zeros((4, 1, 2), int)])
     hour, shift = (one.spent[:, 0] for one in told.transcripts)
     most = max(hour[t : t + 3].sum() + shift[t // 3 : (t + 2) // 3 + 1].sum() for t in range(10))
     assert told.fullest * 3.0 == pytest.approx(most)
-    assert [caps[0, 0] for caps in told.caps] == pytest.approx(to_epsilon(asked.shares[:, 0]))
+    assert [caps[0, 0] for caps in told.caps] == pytest.approx(to_epsilon(made.shares[:, 0]))
 
 
 def test_counts_are_padded_to_slots_that_begin_and_end_together():
-    asked = Asked.of(portfolio(), Requirements(tuple(ASKED)), np.array([9]), "add_remove")
-    hours, shifts = padded(asked, [np.ones((8, 1, 2), int), np.ones((3, 1, 2), int)], 4)
+    made = Asked.of(portfolio(), Requirements(tuple(ASKED)), np.array([9]), "add_remove")
+    hours, shifts = padded(made, [np.ones((8, 1, 2), int), np.ones((3, 1, 2), int)], 4)
     # Hours 4 to 11 and shifts 1 to 3 begin with hour 3.
     assert [len(hours), len(shifts)] == [9, 3]
     assert (hours[:, 0, 0] == [0, *[1] * 8]).all()
