@@ -57,8 +57,8 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         "--bins",
         type=int,
         metavar="N",
-        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS}), or of every question "
-        f"in them (default {DEFAULT_BINS_OF_QUESTIONS})",
+        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS}), or of every "
+        f"question in them (default {DEFAULT_BINS_OF_QUESTIONS})",
     )
     add = section(parser, WORK)
     add(
