@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from streamveil.mechanisms.portfolio import portfolio_stream
 from streamveil.mechanisms.wevent import sampling
 from streamveil.pipelines.audit import asked_worlds, worlds
 
@@ -145,6 +146,16 @@ def test_questions_are_audited_together_and_each(toolbox, questions, tmp_path):
     html = page.read_text()
     assert html.count('<tr><td class="text nowrap">') == len(found["checks"])
     assert "A user's budget is of all questions together" in html
+
+
+def test_a_conviction_of_a_question_is_told_and_the_exit_code_is_1(toolbox, questions, monkeypatch):
+    monkeypatch.setattr(
+        portfolio_stream, "sensitivity_of", lambda question, _: question.sensitivity
+    )
+    outcome = toolbox.run("audit", ASKED, questions, "--runs=4", "--bins=32")
+    assert outcome.code == 1
+    assert "CONVICTED: the portfolio of questions.yaml tells at least" in outcome.out
+    assert "by question 'all'" in outcome.out
 
 
 @pytest.mark.usefixtures("short")
