@@ -246,7 +246,8 @@ def _compare_shares(given: argparse.Namespace, command: str) -> Comparison:
     from streamveil.pipelines.evaluation.data import Letters, told_of
     from streamveil.pipelines.evaluation.portfolio import EVEN, PLANNED, Asked
 
-    data, family, letters = AskedData.of(given), Asked(), Letters(keep=bool(given.rejected))
+    data, family = AskedData.of(given, given.name or ""), Asked()
+    letters = Letters(keep=bool(given.rejected))
     portfolio = data.transform.portfolio
     kinds = (PLANNED, EVEN) if len(portfolio.questions) > 1 else (PLANNED,)
     with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:

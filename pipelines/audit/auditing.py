@@ -15,31 +15,25 @@ Together the first two are the whole guarantee; the third one needs no faith in 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Requirements
-from streamveil.mechanisms.core.records import (
-    ADD_REMOVE,
-    PUBLISHED,
-    REPLACE,
-    ConfigurationError,
-    Requirement,
-)
+from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE, Requirement
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.randomness.noise import digest
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.canaries import Canaries
-from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings, asked_of
+from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
+from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_CONFIDENCE, DEFAULT_RUNS
+from streamveil.pipelines.audit.rounds import check_extent, left_out, rounds, watched
 from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, run
-from streamveil.pipelines.audit.scores import scores
+from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import (
-    BINS,
     KINDS,
     SLOTS,
     WINDOWS,
@@ -52,16 +46,6 @@ from streamveil.pipelines.audit.worlds import (
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-DEFAULT_RUNS = 24
-LEAST_RUNS = 4
-# More classes are not audited one by one.
-MOST_CLASSES = 4
-DEFAULT_CONFIDENCE = 0.95
-DEFAULT_BINS = 64
-# Loss of a canary that tells most per guess.
-_TELLING, _TELLING_OF_WINDOWS = 2.0, 3.0
-# The same where canaries in all bins that are gone again would make a mechanism publish soon.
-_TELLING_AND_GONE = 1.0
 # Checks of a class: see `_checks`.
 _CHECKS = 5
 
@@ -104,14 +88,7 @@ def audited(
 
     Raises ConfigurationError for a mechanism or requirements that cannot be.
     """
-    if runs is None and seconds is None:
-        raise ConfigurationError("an audit must end: give runs, or seconds")
-    if runs is not None and runs < LEAST_RUNS:
-        raise ConfigurationError(f"runs is {runs}: an audit needs {LEAST_RUNS} or more")
-    if seconds is not None and seconds <= 0:
-        raise ConfigurationError(f"seconds is {seconds:g}: give more than 0")
-    if not 0 < confidence < 1:
-        raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
+    check_extent(runs, seconds, confidence)
     asked = Requirements.of(requirements)
     users = np.ones(len(asked), np.int64) if sizes is None else np.asarray(sizes, np.int64)
     if counts is None:
@@ -120,44 +97,18 @@ def audited(
         bins = counts.shape[2]
     population = Population(asked, users, bins, sensitivity)
     audit = Audit(mechanism, population, adjacency == REPLACE, counts, seed, make_driver)
-    started, number = time.monotonic(), 0
-    while number != runs:
-        audit.round(number, done)
-        number += 1
-        done(number)
-        over = seconds is not None and time.monotonic() - started > seconds
-        if over and number >= LEAST_RUNS:
-            break
+    taken = rounds(audit, runs, seconds, done)
     return Findings(
         mechanism,
         confidence,
         audit.runs,
         audit.slots,
-        time.monotonic() - started,
+        taken,
         tuple(audit.checks(1 - confidence)),
         audit.overspent,
         counts is not None,
-        tuple(_left_out(population, audit.classes)),
+        tuple(left_out(population, audit.classes)),
     )
-
-
-def watched(population: Population) -> list[int]:
-    """Classes that canaries are of: all, or of many those that differ most and the largest."""
-    if len(population.requirements) <= MOST_CLASSES:
-        return list(range(len(population.requirements)))
-    shares = population.requirements.shares
-    return sorted({int(shares.argmin()), int(shares.argmax()), int(population.sizes.argmax())})
-
-
-def _left_out(population: Population, classes: Sequence[int]) -> Iterator[str]:
-    """What no canary was of."""
-    known = len(population.requirements)
-    if len(classes) < known:
-        told = "; ".join(asked_of(population.requirements[k]) for k in classes)
-        yield (
-            f"canaries are of {len(classes)} of {known:,} classes: {told}; of the others only "
-            "charges are checked"
-        )
 
 
 class Audit:
@@ -211,39 +162,22 @@ class Audit:
         )
         canaries = self._grouped(k, kind, world, random).flipped(random)
         seen = self._run(world, canaries, f"{k} {kind} {number}")
-        spans = zip(canaries.first, canaries.end, strict=True)
-        return Guesses(
-            scores(seen, world.others, canaries, alone=kind == SLOTS),
-            canaries.there,
-            canaries.charged(seen.spent[:, k]),
-            canaries.users,
-            np.array([bool(_published(seen)[slice(*span)].any()) for span in spans], dtype=bool),
-        )
+        return guesses_of(seen, world.others, canaries, alone=kind == SLOTS)
 
     def _grouped(self, k: int, kind: str, world: World, random: np.random.Generator) -> Canaries:
         """As many users in each canary as tell most."""
         if (k, kind) not in self._groups:
             self._groups[k, kind] = self._users(k, kind, world)
         users = random.choice(np.array(self._groups[k, kind]), world.plan.users.size)
-        return replace(world.plan, users=users)
+        return world.plan.of_users(users)
 
     def _users(self, k: int, kind: str, world: World) -> tuple[int, int]:
         """Users of a canary that shows in publications, and of one that shows in looks."""
-        most = max(1, int(self._population.sizes[k]))
+        people = int(self._population.sizes[k])
         if kind == WINDOWS:
-            epsilon = self._population.requirements[k].epsilon
-            users = min(max(1, round(_TELLING_OF_WINDOWS / epsilon)), most)
-            return users, users
+            return group_of_window(self._population.requirements[k].epsilon, people)
         seen = self._run(world, world.plan, f"trial {k} {kind}")
-        spent = seen.spent[np.unique(world.plan.first), k]
-        published = _published(seen)[np.unique(world.plan.first)]
-        gone = kind == BINS and saves_up(self._mechanism)
-        telling, found = _TELLING_AND_GONE if gone else _TELLING, []
-        for which in (published, ~published):
-            costs = spent[which & (spent > 0)]
-            wanted = round(telling / float(np.median(costs))) if costs.size else 1
-            found.append(min(max(1, wanted), most))
-        return found[0], found[0 if kind == BINS else 1]
+        return groups_of_slots(kind, seen, world.plan, people, saves_up(self._mechanism))
 
     def _run(self, world: World, canaries: Canaries, name: str) -> Transcript:
         key = digest(b"audit", b"%d" % self._seed, name.encode())
@@ -253,11 +187,6 @@ class Audit:
         self.slots += len(counts)
         self.overspent = max(self.overspent, _overspent(seen))
         return seen
-
-
-def _published(seen: Transcript) -> npt.NDArray[np.bool_]:
-    """Which slots published something, shape (T,)."""
-    return np.array([one.status == PUBLISHED for one in seen.releases], dtype=bool)
 
 
 def _overspent(seen: Transcript) -> float:

@@ -18,13 +18,18 @@ from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import REPLACE, ConfigurationError, Requirement
 from streamveil.mechanisms.registry import DEFAULT
 from streamveil.pipelines.audit.findings import Check, Findings, named
-from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_SECONDS
+from streamveil.pipelines.audit.options import (
+    DEFAULT_BINS,
+    DEFAULT_BINS_OF_QUESTIONS,
+    DEFAULT_SECONDS,
+)
 from streamveil.pipelines.inputs import Inputs, registry_of
-from streamveil.pipelines.progress import steps
+from streamveil.pipelines.progress import progress, steps
 from streamveil.pipelines.values import dialect_of
 
 if TYPE_CHECKING:
     from streamveil.mechanisms.core.user_table import Registry
+    from streamveil.mechanisms.portfolio.questions import Portfolio
 
 _TITLE = "streamveil audit"
 CONVICTED = 1
@@ -60,6 +65,8 @@ def audited_as(given: argparse.Namespace) -> Findings:
             f"--requirements={given.requirements} limits the slots in which users count "
             "(max_slots): that is not audited; leave the column out to audit the rest"
         )
+    if given.questions:
+        return _audited_questions(given, registry)
     from streamveil.pipelines.audit.auditing import audited
 
     seconds = _seconds(given)
@@ -85,6 +92,66 @@ def audited_as(given: argparse.Namespace) -> Findings:
                 confidence=given.confidence,
                 done=done,
             )
+
+
+def _audited_questions(given: argparse.Namespace, registry: Registry) -> Findings:
+    from streamveil.pipelines.audit.questions import audited_questions
+
+    seconds = _seconds(given)
+    bins = DEFAULT_BINS_OF_QUESTIONS if given.bins is None else whole("bins", given.bins)
+    with tempfile.TemporaryDirectory(prefix="streamveil-") as folder:
+        if given.input:
+            portfolio, counts, first = _counted_questions(given, Path(folder))
+        else:
+            portfolio, counts, first = _known_questions(given.questions), None, 0
+        with _going_on(seconds, given.runs) as done:
+            return audited_questions(
+                portfolio,
+                registry.classes,
+                name=f"the portfolio of {Path(given.questions).name}",
+                sizes=registry.sizes,
+                bins=bins,
+                adjacency=given.adjacency,
+                counts=counts,
+                first_slot=first,
+                runs=given.runs,
+                seconds=seconds,
+                seed=given.seed,
+                confidence=given.confidence,
+                done=done,
+            )
+
+
+def _known_questions(path: str) -> Portfolio:
+    """Those of a file. Raises ConfigurationError where bounds are to be chosen."""
+    from streamveil.io import read_questions
+    from streamveil.mechanisms.portfolio.bounds import is_known
+
+    portfolio = read_questions(path)
+    unknown = next((one.name for one in portfolio if not is_known(one)), None)
+    if unknown is not None:
+        raise ConfigurationError(
+            f"question {unknown!r} has bounds: auto, which other events choose otherwise: audit it "
+            "with lower and upper"
+        )
+    return portfolio
+
+
+def _counted_questions(
+    given: argparse.Namespace, folder: Path
+) -> tuple[Portfolio, dict[str, npt.NDArray[np.int64]], int]:
+    """The questions, what the user's events are for each of them, and the first base slot."""
+    from streamveil.pipelines.evaluation.asked import AskedData
+    from streamveil.pipelines.evaluation.data import Letters, told_of
+
+    data, letters = AskedData.of(given), Letters(keep=bool(given.rejected))
+    with progress(f"{_TITLE}, counting"):
+        counted = data.count(folder, letters)
+    for note in told_of(letters, given):
+        print(note)
+    with np.load(counted.path) as file:
+        counts = {one.name: file[f"counts{q}"] for q, one in enumerate(counted.portfolio)}
+    return counted.portfolio, counts, counted.first_slot
 
 
 def _seconds(given: argparse.Namespace) -> float | None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from streamveil.mechanisms.core.records import Requirement
 
-CHARGE, WINDOW = "charge", "window"
-"""What a bound is of: what slots were charged, or all that a window may cost."""
+CHARGE, SHARE, WINDOW = "charge", "share", "window"
+"""What a bound is of: what slots were charged, what a question may cost in a window, or all that a
+window may cost."""
+TOGETHER = "all questions"
 
 
 @dataclass(frozen=True)
@@ -16,13 +18,13 @@ class Check:
     """One bound: of a class, a part of what is released, and a claim."""
 
     question: str
-    """Name of the question; empty without questions."""
+    """Name of the question, or `TOGETHER`; empty without questions."""
     requirement: Requirement
     """Of the class of the canaries."""
     part: str
-    """What the canaries met: publications, looks or windows."""
+    """What the canaries met: publications, looks, bins or windows."""
     claim: str
-    """`CHARGE` or `WINDOW`."""
+    """`CHARGE`, `SHARE` or `WINDOW`."""
     claimed: float
     """Epsilon of the claim: of one user, in the middle of all guesses."""
     guesses: int
@@ -91,7 +93,7 @@ class Findings:
             )
         worst, sure = self.worst, f"at {self.confidence:.4g} confidence"
         if self.convicted:
-            of = "what its slots were charged" if worst.claim == CHARGE else "a window's budget"
+            of = _CLAIMED[worst.claim]
             return (
                 f"CONVICTED: {self.mechanism} tells at least {worst.times:.3g} times {of} of a "
                 f"user with {asked_of(worst.requirement)}, {sure}"
@@ -121,5 +123,14 @@ def seen_from(visible: float) -> str:
     return f"a violation of {visible:.2f} times would have been seen, four times in five"
 
 
+_CLAIMED = {
+    CHARGE: "what its slots were charged",
+    SHARE: "the question's share of a window's budget",
+    WINDOW: "a window's budget",
+}
+
+
 def _of_question(check: Check) -> str:
-    return f", by question {check.question!r}" if check.question else ""
+    if check.question in ("", TOGETHER):
+        return f", by {check.question}" if check.question else ""
+    return f", by question {check.question!r}"

@@ -47,8 +47,8 @@ class Guesses:
         """Those whose slots published something, or not."""
         return self.where(self.published == published)
 
-    def of_window(self, epsilon: float) -> Guesses:
-        """The same against the budget of a window."""
+    def of_window(self, epsilon: float | Floats) -> Guesses:
+        """The same against what a window may cost a user, of all canaries or of each."""
         return replace(self, losses=epsilon * self.users.astype(np.float64))
 
     def made(self, confident: float, least: float, most: float) -> Guesses:
@@ -70,7 +70,12 @@ def joined(several: Sequence[Guesses]) -> Guesses:
 
 
 def check(
-    part: str, claim: str, requirement: Requirement, runs: Sequence[Guesses], flakiness: float
+    part: str,
+    claim: str,
+    requirement: Requirement,
+    runs: Sequence[Guesses],
+    flakiness: float,
+    question: str = "",
 ) -> Check:
     """Choose by some of the runs which guesses to make, and count those of the others.
 
@@ -80,6 +85,7 @@ def check(
         requirement: of their class.
         runs: guesses of each run.
         flakiness: probability, at most, of a bound above the truth.
+        question: which told, or `TOGETHER`; empty without questions.
     """
     choosing = joined([one for i, one in enumerate(runs) if i % OF < CHOOSING])
     counting = joined([one for i, one in enumerate(runs) if i % OF >= CHOOSING])
@@ -89,7 +95,7 @@ def check(
     # Half a guess more and less: if all are right, any loss at all would do.
     reached = times_of((made.right + 0.5) / (made.losses.size + 1), made.losses)
     return Check(
-        "",
+        question,
         requirement,
         part,
         claim,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError
@@ -14,12 +15,11 @@ from streamveil.mechanisms.registry import (
     only_dynamic,
     parse,
 )
-from streamveil.pipelines.foreign import refuse_foreign
+from streamveil.pipelines.foreign import NOT_QUESTIONS, QUESTIONS_SAYING, refuse_foreign
 from streamveil.pipelines.options import (
     CHANGE_OPTIONS,
     FOLLOW_OPTIONS,
     LIMIT_OPTIONS,
-    QUESTION_OPTIONS,
     REQUIRED,
     REVISE_OPTIONS,
     add_event_options,
@@ -32,9 +32,9 @@ from streamveil.pipelines.values import (
     requirement_columns_of,
 )
 
-DEFAULT_SECONDS = 60.0
+DEFAULT_SECONDS, DEFAULT_RUNS = 60.0, 24
 DEFAULT_CONFIDENCE = 0.95
-DEFAULT_BINS = 64
+DEFAULT_BINS, DEFAULT_BINS_OF_QUESTIONS = 64, 256
 
 
 def add_audit_options(parser: argparse.ArgumentParser) -> None:
@@ -46,11 +46,19 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         "with options as "
         "NAME:OPTION=VALUE:OPTION=VALUE",
     )
-    section(parser, BINS)(
+    add = section(parser, BINS)
+    add(
+        "--questions",
+        metavar="FILE",
+        help="audit many questions with one budget, together and each: a YAML file as of "
+        "streamveil release, in place of --mechanism",
+    )
+    add(
         "--bins",
         type=int,
         metavar="N",
-        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS})",
+        help=f"bins of the worst cases, without --input (default {DEFAULT_BINS}), or of every "
+        f"question in them (default {DEFAULT_BINS_OF_QUESTIONS})",
     )
     add = section(parser, WORK)
     add(
@@ -95,7 +103,7 @@ NOT_AUDITED: Mapping[str, str] = {
     **dict.fromkeys(LIMIT_OPTIONS, "limits on the slots in which a user counts"),
     **dict.fromkeys(("guarantee", "epsilon"), "promises other than requirements over windows"),
     **dict.fromkeys(REVISE_OPTIONS, f"revisions are made of releases, and {_SAME}"),
-    **dict.fromkeys(QUESTION_OPTIONS, "questions: audit the mechanism of each with its share"),
+    "page": "--report is the page of an audit",
     "noise_key": "an audit draws keys of its own, and never the one of a release",
     "restart_budget": "a budget that is granted again is spent again",
     **dict.fromkeys(
@@ -106,21 +114,31 @@ NOT_AUDITED: Mapping[str, str] = {
 """Of the options of `streamveil release`, and why."""
 
 
+_OF_QUESTIONS = (
+    *("mechanism", "value_column", "domain", "other", "max_contributions", "keep"),
+    *("slot", "slot_zone"),
+)
+
+
 def check_audit(given: argparse.Namespace) -> None:
     """Refuse options that are wrong before anything runs; raises ConfigurationError."""
-    if not (given.mechanism and only_dynamic(given.mechanism)):
+    if given.questions:
+        usual = argparse.Namespace(**_usual(add_audit_options))
+        reasons = {name: NOT_QUESTIONS[name] for name in _OF_QUESTIONS}
+        refuse_foreign(given, usual, reasons, QUESTIONS_SAYING)
+    elif not (given.mechanism and only_dynamic(given.mechanism)):
         parse(given.mechanism or DEFAULT)
-    check_required("audit", given, ("input", *REQUIRED) if given.input else ())
+    of_events = ("user_column", "time_column") if given.questions else REQUIRED
+    check_required("audit", given, ("input", *of_events) if given.input else ())
     if not given.input:
-        usual, events = argparse.ArgumentParser(), argparse.ArgumentParser()
-        add_audit_options(usual)
-        add_event_options(events)
-        of_events = (*vars(events.parse_args([])), "user_column", "domain", "other", "keep")
-        reasons = dict.fromkeys((*of_events, "rejected"), "give --input")
-        refuse_foreign(given, usual.parse_args([]), reasons, "is for events:")
+        names = (*_usual(add_event_options), "user_column", "domain", "other", "keep", "rejected")
+        reasons = dict.fromkeys(names, "give --input")
+        usual = argparse.Namespace(**_usual(add_audit_options))
+        refuse_foreign(given, usual, reasons, "is for events:")
     if given.input and given.bins is not None:
         raise ConfigurationError(
-            f"--bins={given.bins} is for worst cases: --domain says the bins of --input"
+            f"--bins={given.bins} is for worst cases: "
+            f"{'the file of questions' if given.questions else '--domain'} says the bins of --input"
         )
     if not (given.requirements or given.default_requirement):
         raise ConfigurationError(
@@ -130,3 +148,10 @@ def check_audit(given: argparse.Namespace) -> None:
     default_requirement_of(given.default_requirement)
     requirement_columns_of(given.requirement_columns)
     whole("max_contributions", given.max_contributions)
+
+
+def _usual(add: Callable[[argparse.ArgumentParser], None]) -> dict[str, Any]:
+    """Options and what they are when none is given."""
+    parser = argparse.ArgumentParser()
+    add(parser)
+    return vars(parser.parse_args([]))

@@ -11,7 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from streamveil.pipelines.audit.findings import CHARGE, Check, Findings, asked_of, named
+from streamveil.pipelines.audit.findings import Check, Findings, named
 from streamveil.pipelines.charts import PALETTE
 from streamveil.pipelines.html import template
 
@@ -69,7 +69,8 @@ def page_of(findings: Findings, command: str) -> str:
         findings=findings,
         rows=[_row(one) for one in findings.checks],
         worst=findings.worst,
-        asked_of=asked_of,
+        named=named,
+        by_question=any(one.question for one in findings.checks),
         visible=_times(findings.visible),
         version=version("streamveil"),
         command=command,
@@ -80,7 +81,7 @@ def _row(one: Check) -> dict[str, Any]:
     return {
         "name": named(one),
         "part": one.part,
-        "claim": "charge" if one.claim == CHARGE else "window",
+        "claim": one.claim,
         "claimed": one.claimed,
         "at_least": one.epsilon,
         "times": one.times,

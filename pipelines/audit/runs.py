@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from streamveil.mechanisms.core.budgets import Units, asked_units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
+from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
 from streamveil.mechanisms.driver.stream import ReleaseStream
 from streamveil.mechanisms.protocol import Population, Setting, SlotRelease
@@ -107,3 +108,8 @@ def run(
         prices.append(to_epsilon(driver.price()))
         releases.append(driver.release(slot, table))
     return Transcript(population, releases, np.stack(prices))
+
+
+def published(seen: Transcript) -> npt.NDArray[np.bool_]:
+    """Which slots published something, shape (T,)."""
+    return np.array([one.status == PUBLISHED for one in seen.releases], dtype=bool)

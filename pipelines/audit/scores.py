@@ -11,15 +11,31 @@ import numpy.typing as npt
 from scipy import special, stats
 
 from streamveil.pipelines.audit.canaries import Canaries
+from streamveil.pipelines.audit.guesses import Guesses
 from streamveil.pipelines.audit.looks import Look, looks
 from streamveil.pipelines.audit.readings import Reading, readings
-from streamveil.pipelines.audit.runs import Transcript
+from streamveil.pipelines.audit.runs import Transcript, published
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 # Of a group of more users, how many are kept is taken to be what is expected.
 _MOST_SAMPLED = 200
+
+
+def guesses_of(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Guesses:
+    """What an attacker makes of the canaries of a run, beside what their slots were charged.
+
+    Args: see :func:`scores`.
+    """
+    until = np.concatenate([[0], published(seen).cumsum()])
+    return Guesses(
+        scores(seen, others, canaries, alone=alone),
+        canaries.there,
+        canaries.charged(seen.spent[:, canaries.class_index]),
+        canaries.users,
+        until[canaries.end] > until[canaries.first],
+    )
 
 
 def scores(seen: Transcript, others: Integers, canaries: Canaries, *, alone: bool) -> Floats:
@@ -31,68 +47,46 @@ def scores(seen: Transcript, others: Integers, canaries: Canaries, *, alone: boo
         canaries: the groups; their coins are not used.
         alone: whether at most one canary is there at a time, so that looks tell of it.
     """
-    expected = usual(others, canaries)
+    expected = canaries.halved(others)
     found = list(readings(seen))
-    total = np.zeros(canaries.bins.size)
+    total = np.zeros(canaries.users.size)
     for reading in found:
         total += _score_of(reading, expected, canaries, seen.population.sizes)
     if alone:
         at = looks(seen, found, expected)
         total += [
             sum(
-                _look_score(at[slot], others[slot].astype(np.float64), canaries, i)
+                _look_score(at[slot], others[slot].astype(np.float64), canaries, i, slot)
                 for slot in range(canaries.first[i], canaries.end[i])
                 if slot in at
             )
-            for i in range(canaries.bins.size)
+            for i in range(canaries.users.size)
         ]
     return total
 
 
-def usual(others: Integers, canaries: Canaries) -> Floats:
-    """Counts (T, K, d) with a half of each canary."""
-    counts = others.astype(np.float64)
-    places = (canaries.bins, canaries.other_bins(counts.shape[2]))
-    for bins in places if canaries.moves else places[:1]:
-        for i in range(canaries.bins.size):
-            at = slice(canaries.first[i], canaries.end[i])
-            counts[at, canaries.class_index, bins[i]] += canaries.users[i] * canaries.events / 2
-    return counts
-
-
 def _score_of(reading: Reading, expected: Floats, canaries: Canaries, sizes: Integers) -> Floats:
-    k, total = canaries.class_index, np.zeros(canaries.bins.size)
+    k, total = canaries.class_index, np.zeros(canaries.users.size)
     slots = np.arange(reading.first, reading.end)
-    met = (slots[:, None] >= canaries.first) & (slots[:, None] < canaries.end)
-    moved = reading.shifts[:, k] @ met * canaries.users * canaries.events
-    touched = np.flatnonzero(moved > 0)
-    if not touched.size:
-        return total
     rest = reading.values - reading.expected(expected)
     if reading.kept is None and len(sizes) > 1:
         rest = rest - np.median(rest)  # what is corrected for bias is the same in most bins
-    for bins, sign in _places(canaries, rest.size):
-        at = bins[touched]
-        beyond = sign * rest[at] + moved[touched] / 2
+    for mark in canaries.marks:
+        near = mark.near(reading.first, reading.end)
+        met = (slots[:, None] >= mark.first[near]) & (slots[:, None] < mark.end[near])
+        shifts, added = reading.shifts[:, k] @ met, canaries.added(mark)[near]
+        touched = np.flatnonzero(shifts * added > 0)
+        moved, at = (shifts * added)[touched], mark.cells[near][touched]
         if reading.kept is None or reading.kept[k] >= 1:
-            total[touched] += _laplace_odds(beyond, moved[touched], reading.blur[at])
+            beyond = mark.sign * rest[at] + moved / 2
+            total[near.start + touched] += _laplace_odds(beyond, moved, reading.blur[at])
         else:
-            events = (canaries.users * canaries.events)[touched]
-            # A canary of another bin is no longer there: noise is symmetrical, counts are not.
-            total[touched] += sign * _sampled_odds(
-                np.where(sign > 0, beyond, rest[at] + moved[touched] / 2),
-                events,
-                float(reading.kept[k]),
-                reading.blur[at],
+            # What is there without a canary goes with it: noise is symmetrical, counts are not.
+            beyond = rest[at] + moved / 2
+            total[near.start + touched] += mark.sign * _sampled_odds(
+                beyond, added[touched], float(reading.kept[k]), reading.blur[at]
             )
     return total
-
-
-def _places(canaries: Canaries, bins: int) -> list[tuple[Integers, int]]:
-    """Bins that a canary raises (1) and, where it moves, that it leaves (-1)."""
-    if not canaries.moves:
-        return [(canaries.bins, 1)]
-    return [(canaries.bins, 1), (canaries.other_bins(bins), -1)]
 
 
 def _laplace_odds(beyond: Floats, moved: Floats, blur: Floats) -> Floats:
@@ -116,11 +110,10 @@ def _sampled_odds(beyond: Floats, events: Integers, kept: float, blur: Floats) -
     return found
 
 
-def _look_score(look: Look, counts: Floats, canaries: Canaries, i: int) -> float:
-    here, k = counts.copy(), canaries.class_index
-    group = canaries.users[i] * canaries.events
-    here[k, canaries.bins[i]] += group
-    if canaries.moves:
-        counts = counts.copy()
-        counts[k, canaries.other_bins(counts.shape[1])[i]] += group
-    return look.odds(counts, here)
+def _look_score(look: Look, counts: Floats, canaries: Canaries, i: int, slot: int) -> float:
+    without, with_canary = counts.copy(), counts.copy()
+    for mark in canaries.marks:
+        if mark.first[i] <= slot < mark.end[i]:
+            here = with_canary if mark.there else without
+            here[canaries.class_index, mark.cells[i]] += canaries.users[i] * mark.amount
+    return look.odds(without, with_canary)

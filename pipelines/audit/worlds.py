@@ -14,7 +14,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.protocol import Population
 from streamveil.mechanisms.registry import DYNAMIC_MECHANISMS, MECHANISMS, only_dynamic, parse
-from streamveil.pipelines.audit.canaries import Canaries
+from streamveil.pipelines.audit.canaries import Canaries, Mark
 
 Integers = npt.NDArray[np.int64]
 Random = np.random.Generator
@@ -71,7 +71,7 @@ def world_of(
         counts: of a real stream, shape (T, K, d); None for worst cases.
     """
     window = population.requirements[class_index].window
-    every = _every(window) if kind == BINS and saves_up(mechanism) else 1
+    every = pause(window) if kind == BINS and saves_up(mechanism) else 1
     if counts is not None:
         others = _stretch(counts, window, random)
         every = 1
@@ -79,9 +79,9 @@ def world_of(
         slots = _length(kind, window, every)
         others = np.zeros((slots, len(population.requirements), population.bins), np.int64)
         if every > 1:
-            _leap(others, population, every)
+            leap(others, population, every)
         elif number % 2 or saves_up(mechanism):
-            _leap_now_and_then(others, population, random)
+            leap_now_and_then(others, population, random)
     plan = _plan(kind, population, class_index, moves, len(others), every)
     return World(others, plan)
 
@@ -98,7 +98,8 @@ def saves_up(mechanism: str) -> bool:
     return known[parse(mechanism, known)[0]].schedule
 
 
-def _every(window: int) -> int:
+def pause(window: int) -> int:
+    """Slots between publications of a mechanism that saves up."""
     return RESTS * window if window < LONG else window
 
 
@@ -129,8 +130,12 @@ def _plan(
         usable = np.arange(0, bins - bins % 2, 2) if moves else np.arange(bins)
         first, at = np.repeat(starts, usable.size), np.tile(usable, starts.size)
     events = population.sensitivity // 2 if moves else population.sensitivity
+    marks = [Mark(at, first, first + length, events)]
+    if moves:
+        next_bins = np.where(at % 2 == 0, at + 1, at - 1) % bins
+        marks.append(Mark(next_bins, first, first + length, events, there=False))
     ones, nobody = np.ones(first.size, dtype=np.int64), np.zeros(first.size, dtype=bool)
-    return Canaries(class_index, events, at, first, first + length, ones, nobody, moves)
+    return Canaries(class_index, tuple(marks), first, first + length, ones, nobody)
 
 
 def _richest(population: Population) -> tuple[int, float]:
@@ -142,7 +147,7 @@ def _richest(population: Population) -> tuple[int, float]:
     return int(shares.argmax()), float(shares.max())
 
 
-def _leap_now_and_then(others: Integers, population: Population, random: Random) -> None:
+def leap_now_and_then(others: Integers, population: Population, random: Random) -> None:
     """Let others leap by about what a mechanism can tell from noise."""
     k, share = _richest(population)
     least, most = 2 / share / population.requirements[k].window, 2 / share
@@ -154,7 +159,7 @@ def _leap_now_and_then(others: Integers, population: Population, random: Random)
         others[slot, k] = level
 
 
-def _leap(others: Integers, population: Population, every: int) -> None:
+def leap(others: Integers, population: Population, every: int) -> None:
     """Let others leap every so many slots, far enough for any publication."""
     k, share = _richest(population)
     high = (np.arange(1, len(others) + 1) // every) % 2 == 1

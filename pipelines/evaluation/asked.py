@@ -40,19 +40,19 @@ class AskedData:
     """How CSV files are written, where that is said."""
 
     @classmethod
-    def of(cls, given: Any) -> AskedData:
-        """As the options say. Raises ConfigurationError for anything wrong."""
+    def of(cls, given: Any, name: str = "") -> AskedData:
+        """As the options say, called so or as its files. Raises ConfigurationError."""
         usual = vars(COMMANDS["release"].strict().parse_args([]))
         same_draws = bytes(KEY_BYTES).hex().encode()
         transform = transform_of(Namespace(**{**usual, **vars(given), "noise_key": same_draws}))
         if not are_known(transform.portfolio):
             raise ConfigurationError(
-                "bounds: auto chooses other bounds in every run: write lower and upper to score "
-                "the question (--questions)"
+                "bounds: auto chooses other bounds in every run: write lower and upper to score or "
+                "audit the question (--questions)"
             )
         dialect = dialect_of(given)
         check_events(given.input, transform.columns.names, dialect=dialect)
-        name = given.name or Path(given.input).name.split(".")[0]
+        name = name or Path(given.input).name.split(".")[0]
         return cls(name, given.input, transform, dialect)
 
     def count(self, folder: Path, letters: Letters) -> AskedEvents:

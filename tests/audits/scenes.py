@@ -1,9 +1,9 @@
 """Where mutants are put on trial: what `streamveil audit` is asked about, and pairs of worlds.
 
-The command audits requirements that never change. All else has a scene of its own: a stream or a
-release with a promise about one user, the target. In one of its worlds the target's events are
-there, in the other one they are not, or they are others. Who looks on sees what leaves, in so many
-runs, each with noise of its own.
+The command audits requirements that never change, of one stream or of many questions. All else has
+a scene of its own: a stream or a release with a promise about one user, the target. In one of its
+worlds the target's events are there, in the other one they are not, or they are others. Who looks
+on sees what leaves, in so many runs, each with noise of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 
 from streamveil.mechanisms import (
-    Categories,
     DynamicStream,
     NoiseSource,
     Population,
@@ -43,9 +42,7 @@ from streamveil.mechanisms.local.oracles import supports
 from streamveil.mechanisms.local.protocol import GRR, Ask, LocalRelease, Users
 from streamveil.mechanisms.per_record import Bounds, RunningTotal, statistic
 from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
-from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
-from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.presence import Counters, Limit
 from streamveil.mechanisms.presence.calendars import Rules
 from streamveil.mechanisms.presence.counted_filter import CountedFilter
@@ -54,6 +51,7 @@ from streamveil.mechanisms.protocol import Setting, SlotRelease
 from streamveil.mechanisms.registry import local_mechanism
 from streamveil.pipelines.audit.auditing import audited
 from streamveil.pipelines.audit.findings import Findings
+from streamveil.pipelines.audit.questions import audited_questions
 from streamveil.pipelines.audit.runs import Exact
 from tests.mechanisms.local.populations import SERVER, tally_of
 
@@ -132,6 +130,21 @@ class Command:
         )
 
 
+@dataclass(frozen=True)
+class Asking:
+    """The same of `streamveil audit --questions`."""
+
+    what: str
+    portfolio: Portfolio
+    asked: Sequence[Requirement]
+
+    def findings(self, seed: int, runs: int = RUNS) -> Findings:
+        """An audit."""
+        return audited_questions(
+            self.portfolio, self.asked, runs=runs, bins=BINS, seed=seed, confidence=CONFIDENCE
+        )
+
+
 REPLACED = {"adjacency": REPLACE, "sensitivity": 2}
 TWO_REPLACED = {"adjacency": REPLACE, "sensitivity": 4}
 COMMANDS = {
@@ -162,6 +175,17 @@ COMMANDS = {
     "sums": Command(
         "adaptive without gate, audits and reserve",
         "adaptive:gate=0:audit=0:reserve=0",
+        [Requirement(3, 3.0)],
+    ),
+    "questions": Asking(
+        "two questions, of base slots and of three of them",
+        Portfolio(
+            Slots.of("1h"),
+            (
+                Question("hour", mechanism="uniform"),
+                Question("shift", slots=3, mechanism="uniform"),
+            ),
+        ),
         [Requirement(3, 3.0)],
     ),
 }
@@ -478,45 +502,6 @@ class ManyRuns:
         return noisy
 
 
-# ---- many questions -------------------------------------------------------------------------
-
-HOUR, SHIFT = 0, 1
-
-
-@dataclass(frozen=True)
-class Questions:
-    """A question by base slot and one by three; the window has a part of the longer slots.
-
-    The target was in bin 0 in three base slots, and in bin 1 before and after. As many pairs of
-    bins as runs stand side by side.
-    """
-
-    claim: float
-
-    def __call__(self, there: bool, runs: int, seed: str) -> Shown:
-        window, asked = range(1, 4), Requirements((Requirement(3, self.claim),))
-        pairs = Categories(tuple(f"{place}{run}" for run in range(runs) for place in "ab"))
-        one = {"value": ("place",), "domain": pairs, "mechanism": "uniform"}
-        both = (Question("hour", share=0.5, **one), Question("shift", share=0.5, slots=3, **one))
-        portfolio = Portfolio(Slots.of("1h"), both)
-        _, shares = plan_shares(portfolio, asked, np.array([1]))
-        noise = NoiseSource(KEY, f"{seed} {there}")
-        stream = PortfolioStream(portfolio, asked, np.array([1]), shares, noise)
-        first, second, nowhere = ([[1, 0]], [[0, 1]], [[0, 0]])
-        state, seen = stream.start(), []
-        for base_slot in range(6):
-            here = (first if there else nowhere) if base_slot in window else second
-            due = {HOUR: here}
-            if SHIFT in stream.due(base_slot):
-                due[SHIFT] = first if there else second
-            counts = {q: np.tile(np.array(pair, np.int64), runs) for q, pair in due.items()}
-            state, releases = stream.release(state, base_slot, counts)
-            for q, release in releases.items():
-                if q == SHIFT or base_slot in window:
-                    seen.append((release.counts > 0).astype(np.int64).reshape(runs, 2))
-        return np.concatenate(seen, axis=1)
-
-
 SCENES = {
     "changing": Scene(
         "DPBD, E = 3 over 3 slots; in the second one the target asks for ten times as much",
@@ -610,12 +595,6 @@ SCENES = {
         "a running total of counts, E = 1.1",
         1.1,
         Record("count", "hat", 7.0, 1.1, ticks=5),
-        20_000,
-    ),
-    "questions": Scene(
-        "two questions, of base slots and of three of them, E = 3 over 3 base slots",
-        3.0,
-        Questions(3.0),
         20_000,
     ),
 }

@@ -460,7 +460,7 @@ def test_questions_need_events_that_count(command):
         sv.evaluate(questions=command.path("questions.yaml"), user="user", time="time")
     command.refused("--input is missing", flags=[flags[0], *flags[2:]])
     auto = asked(command, ASKED.replace("lower: 0, upper: 20", "bounds: auto"))
-    command.refused("write lower and upper to score the question", flags=auto)
+    command.refused("write lower and upper to score or audit the question", flags=auto)
     flags = asked(command)
     command.refused("--requirements is missing", flags=flags[:-1])
     Path(command.path("users.csv")).write_text("user,window,epsilon\nstranger,1,1\n")

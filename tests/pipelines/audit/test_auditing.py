@@ -12,8 +12,9 @@ from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.protocol import population_of
 from streamveil.mechanisms.wevent import sampling
 from streamveil.pipelines.audit import worlds
-from streamveil.pipelines.audit.auditing import audited, watched
+from streamveil.pipelines.audit.auditing import audited
 from streamveil.pipelines.audit.findings import CHARGE, WINDOW
+from streamveil.pipelines.audit.rounds import watched
 from streamveil.pipelines.audit.runs import Exact
 
 QUICK = {"runs": 4, "bins": 16}

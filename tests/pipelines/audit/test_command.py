@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from streamveil.mechanisms.portfolio import portfolio_stream
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import worlds
+from streamveil.pipelines.audit import asked_worlds, worlds
 
 ASKED = "--default_requirement=4,3,100"
 QUICK = ("--mechanism=pba", "--runs=4", "--bins=8")
@@ -14,7 +15,8 @@ QUICK = ("--mechanism=pba", "--runs=4", "--bins=8")
 @pytest.fixture
 def short(monkeypatch):
     """Runs of as few slots as there can be."""
-    monkeypatch.setattr(worlds, "LENGTH", 20)
+    for module in (worlds, asked_worlds):
+        monkeypatch.setattr(module, "LENGTH", 20)
     monkeypatch.setattr(worlds, "LEAST_LEAPS", 4)
 
 
@@ -81,7 +83,14 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
         ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
         ([ASKED, "--max_slots=3"], "is not audited: limits on the slots"),
-        ([ASKED, "--questions=q.yaml"], "is not audited: questions"),
+        ([ASKED, "--page=p.html"], "is not audited: --report is the page of an audit"),
+        ([ASKED, "--questions=q.yaml"], "file of questions q.yaml does not exist"),
+        ([ASKED, "--questions=q.yaml", "--mechanism=pba"], "is not for --questions: each question"),
+        ([ASKED, "--questions=q.yaml", "--domain=a,b"], "is not for --questions: each question"),
+        ([ASKED, "--questions=q.yaml", "--slot=1d"], "is not for --questions: the file has"),
+        ([ASKED, "--questions=q.yaml", "--user_column=u"], "is for events: give --input"),
+        ([ASKED, "--questions=q.yaml", "--input=e.csv"], "--user_column is missing"),
+        (["--questions=q.yaml"], "nobody's requirements are known"),
         ([ASKED, "--requirement_changes=c.csv"], "is not audited: requirements that change"),
         ([ASKED, "--domain=a,b"], "--domain=a,b is for events: give --input"),
         ([ASKED, "--input=e.csv"], "--user_column is missing"),
@@ -106,3 +115,65 @@ def test_a_table_that_limits_slots_is_refused(toolbox, tmp_path):
     outcome = toolbox.run("audit", f"--requirements={table}", *QUICK)
     assert outcome.code == 2
     assert "limits the slots in which users count" in outcome.message
+
+
+QUESTIONS = """
+base_slot: 1d
+questions:
+  - {name: places, value: place, domain: [a, b], mechanism: uniform, max_contributions: 2}
+  - {name: all, slot: 2d, mechanism: uniform}
+"""
+
+
+@pytest.fixture
+def questions(tmp_path):
+    path = tmp_path / "questions.yaml"
+    path.write_text(QUESTIONS)
+    return f"--questions={path}"
+
+
+@pytest.mark.usefixtures("short")
+def test_questions_are_audited_together_and_each(toolbox, questions, tmp_path):
+    page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
+    flags = (questions, "--runs=4", "--bins=16", f"--report={page}", f"--json={figures}")
+    outcome = toolbox.run("audit", ASKED, *flags)
+    assert outcome.code == 0, outcome.err
+    assert "| all questions: w = 4, E = 3 | windows | window |" in outcome.out
+    assert "| all: w = 4, E = 3 | windows | share |" in outcome.out
+    assert "no violation found in the portfolio of questions.yaml" in outcome.out
+    found = json.loads(figures.read_text())
+    assert {one["question"] for one in found["checks"]} == {"all questions", "places", "all"}
+    html = page.read_text()
+    assert html.count('<tr><td class="text nowrap">') == len(found["checks"])
+    assert "A user's budget is of all questions together" in html
+
+
+def test_a_conviction_of_a_question_is_told_and_the_exit_code_is_1(toolbox, questions, monkeypatch):
+    monkeypatch.setattr(
+        portfolio_stream, "sensitivity_of", lambda question, _: question.sensitivity
+    )
+    outcome = toolbox.run("audit", ASKED, questions, "--runs=4", "--bins=32")
+    assert outcome.code == 1
+    assert "CONVICTED: the portfolio of questions.yaml tells at least" in outcome.out
+    assert "by question 'all'" in outcome.out
+
+
+@pytest.mark.usefixtures("short")
+def test_questions_are_audited_beside_events_of_a_file(toolbox, files, questions):
+    flags = [flag for flag in files if not flag.startswith(("--value", "--slot", "--domain"))]
+    outcome = toolbox.run("audit", *flags, questions, "--runs=4")
+    assert outcome.code == 0, outcome.err
+    assert "| all questions: w = 3, E = 4 | windows | window |" in outcome.out
+    assert "rejected: unparsable time 1" in outcome.out
+    refused = toolbox.run("audit", *flags, questions, "--runs=4", "--bins=3")
+    assert "--bins=3 is for worst cases" in refused.message
+
+
+def test_questions_whose_bounds_are_chosen_are_not_audited(toolbox, tmp_path):
+    path = tmp_path / "auto.yaml"
+    path.write_text(
+        "base_slot: 1d\nquestions: [{name: delay, statistic: mean, column: late, bounds: auto}]"
+    )
+    outcome = toolbox.run("audit", ASKED, f"--questions={path}", "--runs=4")
+    assert outcome.code == 2
+    assert "question 'delay' has bounds: auto" in outcome.message

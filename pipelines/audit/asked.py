@@ -1,0 +1,163 @@
+"""Portfolios on trial: what is asked of whom, and runs of all questions with the exact driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import Requirements, Units, to_epsilon
+from streamveil.mechanisms.core.domains import Categories
+from streamveil.mechanisms.core.records import ADD_REMOVE
+from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
+from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.shares import plan_shares
+from streamveil.mechanisms.portfolio.statistics import TopK
+from streamveil.mechanisms.portfolio.trees import FLAT, Tree
+from streamveil.mechanisms.protocol import Population, SlotRelease
+from streamveil.mechanisms.randomness.noise import NoiseSource
+from streamveil.pipelines.audit.runs import Transcript
+from streamveil.pipelines.audit.worlds import LENGTH, crowd
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# Slots of the longest question in a run, at least.
+LONGEST = 4
+# Counts of a question in a run of worst cases, of all slots, classes and cells: 128 MiB.
+MOST_COUNTS = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A portfolio and whom it is asked about: all of it is public."""
+
+    portfolio: Portfolio
+    requirements: Requirements
+    """Of each class, K of them, windows in base slots."""
+    sizes: Integers
+    """Users of each class, shape (K,)."""
+    shares: Units
+    """Of each question and class at first, shape (Q, K): they are planned again from answers."""
+    adjacency: str = ADD_REMOVE
+
+    @classmethod
+    def of(
+        cls, portfolio: Portfolio, requirements: Requirements, sizes: Integers, adjacency: str
+    ) -> Asked:
+        """With the shares that a pipeline plans. Raises ConfigurationError."""
+        _, shares = plan_shares(portfolio, requirements, sizes, adjacency=adjacency)
+        return cls(portfolio, requirements, sizes, shares, adjacency)
+
+    def stream(self, key: bytes) -> PortfolioStream:
+        """As a pipeline drives it. Raises ConfigurationError for what a question cannot do."""
+        return PortfolioStream(
+            *(self.portfolio, self.requirements, self.sizes, self.shares, NoiseSource(key)),
+            adjacency=self.adjacency,
+            replan=True,
+        )
+
+    @property
+    def round_trip(self) -> int:
+        """Base slots after which slots of all questions begin together again."""
+        return lcm(*(question.slots for question in self.portfolio))
+
+    def widened(self, bins: int) -> Asked:
+        """The same of worst cases: every question has so many bins, and there are users enough.
+
+        Of questions that would take too much memory for a run there are fewer.
+        """
+        questions = tuple(_of_bins(one, min(bins, self._most_bins(one))) for one in self.portfolio)
+        wide = replace(self, portfolio=replace(self.portfolio, questions=questions))
+        sizes = [
+            crowd(stream.mechanism.population.requirements, self.sizes, bins)
+            for stream in wide.stream(bytes(32)).streams
+        ]
+        return replace(wide, sizes=np.max(sizes, axis=0))
+
+    def _most_bins(self, question: Question) -> int:
+        """For which the counts of a run are not too many; two are needed to move events."""
+        measure = _of_bins(question, 2).measure
+        trip = self.round_trip
+        slots = max(LENGTH, LONGEST * trip, self.requirements.longest + 2 * trip) // question.slots
+        return max(2, 2 * MOST_COUNTS // (slots * len(self.requirements) * measure.size))
+
+
+def _of_bins(question: Question, bins: int) -> Question:
+    """The question about so many bins, each with a group of its own where it has groups."""
+    if isinstance(question.statistic, TopK):
+        bins = max(bins, question.statistic.k)
+    labels = tuple(f"bin {number}" for number in range(bins))
+    groups = Tree((tuple(f"group {number}" for number in range(bins)),))
+    tree = groups if question.tree.levels else FLAT
+    return replace(question, value=("bin",), domain=Categories(labels), tree=tree)
+
+
+@dataclass(frozen=True, eq=False)
+class Telling:
+    """All that one run of a portfolio showed: public."""
+
+    transcripts: tuple[Transcript, ...]
+    """Of each question."""
+    caps: tuple[Floats, ...]
+    """What a window of its own could cost with each slot of a question, epsilon, shape (T, K)."""
+    fullest: float
+    """Largest charge of a window of all questions in parts of its budget, of whole units."""
+
+
+def run_asked(asked: Asked, key: bytes, counts: Sequence[Integers]) -> Telling:
+    """Release all slots of all questions.
+
+    Args:
+        asked: what of whom.
+        key: 32 bytes.
+        counts: of each question, int64, shape (T, K, cells), from base slot 0 on.
+
+    Raises BudgetExceeded when a filter refuses.
+    """
+    stream, portfolio = asked.stream(key), asked.portfolio
+    state, questions = stream.start(), range(len(counts))
+    releases: list[list[SlotRelease]] = [[] for _ in questions]
+    prices: list[list[Floats]] = [[] for _ in questions]
+    caps: list[list[Units]] = [[] for _ in questions]
+    for base_slot in range(_base_slots(portfolio, counts)):
+        in_force = state.plan.caps if state.plan else asked.shares
+        for q, price in stream.price(state, base_slot).items():
+            prices[q].append(to_epsilon(price))
+            caps[q].append(in_force[q])
+        told = {q: counts[q][len(releases[q])] for q in stream.due(base_slot)}
+        state, released = stream.release(state, base_slot, told)
+        for q, release in released.items():
+            releases[q].append(release)
+    populations: list[Population] = [one.mechanism.population for one in stream.streams]
+    return Telling(
+        tuple(Transcript(populations[q], releases[q], np.stack(prices[q])) for q in questions),
+        tuple(to_epsilon(np.stack(each)) for each in caps),
+        _fullest(asked, dict(zip(portfolio, releases, strict=True))),
+    )
+
+
+def _base_slots(portfolio: Portfolio, counts: Sequence[Integers]) -> int:
+    """In which all slots of all questions end."""
+    return min(len(table) * one.slots for one, table in zip(portfolio, counts, strict=True))
+
+
+def _fullest(asked: Asked, releases: Mapping[Question, Sequence[SlotRelease]]) -> float:
+    """See :class:`Telling`: of all windows that end with a base slot of the run."""
+    end = max(len(some) * question.slots for question, some in releases.items())
+    most = 0.0
+    for k, (window, budget) in enumerate(
+        zip(asked.requirements.windows.tolist(), asked.requirements.budgets.tolist(), strict=True)
+    ):
+        # A release of base slots s to e meets the windows that end with s to e + window - 1.
+        changes = np.zeros(end + window + 1, np.int64)
+        for question, some in releases.items():
+            units = np.array([one.spent[k] for one in some], np.int64)
+            first = np.arange(len(some)) * question.slots
+            np.add.at(changes, first, units)
+            np.subtract.at(changes, first + question.slots + window - 1, units)
+        most = max(most, int(changes.cumsum().max()) / budget)
+    return most

@@ -1,0 +1,260 @@
+"""The audit of a portfolio: what the answers to all questions tell of a user, together and each.
+
+In memory::
+
+    findings = audited_questions(portfolio, [Requirement(24, 1.0)], runs=20, seed=0)
+
+One user's budget E over w base slots is of all questions together. So canaries are in a window of
+base slots and in all questions at once, and scores of the questions' answers, whose noise is
+independent, are added up: the window of all questions must be covered by E. Of each question, what
+a slot tells must be covered by what it was charged, and what a window tells by the question's share
+as well. Charges of all questions in every window are added up exactly.
+
+Half of the probability of error is for bounds of all questions together, whose number stays the
+same however many questions there are: what is promised is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from streamveil.mechanisms.core.budgets import Requirements
+from streamveil.mechanisms.core.records import ADD_REMOVE, Requirement
+from streamveil.mechanisms.portfolio.questions import Portfolio
+from streamveil.mechanisms.protocol import Population
+from streamveil.mechanisms.randomness.noise import digest
+from streamveil.pipelines.audit.asked import Asked, Telling, run_asked
+from streamveil.pipelines.audit.asked_worlds import AskedWorld, asked_world, padded
+from streamveil.pipelines.audit.canaries import Canaries
+from streamveil.pipelines.audit.findings import CHARGE, SHARE, TOGETHER, WINDOW, Check, Findings
+from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
+from streamveil.pipelines.audit.guesses import Guesses, check
+from streamveil.pipelines.audit.options import (
+    DEFAULT_BINS_OF_QUESTIONS,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_RUNS,
+)
+from streamveil.pipelines.audit.rounds import check_extent, left_out, rounds, watched
+from streamveil.pipelines.audit.scores import guesses_of
+from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up
+
+Integers = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+# Checks of a class: of all questions together, and of each.
+_CHECKS_TOGETHER, _CHECKS_EACH = 2, 5
+
+
+def audited_questions(
+    portfolio: Portfolio,
+    requirements: Sequence[Requirement],
+    *,
+    name: str = "the portfolio",
+    sizes: Integers | None = None,
+    bins: int = DEFAULT_BINS_OF_QUESTIONS,
+    adjacency: str = ADD_REMOVE,
+    counts: Mapping[str, Integers] | None = None,
+    first_slot: int = 0,
+    runs: int | None = DEFAULT_RUNS,
+    seconds: float | None = None,
+    seed: int = 0,
+    confidence: float = DEFAULT_CONFIDENCE,
+    done: Callable[[int], object] = lambda _: None,
+) -> Findings:
+    """Audit a portfolio, with the shares that are planned for it.
+
+    Args:
+        portfolio: what is asked; bounds of numbers are known.
+        requirements: of each class, K of them, all distinct, windows in base slots.
+        name: of the portfolio, for what is told.
+        sizes: users of each class, shape (K,); in worst cases there are as many times more of all
+            as these need.
+        bins: of every question in worst cases, in place of its own.
+        adjacency: what neighbouring streams differ in.
+        counts: of real streams by question, beside which canaries are put, as of
+            :func:`simulate_portfolio`; worst cases without.
+        first_slot: base slot with which these begin.
+        runs: with canaries of each class and of each kind; None for as many as `seconds` allow.
+        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
+        seed: the same seed gives the same audit, but for where `seconds` stop it.
+        confidence: probability, at least, that no bound is above the truth.
+        done: called after each run with how many are done of each kind for each class.
+
+    Raises ConfigurationError for questions or requirements that cannot be.
+    """
+    check_extent(runs, seconds, confidence)
+    known = Requirements.of(requirements)
+    users = np.ones(len(known), np.int64) if sizes is None else np.asarray(sizes, np.int64)
+    asked = Asked.of(portfolio, known, users, adjacency)
+    real = None
+    if counts is None:
+        asked = asked.widened(bins)
+    else:
+        tables = [np.asarray(counts[question.name], np.int64) for question in portfolio]
+        real = padded(asked, tables, first_slot)
+    audit = AskedAudit(asked, real, seed)
+    taken = rounds(audit, runs, seconds, done)
+    return Findings(
+        name,
+        confidence,
+        audit.runs,
+        audit.slots,
+        taken,
+        tuple(audit.checks(1 - confidence)),
+        audit.overspent,
+        counts is not None,
+        (*left_out(audit.people, audit.classes), *(_narrowed(asked, bins) if not real else ())),
+    )
+
+
+def _narrowed(asked: Asked, bins: int) -> Iterator[str]:
+    """Which worst cases have fewer bins than was said."""
+    for question in asked.portfolio:
+        if question.domain.bins < bins:
+            yield (
+                f"question {question.name!r} is asked of {question.domain.bins} bins: more would "
+                "not fit into memory; canaries of windows are as few"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class _Windows:
+    """Guesses about canaries in windows, of one run."""
+
+    each: tuple[Guesses, ...]
+    """By each question, beside what its slots were charged."""
+    shares: tuple[Floats, ...]
+    """What the question could cost a user in the window, epsilon, shape (n,)."""
+
+    @property
+    def together(self) -> Guesses:
+        """By the scores of all questions."""
+        first = self.each[0]
+        return Guesses(
+            np.sum([one.scores for one in self.each], axis=0),
+            first.there,
+            np.sum([one.losses for one in self.each], axis=0),
+            first.users,
+            np.any([one.published for one in self.each], axis=0),
+        )
+
+
+class AskedAudit:
+    """Runs of one portfolio, and the guesses about their canaries."""
+
+    def __init__(self, asked: Asked, counts: Sequence[Integers] | None, seed: int) -> None:
+        self.runs = self.slots = 0
+        self.overspent = 0.0
+        self._asked, self._counts, self._seed = asked, counts, seed
+        self._populations = [one.mechanism.population for one in asked.stream(bytes(32)).streams]
+        self.people = Population(asked.requirements, asked.sizes, 1)
+        self.classes = watched(self.people)
+        self._groups: dict[tuple[int, str], list[tuple[int, int]]] = {}
+        self._slots: dict[tuple[int, str], list[list[Guesses]]] = {
+            (k, kind): [] for k in self.classes for kind in KINDS if kind != WINDOWS
+        }
+        self._windows: dict[int, list[_Windows]] = {k: [] for k in self.classes}
+
+    def round(self, number: int, done: Callable[[int], object]) -> None:
+        """Run every kind of world once for each class."""
+        for k in self.classes:
+            for kind in KINDS:
+                self._guess(k, kind, number)
+                done(number)
+
+    def checks(self, flakiness: float) -> Iterator[Check]:
+        """Of all questions together first; half of the probability of an error is theirs."""
+        part = flakiness / 2 / len(self.classes)
+        for k in self.classes:
+            yield from self._checks_together(k, part / _CHECKS_TOGETHER)
+        each = part / (_CHECKS_EACH * len(self._populations))
+        for q, question in enumerate(self._asked.portfolio):
+            for k in self.classes:
+                yield from self._checks_of(k, q, question.name, each)
+
+    def _checks_together(self, k: int, each: float) -> Iterator[Check]:
+        requirement = self._asked.requirements[k]
+        found = [one.together for one in self._windows[k]]
+        yield check("windows", CHARGE, requirement, found, each, TOGETHER)
+        against = [one.of_window(requirement.epsilon) for one in found]
+        yield check("windows", WINDOW, requirement, against, each, TOGETHER)
+
+    def _checks_of(self, k: int, q: int, name: str, each: float) -> Iterator[Check]:
+        requirement = self._asked.requirements[k]
+        single, wide = ([run[q] for run in self._slots[k, kind]] for kind in (SLOTS, BINS))
+        whole = [one.each[q] for one in self._windows[k]]
+        against = [one.each[q].of_window(one.shares[q]) for one in self._windows[k]]
+        for part, claim, found in (
+            ("publications", CHARGE, [one.only(True) for one in single]),
+            ("looks", CHARGE, [one.only(False) for one in single]),
+            ("bins", CHARGE, wide),
+            ("windows", CHARGE, whole),
+            ("windows", SHARE, against),
+        ):
+            yield check(part, claim, requirement, found, each, name)
+
+    def _guess(self, k: int, kind: str, number: int) -> None:
+        """Run a world with canaries of a class, and guess."""
+        random = np.random.default_rng([self._seed, k, KINDS.index(kind), number])
+        world = asked_world(kind, self._asked, self._populations, k, number, random, self._counts)
+        plans = self._flipped(k, kind, world, random)
+        told = self._run(world, plans, f"{k} {kind} {number}")
+        found = [
+            guesses_of(seen, others, canaries, alone=kind == SLOTS)
+            for seen, others, canaries in zip(told.transcripts, world.others, plans, strict=True)
+        ]
+        if kind != WINDOWS:
+            self._slots[k, kind].append(found)
+            return
+        shares = tuple(
+            _largest(caps[:, k], canaries) for caps, canaries in zip(told.caps, plans, strict=True)
+        )
+        self._windows[k].append(_Windows(tuple(found), shares))
+
+    def _flipped(
+        self, k: int, kind: str, world: AskedWorld, random: np.random.Generator
+    ) -> list[Canaries]:
+        """Groups that tell most, with coins: of windows the same groups in all questions."""
+        if (k, kind) not in self._groups:
+            self._groups[k, kind] = self._users(k, kind, world)
+        groups = self._groups[k, kind]
+        if kind == WINDOWS:
+            first, *others = world.plans
+            flipped = first.of_users(np.full(first.users.size, groups[0][0])).flipped(random)
+            return [flipped, *(one.with_groups_of(flipped) for one in others)]
+        return [
+            plan.of_users(random.choice(np.array(users), plan.users.size)).flipped(random)
+            for plan, users in zip(world.plans, groups, strict=True)
+        ]
+
+    def _users(self, k: int, kind: str, world: AskedWorld) -> list[tuple[int, int]]:
+        """Of each question, users of a canary that shows in publications, and in looks."""
+        people = int(self._asked.sizes[k])
+        if kind == WINDOWS:
+            return [group_of_window(self._asked.requirements[k].epsilon, people)]
+        told = self._run(world, world.plans, f"trial {k} {kind}")
+        return [
+            groups_of_slots(kind, seen, plan, people, saves_up(question.mechanism))
+            for question, seen, plan in zip(
+                self._asked.portfolio, told.transcripts, world.plans, strict=True
+            )
+        ]
+
+    def _run(self, world: AskedWorld, plans: Sequence[Canaries], name: str) -> Telling:
+        key = digest(b"audit", b"%d" % self._seed, name.encode())
+        counts = [one.add_to(others) for one, others in zip(plans, world.others, strict=True)]
+        told = run_asked(self._asked, key, counts)
+        self.runs += 1
+        self.slots += sum(map(len, counts))
+        self.overspent = max(self.overspent, told.fullest)
+        return told
+
+
+def _largest(values: Floats, canaries: Canaries) -> Floats:
+    """The largest value of the slots of each canary, shape (n,)."""
+    spans = zip(canaries.first, canaries.end, strict=True)
+    return np.array([values[slice(*span)].max() for span in spans], dtype=np.float64)
