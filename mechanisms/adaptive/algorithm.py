@@ -204,7 +204,7 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        beliefs, scale, cycle = terms.bank.beliefs(state.bank), state.bank.scale, self.cycle
+        beliefs, scale, cycle = terms.bank.mixture(state.bank).beliefs, state.bank.scale, self.cycle
         begun = state.since > 1
         spread = np.sqrt(scale)
         watch = Watch(

@@ -25,6 +25,7 @@ from streamveil.mechanisms.adaptive.kalman import (
     WHITE,
     BankState,
     Beliefs,
+    Mixture,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -137,21 +138,21 @@ class Bank:
         scale: Floats = np.maximum(counts * (1 - counts / self.users), LEAST_SCALE)
         return scale
 
-    def weights(self, state: BankState) -> Floats:
-        """Belief in each member in each bin, shape (members, d)."""
-        return _shares(state.scores.astype(np.float64), state.scale)
-
-    def beliefs(self, state: BankState) -> Floats:
-        """Belief in each member over all bins, shape (members,)."""
-        beliefs: Floats = self.weights(state) @ state.scale / state.scale.sum()
-        return beliefs
+    def mixture(self, state: BankState) -> Mixture:
+        """The members as they are believed since the last observation: mixed once for all slots."""
+        if state.mixture is None or state.mixture.scale is not state.scale:
+            weights = _shares(state.scores.astype(np.float64), state.scale)
+            state.mixture = kalman.mixed(state, weights)
+        return state.mixture
 
     def forecast(self, state: BankState) -> Forecast:
-        """Mix the members' beliefs of the present slot."""
-        weights, now = self.weights(state), kalman.present(state)
-        mean, variance = _mixed(weights, now.level, now.level_var)
-        scale = state.scale.astype(np.float64)
-        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * scale, scale)
+        """What is expected of the present slot."""
+        mixture, slots = self.mixture(state), state.elapsed
+        once, each, squared, squares = mixture.variances
+        variance = once + slots * each + slots**2 * squared
+        variance += (slots - 1) * slots * (2 * slots - 1) / 6 * squares
+        mean = mixture.level + slots * mixture.slope
+        return Forecast(mean, variance, mixture.white, mixture.scale)
 
     def of_level(self, level: Forecast) -> Forecast:
         """What a level makes the counts of the present slot: without a cycle they are the level."""
@@ -185,7 +186,7 @@ class Bank:
         own = float(shares[-1]) * white
         deviation = float(shares @ shares) * white
         scores = state.scores.astype(np.float64)
-        weights = _shares(scores, state.scale)
+        weights = self.mixture(state).weights
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
         _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2

@@ -10,7 +10,7 @@ ones; to observe that tells of level and slope. The bank (`filter_bank.py`) and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,27 @@ _MOST = 1e36
 _TINY = 1e-300
 
 
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """What all members together expect of the slots up to the next observation.
+
+    Polynomials of n, the slots since the last one; arrays of shape (d,) unless another is named.
+    """
+
+    weights: Floats
+    """Belief in each member in each bin, shape (members, d)."""
+    beliefs: Floats
+    """Over all bins, shape (members,)."""
+    level: Floats
+    slope: Floats
+    """The mean is level + n slope."""
+    variances: tuple[Floats, Floats, Floats, Floats]
+    """What 1, n, n**2 and 0 + 1 + 4 + ... + (n - 1)**2 are multiplied with."""
+    white: Floats
+    """Variance of a slot's own deviation."""
+    scale: Floats
+
+
 @dataclass
 class BankState:
     """What the members believed at the last observation.
@@ -64,6 +85,8 @@ class BankState:
     """s of each bin, in single precision all the same, shape (d,)."""
     elapsed: int = 1
     """Slots from the last observation, or the beginning, to the present one; 0 right after it."""
+    mixture: Mixture | None = field(default=None, init=False)
+    """What follows for later slots, once that was asked: not saved."""
 
 
 SCHEMA = state_codec.record_schema(
@@ -149,6 +172,32 @@ def present(state: BankState) -> Beliefs:
     level_var[SLOPED] += (slots - 1) * slots * (2 * slots - 1) / 6 * bend
     covariance += slots * slope_var + slots * (slots - 1) / 2 * bend
     return Beliefs(level, level_var, slope, covariance, slope_var + slots * bend)
+
+
+def mixed(state: BankState, weights: Floats) -> Mixture:
+    """What members that are believed so much, (members, d), expect together of all later slots."""
+    slope, covariance, slope_var = slopes(state)
+    sloped, scale = weights[SLOPED], state.scale
+    mean, trend = (weights * state.level).sum(axis=0), (sloped * slope).sum(axis=0)
+    apart = state.level - mean
+    turned = np.zeros_like(apart)
+    turned[SLOPED] = slope
+    turned -= trend
+    return Mixture(
+        weights,
+        weights @ scale / scale.sum(),
+        mean,
+        trend,
+        (
+            (weights * (state.level_var + apart**2)).sum(axis=0),
+            (weights * (DRIFT * scale + 2 * apart * turned)).sum(axis=0)
+            + 2 * (sloped * covariance).sum(axis=0),
+            (weights * turned**2).sum(axis=0) + (sloped * slope_var).sum(axis=0),
+            (sloped * BEND[SLOPED]).sum(axis=0) * scale,
+        ),
+        (weights * WHITE).sum(axis=0) * scale,
+        scale,
+    )
 
 
 def slopes(state: BankState) -> tuple[Floats, Floats, Floats]:

@@ -112,7 +112,7 @@ def revised(
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))
-    weights, every = levels.weights(state.bank), _every(state)
+    weights, every = levels.mixture(state.bank).weights, _every(state)
     while ring is not None and ring.next_slot <= until:
         slot, known = ring.revise(weights, scale)
         bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
@@ -145,7 +145,7 @@ def _every(state: AdaptiveState) -> bool:
 
 
 def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
-    beliefs = terms.bank.beliefs(state.bank)
+    beliefs = terms.bank.mixture(state.bank).beliefs
     beta, _ = terms.correlation.belief(state.correlation, state.bank.scale)
     chosen = state.cycle.chosen
     found = {"cycle": float(chosen.length if chosen else 0)} if state.cycle.candidates else {}

@@ -17,7 +17,7 @@ Control 18 (1973): the modified Bryson-Frazier form, which inverts no covariance
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -117,7 +117,7 @@ def _updated(before: BankState, release: Measured) -> _Update:
 
 def _later(state: BankState, slots: int, scale: npt.NDArray[Any]) -> BankState:
     """A state as it is some slots later, without a release."""
-    return BankState(**{**vars(state), "scale": scale, "elapsed": slots})
+    return replace(state, scale=scale, elapsed=slots)
 
 
 class _Adjoint(NamedTuple):
@@ -274,7 +274,7 @@ class Ring:
     @classmethod
     def start(cls, state: BankState, slot: int) -> Ring:
         """Slots are revised from this one on, the present one, where nothing was learnt yet."""
-        return cls(slot, slot - state.elapsed, BankState(**vars(state)))
+        return cls(slot, slot - state.elapsed, replace(state))
 
     def note(self, slot: int, elapsed: int, scale: npt.NDArray[Any], taken: Taken) -> None:
         """Remember a release.
