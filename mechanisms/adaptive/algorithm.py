@@ -114,7 +114,7 @@ class AdaptiveRelease:
             bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         level = terms.bank.forecast(state.bank)
         forecast = bank.of_level(level)
-        risk = terms.correlation.risk(state.correlation, state.bank.scale)
+        risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
         here = Slot(slot, counts, noise, terms, bank, level, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
@@ -203,7 +203,7 @@ class AdaptiveRelease:
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
-        risk = terms.correlation.risk(state.correlation, state.bank.scale)
+        risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
         beliefs, scale, cycle = terms.bank.mixture(state.bank).beliefs, state.bank.scale, self.cycle
         begun = state.since > 1
         spread = np.sqrt(scale)

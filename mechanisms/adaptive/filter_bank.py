@@ -211,7 +211,8 @@ class Bank:
         shown = unsure * (window.variance + deviation) - (window.with_level + own) ** 2
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
-        vars(state).update(vars(kalman.kept(after, scores, scale)) | {"elapsed": 0})
+        learnt = vars(kalman.kept(after, scores, scale))
+        vars(state).update(learnt | {"elapsed": 0, "mixture": None})
         known = _mixed(weights, each, left)
         taken = Taken(counts, noise + error, shares, opened)
         return Observed(

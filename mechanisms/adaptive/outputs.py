@@ -146,7 +146,7 @@ def _every(state: AdaptiveState) -> bool:
 
 def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
     beliefs = terms.bank.mixture(state.bank).beliefs
-    beta, _ = terms.correlation.belief(state.correlation, state.bank.scale)
+    beta = terms.correlation.belief(state.correlation, state.bank.scale).mean
     chosen = state.cycle.chosen
     found = {"cycle": float(chosen.length if chosen else 0)} if state.cycle.candidates else {}
     return {
