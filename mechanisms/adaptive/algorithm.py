@@ -194,12 +194,12 @@ class AdaptiveRelease:
         scale = float(state.bank.scale.mean())
         kind = SUM if state.running else POINT
         plan = here.terms.plan
-        error, noise = (
-            plan.error_after(kind, state.since, scale, risk) for risk in (here.risk, NO_RISK)
-        )
         # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
-        doubt = here.level.variance.mean()
-        return bool(doubt > max(IMPATIENCE * state.patience * error, noise))
+        doubt = float(here.level.variance.mean())
+        error = plan.error_after(kind, state.since, scale, here.risk)
+        if doubt <= IMPATIENCE * state.patience * error:
+            return False
+        return doubt > plan.error_after(kind, state.since, scale, NO_RISK)
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""

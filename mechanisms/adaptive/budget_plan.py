@@ -137,13 +137,13 @@ class Plan:
             # What is not noise is taken to be proportional to s.
             every = jumps.noise[:, None, None] * noise[:, None] / scales + other[:, None] / mean
             expected, curves = expected_error(kind, beliefs, every)
-            for row, (ratios, curve) in enumerate(zip(every, curves, strict=True)):
-                errors = expected[row] @ weight + late[row]
-                place = int(np.argmin(errors))
-                if best is None or errors[place] < best[0]:
-                    patience = float(curve[place] @ weight / (ratios[place] @ weight))
-                    watch = float(jumps.alerts[row]), int(watches[row, place])
-                    best = float(errors[place]), Planned(int(GAPS[place]), kind, patience, *watch)
+            errors = expected @ weight + late
+            row, place = divmod(int(errors.argmin()), len(GAPS))
+            if best is None or errors[row, place] < best[0]:
+                patience = float(curves[row, place] @ weight / (every[row, place] @ weight))
+                watch = float(jumps.alerts[row]), int(watches[row, place])
+                plan = Planned(int(GAPS[place]), kind, patience, *watch)
+                best = float(errors[row, place]), plan
         return best[1] if best else None
 
     def _table(self, kind: int) -> ChoicesByGap | None:

@@ -134,7 +134,7 @@ class Bank:
 
     def scale(self, mean: Floats) -> Floats:
         """Variance s of counts of this mean, not too small to divide by: shape (d,)."""
-        counts = np.clip(mean, 0, self.users)
+        counts = np.minimum(np.maximum(mean, 0.0), self.users)
         scale: Floats = np.maximum(counts * (1 - counts / self.users), LEAST_SCALE)
         return scale
 
@@ -181,20 +181,20 @@ class Bank:
             alarmed: whether a jump has been heard of.
             rarity: log of the slots from one jump to the next.
         """
-        now, window = kalman.present(state), kalman.window_of(state, shares)
+        now, forecast = kalman.present(state), self.forecast(state)
+        window = kalman.window_of(state, shares, now)
         white = WHITE * state.scale
         own = float(shares[-1]) * white
         deviation = float(shares @ shares) * white
         scores = state.scores.astype(np.float64)
         weights = self.mixture(state).weights
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
-        _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
         jumped = surprise > reach(self.bins, rarity, variance + error, noise, alarmed)
         if jumped.any():
             jumped |= surprise > partner_reach(self.bins, variance + error, noise)
             # By more than there is in all bins together is noise far more often than a jump.
-            largest = float(np.clip(mean, 0, None).sum())
+            largest = float(np.maximum(mean, 0.0).sum())
             jumped &= (surprise < largest**2) | (surprise > LARGEST_OF_NOISE**2 * noise)
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
@@ -215,6 +215,7 @@ class Bank:
         vars(state).update(learnt | {"elapsed": 0, "mixture": None})
         known = _mixed(weights, each, left)
         taken = Taken(counts, noise + error, shares, opened)
+        before = forecast.variance + forecast.white
         return Observed(
             *(jumped, *known, before, counts, mean, variance, noise, error + 0 * counts, taken),
             slots=len(shares),

@@ -207,11 +207,10 @@ def slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
     return slope, state.correlation.astype(np.float64) * together, slope_var
 
 
-def window_of(state: BankState, shares: Floats) -> Window:
-    """What is believed of the mean of the last slots with these shares."""
+def window_of(state: BankState, shares: Floats, now: Beliefs) -> Window:
+    """What is believed of the mean of the last slots with these shares, given :func:`present`."""
     slots, scale = state.elapsed, state.scale
     if len(shares) == 1:
-        now = present(state)
         return Window(now.level, now.level_var, now.level_var, now.covariance, slots)
     each = np.concatenate([np.zeros(slots - len(shares)), shares])
     # What a step of the level, or of the slope, in each slot adds to the mean.
@@ -275,13 +274,13 @@ def kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
     """The state of beliefs, rounded here and nowhere else: bytes of it lose nothing."""
     likely = np.maximum(scores - scores.max(axis=0), _LEAST_SCORE)
     together = np.sqrt(beliefs.slope_var * beliefs.level_var[SLOPED])
-    correlation = np.clip(beliefs.covariance / np.maximum(together, _TINY), -1, 1)
+    correlation = np.maximum(beliefs.covariance / np.maximum(together, _TINY), -1.0)
     return BankState(
         single(beliefs.level),
         single(beliefs.level_var),
         single(beliefs.slope),
         single(beliefs.slope_var),
-        correlation.astype(np.float16),
+        np.minimum(correlation, 1.0).astype(np.float16),
         likely.astype(np.float16),
         rounded(scale),
     )
@@ -294,4 +293,4 @@ def rounded(scale: Floats) -> Floats:
 
 def single(part: Floats) -> Singles:
     """Figures as states keep them; none is so large that there is no figure for a multiple."""
-    return np.clip(part, -_MOST, _MOST).astype(np.float32)
+    return np.minimum(np.maximum(part, -_MOST), _MOST).astype(np.float32)

@@ -100,7 +100,8 @@ def _updated(before: BankState, release: Measured) -> _Update:
     slots = len(release.shares)
     shares = release.shares.astype(np.float64) if slots else np.ones(1)
     state = _later(before, slots, release.scale)
-    now, window = kalman.present(state), kalman.window_of(state, shares)
+    now = kalman.present(state)
+    window = kalman.window_of(state, shares, now)
     if release.opened.any():
         now, window = kalman.opened(now, window, release.opened.astype(np.float64), slots)
     blurred = release.error + float(shares @ shares) * WHITE * release.scale
@@ -215,7 +216,7 @@ def smoothed(
     state = _later(kept, done, first.scale)
     there, with_sum = kalman.present(state), _with_sum(state, shares[:done])
     if first.slot == slot and first.opened.any():
-        window = kalman.window_of(state, shares if done else np.ones(1))
+        window = kalman.window_of(state, shares if done else np.ones(1), there)
         there, _ = kalman.opened(there, window, first.opened.astype(np.float64), done)
         with_sum = with_sum + (first.opened if done else 0)
     white = WHITE * first.scale
