@@ -34,15 +34,16 @@ def look(state: AdaptiveState, here: Slot, offers: Units) -> tuple[Units, float]
     weighting = Weighting.at(found.best(float(scale.mean()), here.risk), offers, terms.crowd)
     dispersion = weighting.dispersion
     bias, doubt = terms.correlation.bias(state.correlation, scale, dispersion)
-    expected = np.clip((forecast.mean + bias) / weighting.factor, -MOST_EXPECTED, MOST_EXPECTED)
-    target = np.rint(expected).astype(np.int64)
+    factor = weighting.factor
+    expected = np.maximum((forecast.mean + bias) / factor, -MOST_EXPECTED)
+    target = np.rint(np.minimum(expected, MOST_EXPECTED)).astype(np.int64)
     distance = np.abs(weighting.weights @ here.counts - target).sum(keepdims=True)
     noisy = weighting.add_noise(distance, here.noise, "gate", target.tobytes())
-    deviation = float(noisy[0]) * weighting.factor
+    deviation = float(noisy[0]) * factor
     spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)
     usual = np.sqrt(2 / np.pi) * spread.sum()
     varies = VARIES * varying(spread)
-    blur = weighting.factor / float(to_epsilon(weighting.unit))
+    blur = factor / float(to_epsilon(weighting.unit))
     return weighting.spent, float((deviation - usual - varies) / blur)
 
 

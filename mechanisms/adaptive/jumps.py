@@ -137,10 +137,9 @@ class Watch:
         typical = self._squares / np.maximum(self._sizes, 1e-9)
         told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
         hidden = _AFTER_RELEASES.take(_place(told), axis=0)
-        delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(
-            len(self._sizes), len(self.alerts), len(WATCHES), len(GAPS)
-        )
-        cost = np.tensordot(self._weighed, delay + PARTLY * (kind == SUM), 1)
+        delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
+        every = self._weighed @ (delay + PARTLY * (kind == SUM))
+        cost = every.reshape(len(self.alerts), len(WATCHES), len(GAPS))
         best = cost.argmin(axis=1)
         return cost.min(axis=1), WATCHES[best]
 

@@ -135,7 +135,7 @@ def _in_counts(
     mean: Floats, variance: Floats, quantum: int, most: int
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """Whole counts from 0 to `most`, and their standard errors, of estimates in quanta."""
-    counts = np.rint(np.clip(mean * quantum, 0, most)).astype(np.int64)
+    counts = np.rint(np.minimum(np.maximum(mean * quantum, 0.0), most)).astype(np.int64)
     return counts, np.sqrt(variance * quantum**2 + ROUNDING)
 
 
