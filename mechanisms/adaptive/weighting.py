@@ -199,8 +199,9 @@ class CorrelationState:
     """Standard deviation."""
     scores: Floats
     """Log-likelihood of each hypothesis, shape (hypotheses,)."""
-    mixed: Mixed | None = field(default=None, init=False)
-    """All hypotheses together, for the last scale that was asked for: not saved."""
+    mixed: tuple[Mixed, ...] = field(default=(), init=False)
+    """All hypotheses together, for the last two scales that were asked for, such as those before
+    and after a release: not saved."""
 
     @classmethod
     def of(cls, mean: Floats, variance: Floats, scores: Floats) -> CorrelationState:
@@ -269,9 +270,12 @@ class Correlation:
 
     def belief(self, state: CorrelationState, scale: Floats) -> Mixed:
         """Of each bin, and the squared bias to expect: mixed once for a scale of shape (d,)."""
-        if state.mixed is None or state.mixed.scale is not scale:
-            state.mixed = Mixed.of(state, scale)
-        return state.mixed
+        for known in state.mixed:
+            if known.scale is scale:
+                return known
+        made = Mixed.of(state, scale)
+        state.mixed = (made, *state.mixed[:1])
+        return made
 
     def bias(
         self, state: CorrelationState, scale: Floats, dispersion: float
@@ -329,7 +333,7 @@ class Correlation:
         gain = variance * lever / total
         mean = before + gain * surprise
         learnt = CorrelationState.of(mean, variance * error / total, scores)
-        vars(state).update(vars(learnt) | {"mixed": None})
+        vars(state).update(vars(learnt) | {"mixed": ()})
 
 
 def _possible(scale: Floats) -> Floats:
