@@ -80,17 +80,25 @@ class ChoicesByGap:
 
 
 class Plan:
-    """The releases that are possible after gaps.
+    """The releases that are possible after gaps, and looks in between.
 
     Args:
         after: what a release of the last slot can be after a gap, one of `gap_errors.GAPS`; asked
             once for each.
         every: what each slot can give to a release of all slots.
+        looks: what a look can be that so many slots saved up for, one of `jumps.WATCHES`; asked
+            once for each.
     """
 
-    def __init__(self, after: Callable[[int], Choices], every: Choices) -> None:
+    def __init__(
+        self,
+        after: Callable[[int], Choices],
+        every: Choices,
+        looks: Callable[[int], Choices],
+    ) -> None:
         self.points = cache(after)
         self.sums = every
+        self.looks = cache(looks)
         self._tables: dict[int, ChoicesByGap | None] = {}
 
     def errors(self, kind: int, gap: int, scale: float, risk: Risk) -> Floats:

@@ -161,11 +161,14 @@ class Adaptive(AdaptiveRelease):
         if alert not in self._rates:
             rates = Rates.at(alert, self.gate, self.rate, self.lent)
 
-            def found(slots: Units | int, looks: bool = True) -> Choices:
-                offers = rates.offers(slots, looks)
+            def found(offers: Units) -> Choices:
                 return choices(offers, self.population, self.assume_independent)
 
-            plan = Plan(lambda gap: found(np.minimum(gap, self.windows), gap > 1), found(1))
+            plan = Plan(
+                lambda gap: found(rates.offers(np.minimum(gap, self.windows), gap > 1)),
+                found(rates.offers(1)),
+                lambda slots: found(rates.gate * slots),
+            )
             self._rates[alert] = rates, plan
         return self._rates[alert]
 

@@ -27,7 +27,10 @@ def look(state: AdaptiveState, here: Slot, offers: Units) -> tuple[Units, float]
         (units spent, shape (K,); surprise in noise scales above what is usual).
     """
     terms, forecast = here.terms, here.forecast
-    found = choices(offers, terms.crowd, terms.assume_independent)
+    if (offers == terms.rates.gate * state.watch).all():
+        found = terms.plan.looks(state.watch)
+    else:
+        found = choices(offers, terms.crowd, terms.assume_independent)
     if not found.thresholds.size:
         return np.zeros_like(offers), 0.0
     scale = state.bank.scale
@@ -56,7 +59,7 @@ def varying(spread: Floats) -> float:
 
 def noise_scale(terms: Terms) -> float:
     """Of a look with what one slot gives to the whole gate, inf if nothing."""
-    found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
+    found = terms.plan.looks(1)
     if not found.thresholds.size:
         return np.inf
     return float(np.sqrt(found.noise.min() / 2)) * terms.rates.alert

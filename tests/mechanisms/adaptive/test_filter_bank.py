@@ -138,6 +138,23 @@ def test_covariances_stay_covariances_where_counts_are_large(users, noise):
         wander(users, [noise], seed)
 
 
+# Members are mixed once after a release, and that foresees any later slot as they do one by one.
+def test_forecasts_mix_what_members_believe_of_the_slot():
+    rng = np.random.default_rng(5)
+    bank = Bank(5000, 3)
+    state, _, _ = follow(bank, rng.normal([900, 50, 3], [100, 20, 1], (30, 3)), 40.0, gap=3)
+    for _ in range(3):
+        for state.elapsed in (0, 1, 2, 7, 40):
+            weights, now = bank.mixture(state).weights, present(state)
+            mean = (weights * now.level).sum(axis=0)
+            spread = (weights * (now.level_var + (now.level - mean) ** 2)).sum(axis=0)
+            found = bank.forecast(state)
+            np.testing.assert_allclose(found.mean, mean, rtol=1e-12)
+            np.testing.assert_allclose(found.variance, spread, rtol=1e-9)
+        # After a release, and with another scale, nothing of the mixture before is left.
+        bank.observe(state, rng.normal(500, 100, 3), 40.0, np.ones(3))
+
+
 # Bins know nothing of each other: an order of bins is an order of results.
 def test_bins_are_independent():
     rng = np.random.default_rng(1)

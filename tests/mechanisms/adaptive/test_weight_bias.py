@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.adaptive.weighting import Correlation
+from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState
 
 PROPERTY = settings(max_examples=50)
 DISPERSION = 0.25
@@ -106,3 +106,21 @@ def test_beliefs_stay_beliefs(bins, seed):
         assert (bias <= scale).all()
         assert not state.mean[0].any()  # the hypothesis of none
         assert np.isfinite(correlation.belief(state, scale).risk).all()
+
+
+# What is mixed is kept for two scales: an audit must leave nothing of it.
+def test_what_is_mixed_is_of_the_last_audit():
+    rng = np.random.default_rng(6)
+    correlation = Correlation(3, DISPERSION)
+    scales = [rng.uniform(1, 100, 3) for _ in range(3)]
+    state = correlation.start(scales[0])
+    for scale in scales:
+        for one in scales:
+            correlation.belief(state, one)
+        correlation.learn(state, rng.normal(0, 30, 3), scale, DISPERSION, np.ones(3))
+        fresh = CorrelationState(state.mean, state.deviation, state.scores)
+        for one in scales:
+            told, expected = (correlation.belief(each, one) for each in (state, fresh))
+            np.testing.assert_array_equal(told.mean, expected.mean)
+            np.testing.assert_array_equal(told.variance, expected.variance)
+            assert told.risk == expected.risk
