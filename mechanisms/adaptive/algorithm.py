@@ -114,7 +114,7 @@ class AdaptiveRelease:
             bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
         level = terms.bank.forecast(state.bank)
         forecast = bank.of_level(level)
-        risk = terms.correlation.risk(state.correlation, state.bank.scale)
+        risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
         here = Slot(slot, counts, noise, terms, bank, level, forecast, risk)
         started, kind = state.published_slot is not None, state.kind
         seen, bill, surprise = self._seen(state, here)
@@ -194,17 +194,17 @@ class AdaptiveRelease:
         scale = float(state.bank.scale.mean())
         kind = SUM if state.running else POINT
         plan = here.terms.plan
-        error, noise = (
-            plan.error_after(kind, state.since, scale, risk) for risk in (here.risk, NO_RISK)
-        )
         # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
-        doubt = here.level.variance.mean()
-        return bool(doubt > max(IMPATIENCE * state.patience * error, noise))
+        doubt = float(here.level.variance.mean())
+        error = plan.error_after(kind, state.since, scale, here.risk)
+        if doubt <= IMPATIENCE * state.patience * error:
+            return False
+        return doubt > plan.error_after(kind, state.since, scale, NO_RISK)
 
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
-        risk = terms.correlation.risk(state.correlation, state.bank.scale)
-        beliefs, scale, cycle = terms.bank.beliefs(state.bank), state.bank.scale, self.cycle
+        risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
+        beliefs, scale, cycle = terms.bank.mixture(state.bank).beliefs, state.bank.scale, self.cycle
         begun = state.since > 1
         spread = np.sqrt(scale)
         watch = Watch(

@@ -80,17 +80,25 @@ class ChoicesByGap:
 
 
 class Plan:
-    """The releases that are possible after gaps.
+    """The releases that are possible after gaps, and looks in between.
 
     Args:
         after: what a release of the last slot can be after a gap, one of `gap_errors.GAPS`; asked
             once for each.
         every: what each slot can give to a release of all slots.
+        looks: what a look can be that so many slots saved up for, one of `jumps.WATCHES`; asked
+            once for each.
     """
 
-    def __init__(self, after: Callable[[int], Choices], every: Choices) -> None:
+    def __init__(
+        self,
+        after: Callable[[int], Choices],
+        every: Choices,
+        looks: Callable[[int], Choices],
+    ) -> None:
         self.points = cache(after)
         self.sums = every
+        self.looks = cache(looks)
         self._tables: dict[int, ChoicesByGap | None] = {}
 
     def errors(self, kind: int, gap: int, scale: float, risk: Risk) -> Floats:
@@ -137,13 +145,13 @@ class Plan:
             # What is not noise is taken to be proportional to s.
             every = jumps.noise[:, None, None] * noise[:, None] / scales + other[:, None] / mean
             expected, curves = expected_error(kind, beliefs, every)
-            for row, (ratios, curve) in enumerate(zip(every, curves, strict=True)):
-                errors = expected[row] @ weight + late[row]
-                place = int(np.argmin(errors))
-                if best is None or errors[place] < best[0]:
-                    patience = float(curve[place] @ weight / (ratios[place] @ weight))
-                    watch = float(jumps.alerts[row]), int(watches[row, place])
-                    best = float(errors[place]), Planned(int(GAPS[place]), kind, patience, *watch)
+            errors = expected @ weight + late
+            row, place = divmod(int(errors.argmin()), len(GAPS))
+            if best is None or errors[row, place] < best[0]:
+                patience = float(curves[row, place] @ weight / (every[row, place] @ weight))
+                watch = float(jumps.alerts[row]), int(watches[row, place])
+                plan = Planned(int(GAPS[place]), kind, patience, *watch)
+                best = float(errors[row, place]), plan
         return best[1] if best else None
 
     def _table(self, kind: int) -> ChoicesByGap | None:

@@ -128,7 +128,11 @@ class DynamicAdaptive(AdaptiveRelease):
         most = float(members.sizes.sum()) * members.sensitivity
         bank = filter_bank.Bank(most, self.setting.bins)
         saved = _Saved(rates, ahead, members, self.assume_independent)
-        plan = Plan(saved, saved.every())
+        plan = Plan(
+            saved,
+            saved.every(),
+            lambda slots: choices(rates.gate * slots, members, self.assume_independent),
+        )
         dispersion = float(plan.points(1).dispersion.max(initial=0.0))
         return Terms(
             members,

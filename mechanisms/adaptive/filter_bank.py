@@ -25,6 +25,7 @@ from streamveil.mechanisms.adaptive.kalman import (
     WHITE,
     BankState,
     Beliefs,
+    Mixture,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -133,25 +134,25 @@ class Bank:
 
     def scale(self, mean: Floats) -> Floats:
         """Variance s of counts of this mean, not too small to divide by: shape (d,)."""
-        counts = np.clip(mean, 0, self.users)
+        counts = np.minimum(np.maximum(mean, 0.0), self.users)
         scale: Floats = np.maximum(counts * (1 - counts / self.users), LEAST_SCALE)
         return scale
 
-    def weights(self, state: BankState) -> Floats:
-        """Belief in each member in each bin, shape (members, d)."""
-        return _shares(state.scores.astype(np.float64), state.scale)
-
-    def beliefs(self, state: BankState) -> Floats:
-        """Belief in each member over all bins, shape (members,)."""
-        beliefs: Floats = self.weights(state) @ state.scale / state.scale.sum()
-        return beliefs
+    def mixture(self, state: BankState) -> Mixture:
+        """The members as they are believed since the last observation: mixed once for all slots."""
+        if state.mixture is None or state.mixture.scale is not state.scale:
+            weights = _shares(state.scores.astype(np.float64), state.scale)
+            state.mixture = kalman.mixed(state, weights)
+        return state.mixture
 
     def forecast(self, state: BankState) -> Forecast:
-        """Mix the members' beliefs of the present slot."""
-        weights, now = self.weights(state), kalman.present(state)
-        mean, variance = _mixed(weights, now.level, now.level_var)
-        scale = state.scale.astype(np.float64)
-        return Forecast(mean, variance, (weights * WHITE).sum(axis=0) * scale, scale)
+        """What is expected of the present slot."""
+        mixture, slots = self.mixture(state), state.elapsed
+        once, each, squared, squares = mixture.variances
+        variance = once + slots * each + slots**2 * squared
+        variance += (slots - 1) * slots * (2 * slots - 1) / 6 * squares
+        mean = mixture.level + slots * mixture.slope
+        return Forecast(mean, variance, mixture.white, mixture.scale)
 
     def of_level(self, level: Forecast) -> Forecast:
         """What a level makes the counts of the present slot: without a cycle they are the level."""
@@ -180,20 +181,20 @@ class Bank:
             alarmed: whether a jump has been heard of.
             rarity: log of the slots from one jump to the next.
         """
-        now, window = kalman.present(state), kalman.window_of(state, shares)
+        now, forecast = kalman.present(state), self.forecast(state)
+        window = kalman.window_of(state, shares, now)
         white = WHITE * state.scale
         own = float(shares[-1]) * white
         deviation = float(shares @ shares) * white
         scores = state.scores.astype(np.float64)
-        weights = _shares(scores, state.scale)
+        weights = self.mixture(state).weights
         mean, variance = _mixed(weights, window.mean, window.variance + deviation)
-        _, before = _mixed(weights, now.level, now.level_var + white)
         surprise = (counts - mean) ** 2
         jumped = surprise > reach(self.bins, rarity, variance + error, noise, alarmed)
         if jumped.any():
             jumped |= surprise > partner_reach(self.bins, variance + error, noise)
             # By more than there is in all bins together is noise far more often than a jump.
-            largest = float(np.clip(mean, 0, None).sum())
+            largest = float(np.maximum(mean, 0.0).sum())
             jumped &= (surprise < largest**2) | (surprise > LARGEST_OF_NOISE**2 * noise)
         opened = np.where(jumped, surprise, 0.0)
         if jumped.any():
@@ -210,9 +211,11 @@ class Bank:
         shown = unsure * (window.variance + deviation) - (window.with_level + own) ** 2
         left = (unsure * (noise + error) + np.maximum(shown, 0.0)) / total
         scale = self.scale((weights * after.level).sum(axis=0))
-        vars(state).update(vars(kalman.kept(after, scores, scale)) | {"elapsed": 0})
+        learnt = vars(kalman.kept(after, scores, scale))
+        vars(state).update(learnt | {"elapsed": 0, "mixture": None})
         known = _mixed(weights, each, left)
         taken = Taken(counts, noise + error, shares, opened)
+        before = forecast.variance + forecast.white
         return Observed(
             *(jumped, *known, before, counts, mean, variance, noise, error + 0 * counts, taken),
             slots=len(shares),

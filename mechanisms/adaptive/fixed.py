@@ -161,11 +161,14 @@ class Adaptive(AdaptiveRelease):
         if alert not in self._rates:
             rates = Rates.at(alert, self.gate, self.rate, self.lent)
 
-            def found(slots: Units | int, looks: bool = True) -> Choices:
-                offers = rates.offers(slots, looks)
+            def found(offers: Units) -> Choices:
                 return choices(offers, self.population, self.assume_independent)
 
-            plan = Plan(lambda gap: found(np.minimum(gap, self.windows), gap > 1), found(1))
+            plan = Plan(
+                lambda gap: found(rates.offers(np.minimum(gap, self.windows), gap > 1)),
+                found(rates.offers(1)),
+                lambda slots: found(rates.gate * slots),
+            )
             self._rates[alert] = rates, plan
         return self._rates[alert]
 
@@ -187,8 +190,8 @@ class Adaptive(AdaptiveRelease):
             self.assume_independent,
             self.windows,
             rates,
-            np.clip(main, 0, left),
-            np.clip(reserve, 0, left),
+            np.minimum(np.maximum(main, 0), left),
+            np.minimum(np.maximum(reserve, 0), left),
             self.reserve_cap > 0,
             self.audit if room and state.slots % self.longest == 0 else None,
             self.bank,

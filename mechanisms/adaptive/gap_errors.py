@@ -112,14 +112,14 @@ def expected_error(kind: int, weights: Floats, ratios: Floats) -> tuple[Floats, 
     Returns:
         (errors, those of the curve alone), both of shape (..., gaps, b).
     """
-    place = np.clip(np.log2(ratios) - _RATIOS[0], 0, len(_RATIOS) - 1.001)
+    place = np.minimum(np.maximum(np.log2(ratios) - _RATIOS[0], 0.0), len(_RATIOS) - 1.001)
     low = place.astype(np.int64)
     share = place - low
     # Mixing members first leaves one row of ratios for each gap.
     rows = _settled()[kind].reshape(-1, len(weights))
-    mixed = np.dot(rows, weights[:, None]).reshape(len(GAPS), -1)
-    gap = np.arange(len(GAPS))[:, None]
-    curve = mixed[gap, low] * (1 - share) + mixed[gap, low + 1] * share
+    mixed = np.dot(rows, weights[:, None])[:, 0]
+    low += np.arange(len(GAPS))[:, None] * len(_RATIOS)
+    curve = mixed.take(low) * (1 - share) + mixed.take(low + 1) * share
     white = float((weights * WHITE[:, 0]).sum())
     if not white:
         return curve, curve

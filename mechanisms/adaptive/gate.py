@@ -27,22 +27,26 @@ def look(state: AdaptiveState, here: Slot, offers: Units) -> tuple[Units, float]
         (units spent, shape (K,); surprise in noise scales above what is usual).
     """
     terms, forecast = here.terms, here.forecast
-    found = choices(offers, terms.crowd, terms.assume_independent)
+    if (offers == terms.rates.gate * state.watch).all():
+        found = terms.plan.looks(state.watch)
+    else:
+        found = choices(offers, terms.crowd, terms.assume_independent)
     if not found.thresholds.size:
         return np.zeros_like(offers), 0.0
     scale = state.bank.scale
     weighting = Weighting.at(found.best(float(scale.mean()), here.risk), offers, terms.crowd)
     dispersion = weighting.dispersion
     bias, doubt = terms.correlation.bias(state.correlation, scale, dispersion)
-    expected = np.clip((forecast.mean + bias) / weighting.factor, -MOST_EXPECTED, MOST_EXPECTED)
-    target = np.rint(expected).astype(np.int64)
+    factor = weighting.factor
+    expected = np.maximum((forecast.mean + bias) / factor, -MOST_EXPECTED)
+    target = np.rint(np.minimum(expected, MOST_EXPECTED)).astype(np.int64)
     distance = np.abs(weighting.weights @ here.counts - target).sum(keepdims=True)
     noisy = weighting.add_noise(distance, here.noise, "gate", target.tobytes())
-    deviation = float(noisy[0]) * weighting.factor
+    deviation = float(noisy[0]) * factor
     spread = np.sqrt(forecast.variance + forecast.white + dispersion * scale + doubt)
     usual = np.sqrt(2 / np.pi) * spread.sum()
     varies = VARIES * varying(spread)
-    blur = weighting.factor / float(to_epsilon(weighting.unit))
+    blur = factor / float(to_epsilon(weighting.unit))
     return weighting.spent, float((deviation - usual - varies) / blur)
 
 
@@ -55,7 +59,7 @@ def varying(spread: Floats) -> float:
 
 def noise_scale(terms: Terms) -> float:
     """Of a look with what one slot gives to the whole gate, inf if nothing."""
-    found = choices(terms.rates.gate, terms.crowd, terms.assume_independent)
+    found = terms.plan.looks(1)
     if not found.thresholds.size:
         return np.inf
     return float(np.sqrt(found.noise.min() / 2)) * terms.rates.alert

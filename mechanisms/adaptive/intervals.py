@@ -153,13 +153,13 @@ class Misfit:
 
     def _update(self, lever: Floats, unusual: Floats, excess: Floats) -> None:
         spread = _SPREAD + lever**2 * self.own_variance
-        levers = lever * np.stack([np.ones_like(lever), unusual])
+        levers = np.array([lever, lever * unusual])
         told = levers / spread
         covariance = np.linalg.inv(np.linalg.inv(self.covariance) + told @ levers.T)
         step = covariance @ (told @ excess)
         self.common = self.common + step
-        self.common[1] = np.clip(self.common[1], -1, 0)
-        known = np.diag(covariance)
+        self.common[1] = min(max(self.common[1], -1.0), 0.0)
+        known = covariance.diagonal()
         grown = np.sqrt(np.minimum(known + COMMON_STEP, COMMON) / known)
         self.covariance = covariance * grown * grown[:, None]
         gain = self.own_variance * lever / spread
@@ -170,7 +170,7 @@ class Misfit:
     def _unusual(self, variance: Floats) -> Floats:
         """How far the log of each variance is above its usual value, beside that of all bins."""
         above = np.log(np.maximum(variance, _LEAST)) - self.usual
-        unusual: Floats = np.clip(above - above.mean(), -MOST_UNUSUAL, MOST_UNUSUAL)
+        unusual: Floats = np.minimum(np.maximum(above - above.mean(), -MOST_UNUSUAL), MOST_UNUSUAL)
         return unusual
 
     def factor(self, variance: Floats) -> Floats:
@@ -189,6 +189,6 @@ def _white(forecast: Forecast, factor: Floats, every: bool) -> Floats:
     """
     if every:
         return factor * forecast.white
-    absent = np.clip(1 - forecast.white / forecast.scale, 0, 1)
+    absent = np.minimum(np.maximum(1 - forecast.white / forecast.scale, 0.0), 1.0)
     white: Floats = np.maximum(forecast.scale, LEAST_WHITE) * (1 - absent**CERTAIN)
     return white

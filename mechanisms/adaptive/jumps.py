@@ -118,10 +118,9 @@ class Watch:
         self._weighed = weights * self._squares / (slots + CALM)
         self._blur, self._bins, self._rarity = blur, bins, jumps.rarity(slots)
         scale = look_scale / (self.alerts[:, None] * WATCHES)
-        by_chance = _beyond(np.array(-ALARM))
         above = (self._sizes[:, None, None] - VARIES * spread) / scale - ALARM
-        shown = np.maximum(_beyond(above) - by_chance, 0) / (1 - by_chance)
-        missed = _AFTER_LOOKS[np.arange(len(WATCHES)), _place(shown)]
+        shown = np.maximum(_beyond(above) - _BY_CHANCE, 0.0) / (1 - _BY_CHANCE)
+        missed = _AFTER_LOOKS.take(_place(shown), axis=0)
         self._missed = missed.reshape(len(self._sizes), -1, FOLLOWED)
 
     def costs(self, kind: int, noise: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
@@ -137,11 +136,10 @@ class Watch:
         reach = filter_bank.reach(self._bins, self._rarity, np.array(self._blur), noise) ** 0.5
         typical = self._squares / np.maximum(self._sizes, 1e-9)
         told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
-        hidden = _AFTER_RELEASES[np.arange(len(GAPS)), _place(told)]
-        delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(
-            len(self._sizes), len(self.alerts), len(WATCHES), len(GAPS)
-        )
-        cost = np.tensordot(self._weighed, delay + PARTLY * (kind == SUM), 1)
+        hidden = _AFTER_RELEASES.take(_place(told), axis=0)
+        delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
+        every = self._weighed @ (delay + PARTLY * (kind == SUM))
+        cost = every.reshape(len(self.alerts), len(WATCHES), len(GAPS))
         best = cost.argmin(axis=1)
         return cost.min(axis=1), WATCHES[best]
 
@@ -152,20 +150,24 @@ def _beyond(above: Floats) -> Floats:
     return np.where(above > 0, 1 - tail, tail)
 
 
-def _place(chance: Floats) -> npt.NDArray[np.int64]:
-    return np.rint(chance * (len(_CHANCES) - 1)).astype(np.int64)
+def _place(chances: Floats) -> npt.NDArray[np.int64]:
+    """Rows of a table by trial and chance, for chances by trial: shape (..., trials)."""
+    place = np.rint(chances * (len(_CHANCES) - 1)).astype(np.int64)
+    return place + np.arange(chances.shape[-1]) * len(_CHANCES)
 
 
 def _survival(steps: npt.NDArray[np.int64]) -> Floats:
     """The chance that a jump is still not seen after 1, 2, ... slots.
 
-    By slots from one trial to the next, and by the chance of each: (steps, chances, FOLLOWED).
+    By slots from one trial to the next, and within that by the chance of each: shape
+    (steps * chances, FOLLOWED).
     """
     whole, begun = np.divmod(np.arange(1, FOLLOWED + 1), steps[:, None])
     hidden = 1 - _CHANCES[:, None]
     part = begun / steps[:, None]
     found: Floats = hidden ** whole[:, None] * (1 - part[:, None] * _CHANCES[:, None])
-    return found
+    return found.reshape(-1, FOLLOWED)
 
 
 _AFTER_LOOKS, _AFTER_RELEASES = _survival(WATCHES), _survival(GAPS)
+_BY_CHANCE = float(_beyond(np.array(-ALARM)))

@@ -10,7 +10,7 @@ ones; to observe that tells of level and slope. The bank (`filter_bank.py`) and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,27 @@ _MOST = 1e36
 _TINY = 1e-300
 
 
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """What all members together expect of the slots up to the next observation.
+
+    Polynomials of n, the slots since the last one; arrays of shape (d,) unless another is named.
+    """
+
+    weights: Floats
+    """Belief in each member in each bin, shape (members, d)."""
+    beliefs: Floats
+    """Over all bins, shape (members,)."""
+    level: Floats
+    slope: Floats
+    """The mean is level + n slope."""
+    variances: tuple[Floats, Floats, Floats, Floats]
+    """What 1, n, n**2 and 0 + 1 + 4 + ... + (n - 1)**2 are multiplied with."""
+    white: Floats
+    """Variance of a slot's own deviation."""
+    scale: Floats
+
+
 @dataclass
 class BankState:
     """What the members believed at the last observation.
@@ -64,6 +85,8 @@ class BankState:
     """s of each bin, in single precision all the same, shape (d,)."""
     elapsed: int = 1
     """Slots from the last observation, or the beginning, to the present one; 0 right after it."""
+    mixture: Mixture | None = field(default=None, init=False)
+    """What follows for later slots, once that was asked: not saved."""
 
 
 SCHEMA = state_codec.record_schema(
@@ -151,6 +174,32 @@ def present(state: BankState) -> Beliefs:
     return Beliefs(level, level_var, slope, covariance, slope_var + slots * bend)
 
 
+def mixed(state: BankState, weights: Floats) -> Mixture:
+    """What members that are believed so much, (members, d), expect together of all later slots."""
+    slope, covariance, slope_var = slopes(state)
+    sloped, scale = weights[SLOPED], state.scale
+    mean, trend = (weights * state.level).sum(axis=0), (sloped * slope).sum(axis=0)
+    apart = state.level - mean
+    turned = np.zeros_like(apart)
+    turned[SLOPED] = slope
+    turned -= trend
+    return Mixture(
+        weights,
+        weights @ scale / scale.sum(),
+        mean,
+        trend,
+        (
+            (weights * (state.level_var + apart**2)).sum(axis=0),
+            (weights * (DRIFT * scale + 2 * apart * turned)).sum(axis=0)
+            + 2 * (sloped * covariance).sum(axis=0),
+            (weights * turned**2).sum(axis=0) + (sloped * slope_var).sum(axis=0),
+            (sloped * BEND[SLOPED]).sum(axis=0) * scale,
+        ),
+        (weights * WHITE).sum(axis=0) * scale,
+        scale,
+    )
+
+
 def slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
     """Slope, its covariance with the level and its variance, at the last observation."""
     slope, slope_var = state.slope.astype(np.float64), state.slope_var.astype(np.float64)
@@ -158,11 +207,10 @@ def slopes(state: BankState) -> tuple[Floats, Floats, Floats]:
     return slope, state.correlation.astype(np.float64) * together, slope_var
 
 
-def window_of(state: BankState, shares: Floats) -> Window:
-    """What is believed of the mean of the last slots with these shares."""
+def window_of(state: BankState, shares: Floats, now: Beliefs) -> Window:
+    """What is believed of the mean of the last slots with these shares, given :func:`present`."""
     slots, scale = state.elapsed, state.scale
     if len(shares) == 1:
-        now = present(state)
         return Window(now.level, now.level_var, now.level_var, now.covariance, slots)
     each = np.concatenate([np.zeros(slots - len(shares)), shares])
     # What a step of the level, or of the slope, in each slot adds to the mean.
@@ -226,13 +274,13 @@ def kept(beliefs: Beliefs, scores: Floats, scale: Floats) -> BankState:
     """The state of beliefs, rounded here and nowhere else: bytes of it lose nothing."""
     likely = np.maximum(scores - scores.max(axis=0), _LEAST_SCORE)
     together = np.sqrt(beliefs.slope_var * beliefs.level_var[SLOPED])
-    correlation = np.clip(beliefs.covariance / np.maximum(together, _TINY), -1, 1)
+    correlation = np.maximum(beliefs.covariance / np.maximum(together, _TINY), -1.0)
     return BankState(
         single(beliefs.level),
         single(beliefs.level_var),
         single(beliefs.slope),
         single(beliefs.slope_var),
-        correlation.astype(np.float16),
+        np.minimum(correlation, 1.0).astype(np.float16),
         likely.astype(np.float16),
         rounded(scale),
     )
@@ -245,4 +293,4 @@ def rounded(scale: Floats) -> Floats:
 
 def single(part: Floats) -> Singles:
     """Figures as states keep them; none is so large that there is no figure for a multiple."""
-    return np.clip(part, -_MOST, _MOST).astype(np.float32)
+    return np.minimum(np.maximum(part, -_MOST), _MOST).astype(np.float32)

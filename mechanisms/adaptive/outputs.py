@@ -112,7 +112,7 @@ def revised(
     """Revise all slots up to one that have not been."""
     ring, scale = state.ring, state.bank.scale.astype(np.float64)
     levels = Bank(1.0, len(scale))
-    weights, every = levels.weights(state.bank), _every(state)
+    weights, every = levels.mixture(state.bank).weights, _every(state)
     while ring is not None and ring.next_slot <= until:
         slot, known = ring.revise(weights, scale)
         bank = cycle.over(state.cycle, levels, slot, 1) if cycle else levels
@@ -135,7 +135,7 @@ def _in_counts(
     mean: Floats, variance: Floats, quantum: int, most: int
 ) -> tuple[npt.NDArray[np.int64], Floats]:
     """Whole counts from 0 to `most`, and their standard errors, of estimates in quanta."""
-    counts = np.rint(np.clip(mean * quantum, 0, most)).astype(np.int64)
+    counts = np.rint(np.minimum(np.maximum(mean * quantum, 0.0), most)).astype(np.int64)
     return counts, np.sqrt(variance * quantum**2 + ROUNDING)
 
 
@@ -145,8 +145,8 @@ def _every(state: AdaptiveState) -> bool:
 
 
 def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
-    beliefs = terms.bank.beliefs(state.bank)
-    beta, _ = terms.correlation.belief(state.correlation, state.bank.scale)
+    beliefs = terms.bank.mixture(state.bank).beliefs
+    beta = terms.correlation.belief(state.correlation, state.bank.scale).mean
     chosen = state.cycle.chosen
     found = {"cycle": float(chosen.length if chosen else 0)} if state.cycle.candidates else {}
     return {

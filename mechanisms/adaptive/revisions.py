@@ -17,7 +17,7 @@ Control 18 (1973): the modified Bryson-Frazier form, which inverts no covariance
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -100,7 +100,8 @@ def _updated(before: BankState, release: Measured) -> _Update:
     slots = len(release.shares)
     shares = release.shares.astype(np.float64) if slots else np.ones(1)
     state = _later(before, slots, release.scale)
-    now, window = kalman.present(state), kalman.window_of(state, shares)
+    now = kalman.present(state)
+    window = kalman.window_of(state, shares, now)
     if release.opened.any():
         now, window = kalman.opened(now, window, release.opened.astype(np.float64), slots)
     blurred = release.error + float(shares @ shares) * WHITE * release.scale
@@ -117,7 +118,7 @@ def _updated(before: BankState, release: Measured) -> _Update:
 
 def _later(state: BankState, slots: int, scale: npt.NDArray[Any]) -> BankState:
     """A state as it is some slots later, without a release."""
-    return BankState(**{**vars(state), "scale": scale, "elapsed": slots})
+    return replace(state, scale=scale, elapsed=slots)
 
 
 class _Adjoint(NamedTuple):
@@ -215,7 +216,7 @@ def smoothed(
     state = _later(kept, done, first.scale)
     there, with_sum = kalman.present(state), _with_sum(state, shares[:done])
     if first.slot == slot and first.opened.any():
-        window = kalman.window_of(state, shares if done else np.ones(1))
+        window = kalman.window_of(state, shares if done else np.ones(1), there)
         there, _ = kalman.opened(there, window, first.opened.astype(np.float64), done)
         with_sum = with_sum + (first.opened if done else 0)
     white = WHITE * first.scale
@@ -274,7 +275,7 @@ class Ring:
     @classmethod
     def start(cls, state: BankState, slot: int) -> Ring:
         """Slots are revised from this one on, the present one, where nothing was learnt yet."""
-        return cls(slot, slot - state.elapsed, BankState(**vars(state)))
+        return cls(slot, slot - state.elapsed, replace(state))
 
     def note(self, slot: int, elapsed: int, scale: npt.NDArray[Any], taken: Taken) -> None:
         """Remember a release.

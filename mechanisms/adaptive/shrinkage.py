@@ -105,5 +105,5 @@ class Shrinkage:
         most = np.inf
         if share < CLEAR and self.square > TELLING:
             most = MOST * np.sqrt(np.median(variance) * share / (1 - share))
-        counts: Floats = np.clip(mean, 0.0, most)
+        counts: Floats = np.minimum(np.maximum(mean, 0.0), most)
         return counts

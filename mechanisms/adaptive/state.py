@@ -23,6 +23,7 @@ from streamveil.mechanisms.core import state_codec
 from streamveil.mechanisms.protocol import Members
 
 _BYTES_LIST = {"type": "array", "items": "bytes"}
+_BELIEFS = ("mean", "deviation", "scores")
 _KEPT = {
     "slots": "long",
     "since": "long",
@@ -136,7 +137,7 @@ def pack(
     record = {
         **{name: getattr(state, name) for name in _KEPT},
         "bank": kalman.record(state.bank),
-        "correlation": [part.tobytes() for part in vars(state.correlation).values()],
+        "correlation": [getattr(state.correlation, name).tobytes() for name in _BELIEFS],
         "running": state.running.record() if state.running else None,
         "cycle": state.cycle.record(),
         "ring": state.ring.record() if state.ring else None,
@@ -167,8 +168,8 @@ def unpack(
         state.jumps = Jumps(**record["jumps"])
         state.misfit = Misfit.read(record["misfit"], len(state.bank.scale))
         state.shrinkage = Shrinkage(**record["shrinkage"])
-    beliefs = vars(state.correlation)
-    shapes = [(part.dtype, part.shape) for part in beliefs.values()]
+    beliefs = [getattr(state.correlation, name) for name in _BELIEFS]
+    shapes = [(part.dtype, part.shape) for part in beliefs]
     if version == 1:
         shapes = [(np.dtype(np.float64), shape) for _, shape in shapes]
     read = [

@@ -21,7 +21,7 @@ all among them, are tracked side by side and mixed by how well they predict the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -199,6 +199,9 @@ class CorrelationState:
     """Standard deviation."""
     scores: Floats
     """Log-likelihood of each hypothesis, shape (hypotheses,)."""
+    mixed: tuple[Mixed, ...] = field(default=(), init=False)
+    """All hypotheses together, for the last two scales that were asked for, such as those before
+    and after a release: not saved."""
 
     @classmethod
     def of(cls, mean: Floats, variance: Floats, scores: Floats) -> CorrelationState:
@@ -226,6 +229,33 @@ class Risk(NamedTuple):
 NO_RISK = Risk(0.0, 0.0)
 
 
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    """What is believed of beta in bins of some scale, arrays of shape (d,)."""
+
+    scale: Floats
+    mean: Floats
+    variance: Floats
+    told: Floats
+    """The same where errors are told: see `STAYING`."""
+    risk: Risk
+
+    @classmethod
+    def of(cls, state: CorrelationState, scale: Floats) -> Mixed:
+        """Mix the hypotheses."""
+        means, variances = state.at(scale)
+        weights = _shares(state.scores)
+        mean = (weights * means).sum(axis=0)
+        each = variances + (means - mean) ** 2
+        variance = (weights * each).sum(axis=0)
+        staying = (CHANCE > 0) * STAYING
+        told = ((staying + (1 - STAYING) * weights) * each).sum(axis=0)
+        squared = (mean * scale) ** 2
+        here = variance * scale**2 + MISFIT**2 * squared
+        risk = Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
+        return cls(scale, mean, variance, told, risk)
+
+
 class Correlation:
     """Bias of releases whose weights have at most the dispersion `reference`."""
 
@@ -238,12 +268,14 @@ class Correlation:
         variance = _possible(scale)
         return CorrelationState.of(np.zeros_like(variance), variance, BELIEF.copy())
 
-    def belief(self, state: CorrelationState, scale: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of beta in each bin, both of shape (d,)."""
-        each, variance = state.at(scale)
-        weights = _shares(state.scores)
-        mean = (weights * each).sum(axis=0)
-        return mean, (weights * (variance + (each - mean) ** 2)).sum(axis=0)
+    def belief(self, state: CorrelationState, scale: Floats) -> Mixed:
+        """Of each bin, and the squared bias to expect: mixed once for a scale of shape (d,)."""
+        for known in state.mixed:
+            if known.scale is scale:
+                return known
+        made = Mixed.of(state, scale)
+        state.mixed = (made, *state.mixed[:1])
+        return made
 
     def bias(
         self, state: CorrelationState, scale: Floats, dispersion: float
@@ -255,33 +287,23 @@ class Correlation:
             scale: s of each bin, shape (d,).
             dispersion: of the release's weights.
         """
-        mean, variance = self.belief(state, scale)
-        lever = scale * np.sqrt(dispersion)
-        expected = np.clip(mean * lever, -MISSED * scale, TOO_MANY * scale)
-        return expected, (variance + self._misfit(dispersion) * mean**2) * lever**2
+        belief = self.belief(state, scale)
+        lever = scale * dispersion**0.5
+        expected = np.minimum(np.maximum(belief.mean * lever, -MISSED * scale), TOO_MANY * scale)
+        squared = belief.variance + self._misfit(dispersion) * belief.mean**2
+        return expected, squared * lever**2
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
-        means, variances = state.at(scale)
-        weights = _shares(state.scores)
-        mean = (weights * means).sum(axis=0)
-        each = variances + (means - mean) ** 2
-        staying = (CHANCE > 0) * STAYING
-        variance = ((staying + (1 - STAYING) * weights) * each).sum(axis=0)
-        told: Floats = (variance + self._misfit(dispersion) * mean**2) * scale**2 * dispersion
-        return told
+        belief = self.belief(state, scale)
+        squared = belief.told + self._misfit(dispersion) * belief.mean**2
+        doubt: Floats = squared * scale**2 * dispersion
+        return doubt
 
     def _misfit(self, dispersion: float) -> float:
         """Expected square of what is wrong with a bias that is foreseen, in parts of its own."""
         apart = max(0.0, 1 - dispersion / self.reference)
         return MISFIT**2 + MISFIT_OF_OTHERS**2 * apart
-
-    def risk(self, state: CorrelationState, scale: Floats) -> Risk:
-        """Squared bias to expect of a count, averaged over bins."""
-        mean, variance = self.belief(state, scale)
-        squared = (mean * scale) ** 2
-        here = variance * scale**2 + MISFIT**2 * squared
-        return Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
 
     def learn(
         self,
@@ -311,7 +333,7 @@ class Correlation:
         gain = variance * lever / total
         mean = before + gain * surprise
         learnt = CorrelationState.of(mean, variance * error / total, scores)
-        vars(state).update(vars(learnt))
+        vars(state).update(vars(learnt) | {"mixed": ()})
 
 
 def _possible(scale: Floats) -> Floats:

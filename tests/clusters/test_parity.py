@@ -161,6 +161,7 @@ def rounded(value):
         return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list):
         return [rounded(one) for one in value]
-    if isinstance(value, str) and re.fullmatch(r"-?\d+\.\d+(e-?\d+)?", value):
-        value = float(value)
-    return f"{value:.9g}" if isinstance(value, float) else value if value is None else str(value)
+    if value is None:
+        return None
+    # A cell may be a list of floats.
+    return re.sub(r"-?\d+\.\d+(e-?\d+)?", lambda each: f"{float(each[0]):.9g}", str(value))

@@ -302,7 +302,7 @@ class Rotation:
     def _revised(self, state: RotationState, until: int) -> tuple[LocalRevised, ...]:
         """Revise all slots up to one that have not been."""
         ring, bank, n, found = state.ring, state.bank, self._bank.users, []
-        weights = self._bank.weights(bank)
+        weights = self._bank.mixture(bank).weights
         while ring is not None and ring.next_slot <= until:
             slot, expected = ring.revise(weights, bank.scale.astype(np.float64))
             past = state.past.pop(0)

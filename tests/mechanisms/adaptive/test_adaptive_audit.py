@@ -124,7 +124,7 @@ def looks(adjacency, target_bin, runs, target_of=None) -> np.ndarray:
     for run in range(runs):
         terms, noise = machine.terms(state, None), source.slot(run, b"")
         forecast = machine.bank.forecast(state.bank)
-        risk = machine.correlation.risk(state.correlation, state.bank.scale)
+        risk = machine.correlation.belief(state.correlation, state.bank.scale).risk
         here = Slot(run, counts, noise, terms, terms.bank, forecast, forecast, risk)
         spent, surprise = gate.look(state, here, machine.gate)
         outcomes[run] = np.rint(4 * surprise)

@@ -23,7 +23,7 @@ def plan_of(epsilon, window=40, users=10_000) -> Plan:
     def found(slots):
         return Choices.of(np.array([rate * slots]), people)
 
-    return Plan(lambda gap: found(min(gap, window)), found(1))
+    return Plan(lambda gap: found(min(gap, window)), found(1), found)
 
 
 def member(drift=0.0, bend=0.0, white=0.0):
@@ -103,7 +103,7 @@ def test_error_after_falls_with_waiting():
 def test_no_plan_without_budget():
     people = Population((Requirement(4, 1.0),), np.array([0]), 2)
     found = Choices.of(np.array([UNIT]), people)
-    nothing = Plan(lambda gap: found, found)
+    nothing = Plan(lambda gap: found, found, lambda slots: found)
     beliefs, scale = member(drift=0.1), np.full(3, 1024.0)
     assert nothing.best_gap(beliefs, scale, NONE, QUIET) is None
     assert plan_of(1.0).best_gap(beliefs, scale, NONE, QUIET) is not None

@@ -128,7 +128,7 @@ def test_the_ring_believes_what_the_bank_does():
             now = Ring.start(state, slot)
         state.elapsed += 1
         ring.passed(slot, 10_000, np.zeros(3))
-        ring.revise(bank.weights(state), state.scale.astype(float))
+        ring.revise(bank.mixture(state).weights, state.scale.astype(float))
         for name in ("level", "level_var", "slope", "slope_var"):
             both = getattr(ring.kept, name), getattr(now.kept, name)
             np.testing.assert_allclose(*both, rtol=2e-3, atol=1e-3)
@@ -304,6 +304,6 @@ def test_huge_errors_leave_numbers():
         ring.passed(slot, 10, np.zeros(2))
         state.elapsed += 1
     for slot in range(4):
-        told, expected = ring.revise(bank.weights(state), state.scale.astype(np.float64))
+        told, expected = ring.revise(bank.mixture(state).weights, state.scale.astype(np.float64))
         assert told == slot
         assert np.isfinite([expected.mean, expected.variance, expected.white]).all()

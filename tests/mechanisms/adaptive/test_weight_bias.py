@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms.adaptive.weighting import Correlation
+from streamveil.mechanisms.adaptive.weighting import Correlation, CorrelationState
 
 PROPERTY = settings(max_examples=50)
 DISPERSION = 0.25
@@ -32,7 +32,8 @@ def audited(beta, audits=60, error_size=0.3, seed=1):
 )
 def test_bias_is_recovered(beta):
     correlation, state, scale = audited(beta)
-    mean, variance = correlation.belief(state, scale)
+    belief = correlation.belief(state, scale)
+    mean, variance = belief.mean, belief.variance
     np.testing.assert_allclose(mean, beta, atol=max(np.abs(beta)) / 7)
     assert (variance < 0.05).all()
     bias, doubt = correlation.bias(state, scale, DISPERSION)
@@ -51,11 +52,11 @@ def test_bias_is_recovered(beta):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_bias_is_found_where_there_is_none(error_size, most, seed):
     correlation, state, scale = audited([0.0] * 6, error_size=error_size, seed=seed)
-    mean, _ = correlation.belief(state, scale)
+    mean = correlation.belief(state, scale).mean
     assert state.scores.argmax() in (0, 1)  # none, or chance alone
     assert np.abs(mean).max() < most
-    before = correlation.risk(correlation.start(scale), scale)
-    after = correlation.risk(state, scale)
+    before = correlation.belief(correlation.start(scale), scale).risk
+    after = correlation.belief(state, scale).risk
     assert after.here < 0.5 * before.here
     assert after.elsewhere < 0.05 * before.here
 
@@ -68,7 +69,7 @@ def test_a_bias_that_turns_is_followed():
     for _ in range(100):
         missed = np.array([-0.6, 0.6]) * lever + rng.normal(0, 0.03 * lever)
         correlation.learn(state, missed, scale, DISPERSION, (0.03 * lever) ** 2)
-    np.testing.assert_allclose(correlation.belief(state, scale)[0], [-0.6, 0.6], atol=0.1)
+    np.testing.assert_allclose(correlation.belief(state, scale).mean, [-0.6, 0.6], atol=0.1)
 
 
 # An audit of a bin where hardly anybody is shows noise. What it tells of that bin is not multiplied
@@ -96,11 +97,30 @@ def test_beliefs_stay_beliefs(bins, seed):
         scale = rng.choice([0.5, 10.0, 1e6], bins)
         error = rng.choice([1e-3, 1.0, 1e9], bins)
         correlation.learn(state, missed, scale, float(rng.choice([0, 1e-9, 0.2, 9])), error)
-        mean, variance = correlation.belief(state, scale)
+        belief = correlation.belief(state, scale)
+        mean, variance = belief.mean, belief.variance
         assert np.isfinite(mean).all()
         assert (variance >= 0).all()
         bias, _ = correlation.bias(state, scale, 0.2)
         assert (-scale <= bias).all()
         assert (bias <= scale).all()
         assert not state.mean[0].any()  # the hypothesis of none
-        assert np.isfinite(correlation.risk(state, scale)).all()
+        assert np.isfinite(correlation.belief(state, scale).risk).all()
+
+
+# What is mixed is kept for two scales: an audit must leave nothing of it.
+def test_what_is_mixed_is_of_the_last_audit():
+    rng = np.random.default_rng(6)
+    correlation = Correlation(3, DISPERSION)
+    scales = [rng.uniform(1, 100, 3) for _ in range(3)]
+    state = correlation.start(scales[0])
+    for scale in scales:
+        for one in scales:
+            correlation.belief(state, one)
+        correlation.learn(state, rng.normal(0, 30, 3), scale, DISPERSION, np.ones(3))
+        fresh = CorrelationState(state.mean, state.deviation, state.scores)
+        for one in scales:
+            told, expected = (correlation.belief(each, one) for each in (state, fresh))
+            np.testing.assert_array_equal(told.mean, expected.mean)
+            np.testing.assert_array_equal(told.variance, expected.variance)
+            assert told.risk == expected.risk
