@@ -20,6 +20,8 @@ from _measure import begin, measure_case, parser, save, table
 PORTFOLIOS = ("flights", "films", "city", "visits", "trips")
 MEASURED = PORTFOLIOS[:3]
 MUST, NEVER_ABOVE = 2 / 3, 1.05
+# How far apart the further seeds of films are: more than there are others.
+SEEDS_APART = 100
 # Shares at which questions are tried alone, and in what parts of the budget splits are compared.
 PARTS, SPLIT = (0.03, 0.08, 0.18, 1 / 3, 0.5, 0.67, 0.85), 50
 # A change so many times as large as usual is a jump; and the largest drift that may be assumed.
@@ -44,9 +46,10 @@ DELAYS = {
 def main() -> None:
     options = parser(__doc__)
     add = options.add_argument
-    add("--seeds", type=int, nargs="+", default=[4, 5, 6])
+    add("--seeds", type=int, nargs="+", default=[4, 5, 6, 7, 8])
     add("--portfolios", nargs="*", default=list(PORTFOLIOS), help="those to measure")
     add("--keys", type=int, default=2, help="noise keys for each seed of a portfolio")
+    add("--film_seeds", type=int, default=4, help="seeds of films for each of the seeds")
     add("--floors", nargs="*", default=[], help="portfolios of which to find the best fixed split")
     add("--days", type=int, help="of each portfolio (default: all that there are)")
     add("--streams", nargs="*", default=list(STREAMS), help="those to compare with expectations")
@@ -62,7 +65,7 @@ def main() -> None:
         tables.append(delays(given))
     if given.city_days:
         tables.append(one_or_three(given))
-    names = ("seeds", "portfolios", "keys", "floors", "days", "streams", "slots")
+    names = ("seeds", "portfolios", "keys", "film_seeds", "floors", "days", "streams", "slots")
     names += ("delay_days", "city_days")
     kept = {name: getattr(given, name) for name in names if getattr(given, name) != []}
     save(given.results, "portfolio", kept, tables)
@@ -72,7 +75,7 @@ def shares(given):
     """Planned shares beside even ones."""
     found = table(
         f"Weighted error of planned shares in parts of that of even ones, {len(given.seeds)} seeds "
-        f"by {given.keys} noise keys",
+        f"by {given.keys} noise keys; of films {given.film_seeds} times as many seeds",
         [
             *("portfolio", "question", "even share", "first share", "last share", "error even"),
             *("error planned", "ratio", "standard error", "largest ratio", "must"),
@@ -84,14 +87,15 @@ def shares(given):
         "planning is only to do no harm. Shares are planned before the first slot, and again "
         "from what is released; those told are of the first run. Ratios are of sums over all runs. "
         "Noise differs between the two, for it is bound to the shares, and few large errors are "
-        "most of a sum: the standard error is that of the ratio by how runs differ. The largest "
+        "most of a sum, above all of films, whose errors are those of 30 weeks: the standard error "
+        "is that of the ratio by how runs differ. The largest "
         f"ratio is of a seed; that of all seeds is never to be above {NEVER_ABOVE}.",
     )
     for name in given.portfolios:
         case = {"kind": "shares", "name": name, "days": given.days}
         by_seed = [
             [_run({**case, "seed": seed, "key": key}) for key in range(given.keys)]
-            for seed in given.seeds
+            for seed in _seeds(name, given)
         ]
         runs = list(itertools.chain.from_iterable(by_seed))
         for q, question in enumerate(runs[0]["questions"]):
@@ -107,6 +111,13 @@ def shares(given):
         must = MUST if name in MEASURED else NEVER_ABOVE
         found.add(name, "all", *parts, *total, ratio, error, largest, must)
     return found
+
+
+def _seeds(name, given) -> list[int]:
+    """Those of a portfolio: of films more, with `--film_seeds`."""
+    if name != "films":
+        return given.seeds
+    return [seed + SEEDS_APART * more for seed in given.seeds for more in range(given.film_seeds)]
 
 
 def _ratio(runs: list[dict[str, Any]]) -> tuple[float, float]:
@@ -126,13 +137,13 @@ def floors(given):
         "Each question alone, at fixed shares of "
         f"{', '.join(f'{part:g}' for part in PARTS)}; between them errors are powers of the share. "
         "The split is found afterwards, on the same streams and noise: no plan can be expected to "
-        f"do as well. Means over {len(given.seeds)} seeds by {given.keys} noise keys.",
+        "do as well. Means over the seeds and noise keys of planned shares.",
     )
     for name in given.floors:
         case = {"kind": "floor", "name": name, "days": given.days}
         runs = [
             _run({**case, "seed": seed, "key": key})
-            for seed in given.seeds
+            for seed in _seeds(name, given)
             for key in range(given.keys)
         ]
         errors = [

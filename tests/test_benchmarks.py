@@ -31,7 +31,7 @@ SMALL = {
     ),
     "portfolio": (
         *("--seeds", "4", "--portfolios", "films", "--days=35", "--streams", "sparse"),
-        *("--slots=30", "--delay_days=3", "--city_days=1"),
+        *("--keys=1", "--film_seeds=2", "--slots=30", "--delay_days=3", "--city_days=1"),
     ),
     "for_ever": ("--users=3000", "--slots=120", "--seeds", "4", "--processes=1"),
     "readers": ("--events=3000", "--formats", "avro", "--repeats=1"),
