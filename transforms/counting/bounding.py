@@ -116,10 +116,15 @@ def bound_uniform(
     # finds an event that was not drawn before.
     dropping = totals - most < most
     drawn = _drawn(totals, np.where(dropping, totals - most, most), partial(_of, draw, starts))
-    ends = np.cumsum(repeats[groups])  # the events of crowded visits stand in line, group by group
-    chosen = np.bincount(np.searchsorted(ends, drawn, side="right"), minlength=len(groups))
+    there = repeats[groups]
+    ends = np.cumsum(there)  # the events of crowded visits stand in line, group by group
+    if ends[-1] > len(groups):  # else each group is one event
+        drawn = np.searchsorted(ends, drawn, side="right")
+    chosen = np.bincount(drawn, minlength=len(groups))
+    if dropping.any():
+        chosen = np.where(np.repeat(dropping, lengths), there - chosen, chosen)
     kept = repeats.copy()
-    kept[groups] = np.where(np.repeat(dropping, lengths), repeats[groups] - chosen, chosen)
+    kept[groups] = chosen
     return kept
 
 
