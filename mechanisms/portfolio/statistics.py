@@ -483,12 +483,12 @@ class Quantiles(_Ratio, Identified):
         """The interval of each."""
         edges = np.array(self.edges)
         if len(edges) <= _EDGES_TO_COMPARE:
-            steps = np.zeros(len(numbers), np.uint8)
+            passed = np.zeros(len(numbers), np.uint8)
             for edge in edges:
-                steps += numbers >= edge
+                passed += numbers >= edge
+            steps: Integers = passed.astype(np.int64)
         else:
-            steps = np.searchsorted(edges, numbers, side="right")
-        steps = steps.astype(np.int64)
+            steps = np.searchsorted(edges, numbers, side="right").astype(np.int64)
         steps[numbers == edges[-1]] -= 1
         return steps
 
