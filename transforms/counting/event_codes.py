@@ -229,7 +229,7 @@ def _member_codes(
         block = int(distinct[start]) // layout.span
         own, events = distinct[start:], repeats[start:]
         if first + block < last:  # else all that is left is its, and what ends it may be too wide
-            end = np.searchsorted(own, own.dtype.type((block + 1) * layout.span))
+            end = int(np.searchsorted(own, own.dtype.type((block + 1) * layout.span)))
             own, events = own[:end], events[:end]
         start += len(own)
         own = (own - own.dtype.type(block * layout.span)).astype(layout.dtype)
@@ -238,15 +238,19 @@ def _member_codes(
 
 
 def _sort_slot(codes: Codes, layout: Layout) -> None:
-    """Sort the codes of one slot, in place: half as wide, they take half the time."""
-    if codes.dtype == np.uint32 or layout.users * layout.bins > 1 << 32:
+    """Sort the codes of one slot, in place: by their lower half, then by the upper one.
+
+    Of 16 bits numpy has a radix sort, which is fast whatever the processor.
+    """
+    if layout.users * layout.bins > 1 << 32:
         codes.sort()
         return
     size = codes.dtype.type(layout.users * layout.bins)
     start = codes[0] // size * size
-    narrow = (codes - start).astype(np.uint32)
-    narrow.sort()
-    np.add(narrow, start, out=codes)
+    own = (codes - start).astype(np.uint32)
+    own = own[own.astype(np.uint16).argsort(kind="stable")]
+    own = own[(own >> np.uint32(16)).astype(np.uint16).argsort(kind="stable")]
+    np.add(own, start, out=codes)
 
 
 def bound_members(
