@@ -133,8 +133,9 @@ class DomainMap:
                     "matches text or whole numbers: convert it, or use numeric edges"
                 )
             bins = self._index.find(text)
-            if (bins < 0).any():
-                bins[nulls_of(text)] = _NULL
+            if not (bins < 0).any():
+                return bins
+            bins[nulls_of(text)] = _NULL
         else:
             bins = self._numeric(arrays)
         bins[bins == _OUTSIDE] = self._other

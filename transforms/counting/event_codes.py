@@ -209,7 +209,7 @@ def _member_codes(
     for size, added in ((layout.users, users), (layout.bins, bins)):
         wide *= kind(size)
         wide += added.astype(kind)
-    edges = np.flatnonzero(np.diff(slots))
+    edges = np.flatnonzero(slots[1:] != slots[:-1])
     if len(edges) * _ROWS_WORTH_A_SORT < len(slots) and (slots[edges + 1] > slots[edges]).all():
         for part in np.split(wide, edges + 1):  # a slot's codes are together: sort them in place
             _sort_slot(part, layout)
@@ -224,24 +224,33 @@ def _member_codes(
     if first == last:
         yield first, distinct.astype(layout.dtype, copy=False), repeats, dropped
         return
-    edges = np.flatnonzero(np.diff(distinct // distinct.dtype.type(layout.span))) + 1
-    for part, events in zip(np.split(distinct, edges), np.split(repeats, edges), strict=True):
-        block = int(part[0]) // layout.span
-        own = (part - part.dtype.type(block * layout.span)).astype(layout.dtype)
+    start = 0
+    while start < len(distinct):
+        block = int(distinct[start]) // layout.span
+        own, events = distinct[start:], repeats[start:]
+        if first + block < last:  # else all that is left is its, and what ends it may be too wide
+            end = int(np.searchsorted(own, own.dtype.type((block + 1) * layout.span)))
+            own, events = own[:end], events[:end]
+        start += len(own)
+        own = (own - own.dtype.type(block * layout.span)).astype(layout.dtype)
         yield first + block, own, events, dropped
         dropped = 0
 
 
 def _sort_slot(codes: Codes, layout: Layout) -> None:
-    """Sort the codes of one slot, in place: half as wide, they take half the time."""
-    if codes.dtype == np.uint32 or layout.users * layout.bins > 1 << 32:
+    """Sort the codes of one slot, in place: by their lower half, then by the upper one.
+
+    Of 16 bits numpy has a radix sort, which is fast whatever the processor.
+    """
+    if layout.users * layout.bins > 1 << 32:
         codes.sort()
         return
     size = codes.dtype.type(layout.users * layout.bins)
     start = codes[0] // size * size
-    narrow = (codes - start).astype(np.uint32)
-    narrow.sort()
-    np.add(narrow, start, out=codes)
+    own = (codes - start).astype(np.uint32)
+    own = own[own.astype(np.uint16).argsort(kind="stable")]
+    own = own[(own >> np.uint32(16)).astype(np.uint16).argsort(kind="stable")]
+    np.add(own, start, out=codes)
 
 
 def bound_members(

@@ -274,7 +274,7 @@ class PortfolioCounter(Counter):
             some = slice(begin, begin + _AT_ONCE)
             slots, users, fine = read_codes(kind, visits.codes[some], layout)
             classes = class_of[users] if kind == MEMBERS else class_of[-1]
-            own = fine // measure.steps
+            own = fine // measure.steps if measure.steps > 1 else fine
             steps = fine - own * measure.steps
             rows = slots * layout.classes + classes
             measure.add(rows * bins + own, steps, visits.kept[some], table)

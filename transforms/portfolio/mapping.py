@@ -167,17 +167,18 @@ class QuestionsMapper:
                     first = rejected_rows(batch, {int(lost[0]): named}, self._detail)
                     losses[named] = replace(losses_of(first)[named], events=len(lost))
             counted |= asked
-            whole = bool(asked.all())
-            mine = members if whole else members[asked]
+            some: slice | Integers = slice(None)
             names = strangers
-            if foreign is not None and not whole:
-                names = strangers[foreign[asked & (members < 0)]]
-            own = slots if whole else slots[asked]
+            if not asked.all():
+                some = np.flatnonzero(asked)
+                if foreign is not None:
+                    names = strangers[foreign[asked & (members < 0)]]
+            own = slots[some]
             told.append(
                 QuestionEvents(
                     own if question.slots == 1 else own // question.slots,
-                    bins if whole else bins[asked],
-                    mine,
+                    bins[some],
+                    members[some],
                     names,
                     losses,
                 )
@@ -278,8 +279,9 @@ class _Read:
                 "text or whole numbers: convert it, or give a range"
             )
         if pa.types.is_dictionary(text.type):
-            known = _among(text.dictionary, condition.values)
-            return _flags(pc.take(known, text.indices))
+            known = np.append(_flags(_among(text.dictionary, condition.values)), False)
+            holds: Flags = known[text.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+            return holds & ~nulls_of(text) if text.null_count else holds
         return _flags(_among(text, condition.values))
 
     def numbers(self, name: str) -> npt.NDArray[np.float64]:

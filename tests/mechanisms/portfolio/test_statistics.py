@@ -66,6 +66,14 @@ def test_what_a_number_adds_by_hand(statistic, number, parts):
     assert statistic.weights[step].tolist() == parts
 
 
+@pytest.mark.parametrize("number", [2, 5, 32, 33, 400])
+def test_intervals_are_the_same_however_they_are_found(number):
+    edges = np.linspace(-3, 5, number)
+    numbers = np.concatenate([edges, edges - 1e-9, edges + 1e-9, [-1e300, 1e300, -0.0]])
+    above = [sum(edge <= each for edge in edges) - (each == edges[-1]) for each in numbers]
+    assert Quantiles("x", tuple(edges)).steps(numbers).tolist() == above
+
+
 def test_names_and_figures_are_those_of_files():
     named = {
         Count(): ("count", ("count",)),

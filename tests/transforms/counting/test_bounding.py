@@ -15,6 +15,7 @@ from scipy.stats import chi2
 
 from streamveil.mechanisms.randomness.noise import keyed_words
 from streamveil.transforms.columns.event_mapper import Events
+from streamveil.transforms.counting import bounding as bounding_rules
 from streamveil.transforms.counting import event_codes
 from streamveil.transforms.counting.bounding import (
     DISTINCT,
@@ -279,6 +280,17 @@ def draws(key=bytes(32)):
 # Every set of events is as likely as any other, so the counts by bin are hypergeometric. Many
 # visits of one kind, each with draws of its own; the key is fixed, so this is not flaky, and the
 # threshold is one that random draws pass but once in a million.
+@pytest.mark.parametrize("most", [1, 3])
+def test_long_lines_of_events_are_drawn_from_like_short_ones(most, monkeypatch):
+    random = np.random.default_rng(3)
+    visits = np.sort(random.integers(0, 200, 1000))
+    repeats = random.integers(1, 6, 1000)
+    counted = bound_uniform(visits, repeats, most, draws())
+    monkeypatch.setattr(bounding_rules, "_FEW_EVENTS", 0)
+    searched = bound_uniform(visits, repeats, most, draws())
+    assert counted.tolist() == searched.tolist()
+
+
 @pytest.mark.parametrize(
     ("repeats", "most"),
     [((3, 1), 1), ((3, 1), 2), ((1, 2, 2), 3), ((2, 2, 1), 4), ((9, 1, 5), 1), ((30, 10), 2)],

@@ -129,6 +129,11 @@ WHERE = {
         Condition("kind", ("car",)),
         [0, 3],
     ),
+    "empty dictionary": (
+        pa.DictionaryArray.from_arrays(pa.array([None] * 4, pa.uint8()), pa.array([], pa.string())),
+        Condition("kind", ("car",)),
+        [],
+    ),
     "whole numbers": (pa.array([1, 2, None, 1]), Condition("kind", ("1",)), [0, 3]),
     "range": (pa.array([1.0, 2.0, float("nan"), None]), Condition("kind", low=1, high=2), [0]),
     "open range": (pa.array([1.0, float("inf"), None, -5.0]), Condition("kind", high=2), [0, 3]),
