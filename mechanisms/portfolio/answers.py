@@ -346,8 +346,7 @@ def _pulled(
 ) -> tuple[Floats, Floats]:
     """A ratio to events, and its variance, (nodes,): see :meth:`Usual.pulled`."""
     before = np.tensordot(bounds.before, each, (0, each.ndim - 2))
-    whole = bounds.whole
-    value, variance = usual.pulled(counts / whole, variances / whole**2, each, before)
+    value, variance = usual.pulled(counts, variances, each, before, bounds.whole)
     return value[:, 0], variance[:, 0]
 
 

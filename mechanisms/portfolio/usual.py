@@ -134,6 +134,8 @@ class Usual:
     told: float = 0.0
     """Sum of these weights: the precision with which `differ` is known, but for what was thought
     at first."""
+    last: Observed | None = None
+    """What was observed of the last slot alone, if anything."""
     own: float = 1.0
     """Part of the last slot in what was observed with it: of a mean of n slots one in n, and none
     where nothing was observed."""
@@ -161,15 +163,15 @@ class Usual:
             observed: what the mechanism observed with it, if anything: parts, (nodes, parts).
         """
         keep = np.array(KEEP)[:, None, None]
-        parts, noise, own = keep * self.parts, keep**2 * self.noise, 0.0
+        parts, noise, own, last = keep * self.parts, keep**2 * self.noise, 0.0, None
         apart, told = KEEP[0] * self.apart, KEEP[0] * self.told
         for one in observed:
             weight = 1 / np.maximum(one.variances.sum(axis=1, keepdims=True), _SURE)
             more = self._apart(one)
             apart, told = apart + more[0], told + more[1]
             parts, noise = parts + weight * one.counts, noise + weight**2 * one.variances
-            own = 1 / one.slots
-        return Usual(parts, noise, apart, told, own)
+            own, last = 1 / one.slots, one if one.slots == 1 else None
+        return Usual(parts, noise, apart, told, last, own)
 
     def _apart(self, observed: Observed) -> tuple[float, float]:
         """What an observation adds to `apart` and `told`: nothing where nothing is usual yet."""
@@ -195,10 +197,10 @@ class Usual:
         """What was encoded, of the same shape."""
         *sums, apart, told, own = np.frombuffer(data, "<f8").tolist()
         parts, noise = np.reshape(sums, (2, *self.parts.shape))
-        return Usual(parts, noise, apart, told, own)
+        return Usual(parts, noise, apart, told, None, own)
 
     def pulled(
-        self, counts: Floats, variances: Floats, each: Floats, before: Floats
+        self, counts: Floats, variances: Floats, each: Floats, before: Floats, whole: float = 1.0
     ) -> tuple[Floats, Floats]:
         """Ratios of a slot that is among those so far, and their variances: (nodes, ratios).
 
@@ -210,14 +212,16 @@ class Usual:
             before: what was thought of the ratios before anything was known: shape (ratios,).
         """
         known = [Told.of(*sums, each) for sums in zip(self.parts, self.noise, strict=True)]
-        slot = Told.of(counts, variances, each)
-        return _pulled(known, slot, before, SCATTER, self.differ(SCATTER), self.own)
+        slot = Told.of(counts / whole, variances / whole**2, each)
+        seen = self.last and Told.of(self.last.counts / whole, self.last.variances / whole**2, each)
+        return _pulled(known, slot, seen, before, SCATTER, self.differ(SCATTER), self.own)
 
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
         known = [Told.below(*sums) for sums in zip(self.parts, self.noise, strict=True)]
         slot = Told.below(counts, variances, TOGETHER)
-        return _pulled(known, slot, before, 1.0, self.differ(1.0), self.own)
+        seen = self.last and Told.below(self.last.counts, self.last.variances)
+        return _pulled(known, slot, seen, before, 1.0, self.differ(1.0), self.own)
 
 
 def first(counts: Floats, variances: Floats) -> Usual:
@@ -228,7 +232,13 @@ def first(counts: Floats, variances: Floats) -> Usual:
 
 
 def _pulled(
-    known: list[Told], slot: Told, before: Floats, scatter: float, apart: float, own: float
+    known: list[Told],
+    slot: Told,
+    seen: Told | None,
+    before: Floats,
+    scatter: float,
+    apart: float,
+    own: float,
 ) -> tuple[Floats, Floats]:
     """Ratios of a slot and their variances: see :meth:`Usual.pulled`.
 
@@ -246,6 +256,9 @@ def _pulled(
     ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
     ratio, doubt = _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
     differ = np.maximum(apart, scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
+    if seen is not None:
+        found, both = _pull(ratio, differ, doubt, seen, slot.events)
+        return np.clip(found, 0.0, 1.0), both
     # Of a forecast, and of a mean of many slots, nothing follows for what is unusual in this one.
     events = np.maximum(slot.events, 0.0)
     slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * differ * events**2)
@@ -259,7 +272,11 @@ def _pulled(
 
 
 def _pull(
-    toward: Floats, spread: Floats, doubt: Floats | float, told: Told
+    toward: Floats,
+    spread: Floats,
+    doubt: Floats | float,
+    told: Told,
+    events: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """The best linear estimate of ratios, and its variance.
 
@@ -269,7 +286,7 @@ def _pull(
         doubt: variance of that mean itself.
         told: of these ratios.
     """
-    events = np.maximum(told.events, 0.0)
+    events = np.maximum(told.events if events is None else events, 0.0)
     gain = events * spread / np.maximum(events**2 * spread + told.error(toward), _TINY)
     left = 1 - gain * events
     return toward + gain * told.away(toward), left * spread + left**2 * doubt
