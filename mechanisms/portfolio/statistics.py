@@ -34,7 +34,7 @@ from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio import answers
 from streamveil.mechanisms.portfolio.answers import Answer, Bounds
-from streamveil.mechanisms.portfolio.usual import Usual, first
+from streamveil.mechanisms.portfolio.usual import Ratios, Told, Usual, first
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -50,6 +50,21 @@ WIDEST = 1e75
 
 # Parts of a mean at the lower end of the range, the upper one, and beyond these.
 _SIDES = np.array([0.0, 1.0, 0.0, 1.0])
+_MEAN = Ratios(lambda counts, variances, shares: Told.of(counts, variances, _SIDES[:, None]))
+_SPREAD = Ratios(
+    lambda counts, variances, shares: Told.of(
+        counts,
+        variances,
+        np.concatenate(
+            [
+                np.broadcast_to(answers.HALVES[:, None], (*shares.shape, 1)),
+                answers.squares(shares @ answers.HALVES),
+            ],
+            axis=2,
+        ),
+    )
+)
+_BELOW = Ratios(lambda counts, variances, shares: Told.below(counts, variances), 1.0)
 # Bounds are taken to be so many times as far from 0 as numbers on that side of it usually are.
 _WITHIN = 5.0
 # Numbers of which what is thought before anything is known is computed.
@@ -209,7 +224,12 @@ class _Ratio:
 
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot: see :class:`Statistic`."""
-        return self._beside(counts, variances, usual or first(counts, variances))
+        return self._beside(counts, variances, usual or first(counts, variances, self.ratios))
+
+    @property
+    def ratios(self) -> Ratios:
+        """The ratios that figures are made of."""
+        raise NotImplementedError
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         raise NotImplementedError
@@ -348,12 +368,22 @@ class Mean(_Ratio, _Linear):
         """The mean."""
         return ("mean",)
 
+    @property
+    def ratios(self) -> Ratios:
+        """The mean."""
+        return _MEAN
+
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         return answers.of_mean("mean", counts, variances, _SIDES, self.bounds, usual)
 
 
 class _Squared(_Bounded):
     """Parts `down`, `between`, `up`, `below` and `above`: see the module."""
+
+    @property
+    def ratios(self) -> Ratios:
+        """The mean, and the mean squared distance from it."""
+        return _SPREAD
 
     @property
     def quanta(self) -> int:
@@ -369,7 +399,7 @@ class _Squared(_Bounded):
 
 
 @dataclass(frozen=True)
-class Variance(_Ratio, _Squared):
+class Variance(_Squared, _Ratio):
     """The mean squared distance of a column's numbers from their mean, of all events."""
 
     IDENTITY = Form("statistic variance", ("column", "lower", "upper"))
@@ -389,7 +419,7 @@ class Variance(_Ratio, _Squared):
 
 
 @dataclass(frozen=True)
-class StandardDeviation(_Ratio, _Squared):
+class StandardDeviation(_Squared, _Ratio):
     """The square root of the variance."""
 
     IDENTITY = Form("statistic stddev", ("column", "lower", "upper"))
@@ -482,6 +512,11 @@ class Quantiles(_Ratio, Identified):
         steps = np.searchsorted(self.edges, numbers, side="right").astype(np.int64)
         steps[numbers == self.edges[-1]] -= 1
         return steps
+
+    @property
+    def ratios(self) -> Ratios:
+        """Shares of events below edges."""
+        return _BELOW
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         edges, quantiles = np.array(self.edges), np.array(self.quantiles)

@@ -26,8 +26,9 @@ moments, R. DerSimonian, N. Laird, "Meta-analysis in clinical trials" (1986).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -123,15 +124,27 @@ class Told:
 
 
 @dataclass(frozen=True, eq=False)
+class Ratios:
+    """Which ratios are made of parts, to learn by how much slots differ in them."""
+
+    told: Callable[[Floats, Floats, Floats], Told]
+    """From counts of parts, their variances and the usual share of each, all (nodes, parts)."""
+    scatter: float = SCATTER
+    """Variance of single numbers, in parts of what it is at most."""
+
+
+@dataclass(frozen=True, eq=False)
 class Usual:
     """Sums over the slots so far, weighted by how sure each was: shape (memories, nodes, parts)."""
 
+    ratios: Ratios
     parts: Floats
     noise: Floats
     """Variances of the parts."""
-    apart: float = 0.0
-    """Sum of how far slots were from what was usual, beyond noise, weighted by how sure that is."""
-    told: float = 0.0
+    apart: Floats
+    """Sum of how far slots were from what was usual, beyond noise, weighted by how sure that is:
+    shape (ratios,)."""
+    told: Floats
     """Sum of these weights: the precision with which `differ` is known, but for what was thought
     at first."""
     last: Observed | None = None
@@ -141,20 +154,28 @@ class Usual:
     where nothing was observed."""
 
     @classmethod
-    def start(cls, nodes: int, parts: int) -> Usual:
+    def start(cls, nodes: int, parts: int, ratios: Ratios) -> Usual:
         """Before the first slot."""
         nothing = np.zeros((len(KEEP), nodes, parts))
-        return cls(nothing, nothing)
+        size = ratios.told(nothing[0], nothing[0], nothing[0]).beside.shape[1]
+        return cls(ratios, nothing, nothing, np.zeros(size), np.zeros(size))
 
-    def differ(self, scatter: float) -> float:
+    @property
+    def shares(self) -> Floats:
+        """Of each part over a long time, shape (nodes, parts)."""
+        long = np.maximum(self.parts[0], 0.0)
+        return long / np.maximum(long.sum(axis=1, keepdims=True), _TINY)
+
+    def differ(self) -> Floats:
         """Variance of ratios of a slot around what is usual, in parts of the most it could be.
 
-        Args:
-            scatter: that of single numbers, of which it is a part at first.
+        Those of all ratios together are what is thought of each before it is known: (ratios,).
         """
-        first = scatter * DIFFER
-        found = (self.apart + 1 / first) / (self.told + 1 / first**2)
-        return max(found, scatter * LEAST_DIFFER)
+        first = self.ratios.scatter * DIFFER
+        found = (self.apart.mean() + 1 / first) / (self.told.mean() + 1 / first**2)
+        found = max(found, self.ratios.scatter * LEAST_DIFFER)
+        each = (self.apart + 1 / found) / (self.told + 1 / found**2)
+        return np.maximum(each, self.ratios.scatter * LEAST_DIFFER)
 
     def after(self, observed: Iterable[Observed]) -> Usual:
         """With one more slot.
@@ -171,62 +192,81 @@ class Usual:
             apart, told = apart + more[0], told + more[1]
             parts, noise = parts + weight * one.counts, noise + weight**2 * one.variances
             own, last = 1 / one.slots, one if one.slots == 1 else None
-        return Usual(parts, noise, apart, told, last, own)
+        return Usual(self.ratios, parts, noise, apart, told, last, own)
 
-    def _apart(self, observed: Observed) -> tuple[float, float]:
+    def _apart(self, observed: Observed) -> tuple[Floats | float, Floats | float]:
         """What an observation adds to `apart` and `told`: nothing where nothing is usual yet."""
-        known = Told.shares(self.parts[0], self.noise[0])
+        known = self.ratios.told(self.parts[0], self.noise[0], self.shares)
         if not (known.events > 0).all():
             return 0.0, 0.0
         usual = np.clip(known.beside / known.events, 0.0, 1.0)
-        seen = Told.shares(observed.counts, observed.variances)
+        seen = self.ratios.told(observed.counts, observed.variances, self.shares)
         events = np.maximum(seen.events, 0.0)
         error = seen.error(usual) + events**2 * (known.error(usual) / known.events**2)
         most = events**2 * usual * (1 - usual) / observed.slots
+        error += self.ratios.scatter * most / np.maximum(events, 1.0)
         beyond = seen.away(usual) ** 2 - error
-        weight = 1 / (2 * np.maximum(error + self.differ(SCATTER) * most, _TINY) ** 2)
-        # What is unusual in a slot is so in many cells of it: they tell as much as one.
-        return float((weight * most * beyond).mean()), float((weight * most**2).mean())
+        weight = 1 / (2 * np.maximum(error + self.differ() * most, _TINY) ** 2)
+        # What is unusual in a slot is so in many nodes of it: they tell as much as one.
+        return (weight * most * beyond).mean(axis=0), (weight * most**2).mean(axis=0)
 
     def encode(self) -> bytes:
         """Bytes of it."""
-        sums = np.stack([self.parts, self.noise]).ravel()
-        return np.append(sums, [self.apart, self.told, self.own]).astype("<f8").tobytes()
+        last = [self.last.counts, self.last.variances] if self.last else []
+        sums = [*self.parts, *self.noise, *last]
+        numbers = [self.apart, self.told, [self.own], np.ravel(sums)]
+        return np.concatenate(numbers).astype("<f8").tobytes()
 
     def decode(self, data: bytes) -> Usual:
         """What was encoded, of the same shape."""
-        *sums, apart, told, own = np.frombuffer(data, "<f8").tolist()
-        parts, noise = np.reshape(sums, (2, *self.parts.shape))
-        return Usual(parts, noise, apart, told, None, own)
+        numbers, size = np.frombuffer(data, "<f8").astype(np.float64), len(self.told)
+        apart, told, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
+        sums = numbers[2 * size + 1 :].reshape(-1, *self.parts.shape[1:])
+        parts, noise, last = np.split(sums, [len(KEEP), 2 * len(KEEP)])
+        seen = Observed(*last) if len(last) else None
+        return Usual(self.ratios, parts, noise, apart, told, seen, float(own[0]))
 
     def pulled(
-        self, counts: Floats, variances: Floats, each: Floats, before: Floats, whole: float = 1.0
+        self,
+        counts: Floats,
+        variances: Floats,
+        each: Floats,
+        before: Floats,
+        whole: float = 1.0,
+        number: int = 0,
     ) -> tuple[Floats, Floats]:
-        """Ratios of a slot that is among those so far, and their variances: (nodes, ratios).
+        """A ratio of a slot that is among those so far, and its variance: (nodes, 1).
 
         Args:
-            counts: estimate of each part, in what an event adds to all of them: (nodes, parts).
+            counts: estimate of each part: (nodes, parts).
             variances: of them, NaN where nothing is known.
-            each: what an event in a part stands for, from 0 to 1: shape (parts, ratios), or
-                (nodes, parts, ratios).
-            before: what was thought of the ratios before anything was known: shape (ratios,).
+            each: what an event in a part stands for, from 0 to 1: shape (parts, 1), or
+                (nodes, parts, 1).
+            before: what was thought of the ratio before anything was known: shape (1,).
+            whole: what an event adds to all parts.
+            number: of the ratio among those of `ratios`.
         """
-        known = [Told.of(*sums, each) for sums in zip(self.parts, self.noise, strict=True)]
-        slot = Told.of(counts / whole, variances / whole**2, each)
-        seen = self.last and Told.of(self.last.counts / whole, self.last.variances / whole**2, each)
-        return _pulled(known, slot, seen, before, SCATTER, self.differ(SCATTER), self.own)
+        return self._pulled(
+            lambda counts, variances, _: Told.of(counts / whole, variances / whole**2, each),
+            *(counts, variances, before, self.differ()[number]),
+        )
 
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
-        known = [Told.below(*sums) for sums in zip(self.parts, self.noise, strict=True)]
-        slot = Told.below(counts, variances, TOGETHER)
-        seen = self.last and Told.below(self.last.counts, self.last.variances)
-        return _pulled(known, slot, seen, before, 1.0, self.differ(1.0), self.own)
+        return self._pulled(Told.below, counts, variances, before, self.differ())
+
+    def _pulled(
+        self, told: Any, counts: Floats, variances: Floats, before: Floats, differ: Floats
+    ) -> tuple[Floats, Floats]:
+        known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
+        slot = told(counts, variances, TOGETHER)
+        seen = self.last and told(self.last.counts, self.last.variances, 0.0)
+        return _pulled(known, slot, seen, before, self.ratios.scatter, differ, self.own)
 
 
-def first(counts: Floats, variances: Floats) -> Usual:
+def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
     """What is usual after one slot that was observed as it is told; variances may be NaN."""
-    start = Usual.start(*counts.shape)
+    start = Usual.start(*counts.shape, ratios)
     known = np.isfinite(variances).all()
     return start.after([Observed(counts, variances)]) if known else start
 
@@ -237,7 +277,7 @@ def _pulled(
     seen: Told | None,
     before: Floats,
     scatter: float,
-    apart: float,
+    apart: Floats,
     own: float,
 ) -> tuple[Floats, Floats]:
     """Ratios of a slot and their variances: see :meth:`Usual.pulled`.
@@ -255,7 +295,7 @@ def _pulled(
     ratio, doubt = _pull(ratio, BEFORE * _most(ratio), 0.0, long.everywhere())
     ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
     ratio, doubt = _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
-    differ = np.maximum(apart, scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
+    differ = (apart + scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
     if seen is not None:
         found, both = _pull(ratio, differ, doubt, seen, slot.events)
         return np.clip(found, 0.0, 1.0), both
@@ -263,12 +303,9 @@ def _pulled(
     events = np.maximum(slot.events, 0.0)
     slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * differ * events**2)
     found, both = _pull(ratio, differ, doubt, slot)
-    # Then a forecast misses the same as what is usual does: of both together no more is known than
-    # of the better one.
-    some = slot.error(ratio) < events**2 * (differ + doubt)
-    better = slot.error(ratio) / np.where(some, events, 1.0) ** 2
-    better = np.where(some, better, differ + doubt)
-    return np.clip(found, 0.0, 1.0), own * both + (1 - own) * better
+    if own == 1:
+        return np.clip(found, 0.0, 1.0), both
+    return np.clip(found, 0.0, 1.0), differ + doubt
 
 
 def _pull(
