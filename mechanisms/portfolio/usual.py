@@ -49,15 +49,19 @@ SCATTER = 0.25
 LATELY = 0.015
 # Of a slot around that, as it is thought at first, and the least that is believed.
 DIFFER, LEAST_DIFFER = 0.12, 0.003
-# The least variance between nodes that is believed.
-LEAST_APART = 4e-4
+# So many standard errors of it are added: too little holds less than too much does.
+UNSURE = 0.5
+# Between nodes, as it is thought at first, and the least and most that is believed.
+APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
 # No ratio is believed to be nearer to the ends of what is possible when such variances are told.
 LEAST_INSIDE = 0.01
 # Correlation of the errors of forecasts of intervals on one side of an edge: estimates that follow
 # a stream lag behind it together where its distribution moves.
 TOGETHER = 0.15
+# How often variances are found anew, each time by weights from the last ones.
+_ROUNDS = 4
 # Least variance that is told from 0, and what numbers are divided by at least.
-_SURE, _TINY = 1e-12, 1e-300
+_SURE, _TINY = 1e-12, 1e-150
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +178,8 @@ class Usual:
         first = self.ratios.scatter * DIFFER
         found = (self.apart.mean() + 1 / first) / (self.told.mean() + 1 / first**2)
         found = max(found, self.ratios.scatter * LEAST_DIFFER)
-        each = (self.apart + 1 / found) / (self.told + 1 / found**2)
+        known = self.told + 1 / found**2
+        each = (self.apart + 1 / found) / known + UNSURE / np.sqrt(known)
         return np.maximum(each, self.ratios.scatter * LEAST_DIFFER)
 
     def after(self, observed: Iterable[Observed]) -> Usual:
@@ -183,16 +188,28 @@ class Usual:
         Args:
             observed: what the mechanism observed with it, if anything: parts, (nodes, parts).
         """
-        keep = np.array(KEEP)[:, None, None]
-        parts, noise, own, last = keep * self.parts, keep**2 * self.noise, 0.0, None
-        apart, told = KEEP[0] * self.apart, KEEP[0] * self.told
+        known, keep = self.settled(), np.array(KEEP)[:, None, None]
+        known = replace(
+            known,
+            parts=keep * known.parts,
+            noise=keep**2 * known.noise,
+            apart=KEEP[0] * known.apart,
+            told=KEEP[0] * known.told,
+            own=0.0,
+        )
         for one in observed:
-            weight = 1 / np.maximum(one.variances.sum(axis=1, keepdims=True), _SURE)
-            more = self._apart(one)
-            apart, told = apart + more[0], told + more[1]
-            parts, noise = parts + weight * one.counts, noise + weight**2 * one.variances
-            own, last = 1 / one.slots, one if one.slots == 1 else None
-        return Usual(self.ratios, parts, noise, apart, told, last, own)
+            known = known.settled()._with(one)
+        return known if known.own == 1 else known.settled()
+
+    def _with(self, observed: Observed) -> Usual:
+        apart, told = self._apart(observed)
+        return replace(
+            self,
+            apart=self.apart + apart,
+            told=self.told + told,
+            last=observed,
+            own=1 / observed.slots,
+        )
 
     def _apart(self, observed: Observed) -> tuple[Floats | float, Floats | float]:
         """What an observation adds to `apart` and `told`: nothing where nothing is usual yet."""
@@ -209,6 +226,14 @@ class Usual:
         weight = 1 / (2 * np.maximum(error + self.differ() * most, _TINY) ** 2)
         # What is unusual in a slot is so in many nodes of it: they tell as much as one.
         return (weight * most * beyond).mean(axis=0), (weight * most**2).mean(axis=0)
+
+    def settled(self) -> Usual:
+        """With what was observed of the last slot alone in the sums, as that of others is."""
+        if self.last is None:
+            return self
+        weight = _weight(self.last)
+        parts, noise = weight * self.last.counts, weight**2 * self.last.variances
+        return replace(self, parts=self.parts + parts, noise=self.noise + noise, last=None)
 
     def encode(self) -> bytes:
         """Bytes of it."""
@@ -330,18 +355,29 @@ def _pull(
 
 
 def _between_nodes(usual: Floats, told: Told) -> Floats:
-    """Variance of what is usual of single nodes, by moments, shape (1, ratios)."""
-    beside, events = told.away(usual) ** 2, told.events**2
-    error = np.maximum(told.error(usual), _SURE * events + _TINY)
-    found = (beside / error - 1).sum(axis=0) / np.maximum((events / error).sum(axis=0), _TINY)
-    most = _most(usual)
-    return np.clip(found, LEAST_APART * most, BEFORE * most)
+    """Variance of what is usual of single nodes, by moments, shape (1, ratios).
+
+    Nodes count by how sure it is how far they are, which is the more alike the more they differ.
+    """
+    squared, error, most = np.maximum(told.events, 0.0) ** 2, told.error(usual), _most(usual)
+    beyond = told.away(usual) ** 2 - error
+    first = found = APART * most
+    for _ in range(_ROUNDS):
+        weight = squared / (2 * np.maximum(error + squared * found, _TINY) ** 2)
+        sums, known = (weight * beyond).sum(axis=0), (weight * squared).sum(axis=0)
+        found = np.maximum((sums + 1 / first) / (known + 1 / first**2), LEAST_APART * most)
+    return np.minimum(found, MOST_APART * most)
 
 
 def _most(ratio: Floats) -> Floats:
     """The largest variance of numbers from 0 to 1 with this mean."""
     inside = np.clip(ratio, LEAST_INSIDE, 1 - LEAST_INSIDE)
     return inside * (1 - inside)
+
+
+def _weight(observed: Observed) -> Floats:
+    """How much an observation counts in the sums, by its noise: shape (nodes, 1)."""
+    return 1 / np.maximum(observed.variances.sum(axis=1, keepdims=True), _SURE)
 
 
 def _summed(values: Floats, each: Floats) -> Floats:
