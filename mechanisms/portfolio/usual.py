@@ -50,7 +50,7 @@ LATELY = 0.015
 # Of a slot around that, as it is thought at first, and the least that is believed.
 DIFFER, LEAST_DIFFER = 0.12, 0.003
 # So many standard errors of it are added: too little holds less than too much does.
-UNSURE = 0.5
+UNSURE = 0.3
 # Between nodes, as it is thought at first, and the least and most that is believed.
 APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
 # No ratio is believed to be nearer to the ends of what is possible when such variances are told.
@@ -322,7 +322,8 @@ def _pulled(
     ratio, doubt = _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
     differ = (apart + scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
     if seen is not None:
-        found, both = _pull(ratio, differ, doubt, seen, slot.events)
+        found, _ = _pull(ratio, differ + doubt, 0.0, seen, slot.events)
+        found, both = _pull(ratio, differ + doubt, 0.0, seen, slot.events, np.clip(found, 0.0, 1.0))
         return np.clip(found, 0.0, 1.0), both
     # Of a forecast, and of a mean of many slots, nothing follows for what is unusual in this one.
     events = np.maximum(slot.events, 0.0)
@@ -339,6 +340,7 @@ def _pull(
     doubt: Floats | float,
     told: Told,
     events: Floats | None = None,
+    near: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """The best linear estimate of ratios, and its variance.
 
@@ -347,9 +349,12 @@ def _pull(
         spread: their variance around it.
         doubt: variance of that mean itself.
         told: of these ratios.
+        events: how many there are, if more is known of that than `told` has.
+        near: where the ratios are, as far as their errors depend on it.
     """
     events = np.maximum(told.events if events is None else events, 0.0)
-    gain = events * spread / np.maximum(events**2 * spread + told.error(toward), _TINY)
+    error = told.error(toward if near is None else near)
+    gain = events * spread / np.maximum(events**2 * spread + error, _TINY)
     left = 1 - gain * events
     return toward + gain * told.away(toward), left * spread + left**2 * doubt
 

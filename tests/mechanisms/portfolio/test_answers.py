@@ -358,13 +358,14 @@ def coverage(statistic, draw, seed, *, name="adaptive", epsilon=1.0, window=24):
         ratio=measure.parts if statistic.ratio else 0,
     )
     stream = ReleaseStream(mechanism(name, population), NoiseSource(bytes([seed]) * 32))
-    state, held, usual = stream.start(), [], Usual.start(BINS, measure.parts)
+    state, held = stream.start(), []
+    usual = Usual.start(BINS, measure.parts, statistic.ratios) if statistic.ratio else None
     for slot, nodes in enumerate(stream_of(draw, seed)):
         counts = parts_of(statistic, *nodes).reshape(1, -1).astype(np.int64)
         state, release = stream.release(state, slot, counts)
         shape = (BINS, measure.parts)
         told = release.counts.astype(np.float64).reshape(shape), release.stderr.reshape(shape) ** 2
-        usual = usual.after(
+        usual = usual and usual.after(
             Observed(one.counts.reshape(shape), one.variances.reshape(shape), one.slots)
             for one in release.observed
         )
