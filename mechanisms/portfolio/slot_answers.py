@@ -171,4 +171,7 @@ def answer_of(
         stderr: of them, NaN where nothing is known, shape (cells,).
         usual: what is usual of ratios; None in the first slot, and for other statistics.
     """
+    if usual and question.tree.levels:
+        # What groups tell of their bins is in these counts, and not in what was observed of each.
+        usual = usual.settled()
     return question.statistic.answer(*parts_of(question, counts, stderr), usual)
