@@ -442,7 +442,7 @@ def _between(
     place = min(max(int(np.searchsorted(edges, value)), 1), len(edges) - 1)
     width, held = edges[place] - edges[place - 1], curve[place] - curve[place - 1]
     below = np.clip((quantile - curve[place - 1]) / max(held, _TINY), 0.0, 1.0)
-    anywhere = SHAPELESS * width * held**0.25 * np.sqrt(4 * below * (1 - below))
+    anywhere = SHAPELESS * width * held**0.25 * (4 * below * (1 - below)) ** 0.7
     bent = NINETY_PERCENT * np.hypot(_at(curve, edges, quantile) - value, anywhere)
     low, high = value - np.hypot(value - low, bent), value + np.hypot(high - value, bent)
     return value, max(low, edges[0]), min(high, edges[-1])

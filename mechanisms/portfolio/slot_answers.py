@@ -149,7 +149,9 @@ def figures_of(
     """The figures of a longer time alone: see :meth:`SlotAnswer.of_time`."""
     counts = told.counts.astype(np.float64)
     # What was observed lately is of its slots, whichever of them.
-    found = question.statistic.answer(counts, told.variances, usual and replace(usual.settled(), own=1.0))
+    found = question.statistic.answer(
+        counts, told.variances, usual and replace(usual.settled(), own=1.0)
+    )
     words = about(question, portfolio, told)
     if not words:
         return found

@@ -50,25 +50,24 @@ WIDEST = 1e75
 
 # Parts of a mean at the lower end of the range, the upper one, and beyond these.
 _SIDES = np.array([0.0, 1.0, 0.0, 1.0])
-_MEAN = Ratios(lambda counts, variances, shares: Told.of(counts, variances, _SIDES[:, None]))
-_SPREAD = Ratios(
-    lambda counts, variances, shares: Told.of(
-        counts,
-        variances,
-        np.concatenate(
-            [
-                np.broadcast_to(answers.HALVES[:, None], (*shares.shape, 1)),
-                answers.squares(shares @ answers.HALVES),
-            ],
-            axis=2,
-        ),
-    )
-)
-_BELOW = Ratios(lambda counts, variances, shares: Told.below(counts, variances), 1.0)
 # Bounds are taken to be so many times as far from 0 as numbers on that side of it usually are.
 _WITHIN = 5.0
 # Numbers of which what is thought before anything is known is computed.
 _THOUGHT = 1000
+
+
+def _mean(counts: Floats, variances: Floats, shares: Floats) -> Told:
+    return Told.of(counts, variances, _SIDES[:, None])
+
+
+def _spread(counts: Floats, variances: Floats, shares: Floats) -> Told:
+    mean = np.broadcast_to(answers.HALVES[:, None], (*shares.shape, 1))
+    squares = answers.squares(shares @ answers.HALVES)
+    return Told.of(counts, variances, np.concatenate([mean, squares], axis=2))
+
+
+def _below(counts: Floats, variances: Floats, shares: Floats) -> Told:
+    return Told.below(counts, variances)
 
 
 class Statistic(Protocol):
@@ -101,6 +100,10 @@ class Statistic(Protocol):
     def ratio(self) -> bool:
         """Whether figures are ratios: these are pulled towards what is usual so far."""
 
+    @property
+    def ratios(self) -> Ratios | None:
+        """What figures are made of; None where they are no ratios."""
+
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot.
 
@@ -126,6 +129,11 @@ class _Counted(Identified):
     def ratio(self) -> bool:
         """Told as they are, slot by slot."""
         return False
+
+    @property
+    def ratios(self) -> None:
+        """None."""
+        return None
 
     @property
     def once(self) -> bool:
@@ -338,6 +346,11 @@ class Sum(_Linear):
         return False
 
     @property
+    def ratios(self) -> None:
+        """None."""
+        return None
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The sum."""
         return ("sum",)
@@ -371,7 +384,7 @@ class Mean(_Ratio, _Linear):
     @property
     def ratios(self) -> Ratios:
         """The mean."""
-        return _MEAN
+        return Ratios(_mean)
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         return answers.of_mean("mean", counts, variances, _SIDES, self.bounds, usual)
@@ -383,7 +396,7 @@ class _Squared(_Bounded):
     @property
     def ratios(self) -> Ratios:
         """The mean, and the mean squared distance from it."""
-        return _SPREAD
+        return Ratios(_spread)
 
     @property
     def quanta(self) -> int:
@@ -516,7 +529,7 @@ class Quantiles(_Ratio, Identified):
     @property
     def ratios(self) -> Ratios:
         """Shares of events below edges."""
-        return _BELOW
+        return Ratios(_below, 1.0)
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         edges, quantiles = np.array(self.edges), np.array(self.quantiles)

@@ -53,6 +53,8 @@ DIFFER, LEAST_DIFFER = 0.12, 0.003
 UNSURE = 0.3
 # Between nodes, as it is thought at first, and the least and most that is believed.
 APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
+# The most that a slot is believed to differ, all in all.
+MOST_SPREAD = 0.9
 # No ratio is believed to be nearer to the ends of what is possible when such variances are told.
 LEAST_INSIDE = 0.01
 # Correlation of the errors of forecasts of intervals on one side of an edge: estimates that follow
@@ -309,7 +311,8 @@ def _pulled(
 
     Args:
         known: what the slots so far tell, over a long time and lately.
-        slot: what is forecast of this one, or was observed.
+        slot: what is forecast of this one, or told of it.
+        seen: what was observed of this one alone, which is not in `known` then.
         before: of the ratios.
         scatter: variance of single numbers.
         apart: variance of slots.
@@ -322,8 +325,9 @@ def _pulled(
     ratio, doubt = _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
     differ = (apart + scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
     if seen is not None:
-        found, _ = _pull(ratio, differ + doubt, 0.0, seen, slot.events)
-        found, both = _pull(ratio, differ + doubt, 0.0, seen, slot.events, np.clip(found, 0.0, 1.0))
+        spread, events = np.minimum(differ + doubt, MOST_SPREAD * _most(ratio)), slot.events
+        found, _ = _pull(ratio, spread, 0.0, seen, events)
+        found, both = _pull(ratio, spread, 0.0, seen, events, np.clip(found, 0.0, 1.0))
         return np.clip(found, 0.0, 1.0), both
     # Of a forecast, and of a mean of many slots, nothing follows for what is unusual in this one.
     events = np.maximum(slot.events, 0.0)
