@@ -144,6 +144,7 @@ class Usual:
     """Sums over the slots so far, weighted by how sure each was: shape (memories, nodes, parts)."""
 
     ratios: Ratios
+    """By how much slots differ in these is learnt."""
     parts: Floats
     noise: Floats
     """Variances of the parts."""
@@ -240,8 +241,8 @@ class Usual:
     def encode(self) -> bytes:
         """Bytes of it."""
         last = [self.last.counts, self.last.variances] if self.last else []
-        sums = [*self.parts, *self.noise, *last]
-        numbers = [self.apart, self.told, [self.own], np.ravel(sums)]
+        sums = np.stack([*self.parts, *self.noise, *last])
+        numbers = [self.apart, self.told, np.array([self.own]), sums.ravel()]
         return np.concatenate(numbers).astype("<f8").tobytes()
 
     def decode(self, data: bytes) -> Usual:
@@ -287,13 +288,14 @@ class Usual:
     ) -> tuple[Floats, Floats]:
         known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
         slot = told(counts, variances, TOGETHER)
-        seen = self.last and told(self.last.counts, self.last.variances, 0.0)
+        seen = told(self.last.counts, self.last.variances, 0.0) if self.last else None
         return _pulled(known, slot, seen, before, self.ratios.scatter, differ, self.own)
 
 
 def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
     """What is usual after one slot that was observed as it is told; variances may be NaN."""
-    start = Usual.start(*counts.shape, ratios)
+    nodes, parts = counts.shape
+    start = Usual.start(nodes, parts, ratios)
     known = np.isfinite(variances).all()
     return start.after([Observed(counts, variances)]) if known else start
 
