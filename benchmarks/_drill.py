@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import collections
-import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from streamveil.io.releases import release_json
-from streamveil.mechanisms.core.records import PUBLISHED, LedgerEntry, Release
+from streamveil.mechanisms.core.records import LedgerEntry, Release
 
 
 def keep(release: Release, folder: str) -> None:
@@ -51,17 +50,6 @@ def kept(folder: Path) -> dict[int, collections.Counter[bytes]]:
 def slot_of(path: Path) -> int:
     """The slot of a file that :func:`keep` wrote."""
     return int(path.name.partition("-")[0])
-
-
-def cost(content: bytes) -> float:
-    """What a release cost; one that repeats another names what that cost."""
-    release = json.loads(content)
-    return float(release["epsilon"]) if release["status"] == PUBLISHED else 0.0
-
-
-def spent(given: Mapping[int, Iterable[bytes]]) -> list[tuple[int, float]]:
-    """By slot, in order, what its different releases cost together: see `costs` for sums."""
-    return [(slot, sum(map(cost, contents))) for slot, contents in sorted(given.items())]
 
 
 def overspent(

@@ -34,7 +34,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pyarrow as pa
-from _drill import keep, kept, overspent, slot_of, spent, tell
+from _drill import costs, keep, keep_cost, kept, overspent, slot_of, tell
 from _flink_stream import Pace, Paced
 from _measure import cpu_seconds
 from flink_drill import Cluster
@@ -91,6 +91,7 @@ def build(pipeline: beam.Pipeline, folder: Path) -> Pace:
     for name in ("seen", "releases"):
         (folder / name).mkdir(parents=True)
     _ = outputs.releases | "See" >> beam.Map(keep, str(folder / "seen"))
+    _ = outputs.ledger | "SeeCosts" >> beam.Map(keep_cost, str(folder / "seen"))
     _ = outputs.releases | WriteReleasesToFolder(str(folder / "releases"))
     return pace
 
@@ -178,10 +179,12 @@ def check(seen: Sequence[Look], folder: Path) -> tuple[dict[str, Any], list[str]
     """All promises: figures, and what is wrong with them."""
     given = kept(folder)
     slots = sorted(given)
+    told = costs(folder)
     wrong = {
         "lost": slots[-1] + 1 - len(slots),
+        "without an entry of the ledger": len(set(slots[:-1]) - dict(told).keys()),
         "given again otherwise": sum(len(contents) > 1 for contents in given.values()),
-        "overspent": len(overspent(spent(given), WINDOW, EPSILON)),
+        "overspent": len(overspent(told, WINDOW, EPSILON)),
     }
     figures: dict[str, Any] = {"minutes": round(seen[-1].minute), "slots": len(slots), **wrong}
     figures["CPU ms a slot"] = round(1e3 * seen[-1].cpu / len(slots))

@@ -1,7 +1,5 @@
 """The soak of benchmarks/flink_soak.py would find what it looks for; no cluster is needed."""
 
-import json
-
 import pytest
 
 SLOTS = 90
@@ -9,10 +7,10 @@ SLOTS = 90
 
 @pytest.fixture
 def seen(tmp_path):
-    """A release of every slot, of which each window spent all that it may."""
+    """A release of every slot and what it cost: each window spent all that it may."""
     for slot in range(SLOTS):
-        release = {"status": "published", "epsilon": 1 / 60}
-        (tmp_path / f"{slot:012}-a.json").write_text(json.dumps(release))
+        (tmp_path / f"{slot:012}-a.json").write_text("{}")
+        (tmp_path / f"{slot:012}-a.cost").write_text(repr(1 / 60))
     return tmp_path
 
 
@@ -62,17 +60,25 @@ def test_what_grows_is_found(flink_soak, seen, change, fault):
 
 
 @pytest.mark.parametrize(
-    ("name", "epsilon", "fault"),
+    ("name", "content", "fault"),
     [
-        ("000000000004-b.json", 0.0, "given again otherwise: 1"),
-        ("000000000004-a.json", 0.02, "overspent: 5"),
+        ("000000000004-b.json", "[]", "given again otherwise: 1"),
+        ("000000000004-a.cost", "0.02", "overspent: 5"),
+        ("000000000004-b.cost", "0.01", "overspent: 5"),
     ],
 )
-def test_releases_that_break_a_promise_are_found(flink_soak, seen, name, epsilon, fault):
-    (seen / name).write_text(json.dumps({"status": "published", "epsilon": epsilon}))
-    assert fault in flink_soak.check(looks(flink_soak), seen)[1]
+def test_releases_that_break_a_promise_are_found(flink_soak, seen, name, content, fault):
+    (seen / name).write_text(content)
+    assert flink_soak.check(looks(flink_soak), seen)[1] == [fault]
 
 
-def test_a_lost_slot_is_found(flink_soak, seen):
-    (seen / "000000000004-a.json").unlink()
-    assert flink_soak.check(looks(flink_soak), seen)[1] == ["lost: 1"]
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("000000000004-a.json", "lost: 1"),
+        ("000000000004-a.cost", "without an entry of the ledger: 1"),
+    ],
+)
+def test_what_is_lost_is_found(flink_soak, seen, name, fault):
+    (seen / name).unlink()
+    assert flink_soak.check(looks(flink_soak), seen)[1] == [fault]

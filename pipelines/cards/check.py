@@ -8,7 +8,7 @@ from typing import Any
 from streamveil.mechanisms.core.records import ConfigurationError, format_time
 from streamveil.pipelines.cards.check_ledger import ledger_faults
 from streamveil.pipelines.cards.check_releases import released_faults
-from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD
+from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD, UNITS, setting_of
 from streamveil.pipelines.cards.read import Fault, Places, check_form, read_files, slots_of
 from streamveil.pipelines.cards.registry_form import deployment_of
 from streamveil.pipelines.cards.writing import ANSWERS
@@ -38,7 +38,7 @@ def faults_of(card: Record, places: Places) -> tuple[list[str], list[str]]:
         faults.append(str(error))
     except ConfigurationError as error:
         faults.append(f"the card says what no run can be asked for: {error}")
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError, ValueError) as error:
         faults.append(
             f"the card was edited and is none any more ({type(error).__name__}: {error}): bring "
             "back the one that the run wrote"
@@ -123,6 +123,12 @@ def _kind(card: Record) -> Iterator[str]:
         yield f"the card promises {guarantee!r}, and streamveil {command} gives {', '.join(meant)}"
     if (promise["adjacency"] == ANY) != (guarantee == LOCAL):
         yield f"the card says adjacency {promise['adjacency']!r}, which {guarantee!r} cannot have"
+    for name, words in (("unit", UNITS[guarantee]), ("setting", setting_of(guarantee))):
+        if promise[name] != words:
+            yield (
+                f"the card says {promise[name]!r} as {name}, and {guarantee!r} has {words!r}: "
+                "bring back the card that the run wrote"
+            )
     for one in promise.get("classes", ()):
         forever = guarantee in (INFINITE, USER)
         in_life = (one.get("limit") or {}).get("in_life") is not None

@@ -43,6 +43,11 @@ UNITS: Mapping[str, str] = {
 }
 
 
+def setting_of(guarantee: str) -> str:
+    """Who sees the events."""
+    return "local" if guarantee == LOCAL else "central"
+
+
 def promise_of(
     transform: Transform, *, changes: bool = False, grants: int = 0, chosen: Chosen | None = None
 ) -> Record:
@@ -59,7 +64,7 @@ def promise_of(
     registry, guarantee = transform.registry, guarantee_of(transform)
     stated: Record = {
         "guarantee": guarantee,
-        "setting": "local" if guarantee == LOCAL else "central",
+        "setting": setting_of(guarantee),
         "unit": UNITS[guarantee],
         "adjacency": ANY if guarantee == LOCAL else transform.adjacency,
         "delta": 0,
@@ -159,7 +164,7 @@ def _of_records(transform: PerRecord) -> Record:
     bounds = transform.budget.bounds
     return {
         "guarantee": PER_RECORD,
-        "setting": "central",
+        "setting": setting_of(PER_RECORD),
         "unit": UNITS[PER_RECORD],
         "adjacency": "add_remove",
         "delta": 0,

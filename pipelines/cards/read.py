@@ -196,3 +196,10 @@ def check_form(card: Record) -> None:
         raise Fault(f"the card promises {guarantee!r}, which is none of {', '.join(GUARANTEES)}")
     if not card["runs"]:
         raise Fault("the card tells of no run: bring back the one that the run wrote")
+    for number, run in enumerate(card["runs"], 1):
+        for name in ("first_slot", "last_slot"):
+            if type(run.get(name, 0)) is not int:
+                raise Fault(
+                    f"run {number} of the card has {run[name]!r} as {name}, which is no slot: "
+                    "bring back the card that the run wrote"
+                )

@@ -6,6 +6,7 @@ const ROWS = 12; // of the tables
 const SVG = "http://www.w3.org/2000/svg";
 const MINUS = "\u2212";
 const NOTHING = "\u2013";
+const FROM_ZERO = ["count", "users", "sum", "variance", "stddev"]; // figures of which charts begin at 0
 const CALM = ["up to date", "over", "releasing", "starting", "running"];
 
 const find = (id) => document.getElementById(id);
@@ -136,13 +137,14 @@ function choice(section, name, label, options, start, redraw) {
   const key = `${section.name} ${name}`;
   if (!options.includes(chosen.get(key))) chosen.delete(key);
   const select = make("select", {}, ...options.map((one) => make("option", {}, one)));
-  select.value = chosen.get(key) ?? start;
+  // By index: the value of an option is its text without the spaces that a name may have.
+  select.selectedIndex = options.indexOf(chosen.get(key) ?? start);
   select.addEventListener("change", () => {
-    chosen.set(key, select.value);
+    chosen.set(key, options[select.selectedIndex]);
     redraw();
   });
   const element = options.length > 1 ? make("label", {}, label, select) : null;
-  return [element, options.indexOf(select.value)];
+  return [element, select.selectedIndex];
 }
 
 function showSections(sections) {
@@ -182,7 +184,7 @@ function section(given, index) {
       series.bins > series.shown.length ? make("p", { class: "muted" },
         `${series.shown.length} of ${series.bins.toLocaleString("en")} bins: those that matter most by what was released of them lately.`) : null,
       key(points),
-      make("figure", {}, chart(points, start, `${what}: chart of the last ${points.length} slots; the newest are in the table below`),
+      make("figure", {}, chart(points, start, FROM_ZERO.includes(given.figures[f]), `${what}: chart of the last ${points.length} slots; the newest are in the table below`),
         make("figcaption", {}, `${what}, in ${given.unit}: the last ${points.length} slots, from ${from} to ${to} UTC.`)),
       make("div", { class: "tables" }, slotTable(points, start, given.figures[f], what),
         series.bins > 1 ? binTable(series, start, f, given) : null),
@@ -236,13 +238,13 @@ function binTable(series, start, f, given) {
 // ---- the chart ---------------------------------------------------------------------------------
 
 // It is drawn for the width that it has, so that its text has one size everywhere.
-function chart(points, start, label) {
+function chart(points, start, fromZero, label) {
   const made = draw("svg", { class: "chart", role: "img", "aria-label": label });
   made.redraw = () => {
     const { width, height } = made.getBoundingClientRect();
     if (!width) return;
     made.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    made.replaceChildren(...marks(points, start, width, height));
+    made.replaceChildren(...marks(points, start, fromZero, width, height));
   };
   return made;
 }
@@ -256,10 +258,11 @@ function ticks(low, high, number) {
   return found;
 }
 
-function marks(points, start, width, height) {
+function marks(points, start, fromZero, width, height) {
   const cells = points.flatMap((p) => [p.cell, p.later]).filter((cell) => cell && cell[0] !== null);
   if (!cells.length) return [draw("text", { x: 8, y: 20 }, "nothing is known of it yet")];
   const all = cells.flat().filter((value) => value !== null);
+  if (fromZero) all.push(0);
   let low = Math.min(...all), high = Math.max(...all);
   if (low > 0 && low < high / 2) low = 0;
   const room = 0.05 * (high - low || Math.abs(high) || 1);

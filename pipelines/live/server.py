@@ -14,7 +14,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,7 +37,7 @@ _HTML, _JSON, _TEXT = (
 _NOTHING = "default-src 'none'"  # of a page is loaded or run
 _METHODS = ("GET", "HEAD")
 _CLIENTS = 16  # at a time
-_SECONDS_FOR_A_CLIENT = 10.0
+_SECONDS_FOR_A_CLIENT = 10.0  # in all: one that sends a byte now and then would stay for ever
 _SECONDS_BETWEEN_LOOKS = 0.1
 # By these names a browser on this machine asks; any other one was made to lead here by a stranger.
 _OWN_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -71,7 +71,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: _Server
     server_version, sys_version = "streamveil", ""
-    timeout = _SECONDS_FOR_A_CLIENT
 
     def parse_request(self) -> bool:
         """Read the request; what is not to be answered is refused here."""
@@ -192,15 +191,25 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and make room."""
+        """Answer, for as long as a client has, and make room."""
+        limit = threading.Timer(_SECONDS_FOR_A_CLIENT, _hang_up, (request,))
+        limit.daemon = True
+        limit.start()
         try:
             super().process_request_thread(request, client_address)
         finally:
+            limit.cancel()
             self._clients.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Note that a client went away, or what else happened, where the run does not stop."""
         _LOGGER.debug("a client of --serve got no answer", exc_info=True)
+
+
+def _hang_up(request: socket.socket) -> None:
+    """End a connection whose thread may wait for it."""
+    with suppress(OSError):  # it has ended
+        request.shutdown(socket.SHUT_RDWR)
 
 
 @contextmanager

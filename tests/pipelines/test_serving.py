@@ -4,6 +4,7 @@ import datetime as dt
 import http.client
 import json
 import re
+import shutil
 import signal
 import socket
 import struct
@@ -18,6 +19,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamveil.mechanisms.core.records import STATUSES, ConfigurationError, Slots, format_time
+from streamveil.pipelines.live import server
 from streamveil.pipelines.live.board import BINS_SHOWN, Board
 from streamveil.pipelines.live.budget import CLASSES_SHOWN
 from streamveil.pipelines.live.condition import condition_of, duration
@@ -36,6 +38,7 @@ MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 DAYS, HOURS = Slots.of("1d"), Slots.of("1h")
 TEN_SECONDS = 10 * SECOND
 BINS = ("A", '<img src=x onerror="alert(1)">', "</script>")
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 LOOPBACK = ("127.0.0.1", 0)
 
 
@@ -173,6 +176,26 @@ def test_clients_that_are_slow_dead_or_talk_nonsense_hold_up_nobody(served, caps
     assert "Traceback" not in capsys.readouterr().err
     for client in silent:
         client.close()
+
+
+def test_a_client_that_sends_a_byte_now_and_then_is_hung_up_on(monkeypatch):
+    monkeypatch.setattr(server, "_SECONDS_FOR_A_CLIENT", 0.5)
+    with (
+        serving(LOOPBACK, board_of(running())) as place,
+        socket.create_connection(Client(place).address) as client,
+    ):
+        client.settimeout(0.1)
+        for _ in range(300):
+            try:
+                client.sendall(b"G")
+                if client.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        else:
+            pytest.fail("it is still waited for")
 
 
 def test_the_end_waits_for_no_client():
@@ -500,6 +523,32 @@ def test_the_golden_answer(passes):
         *("pass_since", "longest_pass_seconds", "passes"),
     ]
     assert raw["lag"]["released_at"] == format_time(NOW)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
+def test_a_browser_draws_counts_from_0_whatever_bins_are_called(passes, tmp_path):
+    bins = ["rare", "two  spaces ", "x" * 300]
+    status = running(released=Released(DAYS, 0, 0, 2, None), clock=DAYS.start(2))
+    board = board_of(status, bins=bins)
+    board.begun({})
+    for slot in range(2):
+        board.wrote(passes(slot, releases=[release_row(slot, [10, 990 + slot, 15])]))
+    with serving(LOOPBACK, board) as place:
+        html = shown_by_browser(f"http://{place}/", tmp_path / "browser")
+    assert '<strong id="state">Stalled' in html  # by the time of the test
+    chart = html[html.index('<svg class="chart"') : html.index("</figure>")]
+    assert "count of two  spaces " in chart
+    assert ">0</text>" in chart
+
+
+def shown_by_browser(url, folder):
+    """The elements of a page when its script has run."""
+    given = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync"]
+    quiet = ["--disable-background-networking", "--disable-component-update", "--disable-quic"]
+    browser = [BROWSER, *given, *quiet, f"--user-data-dir={folder}", "--virtual-time-budget=4000"]
+    found = subprocess.run([*browser, "--dump-dom", url], capture_output=True, timeout=120)
+    return found.stdout.decode()
 
 
 def test_a_slot_that_is_long_over_the_page_has_room_for_goes_and_large_domains_are_cut(passes):

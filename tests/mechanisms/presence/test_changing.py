@@ -99,49 +99,60 @@ def in_force(limit, phase, changes, usual):
     return found
 
 
-def worst(limit, phase, classes, start, window):
-    """The most that neighbours differ by, as a share of what a budget has for all slots."""
-    counts = np.zeros_like(BITS)
-    there = BITS * (classes >= 0)
-    for begin in range(-phase, SLOTS, limit.length):
-        inside = slice(max(begin, 0), max(begin + limit.length, 0))
-        here = there[:, inside]
-        counts[:, inside] = here & (here.cumsum(axis=1) <= limit.max_slots)
-    cost = np.where(classes >= 0, LEVELS[np.maximum(classes, 0)], 0)
-    removed = sum(1 << slot for slot in range(max(start, 0), min(start + window, SLOTS)))
-    if not limit.replaced:
-        return int(((counts != counts[WAYS & ~removed]) @ cost).max())
-    outside = WAYS & ~removed
-    dearest = 0
-    for rest in np.unique(outside):
-        mine = counts[outside == rest].astype(np.int64)
-        # Between two that count in a slot it changes by two units, where one counts by one.
-        units = 0
-        for one in np.unique(mine, axis=0):
-            differs = np.where(mine & one, 2, mine | one)
-            differs[:, : max(start, 0)] = 0
-            after = min(start + window, SLOTS)
-            differs[:, after:] = mine[:, after:] != one[after:]
-            units = max(units, int((differs @ cost).max()))
-        dearest = max(dearest, (units + 1) // 2)
-    return dearest
+class Ways:
+    """What counts of all ways to be there, and what neighbours differ by.
+
+    A way is a number whose bits are slots, and so is what counts of it.
+    """
+
+    def __init__(self, limit, phase, classes):
+        there, self.limit = BITS * (classes >= 0), limit
+        counts = np.zeros_like(BITS)
+        for begin in range(-phase, SLOTS, limit.length):
+            inside = slice(max(begin, 0), max(begin + limit.length, 0))
+            here = there[:, inside]
+            counts[:, inside] = here & (here.cumsum(axis=1) <= limit.max_slots)
+        cost = np.where(classes >= 0, LEVELS[np.maximum(classes, 0)], 0)
+        self.counts = counts @ (1 << np.arange(SLOTS))
+        self.cost = BITS @ cost
+        """Of the slots of a number."""
+
+    def worst(self, start, window):
+        """The most that neighbours differ by, as a share of what a budget has for all slots."""
+        end = min(start + window, SLOTS)
+        removed = (1 << end) - (1 << max(start, 0))
+        if not self.limit.replaced:
+            return int(self.cost[self.counts ^ self.counts[WAYS & ~removed]].max())
+        outside, units = WAYS & ~removed, 0
+        for rest in np.unique(outside):
+            mine = np.unique(self.counts[outside == rest])
+            units = max(units, int(self._apart(mine[:, None], mine, removed, end).max()))
+        return (units + 1) // 2
+
+    def _apart(self, mine, other, removed, end):
+        """Units between two that do different things in some slots, up to this one less.
+
+        Between two that count in one of these it changes by two units, where one counts by one.
+        """
+        inside = self.cost[mine & removed] + self.cost[other & removed]
+        return inside + self.cost[(mine ^ other) >> end << end]
 
 
 def broken(limit, phase, classes, promises):
     """Slots in which a promise is not kept: ahead, and back."""
+    ways = Ways(limit, phase, classes)
     ahead = [
         slot
         for slot, asked in enumerate(promises)
         if asked
         and slot + asked[0] <= SLOTS
-        and worst(limit, phase, classes, slot, asked[0]) > asked[1] * limit.differ
+        and ways.worst(slot, asked[0]) > asked[1] * limit.differ
     ]
     back = [
         slot
         for slot in range(SLOTS)
         for asked in [promises[max(slot - limit.longest + 1, 0)]]
-        if asked
-        and worst(limit, phase, classes, slot - asked[0] + 1, asked[0]) > asked[1] * limit.differ
+        if asked and ways.worst(slot - asked[0] + 1, asked[0]) > asked[1] * limit.differ
     ]
     return ahead, back
 

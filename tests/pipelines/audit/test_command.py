@@ -48,6 +48,8 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     html = page.read_text()
     assert "<h1>No violation found</h1>" in html
     assert "An acquittal is none" in html
+    assert 'href="#main"' in html.split('<main id="main"')[0]
+    assert "<section" not in html.split("<main")[0] + html.split("</main>")[1]
     assert "streamveil audit --default_requirement=4,3,100" in html
     assert html.count('<tr><td class="text nowrap">') == len(found["checks"])
 

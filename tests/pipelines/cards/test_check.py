@@ -340,6 +340,13 @@ CARDS = {
         lambda c: c["promise"].update(guarantee="local w-event", adjacency="any", setting="local"),
         ["streamveil release gives"],
     ),
+    "another unit in words": (
+        lambda c: c["promise"].update(unit="all events of one user, for ever"),
+        ["for ever' as unit", "`window` consecutive slots"],
+    ),
+    "the local setting in words": (lambda c: c["promise"].update(setting="local"), ["as setting"]),
+    "a slot that is none": (lambda c: c["runs"][0].update(first_slot="x"), ["'x' as first_slot"]),
+    "a slot beyond all times": (lambda c: c["runs"][0].update(last_slot=10**40), ["was edited"]),
     "one budget forever": (lambda c: c["promise"].update(guarantee="infinite"), ["another kind"]),
     "no promise": (lambda c: c.pop("promise"), ["was edited", "promise"]),
     "a class that is none": (

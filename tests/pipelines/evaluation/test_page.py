@@ -45,6 +45,17 @@ def test_page_is_sound_html(html):
     assert len(charts) == html.count("<svg") == 2 * (len(WEvent.measures) + 2)
 
 
+def test_whoever_cannot_see_it_may_skip_to_the_findings(html):
+    before, rest = html.split('<main id="main"')
+    main, after = rest.split("</main>")
+    assert 'href="#main"' in before
+    assert "<section" in main
+    assert "<section" not in before + after
+    assert "<figcaption" not in re.sub(r"<figure.*?</figure>", "", html, flags=re.DOTALL)
+    for scrolled in re.findall(r'<div class="scroll"[^>]*>', html):
+        assert 'tabindex="0" role="region" aria-label="' in scrolled
+
+
 def test_charts_follow_the_colour_scheme(html):
     charts = "".join(re.findall(r"<svg.*?</svg>", html, re.DOTALL))
     assert "var(--series0)" in charts
