@@ -14,11 +14,19 @@ Each pull is the best linear estimate of a ratio that has the mean and variance 
 the parts are events times ratio plus noise, which is linear in the ratio, so nothing is divided by
 a number of events that may be 0. It is a function of released numbers, and costs no privacy.
 
-By how much slots differ is learnt, too: from how far what was observed lies from what was usual
-before, beyond its noise, of all nodes together. One number stands for all ratios: where shares of
-events differ as those of a Dirichlet distribution, so do all ratios that are made of them.
+What was observed of a slot alone is no part of what is usual before it, and is all that is told of
+it beside that: forecasts of parts lag together, so their errors are not those of a ratio. Only
+where groups and bins were brought to agree, counts as they are told have what the groups tell of
+their bins. Where nothing was observed of a slot alone, forecasts move a figure, but no more is
+known of it than how far slots are from what is usual.
 
-What is remembered does not grow with the stream: four numbers for each part of each node.
+By how much slots differ is learnt, too: from how far what was observed lies from what was usual
+before, beyond its noise, of all nodes together. Each ratio that figures are made of has a number of
+its own, as far as it tells more than that of all: a distribution that moves as a whole moves most
+in its middle, and its mean more than the shares of its parts would tell.
+
+What is remembered does not grow with the stream: four numbers for each part of each node, two for
+each ratio, and what was observed of the last slot.
 
 Sources: B. Efron, C. Morris, "Stein's estimation rule and its competitors" (1973); of variances by
 moments, R. DerSimonian, N. Laird, "Meta-analysis in clinical trials" (1986).
@@ -51,7 +59,7 @@ LATELY = 0.015
 DIFFER, LEAST_DIFFER = 0.12, 0.003
 # So many standard errors of it are added: too little holds less than too much does.
 UNSURE = 0.3
-# Between nodes, as it is thought at first, and the least and most that is believed.
+# Of nodes around all together, as it is thought at first, and the least and most that is believed.
 APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
 # The most that a slot is believed to differ, all in all.
 MOST_SPREAD = 0.9
