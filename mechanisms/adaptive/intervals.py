@@ -128,9 +128,12 @@ class Misfit:
         learnt = factor**2 * common + own * (2 * factor * np.sqrt(np.maximum(common, 0.0)) + own)
         total = factor * seen.foreseen + float(shares @ shares) * more + blurred
         left = factor * seen.before + more - learnt / total
+        # What was released may shift weights between filters: no less is left than they say, of
+        # which a factor below 1 takes its part.
+        left = np.maximum(left, np.minimum(factor, 1.0) * seen.variance)
         if seen.taken and len(shares) == 1:  # of this slot alone: it tells no less
             left = np.minimum(left, blurred)
-        known: Floats = np.maximum(left, 0.0)
+        known: Floats = left
         return known
 
     def learn(self, seen: Observed) -> None:

@@ -38,6 +38,8 @@ FEW = "so few events that the noise may be as large as their number"
 BEYOND = "beyond the edges"
 TAILS = "much depends on numbers beyond the bounds: wrong if they are far beyond"
 
+# Where parts of a variance are: down, between, up, below and above.
+HALVES = np.array([0, 0.5, 1, 0, 1])
 # With fewer events than so many there is nothing to divide by.
 LEAST_EVENTS = 0.5
 # Standard deviation of how far beyond a bound numbers are, in parts of what is extrapolated: tails
@@ -206,13 +208,10 @@ def of_variance(
 ) -> Answer:
     """A variance, or its root: parts are down, between, up, below and above. See `of_mean`."""
     width = bounds.upper - bounds.lower
-    halves = np.array([0, 0.5, 1, 0, 1])[:, None]
+    halves = HALVES[:, None]
     mean, _ = _pulled(usual, counts, variances, halves, bounds)
-    place, at = bounds.lower + width * mean, mean[:, None]
-    # What an event in each part adds to the squared distance from the mean, of the most it can be.
-    down, between, up = 4 * at**2, 4 * (at**2 - at), 4 * (1 - at) ** 2
-    each = np.stack([down, between, up, down, up], axis=1)
-    share, variance = _pulled(usual, counts, variances, each, bounds)
+    place = bounds.lower + width * mean
+    share, variance = _pulled(usual, counts, variances, squares(mean), bounds, 1)
     most = width**2 / 4
     tails = _tails(counts, variances, place, bounds)
     found = _answer(
@@ -225,6 +224,19 @@ def of_variance(
         marks=_marks(counts, variances, bounds.whole),
     )
     return _root(found) if root else found
+
+
+def squares(mean: Floats) -> Floats:
+    """What an event in each part adds to the squared distance from means, of the most it can be.
+
+    Args:
+        mean: of each node, as a share of the range, shape (nodes,).
+
+    Returns an array of shape (nodes, parts, 1).
+    """
+    at = mean[:, None]
+    down, between, up = 4 * at**2, 4 * (at**2 - at), 4 * (1 - at) ** 2
+    return np.stack([down, between, up, down, up], axis=1)
 
 
 def of_quantiles(
@@ -342,12 +354,11 @@ def _interval(value: Floats, down: Floats, up: Floats, shift: Floats) -> tuple[F
 
 
 def _pulled(
-    usual: Usual, counts: Floats, variances: Floats, each: Floats, bounds: Bounds
+    usual: Usual, counts: Floats, variances: Floats, each: Floats, bounds: Bounds, number: int = 0
 ) -> tuple[Floats, Floats]:
     """A ratio to events, and its variance, (nodes,): see :meth:`Usual.pulled`."""
     before = np.tensordot(bounds.before, each, (0, each.ndim - 2))
-    whole = bounds.whole
-    value, variance = usual.pulled(counts / whole, variances / whole**2, each, before)
+    value, variance = usual.pulled(counts, variances, each, before, bounds.whole, number)
     return value[:, 0], variance[:, 0]
 
 
@@ -431,7 +442,7 @@ def _between(
     place = min(max(int(np.searchsorted(edges, value)), 1), len(edges) - 1)
     width, held = edges[place] - edges[place - 1], curve[place] - curve[place - 1]
     below = np.clip((quantile - curve[place - 1]) / max(held, _TINY), 0.0, 1.0)
-    anywhere = SHAPELESS * width * np.sqrt(held * 4 * below * (1 - below))
+    anywhere = SHAPELESS * width * held**0.25 * (4 * below * (1 - below)) ** 0.7
     bent = NINETY_PERCENT * np.hypot(_at(curve, edges, quantile) - value, anywhere)
     low, high = value - np.hypot(value - low, bent), value + np.hypot(high - value, bent)
     return value, max(low, edges[0]), min(high, edges[-1])

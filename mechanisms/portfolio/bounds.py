@@ -50,7 +50,7 @@ from streamveil.mechanisms.portfolio.statistics import (
     Sum,
     Variance,
 )
-from streamveil.mechanisms.portfolio.usual import Usual
+from streamveil.mechanisms.portfolio.usual import Ratios, Usual
 from streamveil.mechanisms.randomness.noise import RandomWords, discrete_laplace
 
 Integers = npt.NDArray[np.int64]
@@ -157,6 +157,11 @@ class AutoBounds(Identified):
     def ratio(self) -> bool:
         """Whether figures are ratios."""
         return self._any.ratio
+
+    @property
+    def ratios(self) -> Ratios | None:
+        """What figures are made of."""
+        return self._any.ratios
 
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures. Raises ValueError before bounds are chosen."""

@@ -409,9 +409,11 @@ class PortfolioStream:
 
 def usual_at_start(question: Question) -> Usual | None:
     """What is usual before the first slot; None of figures that are no ratios."""
-    if not question.statistic.ratio:
+    ratios = question.statistic.ratios
+    if ratios is None:
         return None
-    return Usual.start(len(question.tree.labels(question.domain)), question.measure.parts)
+    nodes = len(question.tree.labels(question.domain))
+    return Usual.start(nodes, question.measure.parts, ratios)
 
 
 def check_mechanism(question: Question) -> None:

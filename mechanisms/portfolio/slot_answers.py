@@ -149,7 +149,9 @@ def figures_of(
     """The figures of a longer time alone: see :meth:`SlotAnswer.of_time`."""
     counts = told.counts.astype(np.float64)
     # What was observed lately is of its slots, whichever of them.
-    found = question.statistic.answer(counts, told.variances, usual and replace(usual, own=1.0))
+    found = question.statistic.answer(
+        counts, told.variances, usual and replace(usual.settled(), own=1.0)
+    )
     words = about(question, portfolio, told)
     if not words:
         return found
@@ -171,4 +173,7 @@ def answer_of(
         stderr: of them, NaN where nothing is known, shape (cells,).
         usual: what is usual of ratios; None in the first slot, and for other statistics.
     """
+    if usual and question.tree.levels:
+        # What groups tell of their bins is in these counts, and not in what was observed of each.
+        usual = usual.settled()
     return question.statistic.answer(*parts_of(question, counts, stderr), usual)

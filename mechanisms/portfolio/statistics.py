@@ -34,7 +34,7 @@ from streamveil.mechanisms.core.parameter_checks import whole
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.portfolio import answers
 from streamveil.mechanisms.portfolio.answers import Answer, Bounds
-from streamveil.mechanisms.portfolio.usual import Usual, first
+from streamveil.mechanisms.portfolio.usual import Ratios, Told, Usual, first
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -56,6 +56,20 @@ _EDGES_TO_COMPARE = 32
 _WITHIN = 5.0
 # Numbers of which what is thought before anything is known is computed.
 _THOUGHT = 1000
+
+
+def _mean(counts: Floats, variances: Floats, shares: Floats) -> Told:
+    return Told.of(counts, variances, _SIDES[:, None])
+
+
+def _spread(counts: Floats, variances: Floats, shares: Floats) -> Told:
+    mean = np.broadcast_to(answers.HALVES[:, None], (*shares.shape, 1))
+    squares = answers.squares(shares @ answers.HALVES)
+    return Told.of(counts, variances, np.concatenate([mean, squares], axis=2))
+
+
+def _below(counts: Floats, variances: Floats, shares: Floats) -> Told:
+    return Told.below(counts, variances)
 
 
 class Statistic(Protocol):
@@ -88,6 +102,10 @@ class Statistic(Protocol):
     def ratio(self) -> bool:
         """Whether figures are ratios: these are pulled towards what is usual so far."""
 
+    @property
+    def ratios(self) -> Ratios | None:
+        """What figures are made of; None where they are no ratios."""
+
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot.
 
@@ -113,6 +131,11 @@ class _Counted(Identified):
     def ratio(self) -> bool:
         """Told as they are, slot by slot."""
         return False
+
+    @property
+    def ratios(self) -> None:
+        """None."""
+        return None
 
     @property
     def once(self) -> bool:
@@ -211,7 +234,12 @@ class _Ratio:
 
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot: see :class:`Statistic`."""
-        return self._beside(counts, variances, usual or first(counts, variances))
+        return self._beside(counts, variances, usual or first(counts, variances, self.ratios))
+
+    @property
+    def ratios(self) -> Ratios:
+        """The ratios that figures are made of."""
+        raise NotImplementedError
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         raise NotImplementedError
@@ -320,6 +348,11 @@ class Sum(_Linear):
         return False
 
     @property
+    def ratios(self) -> None:
+        """None."""
+        return None
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """The sum."""
         return ("sum",)
@@ -350,12 +383,22 @@ class Mean(_Ratio, _Linear):
         """The mean."""
         return ("mean",)
 
+    @property
+    def ratios(self) -> Ratios:
+        """The mean."""
+        return Ratios(_mean)
+
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         return answers.of_mean("mean", counts, variances, _SIDES, self.bounds, usual)
 
 
 class _Squared(_Bounded):
     """Parts `down`, `between`, `up`, `below` and `above`: see the module."""
+
+    @property
+    def ratios(self) -> Ratios:
+        """The mean, and the mean squared distance from it."""
+        return Ratios(_spread)
 
     @property
     def quanta(self) -> int:
@@ -371,7 +414,7 @@ class _Squared(_Bounded):
 
 
 @dataclass(frozen=True)
-class Variance(_Ratio, _Squared):
+class Variance(_Squared, _Ratio):
     """The mean squared distance of a column's numbers from their mean, of all events."""
 
     IDENTITY = Form("statistic variance", ("column", "lower", "upper"))
@@ -391,7 +434,7 @@ class Variance(_Ratio, _Squared):
 
 
 @dataclass(frozen=True)
-class StandardDeviation(_Ratio, _Squared):
+class StandardDeviation(_Squared, _Ratio):
     """The square root of the variance."""
 
     IDENTITY = Form("statistic stddev", ("column", "lower", "upper"))
@@ -491,6 +534,11 @@ class Quantiles(_Ratio, Identified):
             steps = np.searchsorted(edges, numbers, side="right").astype(np.int64)
         steps[numbers == edges[-1]] -= 1
         return steps
+
+    @property
+    def ratios(self) -> Ratios:
+        """Shares of events below edges."""
+        return Ratios(_below, 1.0)
 
     def _beside(self, counts: Floats, variances: Floats, usual: Usual) -> Answer:
         edges, quantiles = np.array(self.edges), np.array(self.quantiles)

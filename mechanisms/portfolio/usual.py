@@ -14,11 +14,19 @@ Each pull is the best linear estimate of a ratio that has the mean and variance 
 the parts are events times ratio plus noise, which is linear in the ratio, so nothing is divided by
 a number of events that may be 0. It is a function of released numbers, and costs no privacy.
 
-By how much slots differ is learnt, too: from how far what was observed lies from what was usual
-before, beyond its noise, of all nodes together. One number stands for all ratios: where shares of
-events differ as those of a Dirichlet distribution, so do all ratios that are made of them.
+What was observed of a slot alone is no part of what is usual before it, and is all that is told of
+it beside that: forecasts of parts lag together, so their errors are not those of a ratio. Only
+where groups and bins were brought to agree, counts as they are told have what the groups tell of
+their bins. Where nothing was observed of a slot alone, forecasts move a figure, but no more is
+known of it than how far slots are from what is usual.
 
-What is remembered does not grow with the stream: four numbers for each part of each node.
+By how much slots differ is learnt, too: from how far what was observed lies from what was usual
+before, beyond its noise, of all nodes together. Each ratio that figures are made of has a number of
+its own, as far as it tells more than that of all: a distribution that moves as a whole moves most
+in its middle, and its mean more than the shares of its parts would tell.
+
+What is remembered does not grow with the stream: four numbers for each part of each node, two for
+each ratio, and what was observed of the last slot.
 
 Sources: B. Efron, C. Morris, "Stein's estimation rule and its competitors" (1973); of variances by
 moments, R. DerSimonian, N. Laird, "Meta-analysis in clinical trials" (1986).
@@ -26,8 +34,9 @@ moments, R. DerSimonian, N. Laird, "Meta-analysis in clinical trials" (1986).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,15 +57,21 @@ SCATTER = 0.25
 LATELY = 0.015
 # Of a slot around that, as it is thought at first, and the least that is believed.
 DIFFER, LEAST_DIFFER = 0.12, 0.003
-# The least variance between nodes that is believed.
-LEAST_APART = 4e-4
+# So many standard errors of it are added: too little holds less than too much does.
+UNSURE = 0.3
+# Of nodes around all together, as it is thought at first, and the least and most that is believed.
+APART, LEAST_APART, MOST_APART = 0.06, 4e-4, 0.3
+# The most that a slot is believed to differ, all in all.
+MOST_SPREAD = 0.9
 # No ratio is believed to be nearer to the ends of what is possible when such variances are told.
 LEAST_INSIDE = 0.01
 # Correlation of the errors of forecasts of intervals on one side of an edge: estimates that follow
 # a stream lag behind it together where its distribution moves.
 TOGETHER = 0.15
+# How often variances are found anew, each time by weights from the last ones.
+_ROUNDS = 4
 # Least variance that is told from 0, and what numbers are divided by at least.
-_SURE, _TINY = 1e-12, 1e-300
+_SURE, _TINY = 1e-12, 1e-150
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,36 +138,60 @@ class Told:
 
 
 @dataclass(frozen=True, eq=False)
+class Ratios:
+    """Which ratios are made of parts, to learn by how much slots differ in them."""
+
+    told: Callable[[Floats, Floats, Floats], Told]
+    """From counts of parts, their variances and the usual share of each, all (nodes, parts)."""
+    scatter: float = SCATTER
+    """Variance of single numbers, in parts of what it is at most."""
+
+
+@dataclass(frozen=True, eq=False)
 class Usual:
     """Sums over the slots so far, weighted by how sure each was: shape (memories, nodes, parts)."""
 
+    ratios: Ratios
+    """By how much slots differ in these is learnt."""
     parts: Floats
     noise: Floats
     """Variances of the parts."""
-    apart: float = 0.0
-    """Sum of how far slots were from what was usual, beyond noise, weighted by how sure that is."""
-    told: float = 0.0
+    apart: Floats
+    """Sum of how far slots were from what was usual, beyond noise, weighted by how sure that is:
+    shape (ratios,)."""
+    told: Floats
     """Sum of these weights: the precision with which `differ` is known, but for what was thought
     at first."""
+    last: Observed | None = None
+    """What was observed of the last slot alone, if anything."""
     own: float = 1.0
     """Part of the last slot in what was observed with it: of a mean of n slots one in n, and none
     where nothing was observed."""
 
     @classmethod
-    def start(cls, nodes: int, parts: int) -> Usual:
+    def start(cls, nodes: int, parts: int, ratios: Ratios) -> Usual:
         """Before the first slot."""
         nothing = np.zeros((len(KEEP), nodes, parts))
-        return cls(nothing, nothing)
+        size = ratios.told(nothing[0], nothing[0], nothing[0]).beside.shape[1]
+        return cls(ratios, nothing, nothing, np.zeros(size), np.zeros(size))
 
-    def differ(self, scatter: float) -> float:
+    @property
+    def shares(self) -> Floats:
+        """Of each part over a long time, shape (nodes, parts)."""
+        long = np.maximum(self.parts[0], 0.0)
+        return long / np.maximum(long.sum(axis=1, keepdims=True), _TINY)
+
+    def differ(self) -> Floats:
         """Variance of ratios of a slot around what is usual, in parts of the most it could be.
 
-        Args:
-            scatter: that of single numbers, of which it is a part at first.
+        Those of all ratios together are what is thought of each before it is known: (ratios,).
         """
-        first = scatter * DIFFER
-        found = (self.apart + 1 / first) / (self.told + 1 / first**2)
-        return max(found, scatter * LEAST_DIFFER)
+        first = self.ratios.scatter * DIFFER
+        found = (self.apart.mean() + 1 / first) / (self.told.mean() + 1 / first**2)
+        found = max(found, self.ratios.scatter * LEAST_DIFFER)
+        known = self.told + 1 / found**2
+        each = (self.apart + 1 / found) / known + UNSURE / np.sqrt(known)
+        return np.maximum(each, self.ratios.scatter * LEAST_DIFFER)
 
     def after(self, observed: Iterable[Observed]) -> Usual:
         """With one more slot.
@@ -160,81 +199,130 @@ class Usual:
         Args:
             observed: what the mechanism observed with it, if anything: parts, (nodes, parts).
         """
-        keep = np.array(KEEP)[:, None, None]
-        parts, noise, own = keep * self.parts, keep**2 * self.noise, 0.0
-        apart, told = KEEP[0] * self.apart, KEEP[0] * self.told
+        known, keep = self.settled(), np.array(KEEP)[:, None, None]
+        known = replace(
+            known,
+            parts=keep * known.parts,
+            noise=keep**2 * known.noise,
+            apart=KEEP[0] * known.apart,
+            told=KEEP[0] * known.told,
+            own=0.0,
+        )
         for one in observed:
-            weight = 1 / np.maximum(one.variances.sum(axis=1, keepdims=True), _SURE)
-            more = self._apart(one)
-            apart, told = apart + more[0], told + more[1]
-            parts, noise = parts + weight * one.counts, noise + weight**2 * one.variances
-            own = 1 / one.slots
-        return Usual(parts, noise, apart, told, own)
+            known = known.settled()._with(one)
+        return known if known.own == 1 else known.settled()
 
-    def _apart(self, observed: Observed) -> tuple[float, float]:
+    def _with(self, observed: Observed) -> Usual:
+        apart, told = self._apart(observed)
+        return replace(
+            self,
+            apart=self.apart + apart,
+            told=self.told + told,
+            last=observed,
+            own=1 / observed.slots,
+        )
+
+    def _apart(self, observed: Observed) -> tuple[Floats | float, Floats | float]:
         """What an observation adds to `apart` and `told`: nothing where nothing is usual yet."""
-        known = Told.shares(self.parts[0], self.noise[0])
+        known = self.ratios.told(self.parts[0], self.noise[0], self.shares)
         if not (known.events > 0).all():
             return 0.0, 0.0
         usual = np.clip(known.beside / known.events, 0.0, 1.0)
-        seen = Told.shares(observed.counts, observed.variances)
+        seen = self.ratios.told(observed.counts, observed.variances, self.shares)
         events = np.maximum(seen.events, 0.0)
         error = seen.error(usual) + events**2 * (known.error(usual) / known.events**2)
         most = events**2 * usual * (1 - usual) / observed.slots
+        error += self.ratios.scatter * most / np.maximum(events, 1.0)
         beyond = seen.away(usual) ** 2 - error
-        weight = 1 / (2 * np.maximum(error + self.differ(SCATTER) * most, _TINY) ** 2)
-        # What is unusual in a slot is so in many cells of it: they tell as much as one.
-        return float((weight * most * beyond).mean()), float((weight * most**2).mean())
+        weight = 1 / (2 * np.maximum(error + self.differ() * most, _TINY) ** 2)
+        # What is unusual in a slot is so in many nodes of it: they tell as much as one.
+        return (weight * most * beyond).mean(axis=0), (weight * most**2).mean(axis=0)
+
+    def settled(self) -> Usual:
+        """With what was observed of the last slot alone in the sums, as that of others is."""
+        if self.last is None:
+            return self
+        weight = _weight(self.last)
+        parts, noise = weight * self.last.counts, weight**2 * self.last.variances
+        return replace(self, parts=self.parts + parts, noise=self.noise + noise, last=None)
 
     def encode(self) -> bytes:
         """Bytes of it."""
-        sums = np.stack([self.parts, self.noise]).ravel()
-        return np.append(sums, [self.apart, self.told, self.own]).astype("<f8").tobytes()
+        last = [self.last.counts, self.last.variances] if self.last else []
+        sums = np.stack([*self.parts, *self.noise, *last])
+        numbers = [self.apart, self.told, np.array([self.own]), sums.ravel()]
+        return np.concatenate(numbers).astype("<f8").tobytes()
 
     def decode(self, data: bytes) -> Usual:
         """What was encoded, of the same shape."""
-        *sums, apart, told, own = np.frombuffer(data, "<f8").tolist()
-        parts, noise = np.reshape(sums, (2, *self.parts.shape))
-        return Usual(parts, noise, apart, told, own)
+        numbers, size = np.frombuffer(data, "<f8").astype(np.float64), len(self.told)
+        apart, told, own = np.split(numbers[: 2 * size + 1], [size, 2 * size])
+        sums = numbers[2 * size + 1 :].reshape(-1, *self.parts.shape[1:])
+        parts, noise, last = np.split(sums, [len(KEEP), 2 * len(KEEP)])
+        seen = Observed(*last) if len(last) else None
+        return Usual(self.ratios, parts, noise, apart, told, seen, float(own[0]))
 
     def pulled(
-        self, counts: Floats, variances: Floats, each: Floats, before: Floats
+        self,
+        counts: Floats,
+        variances: Floats,
+        each: Floats,
+        before: Floats,
+        whole: float = 1.0,
+        number: int = 0,
     ) -> tuple[Floats, Floats]:
-        """Ratios of a slot that is among those so far, and their variances: (nodes, ratios).
+        """A ratio of a slot that is among those so far, and its variance: (nodes, 1).
 
         Args:
-            counts: estimate of each part, in what an event adds to all of them: (nodes, parts).
+            counts: estimate of each part: (nodes, parts).
             variances: of them, NaN where nothing is known.
-            each: what an event in a part stands for, from 0 to 1: shape (parts, ratios), or
-                (nodes, parts, ratios).
-            before: what was thought of the ratios before anything was known: shape (ratios,).
+            each: what an event in a part stands for, from 0 to 1: shape (parts, 1), or
+                (nodes, parts, 1).
+            before: what was thought of the ratio before anything was known: shape (1,).
+            whole: what an event adds to all parts.
+            number: of the ratio among those of `ratios`.
         """
-        known = [Told.of(*sums, each) for sums in zip(self.parts, self.noise, strict=True)]
-        slot = Told.of(counts, variances, each)
-        return _pulled(known, slot, before, SCATTER, self.differ(SCATTER), self.own)
+        return self._pulled(
+            lambda counts, variances, _: Told.of(counts / whole, variances / whole**2, each),
+            *(counts, variances, before, self.differ()[number]),
+        )
 
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
-        known = [Told.below(*sums) for sums in zip(self.parts, self.noise, strict=True)]
-        slot = Told.below(counts, variances, TOGETHER)
-        return _pulled(known, slot, before, 1.0, self.differ(1.0), self.own)
+        return self._pulled(Told.below, counts, variances, before, self.differ())
+
+    def _pulled(
+        self, told: Any, counts: Floats, variances: Floats, before: Floats, differ: Floats
+    ) -> tuple[Floats, Floats]:
+        known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
+        slot = told(counts, variances, TOGETHER)
+        seen = told(self.last.counts, self.last.variances, 0.0) if self.last else None
+        return _pulled(known, slot, seen, before, self.ratios.scatter, differ, self.own)
 
 
-def first(counts: Floats, variances: Floats) -> Usual:
+def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
     """What is usual after one slot that was observed as it is told; variances may be NaN."""
-    start = Usual.start(*counts.shape)
+    nodes, parts = counts.shape
+    start = Usual.start(nodes, parts, ratios)
     known = np.isfinite(variances).all()
     return start.after([Observed(counts, variances)]) if known else start
 
 
 def _pulled(
-    known: list[Told], slot: Told, before: Floats, scatter: float, apart: float, own: float
+    known: list[Told],
+    slot: Told,
+    seen: Told | None,
+    before: Floats,
+    scatter: float,
+    apart: Floats,
+    own: float,
 ) -> tuple[Floats, Floats]:
     """Ratios of a slot and their variances: see :meth:`Usual.pulled`.
 
     Args:
         known: what the slots so far tell, over a long time and lately.
-        slot: what is forecast of this one, or was observed.
+        slot: what is forecast of this one, or told of it.
+        seen: what was observed of this one alone, which is not in `known` then.
         before: of the ratios.
         scatter: variance of single numbers.
         apart: variance of slots.
@@ -245,21 +333,28 @@ def _pulled(
     ratio, doubt = _pull(ratio, BEFORE * _most(ratio), 0.0, long.everywhere())
     ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
     ratio, doubt = _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
-    differ = np.maximum(apart, scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
+    differ = (apart + scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
+    if seen is not None:
+        spread, events = np.minimum(differ + doubt, MOST_SPREAD * _most(ratio)), slot.events
+        found, _ = _pull(ratio, spread, 0.0, seen, events)
+        found, both = _pull(ratio, spread, 0.0, seen, events, np.clip(found, 0.0, 1.0))
+        return np.clip(found, 0.0, 1.0), both
     # Of a forecast, and of a mean of many slots, nothing follows for what is unusual in this one.
     events = np.maximum(slot.events, 0.0)
     slot = replace(slot, noise_twice=slot.noise_twice + (1 - own) * differ * events**2)
     found, both = _pull(ratio, differ, doubt, slot)
-    # Then a forecast misses the same as what is usual does: of both together no more is known than
-    # of the better one.
-    some = slot.error(ratio) < events**2 * (differ + doubt)
-    better = slot.error(ratio) / np.where(some, events, 1.0) ** 2
-    better = np.where(some, better, differ + doubt)
-    return np.clip(found, 0.0, 1.0), own * both + (1 - own) * better
+    if own == 1:
+        return np.clip(found, 0.0, 1.0), both
+    return np.clip(found, 0.0, 1.0), differ + doubt
 
 
 def _pull(
-    toward: Floats, spread: Floats, doubt: Floats | float, told: Told
+    toward: Floats,
+    spread: Floats,
+    doubt: Floats | float,
+    told: Told,
+    events: Floats | None = None,
+    near: Floats | None = None,
 ) -> tuple[Floats, Floats]:
     """The best linear estimate of ratios, and its variance.
 
@@ -268,26 +363,40 @@ def _pull(
         spread: their variance around it.
         doubt: variance of that mean itself.
         told: of these ratios.
+        events: how many there are, if more is known of that than `told` has.
+        near: where the ratios are, as far as their errors depend on it.
     """
-    events = np.maximum(told.events, 0.0)
-    gain = events * spread / np.maximum(events**2 * spread + told.error(toward), _TINY)
+    events = np.maximum(told.events if events is None else events, 0.0)
+    error = told.error(toward if near is None else near)
+    gain = events * spread / np.maximum(events**2 * spread + error, _TINY)
     left = 1 - gain * events
     return toward + gain * told.away(toward), left * spread + left**2 * doubt
 
 
 def _between_nodes(usual: Floats, told: Told) -> Floats:
-    """Variance of what is usual of single nodes, by moments, shape (1, ratios)."""
-    beside, events = told.away(usual) ** 2, told.events**2
-    error = np.maximum(told.error(usual), _SURE * events + _TINY)
-    found = (beside / error - 1).sum(axis=0) / np.maximum((events / error).sum(axis=0), _TINY)
-    most = _most(usual)
-    return np.clip(found, LEAST_APART * most, BEFORE * most)
+    """Variance of what is usual of single nodes, by moments, shape (1, ratios).
+
+    Nodes count by how sure it is how far they are, which is the more alike the more they differ.
+    """
+    squared, error, most = np.maximum(told.events, 0.0) ** 2, told.error(usual), _most(usual)
+    beyond = told.away(usual) ** 2 - error
+    first = found = APART * most
+    for _ in range(_ROUNDS):
+        weight = squared / (2 * np.maximum(error + squared * found, _TINY) ** 2)
+        sums, known = (weight * beyond).sum(axis=0), (weight * squared).sum(axis=0)
+        found = np.maximum((sums + 1 / first) / (known + 1 / first**2), LEAST_APART * most)
+    return np.minimum(found, MOST_APART * most)
 
 
 def _most(ratio: Floats) -> Floats:
     """The largest variance of numbers from 0 to 1 with this mean."""
     inside = np.clip(ratio, LEAST_INSIDE, 1 - LEAST_INSIDE)
     return inside * (1 - inside)
+
+
+def _weight(observed: Observed) -> Floats:
+    """How much an observation counts in the sums, by its noise: shape (nodes, 1)."""
+    return 1 / np.maximum(observed.variances.sum(axis=1, keepdims=True), _SURE)
 
 
 def _summed(values: Floats, each: Floats) -> Floats:
