@@ -390,6 +390,7 @@ def test_intervals_of_the_adaptive_mechanism_hold_what_they_should(statistic):
 # ---- coverage where noise is large and figures move ----------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", [Mean("x", 0, 150), Quantiles("x", EDGES, (0.5, 0.95))])
 def test_intervals_of_figures_that_move_hold_them_beside_much_noise(statistic):
     """Numbers whose mean goes up and down, at noise of a budget of 1 over 24 slots."""

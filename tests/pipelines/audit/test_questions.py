@@ -132,6 +132,7 @@ def test_shares_of_more_than_all_are_convicted_exactly(monkeypatch):
 
 # All mechanisms and statistics, groups, and slots of which four are not three.
 @pytest.mark.usefixtures("short")
+@pytest.mark.slow
 def test_questions_of_all_kinds_are_audited():
     tree = Tree.of(PLACES, ["all"])
     place = {"value": ("place",), "domain": PLACES}
