@@ -1,8 +1,8 @@
 """Lower bounds of a privacy loss from guesses whose outcomes are known.
 
 A canary is in the input or not, by a fair coin of its own. Of a mechanism that is (pure)
-c-differentially private to it, whoever guesses from all that is released, and from the coins of all
-other canaries, is right with probability exp(c) / (1 + exp(c)) at most, whatever is released. So
+c-differentially private to it, whoever guesses from all that is released, and from the coins of
+earlier canaries, is right with probability exp(c) / (1 + exp(c)) at most, whatever is released. So
 the number of right guesses is stochastically below a sum of independent coins, however the canaries
 were released together: one run audits as many users as it has canaries.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_BINS_OF_QUESTIONS,
     DEFAULT_SECONDS,
 )
+from streamveil.pipelines.audit.rounds import LEAST_RUNS
 from streamveil.pipelines.inputs import Inputs, registry_of
 from streamveil.pipelines.progress import progress, steps
 from streamveil.pipelines.values import dialect_of
@@ -31,7 +33,10 @@ if TYPE_CHECKING:
     from streamveil.mechanisms.core.user_table import Registry
     from streamveil.mechanisms.portfolio.questions import Portfolio
 
+_LOGGER = logging.getLogger("streamveil")
 _TITLE = "streamveil audit"
+LONG = 10_000
+"""Slots of a window from which on an audit takes minutes, whatever --seconds says."""
 CONVICTED = 1
 """The exit code of a conviction."""
 
@@ -65,6 +70,7 @@ def audited_as(given: argparse.Namespace) -> Findings:
             f"--requirements={given.requirements} limits the slots in which users count "
             "(max_slots): that is not audited; leave the column out to audit the rest"
         )
+    _warn_of_long_runs(registry)
     if given.questions:
         return _audited_questions(given, registry)
     from streamveil.pipelines.audit.auditing import audited
@@ -92,6 +98,18 @@ def audited_as(given: argparse.Namespace) -> Findings:
                 confidence=given.confidence,
                 done=done,
             )
+
+
+def _warn_of_long_runs(registry: Registry) -> None:
+    """Tell whoever waits that the first rounds are made in any case."""
+    window = max(one.window for one in registry.classes)
+    if window > LONG:
+        _LOGGER.warning(
+            "a run is longer than the longest window, of %s slots: the %d rounds that every audit "
+            "makes may take minutes or hours, whatever --seconds says; the same budget over a "
+            "shorter window is audited sooner",
+            *(f"{window:,}", LEAST_RUNS),
+        )
 
 
 def _audited_questions(given: argparse.Namespace, registry: Registry) -> Findings:

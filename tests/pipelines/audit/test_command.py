@@ -6,7 +6,7 @@ import pytest
 
 from streamveil.mechanisms.portfolio import portfolio_stream
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import asked_worlds, worlds
+from streamveil.pipelines.audit import asked_worlds, command, worlds
 
 ASKED = "--default_requirement=4,3,100"
 QUICK = ("--mechanism=pba", "--runs=4", "--bins=8")
@@ -54,6 +54,13 @@ def test_a_page_and_json_are_written(toolbox, tmp_path):
     assert "<section" not in html.split("<main")[0] + html.split("</main>")[1]
     assert "streamveil audit --default_requirement=4,3,100" in html
     assert html.count('<tr><td class="text nowrap">') == len(found["checks"])
+
+
+@pytest.mark.usefixtures("short")
+def test_long_windows_are_warned_of(toolbox, monkeypatch, caplog):
+    monkeypatch.setattr(command, "LONG", 3)
+    assert toolbox.run("audit", ASKED, *QUICK).code == 0
+    assert "the longest window, of 4 slots: the 4 rounds that every audit makes" in caplog.text
 
 
 def test_a_conviction_is_told_and_the_exit_code_is_1(toolbox, tmp_path, monkeypatch):
