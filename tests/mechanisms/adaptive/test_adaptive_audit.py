@@ -198,7 +198,9 @@ def eightfold_noise_budget(patch) -> None:
 # small for this audit to see it, and `test_losses.py` counts exactly.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("breakage", "kept"), [(None, True), (eightfold_noise_budget, False)], ids=str
+    ("breakage", "kept"),
+    [(None, True), (eightfold_noise_budget, False)],
+    ids=["as_it_is", "eight_times_the_budget"],
 )
 def test_a_window_keeps_its_claim(monkeypatch, breakage, kept):
     monkeypatch.setattr(Plan, "best_gap", lambda *_: Planned(2, POINT, 0.0))  # plans are public
