@@ -67,7 +67,7 @@ def main() -> None:
         tables.append(one_or_three(given))
     names = ("seeds", "portfolios", "keys", "film_seeds", "floors", "days", "streams", "slots")
     names += ("delay_days", "city_days")
-    kept = {name: getattr(given, name) for name in names if getattr(given, name) != []}
+    kept = {name: getattr(given, name) for name in names if getattr(given, name) not in ([], None)}
     save(given.results, "portfolio", kept, tables)
 
 

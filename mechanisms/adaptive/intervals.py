@@ -133,8 +133,7 @@ class Misfit:
         left = np.maximum(left, np.minimum(factor, 1.0) * seen.variance)
         if seen.taken and len(shares) == 1:  # of this slot alone: it tells no less
             left = np.minimum(left, blurred)
-        known: Floats = left
-        return known
+        return left
 
     def learn(self, seen: Observed) -> None:
         """Learn from a release that was foreseen."""

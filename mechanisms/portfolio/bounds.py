@@ -154,11 +154,6 @@ class AutoBounds(Identified):
         return self._made.steps(numbers)
 
     @property
-    def ratio(self) -> bool:
-        """Whether figures are ratios."""
-        return self._any.ratio
-
-    @property
     def ratios(self) -> Ratios | None:
         """What figures are made of."""
         return self._any.ratios

@@ -222,7 +222,7 @@ class PortfolioStream:
                 self.portfolio.slots_of(question).length,
                 joined,
                 question.measure.quantum,
-                question.measure.parts if question.statistic.ratio else 0,
+                question.measure.parts if question.statistic.ratios else 0,
                 summed=bool(question.times),
             )
             made = mechanism(question.mechanism, population, revise=revise)

@@ -99,12 +99,11 @@ class Statistic(Protocol):
         """Step of each of some finite numbers, shape (n,)."""
 
     @property
-    def ratio(self) -> bool:
-        """Whether figures are ratios: these are pulled towards what is usual so far."""
-
-    @property
     def ratios(self) -> Ratios | None:
-        """What figures are made of; None where they are no ratios."""
+        """What figures are made of where they are ratios, which are pulled towards what is usual.
+
+        None where they are no ratios.
+        """
 
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot.
@@ -128,13 +127,8 @@ class _Counted(Identified):
         """No column is read."""
 
     @property
-    def ratio(self) -> bool:
-        """Told as they are, slot by slot."""
-        return False
-
-    @property
     def ratios(self) -> None:
-        """None."""
+        """Told as they are, slot by slot."""
         return None
 
     @property
@@ -226,11 +220,6 @@ class TopK(_Counted):
 
 class _Ratio:
     """Figures are ratios to events: these are pulled towards what is usual."""
-
-    @property
-    def ratio(self) -> bool:
-        """See the class."""
-        return True
 
     def answer(self, counts: Floats, variances: Floats, usual: Usual | None = None) -> Answer:
         """The figures of a slot: see :class:`Statistic`."""
@@ -343,13 +332,8 @@ class Sum(_Linear):
         return "sum"
 
     @property
-    def ratio(self) -> bool:
-        """A sum of nothing is 0."""
-        return False
-
-    @property
     def ratios(self) -> None:
-        """None."""
+        """A sum of nothing is 0."""
         return None
 
     @property

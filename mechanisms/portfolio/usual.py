@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -242,7 +241,7 @@ class Usual:
         """With what was observed of the last slot alone in the sums, as that of others is."""
         if self.last is None:
             return self
-        weight = _weight(self.last)
+        weight = 1 / np.maximum(self.last.variances.sum(axis=1, keepdims=True), _SURE)
         parts, noise = weight * self.last.counts, weight**2 * self.last.variances
         return replace(self, parts=self.parts + parts, noise=self.noise + noise, last=None)
 
@@ -292,7 +291,12 @@ class Usual:
         return self._pulled(Told.below, counts, variances, before, self.differ())
 
     def _pulled(
-        self, told: Any, counts: Floats, variances: Floats, before: Floats, differ: Floats
+        self,
+        told: Callable[[Floats, Floats, float], Told],
+        counts: Floats,
+        variances: Floats,
+        before: Floats,
+        differ: Floats,
     ) -> tuple[Floats, Floats]:
         known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
         slot = told(counts, variances, TOGETHER)
@@ -392,11 +396,6 @@ def _most(ratio: Floats) -> Floats:
     """The largest variance of numbers from 0 to 1 with this mean."""
     inside = np.clip(ratio, LEAST_INSIDE, 1 - LEAST_INSIDE)
     return inside * (1 - inside)
-
-
-def _weight(observed: Observed) -> Floats:
-    """How much an observation counts in the sums, by its noise: shape (nodes, 1)."""
-    return 1 / np.maximum(observed.variances.sum(axis=1, keepdims=True), _SURE)
 
 
 def _summed(values: Floats, each: Floats) -> Floats:

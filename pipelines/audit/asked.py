@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -19,7 +19,7 @@ from streamveil.mechanisms.portfolio.statistics import TopK
 from streamveil.mechanisms.portfolio.trees import FLAT, Tree
 from streamveil.mechanisms.protocol import Population, SlotRelease
 from streamveil.mechanisms.randomness.noise import NoiseSource
-from streamveil.pipelines.audit.runs import Transcript
+from streamveil.pipelines.audit.runs import Transcript, fullest
 from streamveil.pipelines.audit.worlds import LENGTH, crowd
 
 Integers = npt.NDArray[np.int64]
@@ -136,28 +136,18 @@ def run_asked(asked: Asked, key: bytes, counts: Sequence[Integers]) -> Telling:
     return Telling(
         tuple(Transcript(populations[q], releases[q], np.stack(prices[q])) for q in questions),
         tuple(to_epsilon(np.stack(each)) for each in caps),
-        _fullest(asked, dict(zip(portfolio, releases, strict=True))),
+        fullest(asked.requirements, list(_charges(portfolio, releases))),
     )
+
+
+def _charges(
+    portfolio: Portfolio, releases: Sequence[Sequence[SlotRelease]]
+) -> Iterator[tuple[int, Units]]:
+    """Of each question the base slots of one of its slots, and what each of these cost: (T, K)."""
+    for question, some in zip(portfolio, releases, strict=True):
+        yield question.slots, np.stack([one.spent for one in some])
 
 
 def _base_slots(portfolio: Portfolio, counts: Sequence[Integers]) -> int:
     """In which all slots of all questions end."""
     return min(len(table) * one.slots for one, table in zip(portfolio, counts, strict=True))
-
-
-def _fullest(asked: Asked, releases: Mapping[Question, Sequence[SlotRelease]]) -> float:
-    """See :class:`Telling`: of all windows that end with a base slot of the run."""
-    end = max(len(some) * question.slots for question, some in releases.items())
-    most = 0.0
-    for k, (window, budget) in enumerate(
-        zip(asked.requirements.windows.tolist(), asked.requirements.budgets.tolist(), strict=True)
-    ):
-        # A release of base slots s to e meets the windows that end with s to e + window - 1.
-        changes = np.zeros(end + window + 1, np.int64)
-        for question, some in releases.items():
-            units = np.array([one.spent[k] for one in some], np.int64)
-            first = np.arange(len(some)) * question.slots
-            np.add.at(changes, first, units)
-            np.subtract.at(changes, first + question.slots + window - 1, units)
-        most = max(most, int(changes.cumsum().max()) / budget)
-    return most

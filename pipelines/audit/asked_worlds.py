@@ -26,8 +26,7 @@ from streamveil.pipelines.audit.worlds import (
     MOST_WINDOWS,
     SLOTS,
     WINDOWS,
-    leap,
-    leap_now_and_then,
+    leaping,
     pause,
     saves_up,
 )
@@ -71,14 +70,18 @@ def asked_world(
         random: where worlds are drawn from.
         counts: of real streams by question, shape (T, K, cells); None for worst cases.
     """
+    pauses = [1] * len(populations)
     if counts is None:
         base_slots = _length(kind, asked, populations, class_index)
+        pauses = list(_pauses(kind, asked, populations, class_index, base_slots))
         others = tuple(
-            _worst(
-                *(kind, question, population, class_index),
-                *(base_slots // question.slots, number, random),
+            leaping(
+                *(population, base_slots // question.slots, every),
+                *(bool(number % 2) or saves_up(question.mechanism), random),
             )
-            for question, population in zip(asked.portfolio, populations, strict=True)
+            for question, population, every in zip(
+                asked.portfolio, populations, pauses, strict=True
+            )
         )
     else:
         others = _stretch(asked, counts, class_index, random)
@@ -87,10 +90,7 @@ def asked_world(
     if kind == WINDOWS:
         return AskedWorld(others, _windows(asked, places, class_index, base_slots))
     plans = []
-    for place, population, table in zip(places, populations, others, strict=True):
-        every = 1
-        if counts is None:
-            every = _pause(kind, place.question, population, class_index, len(table))
+    for place, every, table in zip(places, pauses, others, strict=True):
         slots, which = _slots_of(kind, place, len(table), every)
         plans.append(place.of_slots(class_index, slots, which))
     return AskedWorld(others, tuple(plans))
@@ -212,39 +212,22 @@ def _length(kind: str, asked: Asked, populations: Sequence[Population], class_in
         return max(LENGTH // period, 1) * period
     trip = asked.round_trip
     pauses = [
-        PAUSES * pause(population.requirements[class_index].window) * question.slots
+        PAUSES
+        * pause(kind, question.mechanism, population.requirements[class_index].window)
+        * question.slots
         for question, population in zip(asked.portfolio, populations, strict=True)
         if kind == BINS and saves_up(question.mechanism)
     ]
     return -(-max(LENGTH, LONGEST * trip, *pauses, 1) // trip) * trip
 
 
-def _pause(
-    kind: str, question: Question, population: Population, class_index: int, length: int
-) -> int:
-    """Slots between canaries in all bins."""
-    if kind != BINS or not saves_up(question.mechanism):
-        return 1
-    return min(pause(population.requirements[class_index].window), length)
-
-
-def _worst(
-    kind: str,
-    question: Question,
-    population: Population,
-    class_index: int,
-    length: int,
-    number: int,
-    random: Random,
-) -> Integers:
-    """Counts of others, shape (length, K, cells)."""
-    others = np.zeros((length, len(population.requirements), population.bins), np.int64)
-    every = _pause(kind, question, population, class_index, length)
-    if every > 1:
-        leap(others, population, every)
-    elif number % 2 or saves_up(question.mechanism):
-        leap_now_and_then(others, population, random)
-    return others
+def _pauses(
+    kind: str, asked: Asked, populations: Sequence[Population], class_index: int, base_slots: int
+) -> Iterator[int]:
+    """Of each question, slots between canaries in a run of worst cases."""
+    for question, population in zip(asked.portfolio, populations, strict=True):
+        window = population.requirements[class_index].window
+        yield min(pause(kind, question.mechanism, window), base_slots // question.slots)
 
 
 def _stretch(

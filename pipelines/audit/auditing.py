@@ -30,8 +30,8 @@ from streamveil.pipelines.audit.findings import CHARGE, WINDOW, Check, Findings
 from streamveil.pipelines.audit.groups import group_of_window, groups_of_slots
 from streamveil.pipelines.audit.guesses import Guesses, check
 from streamveil.pipelines.audit.options import DEFAULT_BINS, DEFAULT_CONFIDENCE, DEFAULT_RUNS
-from streamveil.pipelines.audit.rounds import check_extent, left_out, rounds, watched
-from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, run
+from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
+from streamveil.pipelines.audit.runs import MakeDriver, Transcript, exact, fullest, run
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import (
     KINDS,
@@ -97,17 +97,10 @@ def audited(
         bins = counts.shape[2]
     population = Population(asked, users, bins, sensitivity)
     audit = Audit(mechanism, population, adjacency == REPLACE, counts, seed, make_driver)
-    taken = rounds(audit, runs, seconds, done)
-    return Findings(
-        mechanism,
-        confidence,
-        audit.runs,
-        audit.slots,
-        taken,
-        tuple(audit.checks(1 - confidence)),
-        audit.overspent,
-        counts is not None,
-        tuple(left_out(population, audit.classes)),
+    return found_by(
+        *(audit, mechanism, runs, seconds, confidence, done),
+        own=counts is not None,
+        notes=left_out(population, audit.classes),
     )
 
 
@@ -185,17 +178,6 @@ class Audit:
         seen = run(self._make, self._mechanism, self._population, key, counts)
         self.runs += 1
         self.slots += len(counts)
-        self.overspent = max(self.overspent, _overspent(seen))
+        charges = [(1, np.stack([one.spent for one in seen.releases]))]
+        self.overspent = max(self.overspent, fullest(self._population.requirements, charges))
         return seen
-
-
-def _overspent(seen: Transcript) -> float:
-    """Largest charge of a window in parts of its budget, of whole units."""
-    asked, most = seen.population.requirements, 0.0
-    units = np.stack([one.spent for one in seen.releases])
-    sums = np.concatenate([np.zeros((1, units.shape[1]), np.int64), units.cumsum(axis=0)])
-    ends = np.arange(1, len(sums))
-    for k, (window, budget) in enumerate(zip(asked.windows, asked.budgets, strict=True)):
-        spent = sums[ends, k] - sums[np.maximum(ends - window, 0), k]
-        most = max(most, int(spent.max()) / int(budget))
-    return most

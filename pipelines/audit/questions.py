@@ -38,7 +38,7 @@ from streamveil.pipelines.audit.options import (
     DEFAULT_CONFIDENCE,
     DEFAULT_RUNS,
 )
-from streamveil.pipelines.audit.rounds import check_extent, left_out, rounds, watched
+from streamveil.pipelines.audit.rounds import check_extent, found_by, left_out, watched
 from streamveil.pipelines.audit.scores import guesses_of
 from streamveil.pipelines.audit.worlds import BINS, KINDS, SLOTS, WINDOWS, saves_up
 
@@ -97,17 +97,11 @@ def audited_questions(
         tables = [np.asarray(counts[question.name], np.int64) for question in portfolio]
         real = padded(asked, tables, first_slot)
     audit = AskedAudit(asked, real, seed)
-    taken = rounds(audit, runs, seconds, done)
-    return Findings(
-        name,
-        confidence,
-        audit.runs,
-        audit.slots,
-        taken,
-        tuple(audit.checks(1 - confidence)),
-        audit.overspent,
-        counts is not None,
-        (*left_out(audit.people, audit.classes), *(_narrowed(asked, bins) if not real else ())),
+    narrowed = () if real else _narrowed(asked, bins)
+    return found_by(
+        *(audit, name, runs, seconds, confidence, done),
+        own=counts is not None,
+        notes=(*left_out(audit.people, audit.classes), *narrowed),
     )
 
 

@@ -1,14 +1,14 @@
-"""How long an audit goes on, and which classes it looks at."""
+"""How an audit goes on, how long, and which classes it looks at."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.mechanisms.protocol import Population
-from streamveil.pipelines.audit.findings import asked_of
+from streamveil.pipelines.audit.findings import Check, Findings, asked_of
 
 LEAST_RUNS = 4
 # More classes are not audited one by one.
@@ -18,8 +18,18 @@ MOST_CLASSES = 4
 class Rounds(Protocol):
     """What goes on in rounds, each of some runs."""
 
+    runs: int
+    """Made so far."""
+    slots: int
+    """Of all of these together."""
+    overspent: float
+    """Largest charge of a window in parts of its budget."""
+
     def round(self, number: int, done: Callable[[int], object]) -> None:
         """Run every kind of world once for each class; `done` is called after each run."""
+
+    def checks(self, flakiness: float) -> Iterator[Check]:
+        """What was found; a bound is above the truth with this probability at most."""
 
 
 def check_extent(runs: int | None, seconds: float | None, confidence: float) -> None:
@@ -34,10 +44,29 @@ def check_extent(runs: int | None, seconds: float | None, confidence: float) -> 
         raise ConfigurationError(f"confidence is {confidence:g}: give a share such as 0.95")
 
 
-def rounds(
-    audit: Rounds, runs: int | None, seconds: float | None, done: Callable[[int], object]
-) -> float:
-    """Go on for so many rounds, or about so many seconds; returns how many it took."""
+def found_by(
+    audit: Rounds,
+    name: str,
+    runs: int | None,
+    seconds: float | None,
+    confidence: float,
+    done: Callable[[int], object],
+    *,
+    own: bool,
+    notes: Iterable[str],
+) -> Findings:
+    """Go on for so many rounds, or about so many seconds.
+
+    Args:
+        audit: what goes on.
+        name: of what is audited.
+        runs: rounds; None for as many as `seconds` allow.
+        seconds: to stop after, about; `LEAST_RUNS` are made in any case.
+        confidence: probability, at least, that no bound is above the truth.
+        done: called after each round with how many are done, and after each run of it.
+        own: whether canaries were put beside a real stream.
+        notes: of what was not audited.
+    """
     started, number = time.monotonic(), 0
     while number != runs:
         audit.round(number, done)
@@ -46,7 +75,11 @@ def rounds(
         over = seconds is not None and time.monotonic() - started > seconds
         if over and number >= LEAST_RUNS:
             break
-    return time.monotonic() - started
+    taken = time.monotonic() - started
+    checks = tuple(audit.checks(1 - confidence))
+    return Findings(
+        name, confidence, audit.runs, audit.slots, taken, checks, audit.overspent, own, tuple(notes)
+    )
 
 
 def watched(population: Population) -> list[int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from streamveil.mechanisms.core.budgets import Units, asked_units, to_epsilon
+from streamveil.mechanisms.core.budgets import Requirements, Units, asked_units, to_epsilon
 from streamveil.mechanisms.core.cohorts import Moves
 from streamveil.mechanisms.core.records import PUBLISHED
 from streamveil.mechanisms.driver.dynamic_stream import CohortCounts, DynamicStream
@@ -113,3 +113,25 @@ def run(
 def published(seen: Transcript) -> npt.NDArray[np.bool_]:
     """Which slots published something, shape (T,)."""
     return np.array([one.status == PUBLISHED for one in seen.releases], dtype=bool)
+
+
+def fullest(requirements: Requirements, charges: Sequence[tuple[int, Units]]) -> float:
+    """Largest charge of a window in parts of its budget, of whole units.
+
+    Args:
+        requirements: of each class, K of them.
+        charges: of each stream, how long its slots are, in slots of the requirements, and what each
+            slot cost users of each class, shape (T, K).
+    """
+    end, most = max(slots * len(units) for slots, units in charges), 0.0
+    for k, (window, budget) in enumerate(
+        zip(requirements.windows.tolist(), requirements.budgets.tolist(), strict=True)
+    ):
+        # What slots s to e cost is in the windows that end with s to e + window - 1.
+        changes = np.zeros(end + window + 1, np.int64)
+        for slots, units in charges:
+            first = np.arange(len(units)) * slots
+            np.add.at(changes, first, units[:, k])
+            np.subtract.at(changes, first + slots + window - 1, units[:, k])
+        most = max(most, int(changes.cumsum().max()) / budget)
+    return most

@@ -71,17 +71,13 @@ def world_of(
         counts: of a real stream, shape (T, K, d); None for worst cases.
     """
     window = population.requirements[class_index].window
-    every = pause(window) if kind == BINS and saves_up(mechanism) else 1
+    every = pause(kind, mechanism, window)
     if counts is not None:
         others = _stretch(counts, window, random)
         every = 1
     else:
-        slots = _length(kind, window, every)
-        others = np.zeros((slots, len(population.requirements), population.bins), np.int64)
-        if every > 1:
-            leap(others, population, every)
-        elif number % 2 or saves_up(mechanism):
-            leap_now_and_then(others, population, random)
+        leaps = bool(number % 2) or saves_up(mechanism)
+        others = leaping(population, _length(kind, window, every), every, leaps, random)
     plan = _plan(kind, population, class_index, moves, len(others), every)
     return World(others, plan)
 
@@ -98,8 +94,10 @@ def saves_up(mechanism: str) -> bool:
     return known[parse(mechanism, known)[0]].schedule
 
 
-def pause(window: int) -> int:
-    """Slots between publications of a mechanism that saves up."""
+def pause(kind: str, mechanism: str, window: int) -> int:
+    """Slots between canaries: 1 but in all bins, of a mechanism that saves up for publications."""
+    if kind != BINS or not saves_up(mechanism):
+        return 1
     return RESTS * window if window < LONG else window
 
 
@@ -147,7 +145,27 @@ def _richest(population: Population) -> tuple[int, float]:
     return int(shares.argmax()), float(shares.max())
 
 
-def leap_now_and_then(others: Integers, population: Population, random: Random) -> None:
+def leaping(
+    population: Population, length: int, every: int, leaps: bool, random: Random
+) -> Integers:
+    """Counts of others in worst cases, shape (length, K, d).
+
+    Args:
+        population: the public facts.
+        length: of the run, slots.
+        every: slots between canaries; where there are some, others leap then.
+        leaps: whether they leap now and then in other cases.
+        random: where leaps are drawn from.
+    """
+    others = np.zeros((length, len(population.requirements), population.bins), np.int64)
+    if every > 1:
+        _leap(others, population, every)
+    elif leaps:
+        _leap_now_and_then(others, population, random)
+    return others
+
+
+def _leap_now_and_then(others: Integers, population: Population, random: Random) -> None:
     """Let others leap by about what a mechanism can tell from noise."""
     k, share = _richest(population)
     least, most = 2 / share / population.requirements[k].window, 2 / share
@@ -159,7 +177,7 @@ def leap_now_and_then(others: Integers, population: Population, random: Random) 
         others[slot, k] = level
 
 
-def leap(others: Integers, population: Population, every: int) -> None:
+def _leap(others: Integers, population: Population, every: int) -> None:
     """Let others leap every so many slots, far enough for any publication."""
     k, share = _richest(population)
     high = (np.arange(1, len(others) + 1) // every) % 2 == 1

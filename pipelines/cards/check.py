@@ -12,6 +12,7 @@ from streamveil.pipelines.cards.check_ledger import ledger_faults
 from streamveil.pipelines.cards.check_releases import released_faults
 from streamveil.pipelines.cards.check_rows import row_faults
 from streamveil.pipelines.cards.exported import read_streams
+from streamveil.pipelines.cards.files import EDITED
 from streamveil.pipelines.cards.promises import ANY, LOCAL, PER_RECORD, UNITS, setting_of
 from streamveil.pipelines.cards.read import Fault, Places, check_form, read_files, slots_of
 from streamveil.pipelines.cards.registry_form import deployment_of
@@ -54,7 +55,7 @@ def faults_of(card: Record, places: Places) -> Checked:
         faults.append(str(error))
     except ConfigurationError as error:
         faults.append(f"the card says what no run can be asked for: {error}")
-    except (LookupError, TypeError, AttributeError, OverflowError, ValueError) as error:
+    except EDITED as error:
         faults.append(
             f"the card was edited and is none any more ({type(error).__name__}: {error}): bring "
             "back the one that the run wrote"

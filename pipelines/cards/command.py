@@ -7,7 +7,7 @@ import logging
 
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.check import faults_of
-from streamveil.pipelines.cards.files import read_card
+from streamveil.pipelines.cards.files import EDITED, read_card
 from streamveil.pipelines.cards.read import Places
 from streamveil.pipelines.cards.words import checked, in_words
 from streamveil.pipelines.errors import in_one_line
@@ -23,7 +23,7 @@ def main(given: argparse.Namespace) -> int:
         return _check(given, card)
     try:
         text = in_words(card)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+    except EDITED as error:
         raise ConfigurationError(
             f"{given.card} was edited and is no card any more ({type(error).__name__}: {error}): "
             "bring back the one that the run wrote"

@@ -25,6 +25,9 @@ IN_FOLDER = "card.json"
 PUBLIC = ("releases", "revisions", "ledger")
 """What may be published of what a run writes, and answers; dead letters are raw."""
 
+EDITED = (LookupError, TypeError, AttributeError, OverflowError, ValueError)
+"""What whoever reads a card that was edited may raise."""
+
 _ONE_READ = 1 << 20  # bytes
 
 

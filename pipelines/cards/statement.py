@@ -12,7 +12,7 @@ from streamveil.io import is_stream
 from streamveil.io.files import require_filesystem
 from streamveil.mechanisms.core.records import ConfigurationError
 from streamveil.pipelines.cards.facts import STREAM
-from streamveil.pipelines.cards.files import card_beside, read_card, write_card
+from streamveil.pipelines.cards.files import EDITED, card_beside, read_card, write_card
 from streamveil.pipelines.cards.launched import card_at_launch, files_of, gone_on, streams_of
 from streamveil.pipelines.cards.promises import Record, Transform
 from streamveil.pipelines.cards.writing import card_of_run
@@ -127,7 +127,7 @@ class Statement:
             return gone_on(self.path, before, card)
         except ConfigurationError:
             raise
-        except (LookupError, TypeError, AttributeError, OverflowError, ValueError) as error:
+        except EDITED as error:
             raise ConfigurationError(
                 f"{self.path} was edited and is no card any more ({type(error).__name__}: {error})"
                 ": bring back the one that the last launch wrote, or name another file (--card)"

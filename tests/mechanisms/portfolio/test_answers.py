@@ -356,11 +356,11 @@ def coverage(statistic, draw, seed, *, name="adaptive", epsilon=1.0, window=24):
         measure.size,
         measure.sensitivity,
         quantum=measure.quantum,
-        ratio=measure.parts if statistic.ratio else 0,
+        ratio=measure.parts if statistic.ratios else 0,
     )
     stream = ReleaseStream(mechanism(name, population), NoiseSource(bytes([seed]) * 32))
     state, held = stream.start(), []
-    usual = Usual.start(BINS, measure.parts, statistic.ratios) if statistic.ratio else None
+    usual = Usual.start(BINS, measure.parts, statistic.ratios) if statistic.ratios else None
     for slot, nodes in enumerate(stream_of(draw, seed)):
         counts = parts_of(statistic, *nodes).reshape(1, -1).astype(np.int64)
         state, release = stream.release(state, slot, counts)

@@ -21,13 +21,6 @@ QUICK = {"runs": 4, "bins": 16}
 
 
 @pytest.fixture
-def short(monkeypatch):
-    """Runs of as few slots as there can be."""
-    monkeypatch.setattr(worlds, "LENGTH", 20)
-    monkeypatch.setattr(worlds, "LEAST_LEAPS", 4)
-
-
-@pytest.fixture
 def less_noise(monkeypatch):
     """Break all noise: make it so many times too small for what is charged."""
 

@@ -4,20 +4,12 @@ import json
 
 import pytest
 
-from streamveil.mechanisms.portfolio import portfolio_stream
 from streamveil.mechanisms.wevent import sampling
-from streamveil.pipelines.audit import asked_worlds, command, worlds
+from streamveil.pipelines.audit import command
+from tests.audits import mutants
 
 ASKED = "--default_requirement=4,3,100"
 QUICK = ("--mechanism=pba", "--runs=4", "--bins=8")
-
-
-@pytest.fixture
-def short(monkeypatch):
-    """Runs of as few slots as there can be."""
-    for module in (worlds, asked_worlds):
-        monkeypatch.setattr(module, "LENGTH", 20)
-    monkeypatch.setattr(worlds, "LEAST_LEAPS", 4)
 
 
 @pytest.fixture
@@ -156,9 +148,7 @@ def test_questions_are_audited_together_and_each(toolbox, questions, tmp_path):
 
 
 def test_a_conviction_of_a_question_is_told_and_the_exit_code_is_1(toolbox, questions, monkeypatch):
-    monkeypatch.setattr(
-        portfolio_stream, "sensitivity_of", lambda question, _: question.sensitivity
-    )
+    mutants.slots_in_part_as_whole(monkeypatch)
     outcome = toolbox.run("audit", ASKED, questions, "--runs=4", "--bins=32")
     assert outcome.code == 1
     assert "CONVICTED: the portfolio of questions.yaml tells at least" in outcome.out

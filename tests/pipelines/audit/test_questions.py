@@ -9,7 +9,6 @@ from streamveil.mechanisms import Categories, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements, to_epsilon
 from streamveil.mechanisms.core.records import REPLACE
 from streamveil.mechanisms.driver.stream import ReleaseStream
-from streamveil.mechanisms.portfolio import portfolio_stream
 from streamveil.mechanisms.portfolio.portfolio_filter import PortfolioFilter
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
 from streamveil.mechanisms.portfolio.questions import Portfolio, Question
@@ -21,6 +20,7 @@ from streamveil.pipelines.audit.asked_worlds import asked_world, padded
 from streamveil.pipelines.audit.findings import CHARGE, SHARE, TOGETHER, WINDOW
 from streamveil.pipelines.audit.questions import audited_questions
 from streamveil.pipelines.audit.worlds import KINDS, WINDOWS
+from tests.audits import mutants
 
 ASKED = [Requirement(3, 3.0)]
 PLACES = Categories(("a", "b"))
@@ -107,11 +107,7 @@ def test_a_fifth_more_than_all_questions_may_tell_is_seen_together(beyond_the_bo
 
 @pytest.mark.usefixtures("short")
 def test_one_question_that_tells_twice_its_share_is_named(monkeypatch):
-    monkeypatch.setattr(
-        portfolio_stream,
-        "sensitivity_of",
-        lambda question, _: question.sensitivity,  # a slot in part takes twice as much
-    )
+    mutants.slots_in_part_as_whole(monkeypatch)
     found = audited_questions(portfolio(), ASKED, runs=4, bins=64)
     assert {one.question for one in found.checks if one.convicted} == {"shift"}
     assert "by question 'shift'" in found.sentence
@@ -119,12 +115,7 @@ def test_one_question_that_tells_twice_its_share_is_named(monkeypatch):
 
 @pytest.mark.usefixtures("short", "without_the_last_filter")
 def test_shares_of_more_than_all_are_convicted_exactly(monkeypatch):
-    stream = PortfolioStream._stream
-    monkeypatch.setattr(
-        PortfolioStream,
-        "_stream",
-        lambda self, question, units, *given: stream(self, question, units * 6 // 5, *given),
-    )
+    mutants.shares_of_more_than_all(monkeypatch)
     found = audited_questions(portfolio(), ASKED, runs=4, bins=4)
     assert found.overspent == pytest.approx(1.2)
     assert "charged 1.2 times the budget of a window" in found.sentence

@@ -5,7 +5,6 @@ import datetime as dt
 import json
 import shutil
 
-import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -55,12 +54,6 @@ def put(folder, result, layout="rows"):
     card["runs"][0]["files"] = files
     write_card(str(folder / "card.json"), card)
     return folder / "card.json"
-
-
-@pytest.fixture(scope="module")
-def schema(pytestconfig):
-    path = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
-    return jsonschema.Draft202012Validator(json.loads(path.read_text()))
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import ClassVar
 from unittest import mock
 
-import jsonschema
 import pytest
 from apache_beam.io.filesystem import FileSystem
 
@@ -25,12 +24,6 @@ NUMBER = (FIRST - dt.date(1970, 1, 1)).days
 USERS = {f"u{u}": ((3, 1.0), (5, 2.0))[u % 2] for u in range(12)}
 DAYS = 12
 RUNNER = "--runner=BundleBasedDirectRunner"
-
-
-@pytest.fixture(scope="session")
-def schema(pytestconfig):
-    path = pytestconfig.rootpath / "pipelines" / "cards" / "card.schema.json"
-    return jsonschema.Draft202012Validator(json.loads(path.read_text()))
 
 
 class Stream:

@@ -6,7 +6,6 @@ written, all of it or one cell, or that two bundles have at once.
 """
 
 import itertools
-import json
 import pickle
 import sys
 from collections import Counter, defaultdict
@@ -25,7 +24,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from streamveil.io.releases import release_json
 from streamveil.mechanisms import ConfigurationError, Registry
-from streamveil.mechanisms.core.records import PUBLISHED, Release
+from streamveil.mechanisms.core.records import Release
 from streamveil.transforms.checks import NO_SPLITS
 from streamveil.transforms.counting.event_codes import BlockCounts
 from streamveil.transforms.messages import Kind, Message
@@ -38,6 +37,7 @@ from streamveil.transforms.release.release_steps import (
 from streamveil.transforms.slots import state_fence as fence
 from streamveil.transforms.slots.clock import Clock
 from streamveil.transforms.slots.state_fence import StateWentBack
+from tests.spending import spent
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 from _drill import overspent
@@ -299,12 +299,6 @@ def stage(kit):
     return make
 
 
-def cost(content):
-    """What a release cost; one that repeats another names what that cost."""
-    release = json.loads(content)
-    return release["epsilon"] if release["status"] == PUBLISHED else 0.0
-
-
 def wrong(runner, undisturbed):
     """What no runner may bring about."""
     found = []
@@ -312,7 +306,7 @@ def wrong(runner, undisturbed):
         found.append("otherwise")
     if any(len(contents) > 1 for contents in runner.given.values()):
         found.append("doubled")
-    costs = [(slot, sum(map(cost, contents))) for slot, contents in sorted(runner.given.items())]
+    costs = spent(runner.given)
     if overspent(costs, 3, 1.0) or overspent(costs, 2, 1.0):
         found.append("overspent")
     return found
