@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
@@ -35,7 +36,8 @@ class Lost:
     @property
     def place(self) -> str:
         """Where the one was read, for people."""
-        return f"{self.source or 'the input'}{'' if self.row < 0 else f' row {self.row}'}"
+        where = self.source or "the input"
+        return where if self.row < 0 else f"{where} {_row_word(where)} {self.row}"
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,14 @@ def _add(losses: dict[str, Lost], more: Mapping[str, Lost]) -> None:
 def _losses(plain: Mapping[str, Any]) -> dict[str, Lost]:
     """Of the fields of each."""
     return {why: Lost(*one) for why, one in plain.items()}
+
+
+def _row_word(source: str) -> str:
+    """What readers number in a source: the `line`s of a text file, the `row`s of anything else.
+
+    A table has a name without an extension, and no file but these two is anything but text.
+    """
+    return "row" if os.path.splitext(source)[1].lower() in ("", ".parquet", ".avro") else "line"
 
 
 def is_loss(reason: str) -> bool:

@@ -35,7 +35,12 @@ CAUSES = {
     "milliseconds as seconds": (
         [f"u1,A,{1_704_096_000_000 + i}" for i in range(3)],
         {"time_unit": "s"},
-        ["unparsable time (3)", "row 2", "1704096000000", "--time_unit=ms, but --time_unit=s"],
+        [
+            "unparsable time (3)",
+            "in.csv line 2:",
+            "1704096000000",
+            "--time_unit=ms, but --time_unit=s",
+        ],
     ),
     "seconds as milliseconds": (
         ["u1,A,1704096000", "u2,B,1704096001"],
