@@ -372,14 +372,17 @@ def noise_key(seed: int, what: str = "streamveil") -> bytes:
 
 
 def _means_and_errors(runs: Sequence[Run]) -> tuple[dict[str, float], dict[str, float]]:
-    """Mean and standard error of each measure, by name."""
+    """Mean and standard error of each measure, by name; the error of equal figures is 0."""
     means, errors = {}, {}
     for name in runs[0].figures:
         values = np.array([run.figures[name] for run in runs], dtype=float)
         known = values[~np.isnan(values)]
         means[name] = float(known.mean()) if len(known) else math.nan
-        spread = float(known.std(ddof=1)) / math.sqrt(len(known)) if len(known) > 1 else math.nan
-        errors[name] = spread
+        # The mean of equal figures may be rounded; their distance from the first is not.
+        apart = known - known[:1]
+        errors[name] = (
+            float(apart.std(ddof=1)) / math.sqrt(len(known)) if len(known) > 1 else math.nan
+        )
     return means, errors
 
 

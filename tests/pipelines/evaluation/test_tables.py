@@ -36,6 +36,13 @@ def test_means_and_standard_errors():
     ]
 
 
+# The mean of three times 0.117 is rounded, and each seems to be 1.4e-17 away from it.
+def test_equal_figures_have_no_error():
+    (row,) = compared([run("pba", seed, 0.117) for seed in range(3)]).rows
+    assert row.errors["amre"] == 0
+    assert "| 0.117 ± 0 |" in compared([run("pba", seed, 0.117) for seed in range(3)]).markdown
+
+
 def test_ties():
     runs = [run(n, s, 10.0 + s * (n == "pba")) for n in ("pba", "pbd") for s in (0, 1)]
     assert [row.facts["advice"] for row in compared(runs).rows] == ["tie", "tie"]
