@@ -73,7 +73,10 @@ class Summary:
 
     @property
     def read(self) -> int:
-        """Events read: the sum of those rejected, beyond bound and limit, late and counted."""
+        """Events read: the sum of those rejected, beyond bound and limit, late and counted.
+
+        Lines and messages that are no events are among those rejected, so also here.
+        """
         return self._number(metrics.EVENTS_READ)
 
     @property
