@@ -80,9 +80,9 @@ def test_streams_that_begin_later():
 # ---- means of groups ----------------------------------------------------------------------------
 
 
-def means_of(users: int, slots: int):
+def means_of(users: int, slots: int, seed: int):
     """Answers about the means of twelve places in three groups, and of these, slot by slot."""
-    random = np.random.default_rng(2)
+    random = np.random.default_rng(seed)
     groups = Tree((tuple(f"group {place // 4}" for place in range(12)), ("all",) * 12))
     places = Categories(tuple(f"place {number}" for number in range(12)))
     asked = Question("q", value="place", domain=places, statistic=Mean("x", 0, 100), tree=groups)
@@ -93,22 +93,30 @@ def means_of(users: int, slots: int):
         numbers = random.normal(usual[bins], 10).clip(0, 100)
         measure.add(bins, asked.statistic.steps(numbers), np.ones(len(bins), np.int64), table)
     portfolio, day = Portfolio(Slots.of("1h"), (asked,)), Requirement(24, 1.0)
-    done = simulate_portfolio(portfolio, {"q": tables}, [day], [users], KEY)
+    done = simulate_portfolio(portfolio, {"q": tables}, [day], [users], bytes([seed]) * 32)
     return answers_of(asked, done.releases["q"])
 
 
 # Each figure is pulled towards what is usual of it, the figures of bins more than that of their
 # group. So the group's may lie outside theirs where noise is large, but by little; where it is
-# small it lies between them.
+# small it lies between them. How often hangs on the places that are drawn: of 30 seeds, 300 users
+# have it in 2 to 52 % of all slots, one of them in more than half. So the median of 11 seeds is above
+# that with a probability of 6e-7.
 @pytest.mark.parametrize(("users", "outside"), [(300, 0.5), (30_000, 0.01)])
 def test_a_groups_mean_is_between_those_of_its_bins_or_near_them(users, outside):
-    away = []
-    for found in means_of(users, 40):
-        values, stderr = found.values[:, 0], found.stderr[12:15, 0]
-        bins, groups = values[:12].reshape(3, 4), values[12:15]
-        nearest = groups.clip(bins.min(axis=1), bins.max(axis=1))
-        assert (found.low[12:15, 0] <= nearest).all()
-        assert (nearest <= found.high[12:15, 0]).all()
-        away += (np.abs(groups - nearest) / stderr).tolist()
-    assert np.mean(np.array(away) > 0) <= outside
-    assert max(away) < 1
+    shares = []
+    for seed in range(11):
+        away = np.concatenate([outside_of_bins(found) for found in means_of(users, 40, seed)])
+        assert away.max() < 1
+        shares.append(np.mean(away > 0))
+    assert np.median(shares) <= outside
+
+
+def outside_of_bins(found) -> np.ndarray:
+    """How far each group's mean is from those of its bins, in its standard errors."""
+    values, stderr = found.values[:, 0], found.stderr[12:15, 0]
+    bins, groups = values[:12].reshape(3, 4), values[12:15]
+    nearest = groups.clip(bins.min(axis=1), bins.max(axis=1))
+    assert (found.low[12:15, 0] <= nearest).all()
+    assert (nearest <= found.high[12:15, 0]).all()
+    return np.abs(groups - nearest) / stderr
