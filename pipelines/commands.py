@@ -439,7 +439,7 @@ streamveil plan --questions=questions.yaml --default_requirement=168,1,5000 \
         (),
         r"""
 streamveil audit --mechanism=pba --default_requirement=10,1,1000 \
-    --seconds=20 --report=audit.html --json=audit.json
+    --seconds=20 --page=audit.html --json=audit.json
 """,
         _check_audit,
         foreign=(add_shared_options, add_job_options, add_release_options),

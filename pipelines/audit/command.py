@@ -51,11 +51,11 @@ def main(given: argparse.Namespace, command: str) -> int:
         from streamveil.pipelines.audit.report import json_of
 
         Path(given.json).write_text(json_of(findings, command))
-    if given.report:
+    if given.page:
         from streamveil.pipelines.audit.report import page_of
 
-        Path(given.report).write_text(page_of(findings, command))
-    for path in (given.report, given.json, given.rejected):
+        Path(given.page).write_text(page_of(findings, command))
+    for path in (given.page, given.json, given.rejected):
         if path:
             print(f"wrote {path}")
     return CONVICTED if findings.convicted else 0
@@ -242,7 +242,7 @@ def _row(one: Check) -> str:
 
 def _check_outputs(given: argparse.Namespace) -> None:
     """Refuse, before anything runs, what could not be written."""
-    for name, ending in (("report", ".html"), ("json", ".json")):
+    for name, ending in (("page", ".html"), ("json", ".json")):
         path = getattr(given, name)
         if path and not path.endswith(ending):
             raise ConfigurationError(f"--{name}={path}: end the name in {ending}")
@@ -252,7 +252,7 @@ def _check_outputs(given: argparse.Namespace) -> None:
             check_place(path)
     if not find_spec("scipy"):
         raise ConfigurationError("an audit needs scipy: pip install 'streamveil[audit]'")
-    if given.report and not all(map(find_spec, ("jinja2", "matplotlib"))):
+    if given.page and not all(map(find_spec, ("jinja2", "matplotlib"))):
         raise ConfigurationError(
-            "--report needs jinja2 and matplotlib: pip install 'streamveil[audit]'"
+            "--page needs jinja2 and matplotlib: pip install 'streamveil[audit]'"
         )

@@ -90,7 +90,8 @@ def add_audit_options(parser: argparse.ArgumentParser) -> None:
         help="other numbers give other coins and other noise (default 0)",
     )
     add = section(parser, RESULTS)
-    add("--report", metavar="FILE", help="a page with claims and bounds: .html")
+    # `--report` is the name that it had first.
+    add("--page", "--report", metavar="FILE", help="a page with claims and bounds: .html")
     add("--json", metavar="FILE", help="the same for programs: .json")
     add_event_options(parser)
     add_histogram_options(parser)
@@ -103,7 +104,6 @@ NOT_AUDITED: Mapping[str, str] = {
     **dict.fromkeys(LIMIT_OPTIONS, "limits on the slots in which a user counts"),
     **dict.fromkeys(("guarantee", "epsilon"), "promises other than requirements over windows"),
     **dict.fromkeys(REVISE_OPTIONS, f"revisions are made of releases, and {_SAME}"),
-    "page": "--report is the page of an audit",
     "noise_key": "an audit draws keys of its own, and never the one of a release",
     "restart_budget": "a budget that is granted again is spent again",
     **dict.fromkeys(

@@ -28,7 +28,7 @@ def files(tmp_path):
 @pytest.mark.usefixtures("short")
 def test_a_page_and_json_are_written(toolbox, tmp_path):
     page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
-    outcome = toolbox.run("audit", ASKED, *QUICK, f"--report={page}", f"--json={figures}")
+    outcome = toolbox.run("audit", ASKED, *QUICK, f"--page={page}", f"--json={figures}")
     assert outcome.code == 0, outcome.err
     assert "| w = 4, E = 3 | bins | charge |" in outcome.out
     assert "no violation found in pba" in outcome.out
@@ -59,7 +59,7 @@ def test_a_conviction_is_told_and_the_exit_code_is_1(toolbox, tmp_path, monkeypa
     exact = sampling.discrete_laplace
     monkeypatch.setattr(sampling, "discrete_laplace", lambda units, *rest: exact(3 * units, *rest))
     page = tmp_path / "audit.html"
-    outcome = toolbox.run("audit", ASKED, *QUICK, f"--report={page}")
+    outcome = toolbox.run("audit", ASKED, *QUICK, f"--page={page}")
     assert outcome.code == 1
     assert "CONVICTED: pba tells at least" in outcome.out
     assert "<h1>Convicted</h1>" in page.read_text()
@@ -82,7 +82,6 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--mechanism=gated"], "'gated' is for one budget forever"),
         ([ASKED, "--guarantee=infinite", "--epsilon=1"], "is not audited: promises other than"),
         ([ASKED, "--max_slots=3"], "is not audited: limits on the slots"),
-        ([ASKED, "--page=p.html"], "is not audited: --report is the page of an audit"),
         ([ASKED, "--questions=q.yaml"], "file of questions q.yaml does not exist"),
         ([ASKED, "--questions=q.yaml", "--mechanism=pba"], "is not for --questions: each question"),
         ([ASKED, "--questions=q.yaml", "--domain=a,b"], "is not for --questions: each question"),
@@ -96,7 +95,8 @@ def test_canaries_stand_beside_events_of_a_file(toolbox, files):
         ([ASKED, "--bins=0"], "bins is 0"),
         ([ASKED, "--runs=2"], "runs is 2"),
         ([ASKED, "--seconds=0"], "seconds is 0"),
-        ([ASKED, "--report=page.pdf"], "end the name in .html"),
+        ([ASKED, "--page=page.pdf"], "--page=page.pdf: end the name in .html"),
+        ([ASKED, "--report=page.pdf"], "--page=page.pdf: end the name in .html"),
         ([ASKED, "--json=page.html"], "end the name in .json"),
         ([ASKED, "--second=3"], "did you mean --seconds?"),
     ],
@@ -134,7 +134,7 @@ def questions(tmp_path):
 @pytest.mark.usefixtures("short")
 def test_questions_are_audited_together_and_each(toolbox, questions, tmp_path):
     page, figures = tmp_path / "audit.html", tmp_path / "audit.json"
-    flags = (questions, "--runs=4", "--bins=16", f"--report={page}", f"--json={figures}")
+    flags = (questions, "--runs=4", "--bins=16", f"--page={page}", f"--json={figures}")
     outcome = toolbox.run("audit", ASKED, *flags)
     assert outcome.code == 0, outcome.err
     assert "| all questions: w = 4, E = 3 | windows | window |" in outcome.out
