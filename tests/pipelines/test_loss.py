@@ -37,7 +37,7 @@ CAUSES = {
         {"time_unit": "s"},
         [
             "unparsable time (3)",
-            "in.csv line 2:",
+            "events.csv line 2:",
             "1704096000000",
             "--time_unit=ms, but --time_unit=s",
         ],
