@@ -183,12 +183,13 @@ def test_spas_keeps_its_claim_between_two_runs():
     assert proven <= CLAIM[0].epsilon
 
 
-def eightfold_noise_budget(patch) -> None:
-    """Break the noise: an eighth of its scale."""
+def eightfold_noise_budget(patch, modules=(sampling,)) -> None:
+    """Break the noise that these modules draw: an eighth of its scale."""
     exact = noise.discrete_laplace
-    patch.setattr(
-        sampling, "discrete_laplace", lambda units, size, words: exact(8 * units, size, words)
-    )
+    for module in modules:
+        patch.setattr(
+            module, "discrete_laplace", lambda units, size, words: exact(8 * units, size, words)
+        )
 
 
 def no_thinning(patch) -> None:
