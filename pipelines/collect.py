@@ -104,7 +104,8 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
 
         job = job_of(options)
         state = options.view_as(ReleaseOptions).state
-        tell(preview(job.input, job.transform, job.places, job.dialect, state))
+        card = job.card.plan if state is None else ()
+        tell(preview(job.input, job.transform, job.places, job.dialect, state, card))
         return 0
     given, own = _given(options), options.view_as(ReleaseOptions)
     following = following_of(given, own)

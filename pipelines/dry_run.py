@@ -60,6 +60,7 @@ def preview(
     written: Sequence[str],
     dialect: CsvDialect | None = None,
     state: str | None = None,
+    card: Sequence[str] = (),
 ) -> str:
     """What a run that makes histograms would do, for people.
 
@@ -69,6 +70,7 @@ def preview(
         written: what would be written where.
         dialect: how CSV files of the input are written, where that is said.
         state: the folder that a run would go on from, which is not looked at.
+        card: lines about the card of the run.
 
     Raises:
         ConfigurationError: for an input that cannot be read.
@@ -91,7 +93,13 @@ def preview(
         f"{', '.join(transform.domain.labels[:_SHOWN])}",
         f"error:    {_expected_error(transform)}",
         *(f"would write {what}" for what in written),
+        *card,
     ]
+    if is_stream(place):
+        lines.append(
+            f"ledger:   none: it is a file, written when the input has ended, and {place} does not "
+            "end; what is released says what it cost"
+        )
     return "\n".join([*lines, *_state(state)])
 
 
@@ -101,7 +109,7 @@ def _state(state: str | None) -> list[str]:
         return []
     return [
         f"state:    a run goes on from where {state} stands, and adds the number of the pass to "
-        "names of files"
+        "names of files; the card is written anew with every pass"
     ]
 
 
@@ -111,6 +119,7 @@ def preview_questions(
     written: Sequence[str],
     dialect: CsvDialect | None = None,
     state: str | None = None,
+    card: Sequence[str] = (),
 ) -> str:
     """The same of a run over questions. Raises ConfigurationError."""
     sample = _read(place, transform.columns.names, dialect)
@@ -143,7 +152,7 @@ def preview_questions(
             f"{number_of(question.domain.bins, 'bin')} by {question.mechanism}, of "
             f"{number_of(asked[question.name], 'event')} of the sample"
         )
-    return "\n".join([*lines, *(f"would write {what}" for what in written), *_state(state)])
+    return "\n".join([*lines, *(f"would write {what}" for what in written), *card, *_state(state)])
 
 
 def preview_per_record(
@@ -152,6 +161,7 @@ def preview_per_record(
     transform: Any,
     output: str,
     dialect: CsvDialect | None = None,
+    card: Sequence[str] = (),
 ) -> str:
     """The same of a statistic that protects each record; bad records are not told of here either.
 
@@ -181,7 +191,7 @@ def preview_per_record(
         lines.append(f"keys:     {len(transform.keys):,}")
     transform.plan().statistic()  # refuses what does not fit
     lines.append("error:    depends on the budgets of the records; a run tells it as stderr")
-    return "\n".join([*lines, f"would write rows to {output}"])
+    return "\n".join([*lines, f"would write rows to {output}", *card])
 
 
 def _read(

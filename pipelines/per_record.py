@@ -254,7 +254,10 @@ def main(options: PipelineOptions, dry: str = "false") -> int:
     """Run the command, or if `dry` only tell what it would do; returns the exit code."""
     job = job_of(options)
     if is_true("dry_run", dry):
-        tell(preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect))
+        card = job.card.plan
+        tell(
+            preview_per_record(job.input, job.columns, job.transform, job.output, job.dialect, card)
+        )
     else:
         tell(job.run(options))
     return 0

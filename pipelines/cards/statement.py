@@ -61,6 +61,18 @@ class Statement:
             "for one: give --card=FILE"
         )
 
+    @property
+    def plan(self) -> list[str]:
+        """Lines of a dry run: when the card is written, or that there is none."""
+        if self.path is None:
+            return [f"card:     {self.missing}"]
+        if not is_stream(self.output):
+            return ["card:     written at the end, once what was released is whole"]
+        end = "if the stream comes to an end" if self.endless else "at the end of the input"
+        return [
+            f"card:     written at the launch, and open: only {end} does it say what was released"
+        ]
+
     def check(self) -> None:
         """Look at the place before anything runs.
 

@@ -50,6 +50,9 @@ def test_it_shows_what_would_be_read_counted_and_written(histograms):
     assert re.search(r"about [\d.]+ for each count", lines(outcome, "error")[0])
     assert f"would write releases to {job.path('out.jsonl')}" in outcome.out
     assert f"would write the ledger to {job.path('ledger.csv')}" in outcome.out
+    assert lines(outcome, "card") == [
+        "card:     written at the end, once what was released is whole"
+    ]
 
 
 def test_the_error_is_the_one_that_a_run_states(job):

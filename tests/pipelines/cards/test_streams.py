@@ -212,6 +212,20 @@ def test_it_is_said_in_one_line_where_there_is_no_card(stream):
     assert not Path(stream.path).exists()
 
 
+def test_a_dry_run_says_what_becomes_of_card_and_ledger(stream):
+    flags = {**stream.flags, "input": f"watch:{stream.job.path('in')}/*.csv"}
+    told = stream.job("--dry_run", RUNNER, **flags).out
+    assert f"would write the card to {stream.path}" in told
+    assert "card:     written at the launch, and open: only if the stream comes to an end" in told
+    assert "ledger:   none: it is a file, written when the input has ended" in told
+    told = stream.job("--dry_run", RUNNER, **{**flags, "card": None}).out
+    assert "card:     no card says what is promised, for releases go to folder:" in told
+    assert "would write the card" not in told
+    told = stream.job("--dry_run", **{**stream.flags, "end": stream.end}).out
+    assert "only at the end of the input does it say what was released" in told
+    assert "ledger:" not in told
+
+
 @pytest.mark.slow
 def test_beside_the_ledger_there_is_a_card_by_itself(stream, schema):
     ledger = stream.job.path("ledger.jsonl")
