@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from streamveil.mechanisms import (
     BudgetExceeded,
-    Categories,
     NoiseSource,
     Requirement,
     Slots,
@@ -18,12 +17,13 @@ from streamveil.mechanisms import (
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.portfolio import replanning
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.replanning import Replanning
 from streamveil.mechanisms.portfolio.shares import plan_shares
 from streamveil.mechanisms.portfolio.simulated import simulate_portfolio
 from streamveil.mechanisms.protocol import Resizable
 from tests.mechanisms.adaptive.recount import ANSWERS, GAPS, KINDS, Slot, Tape, World
+from tests.mechanisms.portfolio.asking import question
 from tests.mechanisms.portfolio.test_losses import (
     PROPERTY,
     assert_no_window_overspends,
@@ -36,11 +36,6 @@ from tests.mechanisms.streams import KEY
 BASE = Slots.of("1h")
 ASKED = Requirements((Requirement(24, 1.0), Requirement(10, 3.0)))
 SIZES = np.array([300, 300])
-PLACES = Categories(("cafe", "park", "zoo"))
-
-
-def question(name, slots=1, **more) -> Question:
-    return Question(name, slots, ("place",), PLACES, **more)
 
 
 def stream_of(*questions, key=KEY, requirements=ASKED, **more) -> PortfolioStream:
@@ -327,16 +322,24 @@ def test_budgets_of_a_mechanism():
     assert (mechanism.least == mechanism.audit_cap).all()
 
 
-# Of two questions alike, that which matters more has less error than with even shares.
+# Of two questions alike, that which matters more has less error than with even shares: of 40 seeds
+# the median is 0.67 of it, and one seed has more. So the median of nine is more with a probability
+# of 1e-6.
+@pytest.mark.slow
 def test_plans_are_worth_it():
-    random = np.random.default_rng(3)
+    assert np.median([error_of_a_plan(seed) for seed in range(9)]) < 1
+
+
+def error_of_a_plan(seed: int) -> float:
+    """Mean squared error with planned shares, as a part of that with even ones."""
+    random = np.random.default_rng(seed)
     portfolio = Portfolio(BASE, (question("much", weight=100.0), question("little")))
     table = random.poisson(60, (72, 2, 3))
     tables = dict.fromkeys(("much", "little"), table)
-    even = np.tile(ASKED.budgets // 2, (2, 1))
+    even, key = np.tile(ASKED.budgets // 2, (2, 1)), bytes([seed]) * 32
 
     def error(shares):
-        done = simulate_portfolio(portfolio, tables, ASKED, [4000, 4000], KEY, shares=shares)
+        done = simulate_portfolio(portfolio, tables, ASKED, [4000, 4000], key, shares=shares)
         return ((done.counts("much") - table.sum(axis=1)) ** 2).mean()
 
-    assert error(None) < 0.8 * error(even)
+    return error(None) / error(even)

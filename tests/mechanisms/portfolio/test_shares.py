@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamveil.mechanisms import Categories, NoiseSource, Requirement, Slots
+from streamveil.mechanisms import NoiseSource, Requirement, Slots
 from streamveil.mechanisms.core.budgets import Requirements
 from streamveil.mechanisms.core.records import ADD_REMOVE, REPLACE
 from streamveil.mechanisms.portfolio.portfolio_stream import PortfolioStream
-from streamveil.mechanisms.portfolio.questions import Portfolio, Question
+from streamveil.mechanisms.portfolio.questions import Portfolio
 from streamveil.mechanisms.portfolio.shares import (
     EVEN,
     RATES,
@@ -22,22 +22,20 @@ from streamveil.mechanisms.portfolio.shares import (
     plan_shares,
     surest,
 )
+from tests.mechanisms.portfolio.asking import question
 
 BASE = Slots.of("1h")
 ASKED = Requirements((Requirement(168, 1.0), Requirement(24, 3.0)))
 SIZES = np.array([1000, 4000])
 
 
-def question(name, slots=1, bins=20, **more) -> Question:
-    places = Categories(tuple(f"place {number}" for number in range(bins)))
-    return Question(name, slots, ("place",), places, **more)
-
-
 def planned(*questions, requirements=ASKED, sizes=SIZES, **more):
     return plan_shares(Portfolio(BASE, questions), requirements, sizes, **more)
 
 
-HOURS, DAYS, WEEKS = question("hours"), question("days", 24), question("weeks", 168)
+HOURS, DAYS, WEEKS = (
+    question(name, slots, 20) for name, slots in (("hours", 1), ("days", 24), ("weeks", 168))
+)
 
 
 def test_questions_alike_share_evenly():
@@ -62,12 +60,14 @@ def test_one_question_has_everything():
 
 # A plan is part of what identifies a stream: another one would refuse its states.
 def test_a_plan_stays_what_it_is():
-    shares, _ = planned(HOURS, DAYS, question("weeks", 168, weight=4.0))
+    shares, _ = planned(HOURS, DAYS, question("weeks", 168, 20, weight=4.0))
     assert (shares * 2**16).tolist() == [21845, 21133, 22557]
 
 
 def test_weights_draw_shares():
-    found = [planned(question("a", weight=weight), HOURS)[0] for weight in (0.1, 1.0, 10.0)]
+    found = [
+        planned(question("a", bins=20, weight=weight), HOURS)[0] for weight in (0.1, 1.0, 10.0)
+    ]
     first = [shares[0] for shares in found]
     assert first[0] < 0.4
     assert abs(first[1] - 0.5) < 1e-4
@@ -76,7 +76,7 @@ def test_weights_draw_shares():
 
 # Shares that are given stay to the last digit, and ten times 0.1 is all there is.
 def test_given_shares_stay():
-    shares, units = planned(question("a", share=0.3), HOURS, DAYS)
+    shares, units = planned(question("a", bins=20, share=0.3), HOURS, DAYS)
     assert shares[0] == 0.3
     assert units[0].tolist() == [int(Fraction(3, 10) * int(cap)) for cap in ASKED.budgets]
     assert 0.7 - 2**-15 < shares[1:].sum() <= 0.7
