@@ -11,7 +11,7 @@ this mean that has this share beyond the bound. Tails may be heavier, so as much
 Values are those of clipped numbers; standard error and interval are about the numbers as they are.
 An interval holds its value, and where that leaves most of the chance on one side of it, all of it
 is taken there. Quantiles beyond the first or last edge are told as that edge,
-and in words; their intervals reach beyond it, into such a tail.
+and in words; intervals of quantiles reach beyond it, into a tail as steep as the outer interval.
 
 Source: R. S. Woodruff, "Confidence intervals for medians and other position measures" (1952).
 """
