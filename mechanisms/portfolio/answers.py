@@ -10,7 +10,8 @@ share is known; how far beyond they are is not, and is taken from an exponential
 this mean that has this share beyond the bound. Tails may be heavier, so as much again is doubt.
 Values are those of clipped numbers; standard error and interval are about the numbers as they are.
 An interval holds its value, and where that leaves most of the chance on one side of it, all of it
-is taken there. Quantiles beyond the first or last edge are told as that edge, and in words.
+is taken there. Quantiles beyond the first or last edge are told as that edge,
+and in words; intervals of quantiles reach beyond it, into a tail as steep as the outer interval.
 
 Source: R. S. Woodruff, "Confidence intervals for medians and other position measures" (1952).
 """
@@ -26,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.core.tidy import NINETY_PERCENT
-from streamveil.mechanisms.portfolio.usual import Usual
+from streamveil.mechanisms.portfolio.usual import Shifts, Usual
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -59,6 +60,9 @@ _ENDS = np.array([_NORMAL.inv_cdf(0.9 + _NORMAL.cdf(-begin)) for begin in _BEGIN
 _EVEN = np.array([_NORMAL.inv_cdf((place + 0.5) / 64) for place in range(64)])
 # The least share of events, and standard error of one, that is computed with.
 _LEAST_SHARE, _LEAST_SPREAD = 1e-12, 1e-9
+# Distances at which tails are drawn, in parts of that over which they fall to a part in e; and the
+# least by which logs of shares must fall over an interval to tell that.
+_TAIL, _STEADY = np.linspace(0.1, 12.0, 60), 0.1
 # Points of an interval at which a curve through its edges is drawn.
 _FINE = 16
 # Of a normal distribution: standard deviations from the middle, and what is there and below.
@@ -131,6 +135,8 @@ class _Tails:
     """Of the bound from the mean."""
     error: Floats
     """Standard error of the share."""
+    events: Floats
+    """Of which this is a share, (nodes, 1)."""
 
     @property
     def shift(self) -> Floats:
@@ -143,6 +149,29 @@ class _Tails:
         """Of the mean squared distance from the mean that clipped numbers have."""
         apart = self.share * 2 * self.excess * (self.distance + self.excess)
         return np.asarray(apart.sum(axis=1) - self.shift**2)
+
+    @property
+    def doubt_of_mean(self) -> Floats:
+        """Variance of `shift`."""
+        return self._doubt(self.excess, 2 * self.excess**2)
+
+    @property
+    def doubt_of_spread(self) -> Floats:
+        """Variance of `spread`."""
+        near, far = self.distance, self.excess
+        single = 8 * far**2 * (near**2 + 12 * near * far + 60 * far**2)
+        return self._doubt(2 * far * (near + 2 * far), single)
+
+    def _doubt(self, each: Floats, single: Floats) -> Floats:
+        """Variance of what is hidden.
+
+        Args:
+            each: what an event beyond a bound hides, and how much that follows how far it is.
+            single: variance of what single events hide if the distribution of them is known.
+        """
+        model = (DOUBT * self.share * each) ** 2 + self.share * single / self.events
+        found: Floats = ((self.error * each) ** 2 + model).sum(axis=1)
+        return found
 
 
 def of_counts(output: str, counts: Floats, variances: Floats) -> Answer:
@@ -165,7 +194,7 @@ def of_sum(output: str, counts: Floats, variances: Floats, ends: Floats, bounds:
     value = counts @ ends / bounds.whole
     place = value / np.maximum(events, LEAST_EVENTS)
     tails = _tails(counts, variances, np.clip(place, bounds.lower, bounds.upper), bounds)
-    bias, doubt = tails.shift * events, _doubt(tails, tails.excess) * events**2
+    bias, doubt = tails.shift * events, tails.doubt_of_mean * events**2
     return _answer(output, value, variance, clipping=bias, doubt=doubt)
 
 
@@ -185,13 +214,13 @@ def of_mean(
     width = bounds.upper - bounds.lower
     share, variance = _pulled(usual, counts, variances, each[:, None], bounds)
     value = bounds.lower + width * share
-    tails = _tails(counts, variances, value, bounds)
+    tails = _tails(counts, variances, value, bounds, usual)
     return _answer(
         output,
         value,
         width**2 * variance + bounds.quantum**2 / 12,
         clipping=tails.shift,
-        doubt=_doubt(tails, tails.excess),
+        doubt=tails.doubt_of_mean,
         possible=(bounds.lower, bounds.upper),
         marks=_marks(counts, variances, bounds.whole),
     )
@@ -209,20 +238,28 @@ def of_variance(
     """A variance, or its root: parts are down, between, up, below and above. See `of_mean`."""
     width = bounds.upper - bounds.lower
     halves = HALVES[:, None]
-    mean, _ = _pulled(usual, counts, variances, halves, bounds)
+    mean, error = _pulled(usual, counts, variances, halves, bounds)
     place = bounds.lower + width * mean
-    share, variance = _pulled(usual, counts, variances, squares(mean), bounds, 1)
+    before = np.tensordot(bounds.before, halves, (0, 0))
+    expected, apart = (one[:, 0] for one in usual.expected(halves, before, bounds.whole))
+    # Around the mean of this slot those of all lie further apart than around their own: by how far
+    # it is from theirs, and by how far these are from each other.
+    further = 4 * ((mean - expected) ** 2 + apart)[:, None]
+    # The noise of the slot is in its mean, too, which follows it: told distances are too small.
+    nearer = 4 * error[:, None]
+    share, variance = _pulled(usual, counts, variances, squares(mean), bounds, 1, (further, nearer))
     most = width**2 / 4
-    tails = _tails(counts, variances, place, bounds)
+    tails = _tails(counts, variances, place, bounds, usual)
     found = _answer(
         output,
         most * share,
         most**2 * variance + (bounds.quantum**2 / 12) ** 2,
         clipping=tails.spread,
-        doubt=_doubt(tails, 2 * tails.excess * (tails.distance + 2 * tails.excess)),
+        doubt=tails.doubt_of_spread,
         possible=(0.0, most),
         marks=_marks(counts, variances, bounds.whole),
     )
+    found = replace(found, low=np.maximum(found.low, 0.0))
     return _root(found) if root else found
 
 
@@ -354,11 +391,17 @@ def _interval(value: Floats, down: Floats, up: Floats, shift: Floats) -> tuple[F
 
 
 def _pulled(
-    usual: Usual, counts: Floats, variances: Floats, each: Floats, bounds: Bounds, number: int = 0
+    usual: Usual,
+    counts: Floats,
+    variances: Floats,
+    each: Floats,
+    bounds: Bounds,
+    number: int = 0,
+    shifts: Shifts = (0.0, 0.0),
 ) -> tuple[Floats, Floats]:
     """A ratio to events, and its variance, (nodes,): see :meth:`Usual.pulled`."""
     before = np.tensordot(bounds.before, each, (0, each.ndim - 2))
-    value, variance = usual.pulled(counts, variances, each, before, bounds.whole, number)
+    value, variance = usual.pulled(counts, variances, each, before, bounds.whole, number, shifts)
     return value[:, 0], variance[:, 0]
 
 
@@ -369,29 +412,44 @@ def _marks(counts: Floats, variances: Floats, whole: float) -> _Marks:
     return _Marks(np.isnan(error), most < LEAST_EVENTS * whole, most >= 2 * total)
 
 
-def _tails(counts: Floats, variances: Floats, mean: Floats, bounds: Bounds) -> _Tails:
-    """What is beyond the bounds, (nodes,) being the means.
+def _tails(
+    counts: Floats, variances: Floats, mean: Floats, bounds: Bounds, usual: Usual | None = None
+) -> _Tails:
+    """What is beyond the bounds, (nodes,) being the means."""
+    events = np.maximum(counts.sum(axis=1, keepdims=True) / bounds.whole, LEAST_EVENTS)
+    share, error = (
+        _own_shares(counts, variances, bounds)
+        if usual is None
+        else _usual_shares(counts, variances, bounds, usual)
+    )
+    distance = np.abs(np.array([bounds.lower, bounds.upper]) - mean[:, None])
+    steep = np.maximum(-np.log(np.maximum(share, _TINY)) - 1, LEAST_STEEP)
+    return _Tails(share, distance / steep, distance, error, events)
+
+
+def _usual_shares(
+    counts: Floats, variances: Floats, bounds: Bounds, usual: Usual
+) -> tuple[Floats, Floats]:
+    """Of events below and above the bounds, and standard errors: pulled as figures are."""
+    parts = np.eye(counts.shape[1])[-2:, :, None]
+    found = [_pulled(usual, counts, variances, each, bounds) for each in parts]
+    share, variance = (np.stack(one, axis=1) for one in zip(*found, strict=True))
+    return share, np.sqrt(np.maximum(variance, 0.0))
+
+
+def _own_shares(counts: Floats, variances: Floats, bounds: Bounds) -> tuple[Floats, Floats]:
+    """The same where nothing is usual.
 
     The share of a node is believed as far as its error allows; the rest is the share of all nodes.
     """
     total = np.maximum(counts.sum(axis=1), LEAST_EVENTS * bounds.whole)[:, None]
     own, error = np.maximum(counts[:, -2:], 0.0) / total, variances[:, -2:] / total**2
-    usual = np.maximum(counts[:, -2:], 0.0).sum(axis=0) / total.sum()
+    every = np.maximum(counts[:, -2:], 0.0).sum(axis=0) / total.sum()
     belief = (
-        usual**2 / np.maximum(usual**2 + error, _TINY) if len(counts) > 1 else np.ones_like(own)
+        every**2 / np.maximum(every**2 + error, _TINY) if len(counts) > 1 else np.ones_like(own)
     )
-    share = np.clip(belief * own + (1 - belief) * usual, 0.0, 1.0)
-    error = np.sqrt(belief * error)
-    distance = np.abs(np.array([bounds.lower, bounds.upper]) - mean[:, None])
-    steep = np.maximum(-np.log(np.maximum(share, _TINY)) - 1, LEAST_STEEP)
-    return _Tails(share, distance / steep, distance, error)
-
-
-def _doubt(tails: _Tails, each: Floats) -> Floats:
-    """Variance of what is hidden if an event beyond a bound hides so much of it."""
-    model = DOUBT * tails.share * each
-    found: Floats = (((tails.error * each) ** 2) + model**2).sum(axis=1)
-    return found
+    share = np.clip(belief * own + (1 - belief) * every, 0.0, 1.0)
+    return share, np.sqrt(belief * error)
 
 
 def _root(found: Answer) -> Answer:
@@ -434,9 +492,13 @@ def _between(
     if fine[0] < there < fine[-1]:
         place = int(np.searchsorted(fine, there))
         fine, smooth = np.insert(fine, place, there), np.insert(smooth, place, quantile)
-    scores = _scores(smooth, np.interp(fine, edges, spread), quantile)
-    value = float(np.interp(_EVEN, scores, fine).mean())
-    low, high = np.interp([-NINETY_PERCENT, NINETY_PERCENT], scores, fine)
+    fine, smooth, doubt = _with_tails(fine, smooth, np.interp(fine, edges, spread), curve, edges)
+    scores = _scores(smooth, doubt, quantile)
+    value = float(np.clip(np.interp(_EVEN, scores, fine), edges[0], edges[-1]).mean())
+    low, middle, high = np.interp([-NINETY_PERCENT, 0.0, NINETY_PERCENT], scores, fine)
+    least, most = min(low, edges[0]), max(high, edges[-1])
+    # How far beyond the edges it is, is as uncertain as how far numbers are beyond bounds.
+    under, over = (DOUBT * max(gap, 0.0) for gap in (edges[0] - middle, middle - edges[-1]))
     # Between edges a smooth curve is as wrong as a straight one may be; and events may lie anywhere
     # there: the more of them the worse, and worst for a share half way between those at the edges.
     place = min(max(int(np.searchsorted(edges, value)), 1), len(edges) - 1)
@@ -444,8 +506,9 @@ def _between(
     below = np.clip((quantile - curve[place - 1]) / max(held, _TINY), 0.0, 1.0)
     anywhere = SHAPELESS * width * held**0.25 * (4 * below * (1 - below)) ** 0.7
     bent = NINETY_PERCENT * np.hypot(_at(curve, edges, quantile) - value, anywhere)
-    low, high = value - np.hypot(value - low, bent), value + np.hypot(high - value, bent)
-    return value, max(low, edges[0]), min(high, edges[-1])
+    low = max(value - np.hypot(value - low, bent), least) - NINETY_PERCENT * under
+    high = min(value + np.hypot(high - value, bent), most) + NINETY_PERCENT * over
+    return value, low, high
 
 
 def _scores(curve: Floats, spread: Floats, quantile: float) -> Floats:
@@ -479,6 +542,29 @@ def _finer(edges: Floats) -> Floats:
     """Edges, and points between them."""
     points = np.linspace(edges[:-1], edges[1:], _FINE, endpoint=False, axis=1)
     return np.append(points.reshape(-1), edges[-1])
+
+
+def _with_tails(
+    points: Floats, below: Floats, spread: Floats, curve: Floats, edges: Floats
+) -> tuple[Floats, Floats, Floats]:
+    """Points, shares of events below them and standard errors of these, with tails at both ends.
+
+    Tails are exponential ones, that fall beyond the outer edges as they do in the interval there.
+    Of a share that is not known, tails are known as little: all of one err by the same part of it.
+    """
+    down, up = (_tail(*outer) for outer in ((curve, edges), (1 - curve[::-1], -edges[::-1])))
+    fallen = np.exp(-_TAIL)
+    return (
+        np.concatenate([(edges[0] - down * _TAIL)[::-1], points, edges[-1] + up * _TAIL]),
+        np.concatenate([(curve[0] * fallen)[::-1], below, 1 - (1 - curve[-1]) * fallen]),
+        np.concatenate([(spread[0] * fallen)[::-1], spread, spread[-1] * fallen]),
+    )
+
+
+def _tail(curve: Floats, edges: Floats) -> float:
+    """Over what distance an exponential tail below the first edge falls to a part in e."""
+    first, second = np.maximum(curve[:2], _LEAST_SHARE)
+    return float((edges[1] - edges[0]) / max(np.log(second / first), _STEADY))
 
 
 def _smooth(curve: Floats, edges: Floats) -> Floats:

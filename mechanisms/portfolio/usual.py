@@ -43,6 +43,7 @@ import numpy.typing as npt
 from streamveil.mechanisms.protocol import Observed
 
 Floats = npt.NDArray[np.float64]
+Shifts = tuple[Floats | float, Floats | float]
 
 # What a slot counts one slot later: over a long time, and lately.
 KEEP = (0.999, 0.97)
@@ -125,6 +126,10 @@ class Told:
     def everywhere(self) -> Told:
         """All nodes together."""
         return Told(*(one.sum(axis=0, keepdims=True) for one in vars(self).values()))
+
+    def raised(self, more: Floats | float) -> Told:
+        """With ratios that are so much larger."""
+        return replace(self, beside=self.beside + more * self.events)
 
     def away(self, ratio: Floats) -> Floats:
         """Sum over the events of how far from a ratio they are."""
@@ -269,6 +274,7 @@ class Usual:
         before: Floats,
         whole: float = 1.0,
         number: int = 0,
+        shifts: Shifts = (0.0, 0.0),
     ) -> tuple[Floats, Floats]:
         """A ratio of a slot that is among those so far, and its variance: (nodes, 1).
 
@@ -280,11 +286,24 @@ class Usual:
             before: what was thought of the ratio before anything was known: shape (1,).
             whole: what an event adds to all parts.
             number: of the ratio among those of `ratios`.
+            shifts: by how much it is expected to be below what is usual, and by how much what is
+                told of the slot is expected to be below it: shape (nodes, 1).
         """
         return self._pulled(
             lambda counts, variances, _: Told.of(counts / whole, variances / whole**2, each),
-            *(counts, variances, before, self.differ()[number]),
+            *(counts, variances, before, self.differ()[number], shifts),
         )
+
+    def expected(
+        self, each: Floats, before: Floats, whole: float = 1.0, number: int = 0
+    ) -> tuple[Floats, Floats]:
+        """What is usual of a ratio, and the variance of slots around it: see :meth:`pulled`."""
+        known = [
+            Told.of(parts / whole, noise / whole**2, each)
+            for parts, noise in zip(self.parts, self.noise, strict=True)
+        ]
+        ratio, _ = _usual(known, before, self.ratios.scatter)
+        return ratio, self.differ()[number] * _most(ratio)
 
     def below(self, counts: Floats, variances: Floats, before: Floats) -> tuple[Floats, Floats]:
         """Shares of events in the first part, the first two, and so on: see :meth:`pulled`."""
@@ -297,11 +316,15 @@ class Usual:
         variances: Floats,
         before: Floats,
         differ: Floats,
+        shifts: Shifts = (0.0, 0.0),
     ) -> tuple[Floats, Floats]:
         known = [told(*sums, 0.0) for sums in zip(self.parts, self.noise, strict=True)]
         slot = told(counts, variances, TOGETHER)
         seen = told(self.last.counts, self.last.variances, 0.0) if self.last else None
-        return _pulled(known, slot, seen, before, self.ratios.scatter, differ, self.own)
+        ratio, doubt = _usual(known, before, self.ratios.scatter)
+        ratio = np.maximum(ratio - shifts[0], 0.0)
+        slot, seen = slot.raised(shifts[1]), seen and seen.raised(shifts[1])
+        return _pulled(ratio, doubt, slot, seen, self.ratios.scatter, differ, self.own)
 
 
 def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
@@ -312,11 +335,26 @@ def first(counts: Floats, variances: Floats, ratios: Ratios) -> Usual:
     return start.after([Observed(counts, variances)]) if known else start
 
 
+def _usual(known: list[Told], before: Floats, scatter: float) -> tuple[Floats, Floats]:
+    """What is usual lately, and the variance of that, (nodes, ratios).
+
+    Args:
+        known: what the slots so far tell, over a long time and lately.
+        before: what was thought of the ratios before anything was known.
+        scatter: variance of single numbers.
+    """
+    long, lately = known
+    ratio = np.atleast_2d(before)
+    ratio, doubt = _pull(ratio, BEFORE * _most(ratio), 0.0, long.everywhere())
+    ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
+    return _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
+
+
 def _pulled(
-    known: list[Told],
+    ratio: Floats,
+    doubt: Floats,
     slot: Told,
     seen: Told | None,
-    before: Floats,
     scatter: float,
     apart: Floats,
     own: float,
@@ -324,19 +362,14 @@ def _pulled(
     """Ratios of a slot and their variances: see :meth:`Usual.pulled`.
 
     Args:
-        known: what the slots so far tell, over a long time and lately.
+        ratio: what is expected of them.
+        doubt: variance of that.
         slot: what is forecast of this one, or told of it.
-        seen: what was observed of this one alone, which is not in `known` then.
-        before: of the ratios.
+        seen: what was observed of this one alone, which is not in what is usual then.
         scatter: variance of single numbers.
         apart: variance of slots.
         own: part of the slot in what was observed with it.
     """
-    long, lately = known
-    ratio = np.atleast_2d(before)
-    ratio, doubt = _pull(ratio, BEFORE * _most(ratio), 0.0, long.everywhere())
-    ratio, doubt = _pull(ratio, _between_nodes(ratio, long), doubt, long)
-    ratio, doubt = _pull(ratio, LATELY * scatter * _most(ratio), doubt, lately)
     differ = (apart + scatter / np.maximum(slot.events, 1.0)) * _most(ratio)
     if seen is not None:
         spread, events = np.minimum(differ + doubt, MOST_SPREAD * _most(ratio)), slot.events

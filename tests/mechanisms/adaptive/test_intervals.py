@@ -164,3 +164,18 @@ def test_a_release_tells_no_more_than_there_is_to_know(factor, slots):
     before, foreseen, common = covariances(factor * curve, told)
     left = misfit.after(seen, Forecast(zeros, zeros + curve, zeros + white, zeros + scale))
     assert left == pytest.approx(before - common**2 / (foreseen + NOISE))
+
+
+# What is released may shift weights between filters, to those that leave more than there was, or to
+# those that leave less than its noise allows: without a floor nothing or less would be left then.
+@pytest.mark.parametrize(("factor", "kept", "floor"), [(0.25, 60.0, 15.0), (4.0, 1.0, 1.0)])
+def test_a_release_leaves_no_less_than_the_filters_say(factor, kept, floor):
+    misfit, zeros, noise = Misfit.start(1), np.zeros(1), 20.0
+    misfit.own_variance[:] = 0
+    misfit.covariance[:] = 0
+    misfit.common[0] = np.log(factor)
+    before, taken = zeros + 3.0, Taken(zeros, zeros + noise, np.full(4, 1 / 4), zeros)
+    seen = Observed(
+        zeros > 0, zeros, zeros + kept, before, zeros, zeros, before, noise, zeros, taken
+    )
+    assert misfit.after(seen, foreseen(before)) == pytest.approx(floor)

@@ -80,6 +80,16 @@ def test_variances_are_pulled_as_well(kind):
     assert values[there].std() < truth.mean()
 
 
+@pytest.mark.parametrize(("noise", "part"), [(3, 0.15), (10, 0.75)])
+def test_variances_are_those_around_the_mean_of_their_own_slot(noise, part):
+    """Means move further than numbers of one slot do: around one of all, variances are 1160."""
+    random = np.random.default_rng(SEED)
+    slots = [[random.normal(75 + 45 * np.sin(slot), 12, 400)] for slot in range(SLOTS)]
+    found, truth = told(Variance("delay", -30, 180), slots, noise)
+    values = np.array([one.values[0, 0] for one in found])[KNOWN:]
+    assert values.mean() == pytest.approx(truth[KNOWN:].mean(), rel=part)
+
+
 def test_slots_of_which_nothing_is_known_change_nothing():
     before = Usual.start(2, 4, DELAY.ratios).after(
         [Observed(np.full((2, 4), 50.0), np.ones((2, 4)))]
