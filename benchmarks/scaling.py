@@ -35,7 +35,7 @@ def main() -> None:
     add("--bins", type=int, nargs="+", default=[100, 1_000, 10_000])
     add("--slots", type=int, default=200, help="slots of a stream whose release is measured")
     add("--files", type=int, nargs="*", default=[3_000_000, 10_000_000, 30_000_000])
-    add("--worker_events", type=int, default=60_000_000, help="events for one and two workers")
+    add("--worker_events", type=int, default=60_000_000, help="events for one and two processes")
     add("--plan", action="store_true", help="only print the plan, from the last measured pieces")
     add("--plan_events_per_second", type=float, default=1e6)
     add("--plan_users", type=float, default=1e8)
@@ -54,7 +54,7 @@ def main() -> None:
     pieces = Pieces.of([vars(one) for one in measured])
     if given.files:
         with data_folder(given.folder) as folder:
-            measured += [commands(given, folder, pieces), workers(given, folder)]
+            measured += [commands(given, folder, pieces), processes(given, folder)]
     measured.append(plan(pieces, service))
     names = ("events", "users", "bins", "slots", "files", "worker_events", "repeats")
     kept = {name: getattr(given, name) for name in names}
@@ -205,23 +205,21 @@ def commands(given, folder: Path, pieces: Pieces):
     return found
 
 
-def workers(given, folder: Path):
-    """A command with one worker process and with two."""
+def processes(given, folder: Path):
+    """A command in one process, and shared by two."""
     found = table(
-        "One and two workers",
+        "One and two processes",
         [
-            *("events", "workers", "wall s", "start-up wall s", "CPU s"),
-            *("events a second without start-up", "times one worker"),
+            *("events", "--processes", "wall s", "start-up wall s", "CPU s"),
+            *("events a second without start-up", "times one process"),
         ],
-        "FnApiRunner with worker processes of its own (--direct_running_mode=multi_processing), "
         f"{WORKER_FILES} files, {WORKER_SLOTS} slots, --shards=2. Start-up is the same command on "
-        "1,000 events. The runner, through which all events pass twice, is a process of its own "
-        "that does not grow with the workers, and the machine has two cores.",
+        "1,000 events: each process imports Beam. The machine has two cores.",
     )
     size = given.worker_events
     pace = {}
     for number in (1, 2):
-        flags = (f"--direct_num_workers={number}", "--direct_running_mode=multi_processing")
+        flags = (f"--processes={number}",)
         ran, idle = (
             measure(
                 command(folder, events, WORKER_SLOTS, WORKER_FILES, "--shards=2", *flags),

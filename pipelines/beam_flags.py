@@ -18,11 +18,13 @@ class BeamFlags(PipelineOptions):
     Args:
         flags: those of a command and of Beam.
         of_beam: whether any of them is Beam's.
+        processes: of this machine, which share the work where there is no runner.
     """
 
-    def __init__(self, flags: Sequence[str], *, of_beam: bool = False) -> None:
+    def __init__(self, flags: Sequence[str], *, of_beam: bool = False, processes: int = 1) -> None:
         super().__init__(flags)
-        self.__dict__.update(_views={}, of_beam=of_beam)  # other names are flags
+        # Other names are flags.
+        self.__dict__.update(_views={}, of_beam=of_beam, processes=processes)
 
     def view_as(self, cls: type[_Options]) -> _Options:
         """These flags as that kind of options; all views share their values."""

@@ -59,6 +59,7 @@ from streamveil.pipelines.options import (
     add_log_options,
     add_per_record_options,
     add_plan_options,
+    add_processes,
     add_release_options,
     add_shared_options,
 )
@@ -90,7 +91,7 @@ _WRITTEN = ("output", "ledger", "rejected", "revisions")
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
 
-_HOW: Sequence[AddOptions] = (add_dry_run, add_log_options)
+_HOW: Sequence[AddOptions] = (add_dry_run, add_processes, add_log_options)
 
 
 @dataclass(frozen=True)
@@ -261,6 +262,7 @@ def _check_times(given: Any) -> None:
 
         pattern_of(given.time_format)
     is_true("dry_run", given.dry_run)
+    whole("processes", given.processes)
     if given.time_zone is not None:
         check_zone(given.time_zone)
     slots = None

@@ -28,7 +28,7 @@ from streamveil.pipelines.commands import COMMANDS
 from streamveil.pipelines.flags import StrictParser, names_of, refuse_unknown
 from streamveil.pipelines.flink import add_flink_options
 from streamveil.pipelines.in_memory.steps import run_steps
-from streamveil.pipelines.options import add_dry_run, add_log_options
+from streamveil.pipelines.options import add_dry_run, add_log_options, add_processes
 from streamveil.pipelines.progress import progress
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
@@ -56,8 +56,14 @@ def parse_flags(
     known = StrictParser(add_help=False, allow_abbrev=False)
     add_dry_run(known)
     add_log_options(known)
-    _, others = known.parse_known_args(list(argv if passed is None else passed))
-    return BeamFlags(others, of_beam=bool(of_beam))
+    add_processes(known)
+    given, others = known.parse_known_args(list(argv if passed is None else passed))
+    if given.processes > 1 and of_beam:
+        raise ConfigurationError(
+            f"--processes={given.processes} is for a run without a runner, and {of_beam[0]} asks "
+            "for one: leave one of them out, or give the runner's own option for its workers"
+        )
+    return BeamFlags(others, of_beam=bool(of_beam), processes=given.processes)
 
 
 class FlinkOptions(PipelineOptions):
@@ -109,19 +115,19 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     ended otherwise than done.
     """
     chosen = options.view_as(StandardOptions).runner
-    plain = isinstance(options, BeamFlags) and not options.of_beam
+    processes = options.processes if isinstance(options, BeamFlags) and not options.of_beam else 0
     try:
-        runner = None if chosen else PipelineRunner() if plain else _local_runner()
+        runner = None if chosen else PipelineRunner() if processes else _local_runner()
         pipeline = beam.Pipeline(runner=runner, options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
-    if not plain:
+    if not processes:
         _send_bundles_whole()
     follow_to_the_end(pipeline)
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
-        if plain:
-            if (summary := run_steps(pipeline)) is not None:
+        if processes:
+            if (summary := run_steps(pipeline, processes)) is not None:
                 return summary
             pipeline.runner = _local_runner()
         result = _started(pipeline)

@@ -17,7 +17,10 @@ from tqdm import tqdm
 from streamveil.mechanisms.core.number_text import number_of
 from streamveil.pipelines.logs import is_bare, tell_aside
 
-_LOGGER = logging.getLogger("streamveil.progress")
+PROGRESS = "streamveil.progress"
+"""Name of the logger."""
+
+_LOGGER = logging.getLogger(PROGRESS)
 _SECONDS_BETWEEN_LINES = 5.0
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import TypeVar
+
+from streamveil.pipelines.in_memory.processes import one_thread_each
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-
-# In a child process the libraries below NumPy must not start a thread for every core again.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def all_results(
@@ -53,7 +51,7 @@ def _finished(
     context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
     with (
-        _one_thread_each(),
+        one_thread_each(),
         # An interrupt ends a child at once: what it was at is lost anyhow.
         ProcessPoolExecutor(
             processes, context, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_DFL)
@@ -70,16 +68,3 @@ def _finished(
                 if child not in others:
                     child.kill()
             raise
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Let children inherit an environment in which every core has one process, not one each."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update({name: value or "1" for name, value in before.items()})
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]

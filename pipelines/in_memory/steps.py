@@ -3,19 +3,23 @@
 A runner starts workers, encodes every element for them, and can try again what failed. Here each
 step hands what it gives on to the next at once, and only what groups elements waits for the end of
 its input. The steps are those of the commands, so what comes out is what a command releases.
+
+Where a pipeline spreads its elements, by a Reshuffle or by keys, several processes may take them
+through the steps that follow, up to where they are grouped, spread again or kept.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import apache_beam as beam
 from apache_beam.internal.util import insert_values_in_args
-from apache_beam.metrics.execution import MetricsContainer
+from apache_beam.metrics import Metrics
+from apache_beam.metrics.execution import MetricsContainer, MetricUpdates
 from apache_beam.pipeline import AppliedPTransform
 from apache_beam.pvalue import PCollection, TaggedOutput
 from apache_beam.runners.runner import PipelineRunner
@@ -26,6 +30,7 @@ from apache_beam.utils.counters import CounterFactory
 from apache_beam.utils.windowed_value import WindowedValue
 
 from streamveil.pipelines.beam_flags import BeamFlags
+from streamveil.pipelines.in_memory.processes import Processes
 from streamveil.pipelines.summary import Summary
 from streamveil.transforms import metrics
 
@@ -52,29 +57,35 @@ def run_here(build: Callable[[beam.Pipeline], Wanted]) -> tuple[dict[str, list[A
     takers: _Takers = defaultdict(list)
     for name, some in wanted.items():
         for collection in [some] if isinstance(some, PCollection) else some:
-            takers[collection].append(kept[name].append)
-    return kept, _taken(_steps(pipeline, takers))
+            takers[collection].append(_Keep(kept[name]))
+    return kept, _taken(_steps(pipeline, takers, Processes(1)))
 
 
-def run_steps(pipeline: beam.Pipeline) -> Summary | None:
+def run_steps(pipeline: beam.Pipeline, processes: int = 1) -> Summary | None:
     """Take the input of a pipeline through it, for what it writes.
 
     Gives what was counted, or None if nothing was done since a step needs a runner. Raises what a
-    step raises, as it is.
+    step raises, as it is, and WorkerDied if one of several processes does.
     """
-    try:
-        steps = _steps(pipeline, defaultdict(list))
-    except NotImplementedError:
-        return None
-    return _taken(steps)
+    with Processes(processes) as others:
+        try:
+            steps = _steps(pipeline, defaultdict(list), others)
+        except NotImplementedError:
+            return None
+        return _taken(steps)
 
 
-_Takers = dict[PCollection, list[Callable[[Any], None]]]
+class _Taker(Protocol):
+    def take(self, element: Any) -> None:
+        """Take an element."""
 
 
-def _steps(pipeline: beam.Pipeline, takers: _Takers) -> list[_Step]:
+_Takers = dict[PCollection, list[_Taker]]
+
+
+def _steps(pipeline: beam.Pipeline, takers: _Takers, processes: Processes) -> list[_Step]:
     """All steps, none of them begun. Raises NotImplementedError."""
-    return [_step(applied, takers) for applied in _leaves(pipeline.transforms_stack[0])]
+    return [_step(applied, takers, processes) for applied in _leaves(pipeline.transforms_stack[0])]
 
 
 def _taken(steps: Sequence[_Step]) -> Summary:
@@ -98,25 +109,55 @@ def _leaves(applied: AppliedPTransform) -> Iterator[AppliedPTransform]:
 class _Step(ABC):
     """Takes elements, and the end of them; gives others to those who take its outputs."""
 
-    def __init__(self, applied: AppliedPTransform, takers: _Takers) -> None:
-        self._takers = {tag: takers[one] for tag, one in applied.outputs.items()}
+    def __init__(self, applied: AppliedPTransform, takers: _Takers, processes: Processes) -> None:
+        self.takers = {tag: takers[one] for tag, one in applied.outputs.items()}
         for collection in applied.main_inputs.values():
-            takers[collection].append(self.take)
+            takers[collection].append(self)
 
     def begin(self) -> None:  # noqa: B027 - most steps have nothing to do
         """Be ready to take."""
 
     def give(self, element: Any, tag: str | None = None) -> None:
-        for take in self._takers.get(tag, ()):
-            take(element)
+        for taker in self.takers.get(tag, ()):
+            taker.take(element)
 
     @abstractmethod
     def take(self, element: Any) -> None:
         """Take an element."""
 
+    def flush(self) -> None:  # noqa: B027
+        """Give what was held back for elements yet to come."""
+
     @abstractmethod
     def end(self) -> None:
         """Do the rest: all elements have been taken."""
+
+
+class _InParent:
+    """Something that stays in the process that began: to others it goes as :class:`_Outlet`."""
+
+    def __reduce__(self) -> tuple[type[_Outlet], tuple[()]]:
+        return _Outlet, ()
+
+
+class _Outlet:
+    """Where elements leave another process."""
+
+    def __init__(self) -> None:
+        self.taken: list[Any] = []
+
+    def take(self, element: Any) -> None:
+        self.taken.append(element)
+
+
+class _Keep(_InParent):
+    """Keeps what it takes in a list."""
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept = kept
+
+    def take(self, element: Any) -> None:
+        self.kept.append(element)
 
 
 class _Begin(_Step):
@@ -139,11 +180,54 @@ class _PassOn(_Step):
         pass
 
 
-class _Gather(_Step):
-    """Groups pairs by key, until all have come."""
+class _Spreading(_InParent, _Step):
+    """Gives elements to the processes, if there are several of both."""
 
-    def __init__(self, applied: AppliedPTransform, takers: _Takers) -> None:
-        super().__init__(applied, takers)
+    def __init__(self, applied: AppliedPTransform, takers: _Takers, processes: Processes) -> None:
+        super().__init__(applied, takers, processes)
+        self._processes = processes
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several processes."""
+        return self._processes.number > 1
+
+    def spread(self, elements: deque[Any]) -> None:
+        """Give the elements, and let go each that is given."""
+        if not self.several or len(elements) < 2:
+            while elements:
+                self.give(elements.popleft())
+            return
+        part = _Part(self.takers)
+        for outputs, counted in self._processes.results(part, elements):
+            _count(counted)
+            for taker, some in zip(part.outlets, outputs, strict=True):
+                for output in some:
+                    taker.take(output)
+
+
+class _Spread(_Spreading):
+    """Spreads what it takes."""
+
+    def __init__(self, applied: AppliedPTransform, takers: _Takers, processes: Processes) -> None:
+        super().__init__(applied, takers, processes)
+        self._elements: deque[Any] = deque()
+
+    def take(self, element: Any) -> None:
+        if self.several:
+            self._elements.append(element)
+        else:
+            self.give(element)
+
+    def end(self) -> None:
+        self.spread(self._elements)
+
+
+class _Gather(_Spreading):
+    """Groups pairs by key, until all have come, and spreads the groups."""
+
+    def __init__(self, applied: AppliedPTransform, takers: _Takers, processes: Processes) -> None:
+        super().__init__(applied, takers, processes)
         self._groups: dict[Any, list[Any]] = {}
 
     def take(self, element: Any) -> None:
@@ -151,16 +235,55 @@ class _Gather(_Step):
         self._groups.setdefault(key, []).append(value)
 
     def end(self) -> None:
-        while self._groups:  # each is let go when it is counted
-            key = next(iter(self._groups))
-            self.give((key, self._groups.pop(key)))
+        groups = deque(self._groups.items())
+        self._groups.clear()
+        self.spread(groups)
+
+
+class _Part:
+    """The steps that follow one that spreads, as far as an element goes there by itself."""
+
+    def __init__(self, takers: Mapping[str | None, Sequence[_Taker]]) -> None:
+        self._takers = takers.get(None, ())
+        self._steps: list[_Step] = []
+        self.outlets: list[_Taker] = []
+        """Who takes what leaves it: in another process, who keeps it."""
+        self._follow(takers)
+
+    def _follow(self, takers: Mapping[str | None, Sequence[_Taker]]) -> None:
+        for taker in (one for some in takers.values() for one in some):
+            if isinstance(taker, _PassOn) or (isinstance(taker, _Do) and not taker.waits):
+                if taker not in self._steps:
+                    self._steps.append(taker)
+                    self._follow(taker.takers)
+            elif taker not in self.outlets:
+                self.outlets.append(taker)
+
+    def begin(self) -> None:
+        """Get the steps ready; in another process."""
+        for step in self._steps:
+            step.begin()
+
+    def do(self, element: Any) -> tuple[list[list[Any]], MetricUpdates]:
+        """What an element gives to each of the outlets, and what was counted."""
+        with _counting() as counted:
+            for taker in self._takers:
+                taker.take(element)
+            for step in self._steps:
+                step.flush()
+        outputs = []
+        for outlet in self.outlets:
+            assert isinstance(outlet, _Outlet)
+            outputs.append(outlet.taken.copy())
+            outlet.taken.clear()
+        return outputs, counted.get_cumulative()
 
 
 class _Do(_Step):
     """Calls a DoFn for each element; if it has side inputs, when those have ended."""
 
-    def __init__(self, applied: AppliedPTransform, takers: _Takers) -> None:
-        super().__init__(applied, takers)
+    def __init__(self, applied: AppliedPTransform, takers: _Takers, processes: Processes) -> None:
+        super().__init__(applied, takers, processes)
         transform: Any = applied.transform
         self._fn: beam.DoFn = transform.fn
         if _has_state(self._fn):
@@ -168,8 +291,13 @@ class _Do(_Step):
         self._args, self._kwargs = transform.args, transform.kwargs
         self._sides: list[tuple[Any, list[Any]]] = [(side, []) for side in applied.side_inputs]
         for side, elements in self._sides:
-            takers[side.pvalue].append(elements.append)
+            takers[side.pvalue].append(_Keep(elements))
         self._waiting: list[Any] = []
+
+    @property
+    def waits(self) -> bool:
+        """Whether it needs more than the element that it is called for."""
+        return bool(self._sides)
 
     def begin(self) -> None:
         self._fn.setup()
@@ -191,6 +319,10 @@ class _Do(_Step):
             self._call(element, args, kwargs)
         self._give_all(self._fn.finish_bundle())
         self._fn.teardown()
+
+    def flush(self) -> None:
+        self._give_all(self._fn.finish_bundle())
+        self._fn.start_bundle()
 
     def _call(self, element: Any, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
         self._give_all(self._fn.process(element, *args, **kwargs))
@@ -218,15 +350,15 @@ _STEPS: Mapping[type[beam.PTransform], type[_Step]] = {
     beam.ParDo: _Do,
     beam.GroupByKey: _Gather,
     beam.Flatten: _PassOn,
-    beam.Reshuffle: _PassOn,
+    beam.Reshuffle: _Spread,
 }
 
 
-def _step(applied: AppliedPTransform, takers: _Takers) -> _Step:
+def _step(applied: AppliedPTransform, takers: _Takers, processes: Processes) -> _Step:
     transform = applied.transform
     for kind, step in _STEPS.items():
         if isinstance(transform, kind):
-            return step(applied, takers)
+            return step(applied, takers, processes)
     raise NotImplementedError(f"{applied.full_label} needs a runner: it is a {transform!r}")
 
 
@@ -242,6 +374,15 @@ def _counting() -> Iterator[MetricsContainer]:
             yield container
     finally:
         statesampler.set_current_tracker(before)
+
+
+def _count(counted: MetricUpdates) -> None:
+    """Count here what another process did."""
+    for key, number in counted.counters.items():
+        Metrics.counter(key.metric.namespace, key.metric.name).inc(number)
+    for key, data in counted.distributions.items():
+        told: Any = Metrics.distribution(key.metric.namespace, key.metric.name)
+        told.update(data.max)  # of which no more than the largest is told
 
 
 def _summary(counted: MetricsContainer) -> Summary:

@@ -1,0 +1,110 @@
+"""Several processes give what one gives, in the same order, and say what goes wrong in them."""
+
+import logging
+import multiprocessing
+import os
+import signal
+
+import apache_beam as beam
+import pytest
+from apache_beam.runners.runner import PipelineRunner
+
+from streamveil.pipelines.in_memory import steps
+from streamveil.pipelines.in_memory.processes import Processes, WorkerDied
+from streamveil.transforms import metrics
+
+
+class Counts(beam.DoFn):
+    """Gives each number and who saw it; holds the sum back until the bundle ends."""
+
+    def setup(self):
+        self.sum = 0
+
+    def process(self, number):
+        metrics.count("seen", 1)
+        self.sum += number
+        logging.getLogger("streamveil.test").warning("seen %d", number)
+        yield number % 3, number
+        yield beam.pvalue.TaggedOutput("by", os.getpid())
+
+    def finish_bundle(self):
+        if self.sum:
+            yield beam.pvalue.TaggedOutput("sums", self.sum)
+        self.sum = 0
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with Processes(2) as two:
+        yield two
+
+
+def kept_of(build, processes):
+    pipeline = beam.Pipeline(runner=PipelineRunner())
+    kept, takers = {}, steps.defaultdict(list)
+    for name, collection in build(pipeline).items():
+        takers[collection].append(steps._Keep(kept.setdefault(name, [])))
+    return kept, steps._taken(steps._steps(pipeline, takers, processes))
+
+
+def counting(pipeline):
+    numbers = pipeline | beam.Create(range(1, 41), reshuffle=False) | "Spread" >> beam.Reshuffle()
+    counted = numbers | beam.ParDo(Counts()).with_outputs("by", "sums", main="pairs")
+    counted.pairs.element_type = tuple[int, int]
+    groups = counted.pairs | beam.GroupByKey()
+    most = groups | "Sizes" >> beam.Map(lambda group: len(group[1])) | beam.CombineGlobally(max)
+    scaled = groups | beam.Map(
+        lambda group, most: (group[0], list(group[1]), most), beam.pvalue.AsSingleton(most)
+    )
+    return {"groups": scaled, "by": counted.by, "sums": counted.sums}
+
+
+def test_two_processes_give_what_one_gives(processes, caplog):
+    alone, counted = kept_of(counting, Processes(1))
+    told = [record.getMessage() for record in caplog.records]
+    caplog.clear()
+    together, counted_together = kept_of(counting, processes)
+    assert together["groups"] == alone["groups"]
+    assert set(alone["by"]) == {os.getpid()}
+    assert len(set(together["by"])) == 2
+    assert os.getpid() not in together["by"]
+    assert together["sums"] == list(range(1, 41))  # a bundle each
+    assert counted_together == counted
+    assert counted.counters == {"seen": 40}
+    assert sorted(record.getMessage() for record in caplog.records) == sorted(told)
+
+
+class UnsendableError(Exception):
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
+
+
+def fails_at_three(error):
+    def fail(number):
+        if number == 3:
+            raise error(*"12")
+        return number
+
+    return lambda pipeline: {"none": pipeline | beam.Create([1, 2, 3, 4]) | beam.Map(fail)}
+
+
+def test_an_error_comes_as_it_is_with_its_place(processes):
+    with pytest.raises(KeyError, match="1") as raised:
+        kept_of(fails_at_three(KeyError), processes)
+    assert "in fail" in str(raised.value.__cause__)
+
+
+def test_an_error_that_cannot_be_sent_is_told(processes):
+    with pytest.raises(RuntimeError, match="UnsendableError: 1 and 2"):
+        kept_of(fails_at_three(UnsendableError), processes)
+
+
+def test_who_dies_is_told_and_the_others_end():
+    def build(pipeline):
+        kill = beam.Map(lambda number: os.kill(os.getpid(), signal.SIGKILL))
+        return {"none": pipeline | beam.Create([1, 2, 3, 4]) | kill}
+
+    before = multiprocessing.active_children()
+    with Processes(2) as two, pytest.raises(WorkerDied, match=r"ended by signal 9.*fewer --proc"):
+        kept_of(build, two)
+    assert multiprocessing.active_children() == before
