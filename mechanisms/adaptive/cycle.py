@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms, choices, part
-from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Forecast, Observed
-from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState
+from streamveil.mechanisms.adaptive.filter_bank import RARE, Bank, Observed
+from streamveil.mechanisms.adaptive.kalman import LAST_SLOT, BankState, Forecast
 from streamveil.mechanisms.adaptive.running_sum import RunningSum, SumRelease
 from streamveil.mechanisms.adaptive.weighting import NO_RISK
 from streamveil.mechanisms.core import state_codec

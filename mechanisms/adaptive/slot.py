@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive.budget_plan import Terms
 from streamveil.mechanisms.adaptive.cycle import CyclicBank
-from streamveil.mechanisms.adaptive.filter_bank import Bank, Forecast
+from streamveil.mechanisms.adaptive.filter_bank import Bank
+from streamveil.mechanisms.adaptive.kalman import Forecast
 from streamveil.mechanisms.adaptive.weighting import Risk
 from streamveil.mechanisms.core.budgets import Units
 from streamveil.mechanisms.randomness.noise import SlotNoise
 
 
-@dataclass(frozen=True, eq=False)
-class Slot:
+class Slot(NamedTuple):
     """What a slot has to go by; all but the counts is public."""
 
     slot: int

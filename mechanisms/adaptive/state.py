@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from streamveil.mechanisms.adaptive import kalman
 from streamveil.mechanisms.adaptive.budget_plan import Terms
@@ -74,6 +75,17 @@ def schemas(**accounts: Any) -> dict[int, state_codec.Schema]:
     }
 
 
+class Foretold(NamedTuple):
+    """What is told of forecasts until something is observed."""
+
+    several: kalman.Forecast
+    """That were made at once."""
+    every: bool
+    """Whether every slot is released."""
+    variance: npt.NDArray[np.float64]
+    """To tell of them, shape (slots, d)."""
+
+
 @dataclass
 class AdaptiveState:
     """What the next slot needs to know: everything in it is public but running sums."""
@@ -115,6 +127,8 @@ class AdaptiveState:
     jumps: Jumps = field(default_factory=Jumps)
     begun: tuple[Members | None, Terms] | None = None
     """What the next slot may spend, and on whom, once its price was asked: not saved."""
+    foretold: Foretold | None = None
+    """What is told of forecasts that were made at once: not saved."""
 
     @classmethod
     def start(

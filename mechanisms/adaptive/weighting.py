@@ -89,16 +89,26 @@ class Weighting:
         unit = max(1, threshold >> STEP_BITS)
         return cls(np.minimum(each, threshold) // unit, unit, population)
 
-    @property
+    @cached_property
     def spent(self) -> Units:
         """Units that the release costs a user of each class, shape (K,)."""
         return self.weights * (self.unit * self.population.sensitivity)
 
-    @property
+    @cached_property
+    def people(self) -> float:
+        """Number of users, over the quantum."""
+        return float(self.population.sizes.sum()) / self.population.quantum
+
+    @cached_property
     def factor(self) -> float:
         """From the integer histogram to estimated counts, in quanta."""
         sizes, quantum = self.population.sizes, self.population.quantum
         return float(sizes.sum() / (sizes * self.weights).sum(dtype=np.float64) / quantum)
+
+    @cached_property
+    def heaviest(self) -> int:
+        """Units that it costs a user with the largest weight."""
+        return int(self.spent.max())
 
     @property
     def epsilon(self) -> float:
@@ -110,7 +120,7 @@ class Weighting:
         """Variance of the noise on an estimated count."""
         return self.factor**2 * laplace_variance(self.unit)
 
-    @property
+    @cached_property
     def dispersion(self) -> float:
         """Spread of the weights, n sum n_k m_k**2 / (sum n_k m_k)**2 - 1: 0 when all are equal."""
         sizes = self.population.sizes.astype(np.float64)
@@ -239,6 +249,8 @@ class Mixed:
     told: Floats
     """The same where errors are told: see `STAYING`."""
     risk: Risk
+    typical: float
+    """Square root of the mean square of `mean`."""
 
     @classmethod
     def of(cls, state: CorrelationState, scale: Floats) -> Mixed:
@@ -253,7 +265,7 @@ class Mixed:
         squared = (mean * scale) ** 2
         here = variance * scale**2 + MISFIT**2 * squared
         risk = Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
-        return cls(scale, mean, variance, told, risk)
+        return cls(scale, mean, variance, told, risk, float(np.sqrt(np.mean(mean**2))))
 
 
 class Correlation:
