@@ -18,6 +18,7 @@ Source: our own.
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import is_
 
 import numpy as np
 
@@ -82,16 +83,16 @@ class AdaptiveRelease:
         """
         terms = self.terms(state, members)
         state.begun = members, terms
-        looks = terms.rates.gate * state.watch * (state.unwatched >= state.watch)
         # Without a sum all that was saved up may be spent; an alarm takes a part of the reserve.
         saved = np.minimum(1 if state.running else state.since, terms.windows)
         main, lent = terms.rates.saved(saved, state.gap > 1)
         reserve = np.maximum(
             np.minimum(lent, terms.reserve), terms.from_reserve(releases.RESERVE_ON_ALARM)
         )
-        audit = terms.audit.spent if terms.audit else 0
-        most: Units = np.minimum(looks + main, terms.main) + reserve + audit
-        return most
+        if state.unwatched >= state.watch:
+            main = main + terms.rates.gate * state.watch
+        most: Units = np.minimum(main, terms.main) + reserve
+        return most + terms.audit.spent if terms.audit else most
 
     def step(
         self, state: AdaptiveState, slot_input: SlotInput, noise: SlotNoise
@@ -191,7 +192,7 @@ class AdaptiveRelease:
         """
         if not state.patience:
             return False
-        scale = float(state.bank.scale.mean())
+        scale = here.terms.bank.mixture(state.bank).typical
         kind = SUM if state.running else POINT
         plan = here.terms.plan
         # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
@@ -204,19 +205,24 @@ class AdaptiveRelease:
     def _replan(self, state: AdaptiveState, terms: Terms) -> None:
         """Plan the gap: afresh when it begins, only its length later."""
         risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
-        beliefs, scale, cycle = terms.bank.mixture(state.bank).beliefs, state.bank.scale, self.cycle
-        begun = state.since > 1
-        spread = np.sqrt(scale)
-        watch = Watch(
-            state.jumps,
-            state.slots,
-            gate.noise_scale(terms),
-            gate.varying(spread),
-            float(scale.mean()),
-            len(scale),
-            terms.rates.noise,
-            state.alert if begun else None,
-        )
+        mixture, scale, cycle = terms.bank.mixture(state.bank), state.bank.scale, self.cycle
+        beliefs, begun = mixture.beliefs, state.since > 1
+        settled = mixture, terms.plan
+        if begun and state.watching and all(map(is_, state.watching[0], settled)):
+            watch = state.watching[1]
+            watch.slots = state.slots
+        else:
+            watch = Watch(
+                state.jumps,
+                state.slots,
+                gate.noise_scale(terms),
+                gate.varying(np.sqrt(scale)),
+                mixture.typical,
+                len(scale),
+                terms.rates.noise,
+                state.alert if begun else None,
+            )
+            state.watching = (settled, watch) if begun else None
         kinds = (SUM if state.running else POINT,) if begun else (POINT, SUM)
         if terms.at_once:
             kinds = (SUM,)

@@ -93,7 +93,7 @@ class _Costs:
     scale: Floats
     risk: Risk
     alerts: Floats
-    """Variances of noise at each alert: what it was worked out for, with these above."""
+    """Variances of noise at each of `ALERTS`: it was worked out for this and for these above."""
     noise: Floats
     """Variance of the noise of the best release, shape (gaps,)."""
     every: Floats
@@ -102,8 +102,8 @@ class _Costs:
     """Variance of the curve between releases, likewise."""
     weight: Floats
     """What a group counts for, shape (groups,)."""
-    errors: Floats
-    """Expected squared error of all bins, by alert and gap."""
+    expected: Floats
+    """Expected squared error of a count, by alert, gap and group."""
 
     @classmethod
     def of(
@@ -117,8 +117,11 @@ class _Costs:
     ) -> _Costs:
         """Work them out."""
         # Bins of about the same scale are planned for together.
-        exponents, bins = np.unique(np.rint(2 * np.log2(scale)), return_counts=True)
-        scales = 2 ** (exponents / 2)
+        exponents = np.rint(2 * np.log2(scale)).astype(np.int64)
+        least = exponents.min()
+        bins = np.bincount(exponents - least)
+        groups = bins.nonzero()[0]
+        scales, bins = 2 ** ((groups + least) / 2), bins[groups]
         weight, mean = scales * bins, float(scale.mean())
         errors, noise = table.best(mean, risk)
         # What is not noise is taken to be proportional to s.
@@ -126,7 +129,7 @@ class _Costs:
         every = alerts[:, None, None] * noise[:, None] / scales + other
         expected, curves = expected_error(kind, beliefs, every)
         known = beliefs, scale, risk, alerts
-        return cls(*known, noise, every, curves, weight, expected @ weight)
+        return cls(*known, noise, every, curves, weight, expected)
 
     def hold(self, beliefs: Floats, scale: Floats, risk: Risk, alerts: Floats) -> bool:
         """Whether they were worked out for these."""
@@ -204,10 +207,11 @@ class Plan:
                 costs = _Costs.of(table, kind, beliefs, scale, risk, jumps.noise)
                 self._costs[kind] = costs
             late, watches = jumps.costs(kind, costs.noise)
-            errors = costs.errors + late
+            chosen = jumps.chosen
+            errors = costs.expected[chosen] @ costs.weight + late
             row, place = divmod(int(errors.argmin()), len(GAPS))
             if best is None or errors[row, place] < best[0]:
-                curve, release = costs.curves[row, place], costs.every[row, place]
+                curve, release = (each[chosen][row, place] for each in (costs.curves, costs.every))
                 patience = float(curve @ costs.weight / (release @ costs.weight))
                 watch = float(jumps.alerts[row]), int(watches[row, place])
                 plan = Planned(_GAPS[place], kind, patience, *watch)

@@ -33,8 +33,8 @@ def look(state: AdaptiveState, here: Slot, offers: Units) -> tuple[Units, float]
         found = choices(offers, terms.crowd, terms.assume_independent)
     if not found.thresholds.size:
         return np.zeros_like(offers), 0.0
-    scale = state.bank.scale
-    weighting = Weighting.at(found.best(float(scale.mean()), here.risk), offers, terms.crowd)
+    scale, typical = state.bank.scale, terms.bank.mixture(state.bank).typical
+    weighting = Weighting.at(found.best(typical, here.risk), offers, terms.crowd)
     dispersion = weighting.dispersion
     bias, doubt = terms.correlation.bias(state.correlation, scale, dispersion)
     factor = weighting.factor

@@ -15,7 +15,7 @@ from streamveil.mechanisms.adaptive.cycle import Cycle, CycleState
 from streamveil.mechanisms.adaptive.filter_bank import Bank
 from streamveil.mechanisms.adaptive.gap_errors import POINT
 from streamveil.mechanisms.adaptive.intervals import Misfit
-from streamveil.mechanisms.adaptive.jumps import Jumps
+from streamveil.mechanisms.adaptive.jumps import Jumps, Watch
 from streamveil.mechanisms.adaptive.revisions import Ring
 from streamveil.mechanisms.adaptive.running_sum import RunningSum
 from streamveil.mechanisms.adaptive.shrinkage import Shrinkage
@@ -127,6 +127,8 @@ class AdaptiveState:
     jumps: Jumps = field(default_factory=Jumps)
     begun: tuple[Members | None, Terms] | None = None
     """What the next slot may spend, and on whom, once its price was asked: not saved."""
+    watching: tuple[tuple[Any, ...], Watch] | None = None
+    """What jumps cost in the gap that has begun, and what it was worked out for: not saved."""
     foretold: Foretold | None = None
     """What is told of forecasts that were made at once: not saved."""
 

@@ -251,6 +251,8 @@ class Mixed:
     risk: Risk
     typical: float
     """Square root of the mean square of `mean`."""
+    doubts: dict[tuple[float, float], Floats] = field(default_factory=dict)
+    """What :meth:`Correlation.doubt` told last."""
 
     @classmethod
     def of(cls, state: CorrelationState, scale: Floats) -> Mixed:
@@ -307,10 +309,12 @@ class Correlation:
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
-        belief = self.belief(state, scale)
-        squared = belief.told + self._misfit(dispersion) * belief.mean**2
-        doubt: Floats = squared * scale**2 * dispersion
-        return doubt
+        belief, asked = self.belief(state, scale), (dispersion, self.reference)
+        if asked not in belief.doubts:
+            squared = belief.told + self._misfit(dispersion) * belief.mean**2
+            belief.doubts.clear()
+            belief.doubts[asked] = squared * scale**2 * dispersion
+        return belief.doubts[asked]
 
     def _misfit(self, dispersion: float) -> float:
         """Expected square of what is wrong with a bias that is foreseen, in parts of its own."""
