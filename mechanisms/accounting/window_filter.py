@@ -101,8 +101,8 @@ class WindowFilter:
             before = before - self.ring[(self.slots - self._windows) % depth, self._columns]
         left = self._caps - before
         # This way nothing can overflow. Where caps fell, windows may have cost more before.
-        over = (amounts > left) & (amounts > 0)
-        if over.any():
+        over = amounts > left
+        if over.any() and (over := over & (amounts > 0)).any():
             k = int(over.argmax())
             what = f"release refused for users with {self.requirements[k]}"
             raise refusal(what, int(amounts[k]), int(left[k]))

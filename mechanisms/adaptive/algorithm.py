@@ -196,7 +196,7 @@ class AdaptiveRelease:
         kind = SUM if state.running else POINT
         plan = here.terms.plan
         # Of the level: what a cycle adds to the doubt of a slot does not grow with the gap.
-        doubt = float(here.level.variance.mean())
+        doubt = float(here.level.variance.sum() / len(here.level.variance))
         error = plan.error_after(kind, state.since, scale, here.risk)
         if doubt <= IMPATIENCE * state.patience * error:
             return False

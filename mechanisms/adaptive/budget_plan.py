@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -163,6 +163,8 @@ class Plan:
         self.looks = cache(looks)
         self._tables: dict[int, ChoicesByGap | None] = {}
         self._costs: dict[int, _Costs] = {}
+        self.known: dict[Any, Any] = {}
+        """What :class:`Terms` told of some offers."""
 
     def errors(self, kind: int, gap: int, scale: float, risk: Risk) -> Floats:
         """Expected squared error of a count in a release after a gap, by threshold: shape (c,)."""
@@ -232,6 +234,8 @@ GATE_FEW_BINS, GATE_MANY_BINS, MANY_BINS = 0.2, 0.1, 10
 # Squared beta (see `weighting.py`) that audits are made for.
 AUDITED_BIAS = 0.05
 _STEPS = 20
+# Releases whose weights are remembered: offers are often the same.
+MOST_KNOWN = 64
 
 
 @dataclass(frozen=True)
@@ -361,6 +365,26 @@ class Terms:
         """What is left when a share of what releases save up is spent on something else."""
         main = self.rates.main - part(self.rates.main, share)
         return replace(self, rates=replace(self.rates, main=main))
+
+    def choices(self, offers: Units) -> Choices:
+        """What a release can be: see :func:`choices`, worked out once for the same offers."""
+        asked, known = offers.tobytes(), self.plan.known
+        if asked not in known:
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            known[asked] = choices(offers, self.crowd, self.assume_independent)
+        found: Choices = known[asked]
+        return found
+
+    def weighting(self, threshold: int, offers: Units) -> Weighting:
+        """Weights for offers, made once for the same: see :meth:`Weighting.at`."""
+        asked, known = (threshold, offers.tobytes()), self.plan.known
+        if asked not in known:
+            if len(known) >= MOST_KNOWN:
+                known.clear()
+            known[asked] = Weighting.at(threshold, offers, self.crowd)
+        found: Weighting = known[asked]
+        return found
 
     def fair(self, offers: Units) -> Units:
         """What may be used of the offers: as much of all if they must weigh alike."""

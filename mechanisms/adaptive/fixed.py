@@ -185,16 +185,20 @@ class Adaptive(AdaptiveRelease):
         rates, plan, givers = self._rates_at(state.alert)
         main = self.main_cap - state.accounts.main.recent
         reserve = self.reserve_cap - state.accounts.reserve.recent
-        # Under caps that fell, one part may have cost too much already: then the other one pays.
-        left = np.maximum(main + reserve, 0)
-        room = bool((main + reserve >= 0).all())
+        room = True
+        if min(main.min(), reserve.min()) < 0:
+            # Under caps that fell, one part may have cost too much: then the other one pays.
+            room = bool((main + reserve >= 0).all())
+            left = np.maximum(main + reserve, 0)
+            main = np.minimum(np.maximum(main, 0), left)
+            reserve = np.minimum(np.maximum(reserve, 0), left)
         return Terms(
             self.population,
             self.assume_independent,
             self.windows,
             rates,
-            np.minimum(np.maximum(main, 0), left),
-            np.minimum(np.maximum(reserve, 0), left),
+            main,
+            reserve,
             givers,
             self.audit if room and state.slots % self.longest == 0 else None,
             self.bank,

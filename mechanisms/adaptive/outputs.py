@@ -57,7 +57,8 @@ def told(
     unsure, variance, error, share = variance, variance + doubt, error + doubt, 1.0
     if status != SKIPPED:
         mean, variance, share = state.shrinkage.shrunk(mean, variance, error)
-    counts, stderr = _in_counts(mean, variance, terms.crowd.quantum, most)
+    quantum = terms.crowd.quantum
+    counts, stderr = _in_counts(mean, variance, quantum, most)
     return SlotRelease(
         counts,
         status,
@@ -67,7 +68,10 @@ def told(
         spent=bill.main + bill.reserve + bill.audit,
         alarm=jumped,
         diagnostics=_diagnostics(state, terms, surprise) | {"believed": share},
-        observed=tuple(_told(one, terms.crowd.quantum) for one in seen),
+        observed=tuple(
+            Told(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
+            for one in seen
+        ),
         lasting=_lasting(state, here, seen, unsure, variance) if terms.crowd.summed else None,
     )
 
@@ -133,11 +137,6 @@ def revised(
             error = known.variance + ring.doubt
             mean, variance, _ = state.shrinkage.shrunk(mean, variance, error)
         yield Revised(slot, *_in_counts(mean, variance, quantum, ring.most))
-
-
-def _told(seen: Observed, quantum: int) -> Told:
-    """In counts."""
-    return Told(seen.observed * quantum, (seen.noise + seen.error) * quantum**2, seen.slots)
 
 
 def _in_counts(

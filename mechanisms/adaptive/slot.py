@@ -52,5 +52,7 @@ class Bill:
         """
         slots_saved = np.minimum(slots, terms.windows)
         main, lent = terms.rates.saved(slots_saved, looks)
-        room = terms.main - self.main - terms.rates.gate * (slots_saved - 1) * looks
+        room = terms.main - self.main
+        if looks and slots > 1:
+            room -= terms.rates.gate * (slots_saved - 1)
         return np.minimum(main, np.maximum(room, 0)), np.minimum(lent, terms.reserve)

@@ -163,6 +163,8 @@ class Choices:
     """Variance of the noise, shape (c,)."""
     dispersion: Floats
     """Shape (c,)."""
+    nearness: Floats
+    """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
 
     @classmethod
     def of(cls, offers: Units, population: Crowd) -> Choices:
@@ -174,14 +176,9 @@ class Choices:
         total = shares @ sizes
         factor = sizes.sum() / total
         noise = 2 * (factor / caps[:, 0] / population.quantum) ** 2
-        dispersion = sizes.sum() * (shares**2 @ sizes) / total**2 - 1
-        return cls(thresholds, noise, np.maximum(dispersion, 0.0))
-
-    @cached_property
-    def nearness(self) -> Floats:
-        """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
-        found: Floats = self.dispersion / max(float(self.dispersion.max(initial=0.0)), 1e-12)
-        return found
+        dispersion = np.maximum(sizes.sum() * (shares**2 @ sizes) / total**2 - 1, 0.0)
+        nearness = dispersion / max(float(dispersion.max(initial=0.0)), 1e-12)
+        return cls(thresholds, noise, dispersion, nearness)
 
     def errors(self, scale: float, risk: Risk, slots: int = 1) -> Floats:
         """Expected squared error of a count at each threshold, shape (c,).
