@@ -158,7 +158,7 @@ class AdaptiveRelease:
             or self._impatient(state, here)
         )
         summing = releases.summing(state, here)
-        nothing = np.zeros_like(terms.main)
+        nothing = np.zeros(terms.main.shape, np.int64)
         bill, surprise = Bill(nothing, nothing, nothing), 0.0
         watched = terms.audit is None and (summing or not due) and not self._hidden(state, terms)
         if watched and state.unwatched >= state.watch:

@@ -186,7 +186,7 @@ class Adaptive(AdaptiveRelease):
         main = self.main_cap - state.accounts.main.recent
         reserve = self.reserve_cap - state.accounts.reserve.recent
         room = True
-        if min(main.min(), reserve.min()) < 0:
+        if min(*main.tolist(), *reserve.tolist()) < 0:
             # Under caps that fell, one part may have cost too much: then the other one pays.
             room = bool((main + reserve >= 0).all())
             left = np.maximum(main + reserve, 0)

@@ -49,7 +49,7 @@ def varying(spread: Floats) -> float:
     """Standard deviation of the sum of deviations that have these standard deviations."""
     # Counts of a complete histogram add up: one of them is known from the others.
     freedom = len(spread) / np.sqrt(max(len(spread) - 1, 1))
-    return float(np.sqrt(1 - 2 / np.pi) * spread.mean() * freedom)
+    return float(np.sqrt(1 - 2 / np.pi) * (spread.sum() / len(spread)) * freedom)
 
 
 def noise_scale(terms: Terms) -> float:

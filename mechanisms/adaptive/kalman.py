@@ -222,7 +222,7 @@ def mixed(state: BankState, weights: Floats) -> Mixture:
         ),
         (weights * WHITE).sum(axis=0) * scale,
         scale,
-        float(scale.mean()),
+        float(scale.sum() / len(scale)),
         float(beliefs @ TRENDING[:, 0]),
         float(beliefs @ WHITE[:, 0]),
     )

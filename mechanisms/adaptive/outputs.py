@@ -67,7 +67,7 @@ def told(
         stderr,
         spent=bill.main + bill.reserve + bill.audit,
         alarm=jumped,
-        diagnostics=_diagnostics(state, terms, surprise) | {"believed": share},
+        diagnostics=_diagnostics(state, terms, surprise, share),
         observed=tuple(
             Told(one.observed * quantum, (one.noise + one.error) * quantum**2, one.slots)
             for one in seen
@@ -154,7 +154,9 @@ def _every(state: AdaptiveState) -> bool:
     return state.kind == POINT and state.gap == 1
 
 
-def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[str, float]:
+def _diagnostics(
+    state: AdaptiveState, terms: Terms, surprise: float, believed: float
+) -> dict[str, float]:
     mixture = terms.bank.mixture(state.bank)
     belief = terms.correlation.belief(state.correlation, state.bank.scale)
     found = {}
@@ -170,4 +172,5 @@ def _diagnostics(state: AdaptiveState, terms: Terms, surprise: float) -> dict[st
         "trend": mixture.trend,
         "white": mixture.deviating,
         "correlation": belief.typical,
+        "believed": believed,
     }

@@ -94,12 +94,13 @@ def best_weighting(
     if not found.thresholds.size:
         return None
     auditing = terms.audit is not None
-    threshold = found.best(float(state.bank.scale.mean()), NO_RISK if auditing else here.risk)
+    scale = state.bank.scale
+    threshold = found.best(float(scale.sum() / len(scale)), NO_RISK if auditing else here.risk)
     weighting = terms.weighting(threshold, offers)
     if auditing and weighting.dispersion > WORTH_LEARNING * terms.correlation.reference:
         # What an audit shows is learnt of the most unequal weights.
         weighting = Weighting.at(int(found.thresholds[-1]), offers, terms.crowd)
-    doubt = float((here.forecast.variance + here.forecast.white).mean())
+    doubt = float((here.forecast.variance + here.forecast.white).sum() / len(scale))
     if weighting.noise_variance > USELESS * doubt and not alarmed:
         return None
     bill.add(weighting.spent, main)

@@ -55,6 +55,7 @@ BELIEF = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
 # Whether users stay the same hardly shows in audits of noise that is larger than their chance. So
 # where errors are told, that they do has at least this share of belief.
 STAYING = 0.25
+_STAYING = (CHANCE > 0) * STAYING
 # Variance of beta's step from audit to audit, in parts of its own.
 STEP = 0.01
 # A belief in beta is no further from none than so many standard deviations of the hypothesis, for
@@ -221,7 +222,8 @@ class CorrelationState:
         possible = _possible(scale)
         far = FAR * np.sqrt(possible)
         variance = np.minimum(self.deviation.astype(np.float64) ** 2, possible)
-        return np.clip(self.mean.astype(np.float64), -far, far), variance
+        mean = np.minimum(np.maximum(self.mean.astype(np.float64), -far), far)
+        return mean, variance
 
 
 class Risk(NamedTuple):
@@ -250,6 +252,8 @@ class Mixed:
     """Square root of the mean square of `mean`."""
     doubts: dict[tuple[float, float], Floats] = field(default_factory=dict)
     """What :meth:`Correlation.doubt` told last."""
+    biases: dict[tuple[float, float], tuple[Floats, Floats]] = field(default_factory=dict)
+    """What :meth:`Correlation.bias` told last."""
 
     @classmethod
     def of(cls, state: CorrelationState, scale: Floats) -> Mixed:
@@ -259,12 +263,11 @@ class Mixed:
         mean = (weights * means).sum(axis=0)
         each = variances + (means - mean) ** 2
         variance = (weights * each).sum(axis=0)
-        staying = (CHANCE > 0) * STAYING
-        told = ((staying + (1 - STAYING) * weights) * each).sum(axis=0)
-        squared = (mean * scale) ** 2
+        told = ((_STAYING + (1 - STAYING) * weights) * each).sum(axis=0)
+        squared, bins = (mean * scale) ** 2, len(scale)
         here = variance * scale**2 + MISFIT**2 * squared
-        risk = Risk(float(here.mean()), float(MISFIT_OF_OTHERS**2 * squared.mean()))
-        return cls(scale, mean, variance, told, risk, float(np.sqrt(np.mean(mean**2))))
+        risk = Risk(float(here.sum() / bins), float(MISFIT_OF_OTHERS**2 * (squared.sum() / bins)))
+        return cls(scale, mean, variance, told, risk, float(np.sqrt((mean**2).sum() / bins)))
 
 
 class Correlation:
@@ -298,11 +301,14 @@ class Correlation:
             scale: s of each bin, shape (d,).
             dispersion: of the release's weights.
         """
-        belief = self.belief(state, scale)
-        lever = scale * dispersion**0.5
-        expected = np.minimum(np.maximum(belief.mean * lever, -MISSED * scale), TOO_MANY * scale)
-        squared = belief.variance + self._misfit(dispersion) * belief.mean**2
-        return expected, squared * lever**2
+        belief, asked = self.belief(state, scale), (dispersion, self.reference)
+        if asked not in belief.biases:
+            lever = scale * dispersion**0.5
+            expected = np.maximum(belief.mean * lever, -MISSED * scale)
+            squared = belief.variance + self._misfit(dispersion) * belief.mean**2
+            belief.biases.clear()
+            belief.biases[asked] = np.minimum(expected, TOO_MANY * scale), squared * lever**2
+        return belief.biases[asked]
 
     def doubt(self, state: CorrelationState, scale: Floats, dispersion: float) -> Floats:
         """Squared error to tell of what :meth:`bias` takes off a release, shape (d,)."""
