@@ -113,7 +113,7 @@ class AdaptiveRelease:
         if self.cycle:
             terms = usual.less(self.cycle.share(state.cycle, usual.bank, state.bank))
             bank = self.cycle.over(state.cycle, terms.bank, slot, state.bank.elapsed)
-        level = terms.bank.forecast(state.bank)
+        level = terms.bank.forecast(state.bank, state.gap - state.since + 1)
         forecast = bank.of_level(level)
         risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
         here = Slot(slot, counts, noise, terms, bank, level, forecast, risk)

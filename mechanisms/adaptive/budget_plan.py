@@ -118,11 +118,11 @@ class _Costs:
         """Work them out."""
         # Bins of about the same scale are planned for together.
         exponents = np.rint(2 * np.log2(scale)).astype(np.int64)
-        least = exponents.min()
+        least = min(exponents.tolist())
         bins = np.bincount(exponents - least)
         groups = bins.nonzero()[0]
         scales, bins = 2 ** ((groups + least) / 2), bins[groups]
-        weight, mean = scales * bins, float(scale.mean())
+        weight, mean = scales * bins, float(scale.sum() / len(scale))
         errors, noise = table.best(mean, risk)
         # What is not noise is taken to be proportional to s.
         other = (errors - noise)[:, None] / mean

@@ -32,8 +32,8 @@ from streamveil.mechanisms.adaptive.kalman import (
 
 Floats = npt.NDArray[np.float64]
 
-# Slots that are foreseen at once.
-SEVERAL = 8
+# No more slots are foreseen at once.
+SEVERAL = 16
 # Forgetting of what members predicted, by release.
 MEMORY = 0.96
 # Standard deviations from which on tails are taken for exponential.
@@ -136,16 +136,18 @@ class Bank:
             state.mixture = kalman.mixed(state, weights)
         return state.mixture
 
-    def forecast(self, state: BankState) -> Forecast:
+    def forecast(self, state: BankState, slots_to_come: int = 1) -> Forecast:
         """What is expected of the present slot.
 
-        In one array with what is expected of the next slots, until something is observed; but for
-        the first one, since a release may come with it.
+        Args:
+            state: as it is in the slot.
+            slots_to_come: until something will be observed, this slot included: what is expected of
+                them is worked out in one array.
         """
         mixture = self.mixture(state)
         known = mixture.ahead
         if state.elapsed not in known:
-            first, number = state.elapsed, SEVERAL if known else 1
+            first, number = state.elapsed, min(max(slots_to_come, 1), SEVERAL)
             slots = np.arange(first, first + number, dtype=np.float64)[:, None]
             once, each, squared, squares = mixture.variances
             variance = once + slots * each + slots**2 * squared
