@@ -18,7 +18,6 @@ Source: our own.
 from __future__ import annotations
 
 from dataclasses import replace
-from operator import is_
 
 import numpy as np
 
@@ -207,8 +206,8 @@ class AdaptiveRelease:
         risk = terms.correlation.belief(state.correlation, state.bank.scale).risk
         mixture, scale, cycle = terms.bank.mixture(state.bank), state.bank.scale, self.cycle
         beliefs, begun = mixture.beliefs, state.since > 1
-        settled = mixture, terms.plan
-        if begun and state.watching and all(map(is_, state.watching[0], settled)):
+        known = mixture, terms.plan, state.jumps.seen
+        if begun and state.watching and state.watching[0] == known:
             watch = state.watching[1]
             watch.slots = state.slots
         else:
@@ -222,7 +221,7 @@ class AdaptiveRelease:
                 terms.rates.noise,
                 state.alert if begun else None,
             )
-            state.watching = (settled, watch) if begun else None
+            state.watching = (known, watch) if begun else None
         kinds = (SUM if state.running else POINT,) if begun else (POINT, SUM)
         if terms.at_once:
             kinds = (SUM,)

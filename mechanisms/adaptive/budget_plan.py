@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -76,13 +76,15 @@ class ChoicesByGap:
 
     def best(self, scale: float, risk: Risk) -> tuple[Floats, Floats]:
         """The least error, and the noise that is part of it; shape (gaps,)."""
-        if (scale, risk) not in self.known:
+        found = self.known.get((scale, risk))
+        if found is None:
             bias = risk.here + risk.elsewhere * (1 - self.nearness)
             errors = self.noise + self.dispersion * (scale / self.slots + bias)
             rows, choice = np.arange(len(errors)), errors.argmin(axis=1)
+            found = errors[rows, choice], self.noise[rows, choice]
             self.known.clear()
-            self.known[scale, risk] = errors[rows, choice], self.noise[rows, choice]
-        return self.known[scale, risk]
+            self.known[scale, risk] = found
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +165,10 @@ class Plan:
         self.looks = cache(looks)
         self._tables: dict[int, ChoicesByGap | None] = {}
         self._costs: dict[int, _Costs] = {}
-        self.known: dict[Any, Any] = {}
-        """What :class:`Terms` told of some offers."""
+        self.choices: dict[bytes, Choices] = {}
+        """What releases can be, by what is offered for them: see :meth:`Terms.choices`."""
+        self.weightings: dict[tuple[int, bytes], Weighting] = {}
+        """By threshold and offers: see :meth:`Terms.weighting`."""
 
     def errors(self, kind: int, gap: int, scale: float, risk: Risk) -> Floats:
         """Expected squared error of a count in a release after a gap, by threshold: shape (c,)."""
@@ -368,22 +372,22 @@ class Terms:
 
     def choices(self, offers: Units) -> Choices:
         """What a release can be: see :func:`choices`, worked out once for the same offers."""
-        asked, known = offers.tobytes(), self.plan.known
-        if asked not in known:
+        asked, known = offers.tobytes(), self.plan.choices
+        found = known.get(asked)
+        if found is None:
             if len(known) >= MOST_KNOWN:
                 known.clear()
-            known[asked] = choices(offers, self.crowd, self.assume_independent)
-        found: Choices = known[asked]
+            found = known[asked] = choices(offers, self.crowd, self.assume_independent)
         return found
 
     def weighting(self, threshold: int, offers: Units) -> Weighting:
         """Weights for offers, made once for the same: see :meth:`Weighting.at`."""
-        asked, known = (threshold, offers.tobytes()), self.plan.known
-        if asked not in known:
+        asked, known = (threshold, offers.tobytes()), self.plan.weightings
+        found = known.get(asked)
+        if found is None:
             if len(known) >= MOST_KNOWN:
                 known.clear()
-            known[asked] = Weighting.at(threshold, offers, self.crowd)
-        found: Weighting = known[asked]
+            found = known[asked] = Weighting.at(threshold, offers, self.crowd)
         return found
 
     def fair(self, offers: Units) -> Units:

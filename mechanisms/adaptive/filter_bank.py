@@ -11,7 +11,6 @@ since the last observation.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -229,19 +228,15 @@ class Bank:
 
 
 def reach(
-    bins: int,
-    rarity: float,
-    variance: float | Floats,
-    noise: float | Floats,
-    alarmed: bool = False,
+    bins: int, rarity: float, variance: Floats, noise: float | Floats, alarmed: bool = False
 ) -> Floats:
     """Squares of the deviations from which on they are jumps: see :meth:`Bank.observe`."""
     # Of very many bins one is far off by chance: as likely as one of two here.
     more = float(np.log(max(bins / 2, 1.0)))
     far = min(JUMP, (EXPECTED_JUMP**2 + 2 * more) ** 0.5) if alarmed else JUMP
     of_noise = (rarity + more) / 2**0.5 + (EXPECTED if alarmed else UNHEARD)
-    found: Any = far**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
-    return np.asarray(found)
+    found: Floats = far**2 * variance + min(of_noise, LARGEST_OF_NOISE) ** 2 * noise
+    return found
 
 
 def partner_reach(bins: int, variance: Floats, noise: float | Floats) -> Floats:

@@ -136,13 +136,14 @@ class Watch:
             (errors, slots from look to look), by alert and gap, of shape (alerts, gaps).
         """
         rarity = self._jumps.rarity(self.slots)
-        reach = filter_bank.reach(self._bins, rarity, self._blur, noise) ** 0.5
-        if self._known is None or self._known[0] != noise.tobytes() + reach.tobytes():
+        reach = filter_bank.reach(self._bins, rarity, np.array(self._blur), noise) ** 0.5
+        asked = noise.tobytes() + reach.tobytes()
+        if self._known is None or self._known[0] != asked:
             typical = self._squares / np.maximum(self._sizes, 1e-9)
             told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
             hidden = _AFTER_RELEASES.take(_place(told), axis=0)
             delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
-            self._known = noise.tobytes() + reach.tobytes(), delay
+            self._known = asked, delay
         delay = self._known[1]
         every = self._weighed / (self.slots + CALM) @ (delay + PARTLY * (kind == SUM))
         cost = every.reshape(len(self.alerts), len(WATCHES), len(GAPS))
