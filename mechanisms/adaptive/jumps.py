@@ -105,7 +105,10 @@ class Watch:
         alert: float | None = None,
     ) -> None:
         self.slots = slots
-        self.chosen = slice(None) if alert is None else alert == ALERTS
+        self.chosen = slice(None)
+        if alert is not None:
+            place = ALERTS.tolist().index(alert)
+            self.chosen = slice(place, place + 1)
         self.alerts: Floats = ALERTS[self.chosen]
         self.noise = noise
         likely = CLEARLY * (ALARM * look_scale + VARIES * spread)
@@ -118,7 +121,7 @@ class Watch:
         weights[0] = WARY
         self._weighed = weights * self._squares
         self._blur, self._bins, self._jumps = blur, bins, jumps
-        self._known: tuple[bytes, Floats] | None = None
+        self._known: tuple[tuple[int, bytes, bytes], Floats] | None = None
         scale = look_scale / (self.alerts[:, None] * WATCHES)
         above = (self._sizes[:, None, None] - VARIES * spread) / scale - ALARM
         shown = np.maximum(_beyond(above) - _BY_CHANCE, 0.0) / (1 - _BY_CHANCE)
@@ -137,15 +140,14 @@ class Watch:
         """
         rarity = self._jumps.rarity(self.slots)
         reach = filter_bank.reach(self._bins, rarity, np.array(self._blur), noise) ** 0.5
-        asked = noise.tobytes() + reach.tobytes()
+        asked = kind, noise.tobytes(), reach.tobytes()
         if self._known is None or self._known[0] != asked:
             typical = self._squares / np.maximum(self._sizes, 1e-9)
             told = _beyond((typical[:, None] - reach) / np.sqrt(noise / 2))
             hidden = _AFTER_RELEASES.take(_place(told), axis=0)
             delay = (self._missed @ hidden.transpose(0, 2, 1)).reshape(len(self._sizes), -1)
-            self._known = asked, delay
-        delay = self._known[1]
-        every = self._weighed / (self.slots + CALM) @ (delay + PARTLY * (kind == SUM))
+            self._known = asked, delay + PARTLY * (kind == SUM)
+        every = self._weighed / (self.slots + CALM) @ self._known[1]
         cost = every.reshape(len(self.alerts), len(WATCHES), len(GAPS))
         best = cost.argmin(axis=1)
         return cost.min(axis=1), WATCHES[best]

@@ -166,6 +166,8 @@ class Choices:
     """Shape (c,)."""
     nearness: Floats
     """How near the dispersion is to the largest one, from 0 to 1: shape (c,)."""
+    known: dict[tuple[float, Risk, int], int] = field(default_factory=dict)
+    """What :meth:`best` told last."""
 
     @classmethod
     def of(cls, offers: Units, population: Crowd) -> Choices:
@@ -195,7 +197,12 @@ class Choices:
 
     def best(self, scale: float, risk: Risk, slots: int = 1) -> int:
         """The threshold of the least of :meth:`errors`."""
-        return int(self.thresholds[self.errors(scale, risk, slots).argmin()])
+        found = self.known.get((scale, risk, slots))
+        if found is None:
+            found = int(self.thresholds[self.errors(scale, risk, slots).argmin()])
+            self.known.clear()
+            self.known[scale, risk, slots] = found
+        return found
 
 
 @dataclass
