@@ -362,12 +362,11 @@ def _exponentials(
 
     Returns which tries went well; and of those u mod 2**bits, u >> bits, and a fair sign.
     """
-    first = words.draw(size)
-    fraction = first >> np.uint64(64 - bits)  # uniform in 0 .. 2**bits - 1
+    first, rest = words.draw(size), np.uint64(64 - bits)
+    alive = _bernoulli_exp(first >> rest, words, bits)  # of what is uniform in 0 .. 2**bits - 1
+    first = first[alive]
     negative = (first & np.uint64(1)).astype(bool)
-    alive = _bernoulli_exp(fraction, words, bits)
-    fraction, negative = fraction[alive], negative[alive]
-    return alive, fraction.astype(np.int64), _geometric(fraction.size, words), negative
+    return alive, (first >> rest).astype(np.int64), _geometric(first.size, words), negative
 
 
 def bernoulli_exp(losses: npt.NDArray[np.int64], words: RandomWords) -> Flags:
@@ -412,10 +411,10 @@ def _geometric(size: int, words: RandomWords) -> npt.NDArray[np.int64]:
     """Number v of successes of probability exp(-1) before a failure: P(at least v) = exp(-v)."""
     rising = _exp_table()
     drawn = words.draw(size)
-    # v is the number of entries above the word.
-    above = np.searchsorted(rising, drawn, side="right")
-    value = _MAX_SUCCESSES - above.astype(np.int64)
-    tied = (above > 0) & (rising[above - 1] == drawn)
+    # v is the number of entries above the word; the first one is 0, which is above none.
+    after = np.searchsorted(rising, drawn, side="right")
+    value = _MAX_SUCCESSES - after.astype(np.int64)
+    tied = rising[after - 1] == drawn
     if np.count_nonzero(tied):
         for tie in np.flatnonzero(tied):
             value[tie] = _geometric_tail(int(drawn[tie]), words)
