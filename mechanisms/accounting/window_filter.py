@@ -103,8 +103,8 @@ class WindowFilter:
             before = before - self.ring.take((row + self._leaving) % self.ring.size)
         left = self._caps - before
         # This way nothing can overflow. Where caps fell, windows may have cost more before.
-        over = amounts > left
-        if over.any() and (over := over & (amounts > 0)).any():
+        over = (amounts > left) & (amounts > 0)
+        if np.count_nonzero(over):
             k = int(over.argmax())
             what = f"release refused for users with {self.requirements[k]}"
             raise refusal(what, int(amounts[k]), int(left[k]))

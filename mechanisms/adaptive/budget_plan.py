@@ -402,7 +402,7 @@ class Terms:
         rate = self.rates.main
         if not self.givers.size:
             return np.zeros_like(some)
-        slots = (some[self.givers] / rate[self.givers]).min()
+        slots = min((some[self.givers] / rate[self.givers]).tolist())
         return np.minimum(slots * rate, some).astype(np.int64)
 
 

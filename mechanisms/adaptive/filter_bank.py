@@ -140,13 +140,15 @@ class Bank:
 
         Args:
             state: as it is in the slot.
-            slots_to_come: until something will be observed, this slot included: what is expected of
-                them is worked out in one array.
+            slots_to_come: until something will be observed, this slot included. What is expected of
+                them is worked out in one array, once the second one is asked for.
         """
         mixture = self.mixture(state)
         known = mixture.ahead
         if state.elapsed not in known:
-            first, number = state.elapsed, min(max(slots_to_come, 1), SEVERAL)
+            # A stream that is saved after every slot never asks for a second one.
+            number = min(max(slots_to_come, 1), SEVERAL) if known else 1
+            first = state.elapsed
             slots = np.arange(first, first + number, dtype=np.float64)[:, None]
             once, each, squared, squares = mixture.variances
             variance = once + slots * each + slots**2 * squared

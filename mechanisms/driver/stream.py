@@ -201,7 +201,7 @@ class ReleaseStream:
         inner, release = self.mechanism.step(
             state.mechanism, SlotInput(slot, counts), self._noise.slot(slot, history)
         )
-        if (release.spent > price).any():
+        if np.count_nonzero(release.spent > price):
             raise beyond_price(self.mechanism.name, price, release.spent)
         state.filter.charge(release.spent)
         if isinstance(state.filter, WindowFilter) and state.filter.forever:
