@@ -215,7 +215,7 @@ class CorrelationState:
     scores: Floats
     """Log-likelihood of each hypothesis, shape (hypotheses,)."""
     mixed: tuple[Mixed, ...] = field(default=(), init=False)
-    """All hypotheses together, for the last two scales that were asked for, such as those before
+    """All hypotheses together, for the last three scales that were asked for, such as those before
     and after a release: not saved."""
 
     @classmethod
@@ -295,7 +295,7 @@ class Correlation:
             if known.scale is scale:
                 return known
         made = Mixed.of(state, scale)
-        state.mixed = (made, *state.mixed[:1])
+        state.mixed = (made, *state.mixed[:2])
         return made
 
     def bias(
