@@ -72,7 +72,7 @@ def read_objects(
     """The named keys of records, each one object, as strings; a missing key is null.
 
     Records that are not an object, that are nested deeper than `MAX_DEPTH`, or that hold a
-    boolean, list, object or NaN under a named key, go to `reject`.
+    boolean, list, object or NaN under a named key, or such a key twice, go to `reject`.
 
     Args:
         records: their bytes; an Arrow array of them is of large_binary.
@@ -105,8 +105,8 @@ def parse_object(record: bytes) -> Any:
     """The object of a record, or the text of what is wrong with it.
 
     Of the values under its keys a number is a tuple of its literal, and only NaN and the
-    infinities, which some write though JSON has none, are floats. Of two equal keys the last one
-    counts.
+    infinities, which some write though JSON has none, are floats. Of equal keys the last one
+    counts, in a mapping that knows them: see :func:`_problem`.
     """
     value = _parse(record)
     return value if isinstance(value, (dict, _Fault)) else "not a JSON object"
@@ -146,7 +146,21 @@ def _number(literal: str) -> tuple[str]:
     return (literal,)
 
 
-_decode = json.JSONDecoder(parse_int=_number, parse_float=_number).decode
+class _Ambiguous(dict[str, Any]):
+    """An object with a key that is there twice, which readers of JSON take differently."""
+
+    def __init__(self, pairs: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        counts = Counter(key for key, _ in pairs)
+        self.twice = {key for key, found in counts.items() if found > 1}
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Ambiguous(pairs)
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object, parse_int=_number, parse_float=_number).decode
 
 
 def _depth(record: bytes) -> int:
@@ -177,7 +191,10 @@ def _one_by_one(
 
 
 def _problem(row: Mapping[str, Any], columns: Columns) -> str | None:
+    twice = row.twice if isinstance(row, _Ambiguous) else ()
     for name in columns:
+        if name in twice:
+            return f"{name!r} is there twice"
         value = row.get(name)
         if isinstance(value, (bool, list, dict, float)):
             kinds = {bool: "a boolean", list: "a list", dict: "an object"}

@@ -32,7 +32,10 @@ def read_questions(path: str) -> Portfolio:
         found = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         raise ConfigurationError(f"{path} is not YAML: {_in_words(error)}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as of no date, or no UTF-8
+    except (yaml.reader.ReaderError, UnicodeDecodeError) as error:
+        what = " ".join(str(error).split())
+        raise ConfigurationError(f"{path} is not YAML: {what}: save it as text in UTF-8") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as of no date
         raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     return questions_of(found, path)
 

@@ -115,6 +115,8 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
         pipeline = beam.Pipeline(runner=runner, options=options)
     except ValueError as error:
         raise ConfigurationError(f"the pipeline cannot be set up: {error}") from error
+    if not plain:
+        _send_bundles_whole()
     follow_to_the_end(pipeline)
     with progress(title), _plain_errors(quiet=not chosen), _services(options):
         build(pipeline)
@@ -129,6 +131,17 @@ def run(build: Callable[[beam.Pipeline], None], options: PipelineOptions, title:
     if state not in (None, PipelineState.DONE):
         raise RuntimeError(f"the pipeline ended {state}: see the runner's log")
     return _summary(result)
+
+
+def _send_bundles_whole() -> None:
+    """Let FnApiRunner send worker processes the data of a bundle in one message.
+
+    Beam 2.77.0 sends what there is every second, and what is added while that waits for a worker is
+    lost: in docs/runners.md. A whole bundle arrives, or fails the job if it is of more than 2 GB.
+    """
+    from apache_beam.runners.portability.fn_api_runner import worker_handlers
+
+    worker_handlers.DATA_BUFFER_TIME_LIMIT_MS = 0
 
 
 def _local_runner() -> PipelineRunner:

@@ -63,7 +63,7 @@ def _run(command: str, rest: Sequence[str]) -> int:
     """Run a command, and say in one line why it cannot; gives the exit code."""
     from streamveil.mechanisms.accounting.window_filter import BudgetExceeded
     from streamveil.mechanisms.core.lazy_names import lacks_beam, needs_beam
-    from streamveil.mechanisms.core.records import ConfigurationError, InputLost
+    from streamveil.mechanisms.core.records import ConfigurationError, InputLost, NothingChosen
     from streamveil.pipelines.errors import in_one_line, reason_of, refused_by_disk
     from streamveil.pipelines.logs import tell_aside
 
@@ -75,10 +75,10 @@ def _run(command: str, rest: Sequence[str]) -> int:
         return _COMMANDS[command](rest)
     except InputLost as error:
         return refused(str(error), 3)
+    except (BudgetExceeded, NothingChosen) as error:  # it was run, and may have cost budget
+        return refused(in_one_line(str(error)), 1)
     except ConfigurationError as error:
         return refused(in_one_line(str(error)), 2)
-    except BudgetExceeded as error:
-        return refused(in_one_line(str(error)), 1)
     except KeyboardInterrupt:
         return refused("interrupted", 130)
     except Exception as error:

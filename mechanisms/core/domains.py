@@ -84,7 +84,8 @@ class Edges(Identified):
         for low, high in itertools.pairwise(edges):
             if low >= high:
                 raise ConfigurationError(
-                    f"numeric edges must rise strictly: {low!r} comes before {high!r}"
+                    f"numeric edges must rise strictly: {low!r} comes before {high!r}; list them "
+                    "from the smallest to the largest, each once"
                 )
 
     @property

@@ -101,7 +101,7 @@ KEEPS = (UNIFORM, DISTINCT)
 
 
 class ConfigurationError(ValueError):
-    """Something the caller asked for cannot be done; raised before any budget is spent."""
+    """Something the caller asked for cannot be done; before any budget is spent, but for looks."""
 
 
 class InputLost(ConfigurationError):  # noqa: N818

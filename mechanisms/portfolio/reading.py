@@ -60,6 +60,7 @@ STATISTICS: Mapping[str, Callable[..., statistics.Statistic]] = {
 }
 """By name. A statistic's fields are its keys in a file."""
 
+_EXAMPLE = "{base_slot: 1h, questions: [{name: visits, slot: 1d}]}"
 _FROM, _TO = "from", "to"
 _LONGEST = 60  # characters of a value in a message
 
@@ -82,6 +83,10 @@ def portfolio_of(found: Any, read_domain: TextDomain = plain_domain) -> Portfoli
     Raises:
         ConfigurationError: for whatever is wrong.
     """
+    if found is None:
+        raise ConfigurationError(
+            f"it is empty: write {BASE_SLOT} and {QUESTIONS}, such as {_EXAMPLE}"
+        )
     if not isinstance(found, Mapping):
         _refuse("the file of questions", found, f"write a mapping of {BASE_SLOT} and {QUESTIONS}")
     _check_keys(found, (BASE_SLOT, QUESTIONS))
@@ -250,7 +255,9 @@ def _tree(found: Mapping[str, Any], domain: Domain) -> Tree:
         raise ConfigurationError("levels are groups of bins, and there are none: give a domain")
     value = found["levels"]
     one = value == ALL or isinstance(value, Mapping)
-    return Tree.of(domain, [_level(each) for each in ([value] if one else _list("levels", value))])
+    example = "[{east: [A, B], west: [C]}, all]"
+    listed = [value] if one else _list("levels", value, f"write groups of bins, such as {example}")
+    return Tree.of(domain, [_level(each) for each in listed])
 
 
 def _level(value: Any) -> Mapping[str, tuple[str, ...]] | str:
@@ -361,9 +368,9 @@ def _category(key: str, value: Any) -> str:
     return _text(key, value)
 
 
-def _list(key: str, value: Any) -> Sequence[Any]:
+def _list(key: str, value: Any, remedy: str = "write a list, such as [1, 2]") -> Sequence[Any]:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not value:
-        _refuse(key, value, "write a list, such as [1, 2]")
+        _refuse(key, value, remedy)
     return value
 
 
@@ -377,7 +384,8 @@ def _number(key: str, value: Any) -> float:
 
 
 def _numbers(key: str, value: Any) -> tuple[float, ...]:
-    return tuple(_number(key, each) for each in _list(key, value))
+    listed = enumerate(_list(key, value), 1)
+    return tuple(_number(f"number {at} of {key}", each) for at, each in listed)
 
 
 def _whole(key: str, value: Any) -> int:

@@ -255,9 +255,11 @@ class _Bounded(Identified):
             raise ConfigurationError(
                 f"lower is {lower:g} and upper is {upper:g}: give a lower bound below the upper one"
             )
-        if upper - lower > WIDEST:
+        if not 1 / WIDEST <= upper - lower <= WIDEST:
+            near = "too close together" if upper - lower < 1 else "too far apart"
             raise ConfigurationError(
-                f"lower is {lower:g} and upper is {upper:g}: they are too far apart to compute with"
+                f"lower is {lower:g} and upper is {upper:g}: they are {near} to compute with; give "
+                "bounds that most numbers are between"
             )
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)

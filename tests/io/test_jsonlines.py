@@ -120,7 +120,10 @@ def test_what_odd_lines_are():
     assert users[b'{"user":1e400}'] == "1" + "0" * 400
     assert users[b'{"user":1e401}'] == "1e401"
     assert users[b'{"user":2e31}'] == "2" + "0" * 31
-    assert users[b'{"user":1,"user":2}'] == "2"
+    for twice in (b'{"user":1,"user":2}', b'{"user":1,"user":1}'):
+        assert read([twice]) == ["'user' is there twice"]
+    assert read([b'{"user":1,"\\u0075ser":null}']) == ["'user' is there twice"]
+    assert read([b'{"user":1,"x":2,"x":{"user":3,"user":4}}']) == [("1", None, None)]
     assert users[b'{"\\u0075ser":"u"}'] == "u"
     assert users[b'{"user":"\\u0000\\u00e9\\n\\"\\\\"}'] == '\0\u00e9\n"\\'
     assert users[b'{"user":"\\ud83d\\ude00"}'] == "\U0001f600"

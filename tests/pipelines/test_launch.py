@@ -20,6 +20,7 @@ from apache_beam.options.pipeline_options import (
     PipelineOptions,
     StandardOptions,
 )
+from apache_beam.runners.portability.fn_api_runner import worker_handlers
 from apache_beam.transforms.userstate import CombiningValueStateSpec
 
 from streamveil import io
@@ -476,6 +477,24 @@ def test_only_flags_of_beam_start_a_runner(job, monkeypatch, flags, started):
     monkeypatch.setattr(launch, "_local_runner", lambda: runners.append(1) or make())
     job.done(*flags)
     assert len(runners) == started
+
+
+def test_a_runner_of_this_process_sends_bundles_whole(job, monkeypatch):
+    """Beam's own way loses what is added while a message waits: benchmarks/lost_bundles.py."""
+    monkeypatch.setattr(worker_handlers, "DATA_BUFFER_TIME_LIMIT_MS", 1000)
+    job.done()
+    assert worker_handlers.DATA_BUFFER_TIME_LIMIT_MS == 1000  # no runner, nothing to set
+    limits = []
+    make = worker_handlers.data_plane.BeamFnDataServicer
+    monkeypatch.setattr(
+        worker_handlers.data_plane,
+        "BeamFnDataServicer",
+        lambda limit: limits.append(limit) or make(limit),
+    )
+    for written in ("out.jsonl", "out.jsonl.card.json"):
+        os.remove(job.path(written))
+    job.done("--direct_running_mode=multi_threading", "--direct_num_workers=2")
+    assert limits == [0]
 
 
 def test_what_needs_a_runner_gets_one():

@@ -402,7 +402,7 @@ def test_bounds_that_a_run_chooses(job):
 def test_too_few_numbers_to_choose_bounds_by_are_told_in_a_line(job):
     job.write("questions.yaml", QUESTIONS.replace("lower: 0, upper: 128", "bounds: auto"))
     job.requirements({f"u{u}": (1, 1.0) for u in range(40)})
-    job.refused("question 'speed': bounds: auto found too few numbers in column 'kmh'")
+    job.refused("question 'speed': bounds: auto found too few numbers in column 'kmh'", code=1)
 
 
 def test_a_limit_of_the_table_is_refused(job):

@@ -154,7 +154,7 @@ def test_every_statistic_is_called_what_it_is_called_in_files(statistic):
     ("text", "message"),
     [
         ("[1, 2]", "the file of questions is [1, 2]: write a mapping"),
-        ("", "the file of questions is None: write"),
+        ("", "it is empty: write base_slot and questions"),
         ("{base_slot: 1h}", "questions is missing"),
         ("{questions: [{name: a}]}", "base_slot is missing"),
         ("{base_slots: 1h, questions: []}", "'base_slots' is unknown: did you mean base_slot?"),
@@ -220,9 +220,15 @@ MEAN = "statistic: mean, column: a, upper: 1"
         ("value: a, domain: [x, null]", "domain is None: write text"),
         ("value: a, domain: [x, x]", "domain: the domain lists the bin 'x' twice"),
         ("value: a, domain: 7", "domain is 7: write a list"),
-        ("value: a, domain: {edges: [0, .nan]}", "domain: edges is nan: write a finite number"),
-        ("value: a, domain: {edges: [0, .inf]}", "domain: edges is inf: write a finite number"),
-        ("value: a, domain: {edges: [0, '1']}", "domain: edges is '1': write a number without"),
+        (
+            "value: a, domain: {edges: [0, .nan]}",
+            "domain: number 2 of edges is nan: write",
+        ),
+        (
+            "value: a, domain: {edges: [0, .inf]}",
+            "domain: number 2 of edges is inf: write",
+        ),
+        ("value: a, domain: {edges: [0, '1']}", "domain: number 2 of edges is '1': write a number"),
         ("value: a, domain: {edges: [2, 1]}", "domain: numeric edges must rise strictly"),
         ("value: a, domain: {edge: [2, 1]}", "the key 'edge' is unknown: did you mean edges?"),
         ("value: a, domain: {grid: [1, 2]}", "domain: grid is [1, 2]: write [WEST, SOUTH"),

@@ -109,6 +109,7 @@ def test_numbers_may_be_written_as_other_numbers():
         (0, 10**400, "give a finite number"),
         (-HUGE, HUGE, "too far apart"),
         (0, 1e76, "too far apart"),
+        (0, 1e-320, "too close together"),
     ],
 )
 def test_bounds_that_are_none_are_refused(kind, lower, upper, words):
