@@ -69,8 +69,7 @@ class WindowFilter:
         count = len(requirements)
         self._windows = self.requirements.windows
         self._caps = self.requirements.budgets
-        self._leaving = np.arange(count) - count * self._windows
-        """Places in the ring, as one row, of what leaves each window before slot 0: shape (K,)."""
+        self._columns = np.arange(count)
         depth = 0 if self.forever else self.requirements.longest
         if depth * count > MAX_CELLS:
             raise ConfigurationError(
@@ -99,8 +98,7 @@ class WindowFilter:
         check_amounts(amounts, len(self._caps))
         before, depth = self.in_window, len(self.ring)
         if depth:  # The slot that leaves each window; before the first slots the ring holds zeros.
-            row = self.slots * len(self._caps)
-            before = before - self.ring.take((row + self._leaving) % self.ring.size)
+            before = before - self.ring[(self.slots - self._windows) % depth, self._columns]
         left = self._caps - before
         # This way nothing can overflow. Where caps fell, windows may have cost more before.
         over = (amounts > left) & (amounts > 0)
